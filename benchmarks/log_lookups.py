@@ -112,7 +112,7 @@ def scan_sample(log: Log) -> Iterator[Callable[[], object]]:
         loaded.append(
             run_steps(
                 load_log(
-                    log.world,
+                    log.context,
                     log.partition,
                     log.directory,
                     log.settings,

@@ -17,7 +17,7 @@ from kdist.config.network import NetworkSettings
 from kdist.metrics.network import NetworkMetrics
 from kdist.network.connection import Connection
 from kdist.network.listener import Listener
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 from kdist.runtime.asyncio_tasks import AsyncioTasks
 from kdist.runtime.disk import Disk
 from kdist.runtime.files import File

@@ -32,7 +32,7 @@ _LAST_SEND_S = 2.0  # how long a stop waits for queued records to be sent
 _ZOOKEEPER_MS = 2_000
 
 
-class AgentWorld(NamedTuple):
+class AgentContext(NamedTuple):
     """The outside world of an agent, passed in. `look` blocks, and is called in a thread."""
 
     clock: Clock
@@ -45,13 +45,13 @@ class AgentWorld(NamedTuple):
 class Agent:
     """One host's agent. Owner: the loop."""
 
-    def __init__(self, settings: AgentSettings, host: str, world: AgentWorld) -> None:
+    def __init__(self, settings: AgentSettings, host: str, context: AgentContext) -> None:
         self.metrics = AgentMetrics()
         self.queue = Queue(settings.queue_records)
         self._settings = settings
         self._identity = Identity(host, settings.datacenter or "", settings.rack or "")
-        self._world = world
-        self._publisher = Publisher(world.cluster, settings.topic, host, self.queue, self.metrics)
+        self._context = context
+        self._publisher = Publisher(context.cluster, settings.topic, host, self.queue, self.metrics)
         self._zookeeper = parse_addresses(settings.zookeeper)[0] if settings.zookeeper else None
         self._health: tuple[DiskHealth, ...] = ()
         self._before: Look | None = None
@@ -76,7 +76,7 @@ class Agent:
 
     async def look_once(self) -> None:
         """Look at the host, queue the record, write the metrics file."""
-        now = await asyncio.to_thread(self._world.look, self._world.clock.now_ms())
+        now = await asyncio.to_thread(self._context.look, self._context.clock.now_ms())
         self._sequence += 1
         progress = Progress(self._sequence, self.queue.dropped)
         record = make_record(self._identity, progress, now, self._before, self._health)
@@ -106,7 +106,7 @@ class Agent:
 
     async def _ask_disks_on(self, smartctl: str) -> None:
         while True:
-            self._health = await ask_disks(smartctl, self._world.run)
+            self._health = await ask_disks(smartctl, self._context.run)
             await asyncio.sleep(self._settings.smart_interval_ms / 1000)
 
     async def _asked_zookeeper(self) -> ZooKeeperMetrics | None:
@@ -120,7 +120,7 @@ class Agent:
         self.metrics.queued_records = len(self.queue)
         content = exported(self.metrics, self._health, zookeeper)
         try:
-            self._world.files.replace(path, content, durable=False)
+            self._context.files.replace(path, content, durable=False)
         except (OSError, KdistError) as error:
             if self._is_writing:
                 logger.warning("%s could not be written: %s", path, error)
@@ -141,8 +141,8 @@ class Agent:
             sending.result()
         if len(self.queue):
             logger.warning("stopped with %d records unsent", len(self.queue))
-        if self._settings.metrics_file and self._world.files.exists(self._settings.metrics_file):
-            self._world.files.remove(self._settings.metrics_file)
+        if self._settings.metrics_file and self._context.files.exists(self._settings.metrics_file):
+            self._context.files.remove(self._settings.metrics_file)
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:

@@ -7,11 +7,11 @@ import signal
 import socket
 from collections.abc import Mapping
 
-from kdist.agent.agent import Agent, AgentWorld
+from kdist.agent.agent import Agent, AgentContext
 from kdist.client.cluster import Cluster, parse_addresses
 from kdist.config.agent import AgentSettings
 from kdist.network.client import ClientSettings
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
 from kdist.runtime.host import look
@@ -31,8 +31,8 @@ async def _run(settings: AgentSettings, manager: ServiceManager) -> None:
     loop = asyncio.get_running_loop()
     bootstrap = parse_addresses(settings.bootstrap_servers)
     cluster = Cluster(AsyncioNetwork(loop), bootstrap, _CLIENT, _NO_RETRY_MS)
-    world = AgentWorld(SystemClock(), Disk(), cluster, look, output_of)
-    agent = Agent(settings, settings.host or socket.gethostname(), world)
+    context = AgentContext(SystemClock(), Disk(), cluster, look, output_of)
+    agent = Agent(settings, settings.host or socket.gethostname(), context)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _hear, stop, manager)

@@ -21,6 +21,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar
 
+from kdist.broker.context import BrokerContext
 from kdist.broker.gateway import Gateway
 from kdist.broker.http import Page
 from kdist.broker.identity import find_cluster_id, make_starting_paths
@@ -30,7 +31,6 @@ from kdist.broker.own_tasks import OwnTasks
 from kdist.broker.service import Service
 from kdist.broker.settings.dynamic import DynamicSettings
 from kdist.broker.settings.topics import TopicOverrides
-from kdist.broker.world import BrokerWorld
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.topic import TopicSettings
 from kdist.errors import DiskFailed, UserError
@@ -68,27 +68,27 @@ class State(enum.Enum):
 class Broker:
     """Owner: the loop. Call `start` and `stop` once each; `failure` is set when it has to end."""
 
-    def __init__(self, world: BrokerWorld) -> None:
-        config = world.config
-        self.world = world
+    def __init__(self, context: BrokerContext) -> None:
+        config = context.config
+        self.context = context
         self.id: int = config.broker.id
         self.state = State.NEW
-        self.failure: asyncio.Future[BaseException] = world.network.loop.create_future()
+        self.failure: asyncio.Future[BaseException] = context.network.loop.create_future()
         self.measures = Measures()
-        self.measures.broker.has_session = lambda: world.zk.state is SessionState.CONNECTED
-        self.measures.build[world.version, world.fingerprint].info = 1
+        self.measures.broker.has_session = lambda: context.zk.state is SessionState.CONNECTED
+        self.measures.build[context.version, context.fingerprint].info = 1
         self.http_port: int | None = None
-        self._tasks = OwnTasks(world.tasks)
+        self._tasks = OwnTasks(context.tasks)
         self._running: list[asyncio.Task[None]] = []
         self._service: Service | None = None
-        self._dynamic = DynamicSettings(world.zk, config, self._configure)
+        self._dynamic = DynamicSettings(context.zk, config, self._configure)
         self._overrides = TopicOverrides(
-            world.zk, world.clock, self._dynamic, self._configure_topic
+            context.zk, context.clock, self._dynamic, self._configure_topic
         )
-        self._gateway = Gateway(world, self._tasks, self.measures.network)
+        self._gateway = Gateway(context, self._tasks, self.measures.network)
         self._epoch = -1
         self._membership = Membership(
-            world.zk,
+            context.zk,
             self.id,
             config.zookeeper.session_timeout_ms,
             self.measures.broker,
@@ -131,11 +131,11 @@ class Broker:
         self._tell(f"ready: broker {self.id} on port {self.port}")
 
     async def _start(self) -> None:
-        world = self.world
+        context = self.context
         cluster_id, offsets_partitions = await self._look_at_zookeeper()
         self._tell("opening the log directory")
         self._service = service = Service(
-            world,
+            context,
             self._tasks,
             self.measures,
             self._overrides,
@@ -155,7 +155,7 @@ class Broker:
 
     async def _open_logs(self, directory: LogDirectory) -> None:
         """Open logs in steps: a recovery takes long, and must not hold up signals or watchdog."""
-        now_ns = self.world.clock.monotonic_ns
+        now_ns = self.context.clock.monotonic_ns
         told_ns = now_ns()
         with closing(directory.opening()) as steps:
             for work in steps:
@@ -170,7 +170,7 @@ class Broker:
 
     async def _look_at_zookeeper(self) -> tuple[str, int]:
         """The cluster id, and how many partitions `__consumer_offsets` has or will have."""
-        zk, where = self.world.zk, self.world.config.zookeeper.connect
+        zk, where = self.context.zk, self.context.config.zookeeper.connect
         self._tell(f"connecting to ZooKeeper on {where}")
         try:
             await zk.connect()
@@ -179,9 +179,9 @@ class Broker:
             raise UserError(f"ZooKeeper on {where}: {error}") from error
 
     async def _look(self) -> tuple[str, int]:
-        zk = self.world.zk
+        zk = self.context.zk
         await make_starting_paths(zk)
-        cluster_id = await find_cluster_id(zk, self.world.rng)
+        cluster_id = await find_cluster_id(zk, self.context.rng)
         await self._dynamic.load()
         await self._overrides.load_all()
         return cluster_id, await self._count_offsets_partitions()
@@ -189,8 +189,8 @@ class Broker:
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of `work`, which is repeated if ZooKeeper is lost, for at most
         `zookeeper.connection.timeout.ms` from the first loss on."""
-        loop, zk = asyncio.get_running_loop(), self.world.zk
-        patience_s = self.world.config.zookeeper.connection_timeout_ms / 1000
+        loop, zk = asyncio.get_running_loop(), self.context.zk
+        patience_s = self.context.config.zookeeper.connection_timeout_ms / 1000
         end_s = math.inf
         while True:
             try:
@@ -207,19 +207,19 @@ class Broker:
     async def _count_offsets_partitions(self) -> int:
         path = znodes.TOPIC.path(OFFSETS_TOPIC)
         try:
-            data, _ = await self.world.zk.get(path)
+            data, _ = await self.context.zk.get(path)
         except NoNode:
-            return self.world.config.groups.offsets_topic_num_partitions
+            return self.context.config.groups.offsets_topic_num_partitions
         return len(znodes.TOPIC.decode(path, data).partitions)
 
     async def _join_cluster(self, service: Service) -> None:
         """Register, stand for election, and wait for the cluster's metadata."""
-        config = self.world.config
+        config = self.context.config
         registration = BrokerRegistration(
             endpoints=self._gateway.endpoints,
-            timestamp_ms=self.world.clock.now_ms(),
+            timestamp_ms=self.context.clock.now_ms(),
             rack=config.broker.rack,
-            host=config.broker.host or self.world.host,
+            host=config.broker.host or self.context.host,
         )
         try:
             is_direct = self._gateway.is_direct
@@ -246,7 +246,7 @@ class Broker:
     async def _await_metadata(self, told: asyncio.Event) -> None:
         """Return once a controller has sent metadata, without which no client can be served, or
         once something has failed."""
-        timeout_s = self.world.config.zookeeper.session_timeout_ms / 1000
+        timeout_s = self.context.config.zookeeper.session_timeout_ms / 1000
         hearing = asyncio.ensure_future(told.wait())
         try:
             while not (hearing.done() or self.failure.done()):
@@ -285,7 +285,7 @@ class Broker:
 
     def _tell(self, sentence: str) -> None:
         logger.info("%s", sentence)
-        self.world.status(sentence)
+        self.context.status(sentence)
 
     # Stopping
 
@@ -326,7 +326,7 @@ class Broker:
         if self.failure.done():
             return
         service.directory.close(self._epoch)
-        await self.world.zk.close()
+        await self.context.zk.close()
         self.state = State.STOPPED
         self._tell("stopped")
 
@@ -356,7 +356,7 @@ class Broker:
             self._service.schedule.stop()
             self._service.cancel()
         await self._gateway.close(_AT_ONCE_MS)
-        await self.world.zk.close()
+        await self.context.zk.close()
 
     async def _undo(self) -> None:
         """Release the lock, the addresses and the session after a failed start.
@@ -372,7 +372,7 @@ class Broker:
             self._tasks.close()
             if not self.failure.done():
                 self._service.directory.close(self._epoch)
-        await self.world.zk.close()
+        await self.context.zk.close()
         self.state = State.STOPPED
 
     # Pages
@@ -382,14 +382,14 @@ class Broker:
 
     def _health_page(self) -> Page:
         """200 while the broker is ready and its session has not expired, else 503; with details."""
-        zk_state = self.world.zk.state
+        zk_state = self.context.zk.state
         has_session = zk_state is not SessionState.EXPIRED
         is_well = self.state is State.READY and has_session and not self.failure.done()
         report = {
             "status": "ok" if is_well else "unavailable",
             "broker": self.id,
-            "version": self.world.version,
-            "fingerprint": self.world.fingerprint,
+            "version": self.context.version,
+            "fingerprint": self.context.fingerprint,
             "state": self.state.value,
             "zookeeper": zk_state.value,
             "controller": self.service.controller.is_active,

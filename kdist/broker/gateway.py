@@ -8,16 +8,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from kdist.broker.context import BrokerContext
 from kdist.broker.http import HttpPages, Pages
-from kdist.broker.world import BrokerWorld
 from kdist.config.addresses import parse_host_port
 from kdist.config.listeners import Listener as Address
 from kdist.config.listeners import parse_listener, parse_protocol_map
 from kdist.config.network import NetworkSettings
 from kdist.metrics.network import NetworkMetrics
 from kdist.network.listener import Census, Listener
+from kdist.network.network import Server
 from kdist.network.serving import Handler
-from kdist.network.world import Server
 from kdist.runtime.tasks import Tasks
 from kdist.zk.registration import Endpoint
 
@@ -29,18 +29,18 @@ class Gateway:
 
     def __init__(
         self,
-        world: BrokerWorld,
+        context: BrokerContext,
         tasks: Tasks,
         metrics: NetworkMetrics,
     ) -> None:
-        """A listener on all addresses is advertised with `world.host`."""
-        self._config = world.config.broker
-        self._settings = world.config.network
-        self._census = Census(world.connections_max)
-        self._network = world.network
+        """A listener on all addresses is advertised with `context.host`."""
+        self._config = context.config.broker
+        self._settings = context.config.network
+        self._census = Census(context.connections_max)
+        self._network = context.network
         self._tasks = tasks
         self._metrics = metrics
-        self._host = world.host
+        self._host = context.host
         self._listeners: list[Listener] = []
         self._http: HttpPages | None = None
         self._http_server: Server | None = None

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 
 from kdist.errors import ApiError, CorruptRecords, DiskFull, Error, ProtocolError
+from kdist.groups.context import LogRecord
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.groups.loading import Loading
-from kdist.groups.world import LogRecord
 from kdist.model import OFFSETS_TOPIC
 from kdist.records.batch import Batch, iter_headers, read_header
 from kdist.records.build import build_batch

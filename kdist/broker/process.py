@@ -21,11 +21,11 @@ from typing import Any
 from prometheus_client import ProcessCollector
 
 from kdist.broker.broker import Broker
-from kdist.broker.world import BrokerWorld
+from kdist.broker.context import BrokerContext
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.connect_string import ConnectString
 from kdist.errors import DiskFailed, KdistError, UserError
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 from kdist.runtime.asyncio_tasks import AsyncioTasks
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.descriptors import raise_limit
@@ -83,7 +83,7 @@ class Process:
 
     async def _main(self, loop: asyncio.AbstractEventLoop) -> int:
         tasks = AsyncioTasks(loop)
-        self._broker = broker = Broker(self._world(loop, tasks))
+        self._broker = broker = Broker(self._context(loop, tasks))
         broker.measures.exposition.add_collector(ProcessCollector(registry=None))
         main = asyncio.current_task()
         assert main is not None
@@ -99,9 +99,9 @@ class Process:
                 logger.warning("stopped at once: the next start has to recover")
             return DONE if self._signals == 1 else FORCED
 
-    def _world(self, loop: asyncio.AbstractEventLoop, tasks: AsyncioTasks) -> BrokerWorld:
+    def _context(self, loop: asyncio.AbstractEventLoop, tasks: AsyncioTasks) -> BrokerContext:
         zookeeper = self._config.zookeeper
-        return BrokerWorld(
+        return BrokerContext(
             config=self._config,
             files=Disk(),
             clock=SystemClock(),

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Collection
 
 from kdist.broker.auto_creation import AutoCreation
+from kdist.broker.context import BrokerContext
 from kdist.broker.controller_access import ControllerAccess
 from kdist.broker.dispatch import Dispatch
 from kdist.broker.fast_path.fast_path import UsualPath, UsualPaths
@@ -37,14 +38,13 @@ from kdist.broker.settings.resources import Resources
 from kdist.broker.settings.stored import Owner, StoredSettings
 from kdist.broker.settings.topics import TopicOverrides
 from kdist.broker.tick_end import TickEnd
-from kdist.broker.world import BrokerWorld
 from kdist.config.broker_config import BrokerConfig
 from kdist.controller.controller import Controller
 from kdist.controller.reign import World as ControllerWorld
 from kdist.controller.topics import Planned
 from kdist.errors import DiskFailed, UserError
+from kdist.groups.context import GroupsContext
 from kdist.groups.coordinator import GroupCoordinator
-from kdist.groups.world import World as GroupsWorld
 from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.network.client import Client, ClientSettings
 from kdist.protocol import fetch, produce
@@ -61,7 +61,7 @@ class Service:
 
     def __init__(
         self,
-        world: BrokerWorld,
+        context: BrokerContext,
         tasks: Tasks,
         measures: Measures,
         overrides: TopicOverrides,
@@ -73,7 +73,7 @@ class Service:
 
         `listener` is the inter-broker listener.
         """
-        self._world = world
+        self._context = context
         self._tasks = tasks
         self._measures = measures
         self._overrides = overrides
@@ -81,11 +81,11 @@ class Service:
         self._fail = fail
         self._cluster_id = cluster_id
         self._listener = listener
-        self._id = world.config.broker.id
+        self._id = context.config.broker.id
         self.cache = MetadataCache()
         self.directory = self._open_directory()
         measures.watch(self.directory)
-        self.tick_end = TickEnd(world.network)
+        self.tick_end = TickEnd(context.network)
         self.replicas = Replicas(
             self.directory,
             self._id,
@@ -102,34 +102,34 @@ class Service:
         self._dispatches: list[Dispatch] = []
 
     def _open_directory(self) -> LogDirectory:
-        world = self._world
+        context = self._context
         around = Surroundings(
-            files=world.files,
-            clock=world.clock,
+            files=context.files,
+            clock=context.clock,
             tasks=self._tasks,
-            rng=world.rng,
-            settings=world.config.storage,
+            rng=context.rng,
+            settings=context.config.storage,
             metrics=self._measures.storage,
             settings_of=self._overrides.settings_of,
             on_failure=self._fail,
         )
-        path = world.config.broker.directory
+        path = context.config.broker.directory
         try:
             return LogDirectory(path, Identity(self._id, self._cluster_id), around)
         except OSError as error:  # not a disk failure: those raise `DiskFailed`
             raise UserError(f"{path} cannot be used: {error.strerror or error}") from error
 
     def _make_controller(self) -> Controller:
-        world = self._world
+        context = self._context
         return Controller(
             ControllerWorld(
-                zk=world.zk,
-                clock=world.clock,
+                zk=context.zk,
+                clock=context.clock,
                 broker_id=self._id,
                 config=lambda: self._dynamic.config,
                 connect=self._connect,
                 listener=self._listener,
-                rng=world.rng,
+                rng=context.rng,
                 metrics=self._measures.controller,
                 tell_planned=self._expect,
             )
@@ -140,11 +140,11 @@ class Service:
 
     async def _connect(self, host: str, port: int) -> Client:
         """A connection to another broker, or to this one."""
-        timeout_ms = self._world.config.broker.controller_socket_timeout_ms
+        timeout_ms = self._context.config.broker.controller_socket_timeout_ms
         settings = ClientSettings(
-            f"broker-{self._id}", self._world.version, timeout_ms, min(timeout_ms, 10_000)
+            f"broker-{self._id}", self._context.version, timeout_ms, min(timeout_ms, 10_000)
         )
-        return await Client.connect(self._world.network, host, port, settings)
+        return await Client.connect(self._context.network, host, port, settings)
 
     # Requests
 
@@ -153,16 +153,16 @@ class Service:
 
         `offsets_partitions`: how many partitions `__consumer_offsets` has, or will be created with.
         """
-        world, replicas = self._world, self.replicas
-        commit_timeout_ms = world.config.groups.offsets_commit_timeout_ms
-        log = PartitionedOffsetsLog(replicas, world.clock, lambda: commit_timeout_ms)
+        context, replicas = self._context, self.replicas
+        commit_timeout_ms = context.config.groups.offsets_commit_timeout_ms
+        log = PartitionedOffsetsLog(replicas, context.clock, lambda: commit_timeout_ms)
         self.coordinator = GroupCoordinator(
-            GroupsWorld(
-                settings=world.config.groups,
+            GroupsContext(
+                settings=context.config.groups,
                 partitions=offsets_partitions,
-                clock=world.clock,
+                clock=context.clock,
                 tasks=self._tasks,
-                rng=world.rng,
+                rng=context.rng,
                 log=log,
                 metrics=self._measures.groups,
                 is_known=self.cache.has,
@@ -174,7 +174,7 @@ class Service:
         handlers = self._make_handlers()
         self._routes = routes_to(handlers)
         requests = self._measures.requests
-        produces = UsualProduces(handlers.produce, world.clock, requests[(produce.API.name,)])
+        produces = UsualProduces(handlers.produce, context.clock, requests[(produce.API.name,)])
         fetches = UsualFetches(handlers.fetch, requests[(fetch.API.name,)], produces.settle)
         paths: dict[int, UsualPath] = {produce.API.key: produces, fetch.API.key: fetches}
         self._usual = UsualPaths(paths, produces.settle)
@@ -182,16 +182,16 @@ class Service:
         self.tick_end.always(fetches.end_tick)
 
     def _make_handlers(self) -> Handlers:
-        world, replicas, clock = self._world, self.replicas, self._world.clock
-        network = world.config.network
+        context, replicas, clock = self._context, self.replicas, self._context.clock
+        network = context.config.network
 
         def config() -> BrokerConfig:
             return self._dynamic.config
 
         sessions = FetchSessions(
-            network.fetch_session_slots, clock, world.rng, self._measures.replication
+            network.fetch_session_slots, clock, context.rng, self._measures.replication
         )
-        stored = StoredSettings(world.zk, self._reload_settings)
+        stored = StoredSettings(context.zk, self._reload_settings)
         resources = Resources(self.cache, self._dynamic)
         return Handlers(
             produce=ProduceHandler(replicas, clock),
@@ -201,7 +201,7 @@ class Service:
             coordinators=FindCoordinatorHandler(self.cache, self.creation),
             groups=self.coordinator,
             topics=TopicsHandler(self.controller, config),
-            producer_ids=ProducerIds(world.zk, self._id),
+            producer_ids=ProducerIds(context.zk, self._id),
             control=ControlHandler(
                 replicas, self.cache, self._overrides, self.controller, self._on_metadata_update
             ),
@@ -231,7 +231,7 @@ class Service:
         dispatch = Dispatch(
             listener,
             self._routes,
-            self._world.clock,
+            self._context.clock,
             self._measures.requests,
             self.replicas.waiting,
             self._usual,

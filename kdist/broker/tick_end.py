@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kdist.network.network import Network
 from kdist.network.tick import Tick
-from kdist.network.world import Network
 from kdist.runtime.tick_loop import ending_ticks
 
 

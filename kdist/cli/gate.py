@@ -145,7 +145,7 @@ async def _probe(zookeeper: ZooKeeper, broker: int) -> str:
 
     from kdist.client.cluster import Cluster
     from kdist.network.client import ClientSettings
-    from kdist.network.world import AsyncioNetwork
+    from kdist.network.network import AsyncioNetwork
     from kdist.ops.cluster_view import broker_addresses
     from kdist.ops.probe import probe
     from kdist.runtime.clock import SystemClock

@@ -181,7 +181,7 @@ def _chosen(job: LoadJob, topics: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _run(job: LoadJob, options: RunOptions, as_json: bool) -> int:
-    from kdist.spark.load.job import LoadRun, LoadWorld
+    from kdist.spark.load.job import LoadContext, LoadRun
 
     if as_json:
         job.spark.setdefault("spark.ui.showConsoleProgress", "false")
@@ -191,10 +191,10 @@ def _run(job: LoadJob, options: RunOptions, as_json: bool) -> int:
         if step == kill_after:
             signal.raise_signal(signal.SIGKILL)
 
-    world = LoadWorld(
+    context = LoadContext(
         Disk(), SystemClock(), os.environ, os.getpid(), release() or "unknown", reached
     )
-    outcomes = LoadRun(job, world).run(options, lambda each: _tell(each, as_json))
+    outcomes = LoadRun(job, context).run(options, lambda each: _tell(each, as_json))
     return 1 if any(each.error for each in outcomes) else 0
 
 

@@ -18,7 +18,7 @@ from kdist.client.racing import Answered, first_answer
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import NO_LEADER, TopicPartition, read_digits
 from kdist.network.client import Client, ClientSettings
-from kdist.network.world import Network
+from kdist.network.network import Network
 from kdist.protocol.metadata import (
     MetadataRequest,
     MetadataResponse,

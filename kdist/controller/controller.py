@@ -48,9 +48,9 @@ NOT_LOADED = "The controller has not loaded the cluster in time."
 class Controller:
     """Owner: the loop. The broker runs `run` as a task, and `resign` before it closes ZooKeeper."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, context: World) -> None:
         self.on_loss: list[Callable[[], None]] = []  # called once it is surely not the controller
-        self._world = world
+        self._context = context
         self._outlook = Outlook()
         self._giving_up: asyncio.TimerHandle | None = None  # while ZooKeeper cannot be reached
         self._leadership: Leadership | None = None
@@ -59,7 +59,7 @@ class Controller:
         self._is_standing = True
         self._watches_registration = False  # one watch is enough for all the elections of a session
         self._changed = asyncio.Event()  # the session's state, or who is controller
-        metrics = world.metrics
+        metrics = context.metrics
         metrics.brokers = self._reading(lambda cluster: len(cluster.brokers))
         metrics.topics = self._reading(lambda cluster: sum(1 for _ in cluster.living_topics()))
         metrics.partitions = self._reading(lambda cluster: sum(1 for _ in cluster.partitions()))
@@ -74,7 +74,7 @@ class Controller:
     @property
     def listener(self) -> str:
         """The name of the inter-broker listener."""
-        return self._world.listener
+        return self._context.listener
 
     def broker_epoch(self, broker_id: int) -> int | None:
         """The epoch of a registered broker; None for any other, and while not active."""
@@ -85,11 +85,11 @@ class Controller:
 
     async def run(self) -> None:
         """Stand for election, and reign when elected, until cancelled. Raises bugs only."""
-        remove_listener = self._world.zk.add_listener(self._hear_session)
+        remove_listener = self._context.zk.add_listener(self._hear_session)
         try:
             while True:
                 self._changed.clear()
-                if self._is_standing and self._world.zk.state is SessionState.CONNECTED:
+                if self._is_standing and self._context.zk.state is SessionState.CONNECTED:
                     await self._try_campaign()
                 await self._changed.wait()
         finally:
@@ -105,7 +105,7 @@ class Controller:
         self._is_standing = False
         self._lose()
         if self._leadership is not None:
-            await resign(self._world.zk, self._leadership)
+            await resign(self._context.zk, self._leadership)
 
     async def _try_campaign(self) -> None:
         try:
@@ -117,24 +117,26 @@ class Controller:
 
     async def _campaign(self) -> None:
         """Claim, and reign until that ends; return at once if another broker is the controller."""
-        world = self._world
+        context = self._context
         if not await self._is_registered():
             return  # `_hear_registration` starts the next try
-        leadership = await claim(world.zk, world.broker_id, world.clock.now_ms())
-        stat = await world.zk.exists(znodes.CONTROLLER.path(), self._hear_controller)
+        leadership = await claim(context.zk, context.broker_id, context.clock.now_ms())
+        stat = await context.zk.exists(znodes.CONTROLLER.path(), self._hear_controller)
         if stat is None:
             self._changed.set()  # deleted between the two requests: try again
         elif leadership is not None and not self._is_standing:
-            await resign(world.zk, leadership)  # `resign` was called while the claim was under way
-        elif leadership is not None and stat.ephemeral_owner == world.zk.session_id:
+            await resign(
+                context.zk, leadership
+            )  # `resign` was called while the claim was under way
+        elif leadership is not None and stat.ephemeral_owner == context.zk.session_id:
             await self._reign_with(leadership)
         else:
             self._lose()
 
     async def _is_registered(self) -> bool:
         """Only a registered broker stands; otherwise it would place topics without itself."""
-        zk = self._world.zk
-        path = znodes.BROKER.path(self._world.broker_id)
+        zk = self._context.zk
+        path = znodes.BROKER.path(self._context.broker_id)
         watch = None if self._watches_registration else self._hear_registration
         self._watches_registration = True  # before the request: the watch may have fired by its end
         try:
@@ -145,12 +147,12 @@ class Controller:
         return stat is not None and stat.ephemeral_owner == zk.session_id
 
     async def _reign_with(self, leadership: Leadership) -> None:
-        world = self._world
+        context = self._context
         self._leadership = leadership
-        self._reign = reign = Reign(world, Writer(world.zk, leadership))
+        self._reign = reign = Reign(context, Writer(context.zk, leadership))
         task = self._reigning = asyncio.create_task(self._rule(reign), name="controller")
-        world.metrics.is_active, world.metrics.epoch = 1, leadership.epoch
-        logger.info("broker %d is the controller of epoch %d", world.broker_id, leadership.epoch)
+        context.metrics.is_active, context.metrics.epoch = 1, leadership.epoch
+        logger.info("broker %d is the controller of epoch %d", context.broker_id, leadership.epoch)
         try:
             await asyncio.wait([task])
         finally:
@@ -171,7 +173,7 @@ class Controller:
             self._reigning.cancel()
             self._reign.close()
             self._reign = None
-            self._world.metrics.is_active = 0
+            self._context.metrics.is_active = 0
 
     def _lose(self) -> None:
         """Another broker is the controller, or nobody."""
@@ -190,7 +192,7 @@ class Controller:
             self._end_reign()
         elif self._reign is not None or not self._outlook.is_known:  # else another is controller
             self._end_reign()
-            timeout_s = self._world.config().zookeeper.session_timeout_ms / 1000
+            timeout_s = self._context.config().zookeeper.session_timeout_ms / 1000
             self._giving_up = asyncio.get_running_loop().call_later(timeout_s, self._lose)
         if state is SessionState.EXPIRED:
             self._tell_loss()

@@ -60,27 +60,27 @@ class World(NamedTuple):
 class Reign:
     """Owns the picture and all that depends on it; only one task, `run`, changes them."""
 
-    def __init__(self, world: World, writer: Writer) -> None:
+    def __init__(self, context: World, writer: Writer) -> None:
         self.cluster = Cluster()
-        self._world = world
+        self._context = context
         self._controller_epoch = writer.controller_epoch
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._asked: set[asyncio.Future[CommandResult]] = set()
         self._watched: set[str] = set()  # topics whose znode has a watch of ours
         self._written: set[str] = set()  # those of them whose watch has fired: to be read again
-        self._loader = Loader(world.zk, world.listener)
+        self._loader = Loader(context.zk, context.listener)
         self._switchboard = Switchboard(
             ChannelContext(
                 cluster=self.cluster,
-                author=Author(world.broker_id, writer.controller_epoch),
-                connect=world.connect,
-                metrics=world.metrics,
+                author=Author(context.broker_id, writer.controller_epoch),
+                connect=context.connect,
+                metrics=context.metrics,
                 stopped=self._replicas_stopped,
                 deposed=self._deposed,
             )
         )
         self._executor = Executor(
-            self.cluster, writer, self._switchboard, world.metrics, world.tell_planned
+            self.cluster, writer, self._switchboard, context.metrics, context.tell_planned
         )
 
     async def run(self) -> None:
@@ -114,7 +114,7 @@ class Reign:
             asked.exception()  # retrieved here, as the caller may have given up
 
     async def _carry_out(self, command: Command, asked: asyncio.Future[CommandResult]) -> None:
-        context = CommandContext(self._executor, self._world.config(), self._world.rng)
+        context = CommandContext(self._executor, self._context.config(), self._context.rng)
         result = await command.carry_out(context)
         if not asked.done():  # cancelled if the caller has given up
             asked.set_result(result)
@@ -239,7 +239,7 @@ class Reign:
         self._watched.add(found.name)
         known = self.cluster.topics.get(found.name)
         if found.id == ZERO_UUID:
-            topic_id = known.id if known else new_topic_id(self._world.rng)
+            topic_id = known.id if known else new_topic_id(self._context.rng)
             await self._executor.assign([found._replace(id=topic_id)])
         elif known is not None and known.id != found.id:
             raise OutOfDate(f"topic {found.name} was re-created by someone else")
@@ -253,7 +253,7 @@ class Reign:
     async def _read_doomed(self) -> set[str]:
         """The topics whose deletion was asked for; while deletion is off, refuses them all."""
         doomed = set(await self._loader.doomed(self._on(Reign._look_at_deletions)))
-        if self._world.config().broker.delete_topic_enable:
+        if self._context.config().broker.delete_topic_enable:
             return doomed
         for name in sorted(doomed):
             await self._executor.refuse_deletion(name, "deleting topics is off")

@@ -15,6 +15,7 @@ from functools import partial
 
 from kdist.errors import Error
 from kdist.groups.append_errors import COMMIT_ERRORS
+from kdist.groups.context import GroupsContext
 from kdist.groups.group import Group
 from kdist.groups.member import UNKNOWN_MEMBER_ID
 from kdist.groups.membership import generation_fault
@@ -22,7 +23,6 @@ from kdist.groups.offsets import Commits, CommittedOffset
 from kdist.groups.records import commit_records
 from kdist.groups.sessions import Sessions
 from kdist.groups.states import COMPLETING, DEAD, EMPTY
-from kdist.groups.world import World
 from kdist.model import NO_TIMESTAMP, TopicPartition
 from kdist.protocol.offset_commit import (
     OffsetCommitPartition,
@@ -41,8 +41,8 @@ _INT64_MAX = 2**63 - 1
 class Committer:
     """Handles commits. Has no state of its own."""
 
-    def __init__(self, world: World, sessions: Sessions) -> None:
-        self._world = world
+    def __init__(self, context: GroupsContext, sessions: Sessions) -> None:
+        self._context = context
         self._sessions = sessions
 
     def commit(
@@ -55,7 +55,7 @@ class Committer:
             return
         if request.member_id in group.members:
             self._sessions.restart(group, group.members[request.member_id])
-        length_max = self._world.settings.offset_metadata_max_bytes
+        length_max = self._context.settings.offset_metadata_max_bytes
         kept = {
             where: what
             for where, what in commits.items()
@@ -78,7 +78,7 @@ class Committer:
             )
             for topic in request.topics
         ]
-        self._world.answer(reply, OffsetCommitResponse(topics=topics))
+        self._context.answer(reply, OffsetCommitResponse(topics=topics))
 
     def _answer_stored(
         self,
@@ -94,7 +94,7 @@ class Committer:
         number = group.offsets.begin(commits)
         records = commit_records(group.group_id, commits)
         done = partial(self._stored, group, number, commits, answer)
-        self._world.append(group.group_id, records, done)
+        self._context.append(group.group_id, records, done)
 
     def _stored(
         self,
@@ -105,10 +105,10 @@ class Committer:
         error: Error,
     ) -> None:
         if error is not Error.NONE:
-            self._world.metrics.failed_appends += 1
+            self._context.metrics.failed_appends += 1
             group.offsets.fail(number, commits)
         else:
-            self._world.metrics.committed_offsets += len(commits)
+            self._context.metrics.committed_offsets += len(commits)
             group.offsets.finish(number, commits)
         answer(COMMIT_ERRORS.get(error, error))
 

@@ -17,6 +17,7 @@ from kdist.errors import Error
 from kdist.groups import describing, fetches, membership
 from kdist.groups.answers import join_refused, sync_refused
 from kdist.groups.commits import CommitReply, Committer, commits_of
+from kdist.groups.context import GroupsContext
 from kdist.groups.deleting import Deleter
 from kdist.groups.group import Group, JoinReply, SyncReply
 from kdist.groups.join import Joiner
@@ -28,7 +29,6 @@ from kdist.groups.registry import Registry
 from kdist.groups.states import COMPLETING, PREPARING
 from kdist.groups.sync import Syncer
 from kdist.groups.upkeep import Upkeep
-from kdist.groups.world import World
 from kdist.metrics.groups import GroupMetrics
 from kdist.model import TopicPartition
 from kdist.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -59,16 +59,16 @@ EMPTY_GROUP_ID = ""  # may commit and fetch offsets, as old clients did; nothing
 class GroupCoordinator:
     """Owns the groups of the partitions of `__consumer_offsets` that this broker leads."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._registry = Registry(world)
-        self._rebalancer = Rebalancer(world)
-        self._joiner = Joiner(world, self._rebalancer)
-        self._syncer = Syncer(world, self._rebalancer)
-        self._committer = Committer(world, self._rebalancer.sessions)
-        self._upkeep = Upkeep(world, self._registry, self._rebalancer)
-        self._deleter = Deleter(world, self._registry, self._upkeep)
-        self._offer_readings(world.metrics)
+    def __init__(self, context: GroupsContext) -> None:
+        self._context = context
+        self._registry = Registry(context)
+        self._rebalancer = Rebalancer(context)
+        self._joiner = Joiner(context, self._rebalancer)
+        self._syncer = Syncer(context, self._rebalancer)
+        self._committer = Committer(context, self._rebalancer.sessions)
+        self._upkeep = Upkeep(context, self._registry, self._rebalancer)
+        self._deleter = Deleter(context, self._registry, self._upkeep)
+        self._offer_readings(context.metrics)
 
     def start(self) -> None:
         """Start the periodic expiry of offsets and groups."""
@@ -81,14 +81,14 @@ class GroupCoordinator:
         or by a user. Once there are groups the count is kept, or they would be looked for in the
         wrong partitions.
         """
-        if count != self._world.partitions and len(self._registry):
+        if count != self._context.partitions and len(self._registry):
             logger.error(
                 "__consumer_offsets has %d partitions, but groups are placed by %d: do not add any",
                 count,
-                self._world.partitions,
+                self._context.partitions,
             )
         else:
-            self._world.partitions = count
+            self._context.partitions = count
 
     def stop(self) -> None:
         """Unload all partitions; waiting members are told to look for another coordinator."""
@@ -98,7 +98,7 @@ class GroupCoordinator:
 
     def partition_for(self, group_id: str) -> int:
         """The partition whose leader coordinates the group."""
-        return self._world.partition_for(group_id)
+        return self._context.partition_for(group_id)
 
     def begin_loading(self, partition: int) -> Loading:
         """This broker now leads the partition: replay its log, then call `finish_loading`."""
@@ -107,7 +107,7 @@ class GroupCoordinator:
     def finish_loading(self, loading: Loading) -> None:
         """The whole log was replayed. No effect if the partition was unloaded in the meantime."""
         self._upkeep.finish_loading(loading)
-        self._world.actions.run()
+        self._context.actions.run()
 
     def load(self, partition: int, batches: Iterable[Buffer]) -> None:
         """`begin_loading` to `finish_loading` in one call, for small logs and tests."""
@@ -119,12 +119,12 @@ class GroupCoordinator:
     def unload(self, partition: int) -> None:
         """This broker no longer leads the partition."""
         self._upkeep.unload(partition)
-        self._world.actions.run()
+        self._context.actions.run()
 
     def forget_partitions(self, partitions: Collection[TopicPartition]) -> None:
         """The partitions were deleted: delete the offsets committed for them."""
         self._upkeep.forget_partitions(partitions)
-        self._world.actions.run()
+        self._context.actions.run()
 
     def join_group(self, request: JoinGroupRequest, caller: Caller, reply: JoinReply) -> None:
         """Answers when the next generation begins, or at once if there is nothing to wait for."""
@@ -135,15 +135,15 @@ class GroupCoordinator:
             error = self._session_timeout_fault(request.session_timeout_ms)
         if group is None and error is Error.NONE:
             if request.member_id == UNKNOWN_MEMBER_ID:
-                group = self._registry.create(request.group_id, self._world.clock.now_ms())
+                group = self._registry.create(request.group_id, self._context.clock.now_ms())
             else:
                 error = Error.UNKNOWN_MEMBER_ID
         if group is None or error is not Error.NONE:
-            self._world.answer(reply, join_refused(error, request.member_id))
+            self._context.answer(reply, join_refused(error, request.member_id))
         else:
             self._joiner.join(group, join_of(request, caller, reply))
             self._drop_if_never_used(group)
-        self._world.actions.run()
+        self._context.actions.run()
 
     def sync_group(self, request: SyncGroupRequest, caller: Caller, reply: SyncReply) -> None:
         """Answers when the leader's assignment has been stored."""
@@ -156,10 +156,10 @@ class GroupCoordinator:
         elif group is None and error is Error.NONE:
             error = Error.UNKNOWN_MEMBER_ID
         if group is None or error is not Error.NONE:
-            self._world.answer(reply, sync_refused(error))
+            self._context.answer(reply, sync_refused(error))
         else:
             self._syncer.sync(group, request, reply)
-        self._world.actions.run()
+        self._context.actions.run()
 
     def heartbeat(
         self,
@@ -175,8 +175,8 @@ class GroupCoordinator:
             error = Error.UNKNOWN_MEMBER_ID
         elif error is Error.COORDINATOR_LOAD_IN_PROGRESS:
             error = Error.NONE
-        self._world.answer(reply, HeartbeatResponse(error_code=error))
-        self._world.actions.run()
+        self._context.answer(reply, HeartbeatResponse(error_code=error))
+        self._context.actions.run()
 
     def leave_group(
         self,
@@ -192,15 +192,15 @@ class GroupCoordinator:
         if caller.version < MEMBERS_SINCE:
             error = Error.of(results[0].error_code) if results else error
             results = []
-        self._world.answer(reply, LeaveGroupResponse(error_code=error, members=results))
-        self._world.actions.run()
+        self._context.answer(reply, LeaveGroupResponse(error_code=error, members=results))
+        self._context.actions.run()
 
     def offset_commit(
         self, request: OffsetCommitRequest, _caller: Caller, reply: CommitReply
     ) -> None:
         """Answers when the offsets are in the log."""
-        now_ms = self._world.clock.now_ms()
-        commits = commits_of(request, self._world.is_known, now_ms)
+        now_ms = self._context.clock.now_ms()
+        commits = commits_of(request, self._context.is_known, now_ms)
         error, group = self._registry.find(request.group_id)
         if group is None and error is Error.NONE and commits:
             if request.generation_id < 0:
@@ -211,7 +211,7 @@ class GroupCoordinator:
             self._committer.answer(request, dict.fromkeys(commits, error), reply)
         else:
             self._committer.commit(group, request, commits, reply)
-        self._world.actions.run()
+        self._context.actions.run()
 
     def offset_fetch(
         self,
@@ -220,8 +220,8 @@ class GroupCoordinator:
         reply: Callable[[OffsetFetchResponse], None],
     ) -> None:
         """Answers at once."""
-        self._world.answer(reply, fetches.fetch(request, caller.version, self._registry.find))
-        self._world.actions.run()
+        self._context.answer(reply, fetches.fetch(request, caller.version, self._registry.find))
+        self._context.actions.run()
 
     def describe_groups(
         self,
@@ -235,8 +235,8 @@ class GroupCoordinator:
             for each in found:
                 if not each.error_code:
                     each.authorized_operations = ON_GROUP
-        self._world.answer(reply, DescribeGroupsResponse(groups=found))
-        self._world.actions.run()
+        self._context.answer(reply, DescribeGroupsResponse(groups=found))
+        self._context.actions.run()
 
     def list_groups(
         self,
@@ -248,8 +248,8 @@ class GroupCoordinator:
         is_loading = self._registry.is_loading
         error = Error.COORDINATOR_LOAD_IN_PROGRESS if is_loading else Error.NONE
         found = describing.listed(self._registry, request.states_filter)
-        self._world.answer(reply, ListGroupsResponse(error_code=error, groups=found))
-        self._world.actions.run()
+        self._context.answer(reply, ListGroupsResponse(error_code=error, groups=found))
+        self._context.actions.run()
 
     def delete_groups(
         self,
@@ -259,7 +259,7 @@ class GroupCoordinator:
     ) -> None:
         """Answers when the tombstones are in the log."""
         self._deleter.delete_groups(request, reply)
-        self._world.actions.run()
+        self._context.actions.run()
 
     def offset_delete(
         self,
@@ -269,7 +269,7 @@ class GroupCoordinator:
     ) -> None:
         """Answers when the tombstones are in the log."""
         self._deleter.delete_offsets(request, reply)
-        self._world.actions.run()
+        self._context.actions.run()
 
     def _find_managed(self, group_id: str) -> tuple[Error, Group | None]:
         """The group for a request that only members send, for which an empty id is invalid."""
@@ -278,7 +278,7 @@ class GroupCoordinator:
         return self._registry.find(group_id)
 
     def _session_timeout_fault(self, timeout_ms: int) -> Error:
-        settings = self._world.settings
+        settings = self._context.settings
         if settings.min_session_timeout_ms <= timeout_ms <= settings.max_session_timeout_ms:
             return Error.NONE
         return Error.INVALID_SESSION_TIMEOUT

@@ -18,11 +18,11 @@ from functools import partial
 
 from kdist.errors import Error
 from kdist.groups.append_errors import COMMIT_ERRORS
+from kdist.groups.context import GroupsContext
 from kdist.groups.group import Group
 from kdist.groups.registry import Registry
 from kdist.groups.states import EMPTY
 from kdist.groups.upkeep import Upkeep
-from kdist.groups.world import World
 from kdist.model import TopicPartition
 from kdist.protocol.delete_groups import (
     DeletedGroupResult,
@@ -42,8 +42,8 @@ Results = Mapping[TopicPartition, Error]
 class Deleter:
     """Part of the coordinator. Has no state of its own."""
 
-    def __init__(self, world: World, registry: Registry, upkeep: Upkeep) -> None:
-        self._world = world
+    def __init__(self, context: GroupsContext, registry: Registry, upkeep: Upkeep) -> None:
+        self._context = context
         self._registry = registry
         self._upkeep = upkeep
 
@@ -57,10 +57,10 @@ class Deleter:
         def settle(group_id: str, error: Error) -> None:
             results[group_id] = error
             if len(results) == len(wanted):
-                self._world.answer(reply, _groups_response(results))
+                self._context.answer(reply, _groups_response(results))
 
         if not wanted:
-            self._world.answer(reply, _groups_response(results))
+            self._context.answer(reply, _groups_response(results))
         for group_id in wanted:
             self._delete(group_id, partial(settle, group_id))
 
@@ -91,7 +91,7 @@ class Deleter:
             def answer(error: Error) -> None:
                 outcome = dict.fromkeys(doomed, COMMIT_ERRORS.get(error, error))
                 response = _offsets_response(request, {**results, **outcome})
-                self._world.answer(reply, response)
+                self._context.answer(reply, response)
 
             if doomed:
                 self._upkeep.delete_offsets(group, doomed, answer)
@@ -99,7 +99,7 @@ class Deleter:
                 answer(Error.NONE)
 
     def _fault(self, group: Group, partition: TopicPartition) -> Error:
-        if not self._world.is_known(partition):
+        if not self._context.is_known(partition):
             return Error.UNKNOWN_TOPIC_OR_PARTITION
         topics = group.subscribed_topics
         if group.state is EMPTY or (topics is not None and partition.topic not in topics):
@@ -107,7 +107,7 @@ class Deleter:
         return Error.GROUP_SUBSCRIBED_TO_TOPIC  # also if the subscription is not known
 
     def _refuse(self, error: Error, reply: Callable[[OffsetDeleteResponse], None]) -> None:
-        self._world.answer(reply, OffsetDeleteResponse(error_code=error, topics=[]))
+        self._context.answer(reply, OffsetDeleteResponse(error_code=error, topics=[]))
 
 
 def _asked(request: OffsetDeleteRequest) -> Iterable[TopicPartition]:

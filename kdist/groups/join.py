@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from kdist.errors import Error
 from kdist.groups.answers import join_refused, joined
+from kdist.groups.context import GroupsContext
 from kdist.groups.group import Group
 from kdist.groups.joining import Join
 from kdist.groups.member import UNKNOWN_MEMBER_ID, Member
@@ -24,7 +25,6 @@ from kdist.groups.membership import member_fault
 from kdist.groups.rebalance import Rebalancer
 from kdist.groups.states import PREPARING, STABLE
 from kdist.groups.static_join import StaticJoiner
-from kdist.groups.world import World
 
 REQUIRES_MEMBER_ID_SINCE = 4
 
@@ -32,10 +32,10 @@ REQUIRES_MEMBER_ID_SINCE = 4
 class Joiner:
     """Handles joins. Has no state of its own."""
 
-    def __init__(self, world: World, rebalancer: Rebalancer) -> None:
-        self._world = world
+    def __init__(self, context: GroupsContext, rebalancer: Rebalancer) -> None:
+        self._context = context
         self._rebalancer = rebalancer
-        self._static = StaticJoiner(world, rebalancer)
+        self._static = StaticJoiner(context, rebalancer)
 
     def join(self, group: Group, join: Join) -> None:
         """Answer now or later, and rebalance where the group has to."""
@@ -57,7 +57,7 @@ class Joiner:
 
         During a rebalance only those that have joined count: the last to join are refused.
         """
-        size_max = self._world.settings.max_size
+        size_max = self._context.settings.max_size
         if group.state is PREPARING:
             return member_id in group.joining or len(group.joining) < size_max
         return member_id in group.members or len(group.members) < size_max
@@ -67,21 +67,21 @@ class Joiner:
         if member_id in group.members:  # of a generation from before the limit was lowered
             group.remove(member_id)
         group.forget_pending(member_id)
-        self._world.answer(join.reply, join_refused(Error.GROUP_MAX_SIZE_REACHED))
+        self._context.answer(join.reply, join_refused(Error.GROUP_MAX_SIZE_REACHED))
 
     def _refuse(self, join: Join, error: Error) -> None:
-        self._world.answer(join.reply, join_refused(error, join.request.member_id))
+        self._context.answer(join.reply, join_refused(error, join.request.member_id))
 
     def _join_without_id(self, group: Group, join: Join) -> None:
         instance_id = join.request.group_instance_id
-        member_id = self._world.new_member_id(instance_id or join.caller.client_id)
+        member_id = self._context.new_member_id(instance_id or join.caller.client_id)
         known_id = group.static_ids.get(instance_id) if instance_id is not None else None
         if known_id is not None:
             self._static.take_over(group, join, group.members[known_id], member_id)
         elif instance_id is None and join.caller.version >= REQUIRES_MEMBER_ID_SINCE:
             timeout_ms = join.request.session_timeout_ms
             self._rebalancer.sessions.expect(group, member_id, timeout_ms)
-            self._world.answer(join.reply, join_refused(Error.MEMBER_ID_REQUIRED, member_id))
+            self._context.answer(join.reply, join_refused(Error.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add(group, join, member_id)
 
@@ -99,7 +99,7 @@ class Joiner:
         is_same = member.protocols == join.protocols
         is_leader = group.state is STABLE and group.leader_id == member.member_id
         if group.state is not PREPARING and is_same and not is_leader:
-            self._world.answer(join.reply, joined(group, member))
+            self._context.answer(join.reply, joined(group, member))
         else:
             self._take_part(group, member, join)
 

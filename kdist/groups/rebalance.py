@@ -19,12 +19,12 @@ from functools import partial
 from kdist.errors import Error
 from kdist.groups.answers import join_refused, joined, sync_refused
 from kdist.groups.append_errors import GENERATION_ERRORS
+from kdist.groups.context import GroupsContext
 from kdist.groups.group import Group, JoinReply, SyncReply
 from kdist.groups.member import Member
 from kdist.groups.records import generation_record
 from kdist.groups.sessions import Sessions
 from kdist.groups.states import EMPTY, FOLLOWERS, PREPARING
-from kdist.groups.world import World
 from kdist.protocol.join_group import JoinGroupResponse
 from kdist.protocol.sync_group import SyncGroupResponse
 
@@ -38,9 +38,9 @@ logger = logging.getLogger(__name__)
 class Rebalancer:
     """Rebalances groups. Has no state of its own; one for all groups of a coordinator."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.sessions = Sessions(world, self.remove, self.remove_pending)
+    def __init__(self, context: GroupsContext) -> None:
+        self._context = context
+        self.sessions = Sessions(context, self.remove, self.remove_pending)
 
     def add(self, group: Group, member: Member, protocol_type: str, reply: JoinReply) -> None:
         """Add a new member; the group rebalances."""
@@ -81,13 +81,13 @@ class Rebalancer:
         """Answer the member's parked join, if there is one."""
         reply = group.joining.pop(member_id, None)
         if reply is not None:
-            self._world.answer(reply, response)
+            self._context.answer(reply, response)
 
     def answer_sync(self, group: Group, member_id: str, response: SyncGroupResponse) -> None:
         """Answer the member's parked sync, if there is one."""
         reply = group.syncing.pop(member_id, None)
         if reply is not None:
-            self._world.answer(reply, response)
+            self._context.answer(reply, response)
 
     def answer_syncs(
         self, group: Group, response_to: Callable[[Member], SyncGroupResponse]
@@ -108,10 +108,10 @@ class Rebalancer:
         self.answer_syncs(group, lambda _member: sync_refused(Error.REBALANCE_IN_PROGRESS))
         group.stop_sync_timer()
         was_empty = group.state is EMPTY
-        group.become(PREPARING, self._world.clock.now_ms())
+        group.become(PREPARING, self._context.clock.now_ms())
         logger.info("group %s: rebalances, as %s", group.group_id, why)
         if was_empty:
-            delay_ms = self._world.settings.initial_rebalance_delay_ms
+            delay_ms = self._context.settings.initial_rebalance_delay_ms
             self._gather(group, delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
         else:
             self._await_joins(group)
@@ -127,11 +127,11 @@ class Rebalancer:
     ) -> None:
         """Append the group's generation; `done` gets the error that members may be sent."""
         record = generation_record(group, assignments)
-        self._world.append(group.group_id, [record], partial(self._stored, group, done))
+        self._context.append(group.group_id, [record], partial(self._stored, group, done))
 
     def _stored(self, group: Group, done: Callable[[Error], None], error: Error) -> None:
         if error is not Error.NONE:
-            self._world.metrics.failed_appends += 1
+            self._context.metrics.failed_appends += 1
             logger.warning(
                 "group %s: generation %d is not in the log: %s",
                 group.group_id,
@@ -142,7 +142,7 @@ class Rebalancer:
 
     def _await_joins(self, group: Group, least_ms: int = 0) -> None:
         group.stop_join_timer()
-        group.join_timer = self._world.call_later(
+        group.join_timer = self._context.call_later(
             max(group.rebalance_timeout_ms, least_ms), partial(self._complete, group)
         )
 
@@ -150,13 +150,13 @@ class Rebalancer:
         group.stop_join_timer()
         group.is_gathering = True
         group.has_newcomers = False
-        group.join_timer = self._world.call_later(
+        group.join_timer = self._context.call_later(
             delay_ms, partial(self._gathered, group, delay_ms, left_ms)
         )
 
     def _gathered(self, group: Group, delay_ms: int, left_ms: int) -> None:
         if group.has_newcomers and left_ms > 0:
-            initial_ms = self._world.settings.initial_rebalance_delay_ms
+            initial_ms = self._context.settings.initial_rebalance_delay_ms
             self._gather(group, min(initial_ms, left_ms), max(left_ms - delay_ms, 0))
         else:
             self._complete(group)
@@ -170,7 +170,7 @@ class Rebalancer:
             self._await_joins(group, ABSENT_WAIT_MS_MIN)
             return
         group.stop_join_timer()
-        group.begin_generation(self._world.clock.now_ms())
+        group.begin_generation(self._context.clock.now_ms())
         if group.members:
             self._answer_joins(group)
         else:
@@ -197,7 +197,7 @@ class Rebalancer:
             self.answer_join(group, member.member_id, joined(group, member))
             member.is_new = False
             self.sessions.restart(group, member)
-        group.sync_timer = self._world.call_later(
+        group.sync_timer = self._context.call_later(
             group.rebalance_timeout_ms, partial(self._syncs_expired, group)
         )
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from kdist.groups.context import LogRecord
 from kdist.groups.group import Group
 from kdist.groups.member import Member
 from kdist.groups.offsets import Commits, CommittedOffset
 from kdist.groups.states import EMPTY, STABLE
-from kdist.groups.world import LogRecord
 from kdist.model import NO_TIMESTAMP, TopicPartition
 from kdist.protocol.group_records import (
     GROUP_METADATA_KEY_VERSION,

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kdist.errors import Error
+from kdist.groups.context import GroupsContext
 from kdist.groups.group import Group
 from kdist.groups.loading import Loading
-from kdist.groups.world import World
 
 
 class Registry:
     """Owned by the coordinator."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, context: GroupsContext) -> None:
+        self._context = context
         self._loading: dict[int, Loading] = {}
         self._owned: set[int] = set()
         self._groups: dict[str, Group] = {}
@@ -41,7 +41,7 @@ class Registry:
         group = self._groups.get(group_id)
         if group is not None:
             return Error.NONE, group
-        partition = self._world.partition_for(group_id)
+        partition = self._context.partition_for(group_id)
         if partition in self._loading:
             return Error.COORDINATOR_LOAD_IN_PROGRESS, None
         return Error.NONE if partition in self._owned else Error.NOT_COORDINATOR, None
@@ -80,7 +80,7 @@ class Registry:
         """This broker no longer leads the partition. Returns its groups, now removed."""
         self._loading.pop(partition, None)
         self._owned.discard(partition)
-        partition_for = self._world.partition_for
+        partition_for = self._context.partition_for
         gone = [each for each in self if partition_for(each.group_id) == partition]
         for group in gone:
             self.remove(group)

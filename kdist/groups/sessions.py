@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from kdist.groups.context import GroupsContext
 from kdist.groups.group import Group
 from kdist.groups.member import Member
-from kdist.groups.world import World
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
@@ -26,8 +26,10 @@ RemovePending = Callable[[Group, str], None]
 class Sessions:
     """Starts the timers, which call `remove` or `remove_pending` when they expire."""
 
-    def __init__(self, world: World, remove: Remove, remove_pending: RemovePending) -> None:
-        self._world = world
+    def __init__(
+        self, context: GroupsContext, remove: Remove, remove_pending: RemovePending
+    ) -> None:
+        self._context = context
         self._remove = remove
         self._remove_pending = remove_pending
 
@@ -35,11 +37,11 @@ class Sessions:
         """The member has sent a request, or has to heartbeat from now on."""
         member.end_session()
         timeout_ms = NEW_MEMBER_JOIN_TIMEOUT_MS if member.is_new else member.session_timeout_ms
-        member.session = self._world.call_later(timeout_ms, partial(self._end, group, member))
+        member.session = self._context.call_later(timeout_ms, partial(self._end, group, member))
 
     def expect(self, group: Group, member_id: str, timeout_ms: int) -> None:
         """An id was given out: its client has to join with it within `timeout_ms`."""
-        group.pending[member_id] = self._world.call_later(
+        group.pending[member_id] = self._context.call_later(
             timeout_ms, partial(self._remove_pending, group, member_id)
         )
 
@@ -47,5 +49,5 @@ class Sessions:
         if not member.is_new and group.is_waiting(member.member_id):
             return  # the answer restarts it
         logger.info("group %s: the session of %s expired", group.group_id, member.member_id)
-        self._world.metrics.expired_members += 1
+        self._context.metrics.expired_members += 1
         self._remove(group, member, "let its session expire")

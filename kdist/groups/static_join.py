@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 from kdist.errors import Error
 from kdist.groups.answers import join_refused, joined, sync_refused
+from kdist.groups.context import GroupsContext
 from kdist.groups.group import Group
 from kdist.groups.joining import Join
 from kdist.groups.member import Member, Protocols
 from kdist.groups.rebalance import Rebalancer
 from kdist.groups.states import COMPLETING, STABLE
-from kdist.groups.world import World
 from kdist.protocol.join_group import JoinGroupResponse
 
 SKIPS_ASSIGNMENT_SINCE = 9
@@ -42,8 +42,8 @@ class _Before(NamedTuple):
 class StaticJoiner:
     """Has no state of its own."""
 
-    def __init__(self, world: World, rebalancer: Rebalancer) -> None:
-        self._world = world
+    def __init__(self, context: GroupsContext, rebalancer: Rebalancer) -> None:
+        self._context = context
         self._rebalancer = rebalancer
 
     def take_over(self, group: Group, join: Join, member: Member, new_id: str) -> None:

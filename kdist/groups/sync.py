@@ -11,11 +11,11 @@ from functools import partial
 
 from kdist.errors import Error
 from kdist.groups.answers import sync_refused, synced
+from kdist.groups.context import GroupsContext
 from kdist.groups.group import Group, SyncReply
 from kdist.groups.membership import generation_fault
 from kdist.groups.rebalance import Rebalancer
 from kdist.groups.states import COMPLETING, PREPARING, STABLE
-from kdist.groups.world import World
 from kdist.protocol.sync_group import SyncGroupRequest
 
 # Refused members rejoin at once. Without a pause, a librdkafka group whose partition of
@@ -26,22 +26,22 @@ NOT_STORED_PAUSE_MS = 1_000
 class Syncer:
     """Handles syncs. Has no state of its own."""
 
-    def __init__(self, world: World, rebalancer: Rebalancer) -> None:
-        self._world = world
+    def __init__(self, context: GroupsContext, rebalancer: Rebalancer) -> None:
+        self._context = context
         self._rebalancer = rebalancer
 
     def sync(self, group: Group, request: SyncGroupRequest, reply: SyncReply) -> None:
         """Answer now, or when the assignment is in the log."""
         fault = _fault(group, request)
         if fault is not Error.NONE:
-            self._world.answer(reply, sync_refused(fault))
+            self._context.answer(reply, sync_refused(fault))
             return
         member = group.members[request.member_id]
         group.unsynced.discard(member.member_id)
         if not group.unsynced:
             group.stop_sync_timer()
         if group.state is STABLE:
-            self._world.answer(reply, synced(group, member))
+            self._context.answer(reply, synced(group, member))
             self._rebalancer.sessions.restart(group, member)
             return
         self._rebalancer.park_sync(group, member, reply)
@@ -63,13 +63,13 @@ class Syncer:
             return  # a rebalance began in the meantime, and has answered all syncs
         if error is not Error.NONE:
             start_over = partial(self._start_over, group, generation, error)
-            self._world.call_later(NOT_STORED_PAUSE_MS, start_over)
+            self._context.call_later(NOT_STORED_PAUSE_MS, start_over)
             return
         for member in group.members.values():
             member.assignment = assignments[member.member_id]
-        group.become(STABLE, self._world.clock.now_ms())
+        group.become(STABLE, self._context.clock.now_ms())
         self._rebalancer.answer_syncs(group, partial(synced, group))
-        self._world.metrics.finished_rebalances += 1
+        self._context.metrics.finished_rebalances += 1
 
     def _start_over(self, group: Group, generation: int, error: Error) -> None:
         """The assignment could not be stored: refuse the waiting syncs, and rebalance."""

@@ -8,6 +8,7 @@ from functools import partial
 
 from kdist.errors import Error
 from kdist.groups.answers import join_refused, sync_refused
+from kdist.groups.context import GroupsContext, LogRecord
 from kdist.groups.expiry import choose_expired
 from kdist.groups.group import Group
 from kdist.groups.loading import Loading
@@ -15,7 +16,6 @@ from kdist.groups.rebalance import Rebalancer
 from kdist.groups.records import tombstones
 from kdist.groups.registry import Registry
 from kdist.groups.states import DEAD
-from kdist.groups.world import LogRecord, World
 from kdist.model import TopicPartition
 from kdist.runtime.tasks import Timer
 
@@ -31,16 +31,16 @@ logger = logging.getLogger(__name__)
 class Upkeep:
     """Part of the coordinator; owns the expiry timer."""
 
-    def __init__(self, world: World, registry: Registry, rebalancer: Rebalancer) -> None:
-        self._world = world
+    def __init__(self, context: GroupsContext, registry: Registry, rebalancer: Rebalancer) -> None:
+        self._context = context
         self._registry = registry
         self._rebalancer = rebalancer
         self._timer: Timer | None = None
 
     def start(self) -> None:
         """Begin to check all groups for expiry periodically."""
-        interval_ms = self._world.settings.offsets_retention_check_interval_ms
-        self._timer = self._world.call_later(interval_ms, self._begin_round)
+        interval_ms = self._context.settings.offsets_retention_check_interval_ms
+        self._timer = self._context.call_later(interval_ms, self._begin_round)
 
     def stop(self) -> None:
         """Stop the periodic check."""
@@ -50,11 +50,11 @@ class Upkeep:
 
     def finish_loading(self, loading: Loading) -> None:
         """Serve the loaded groups: their members have to heartbeat from now on."""
-        groups = self._registry.finish_loading(loading, self._world.clock.now_ms())
+        groups = self._registry.finish_loading(loading, self._context.clock.now_ms())
         for group in groups:
             for member in group.members.values():
                 self._rebalancer.sessions.restart(group, member)
-            if len(group.members) > self._world.settings.max_size:
+            if len(group.members) > self._context.settings.max_size:
                 self._rebalancer.prepare(group, "it has more members than group.max.size")
         logger.info("partition %d: %d groups are loaded", loading.partition, len(groups))
         self._forget_in(groups, loading.deleted)
@@ -66,11 +66,11 @@ class Upkeep:
 
     def expire(self, groups: Iterable[Group]) -> None:
         """Delete expired offsets of these groups, and groups that are no longer used."""
-        now_ms = self._world.clock.now_ms()
-        retention_ms = self._world.settings.offsets_retention_minutes * MINUTE_MS
+        now_ms = self._context.clock.now_ms()
+        retention_ms = self._context.settings.offsets_retention_minutes * MINUTE_MS
         for group in groups:
             expired = group.offsets.forget(choose_expired(group, now_ms, retention_ms))
-            self._world.metrics.expired_offsets += len(expired)
+            self._context.metrics.expired_offsets += len(expired)
             self._write_tombstones(group, expired)
 
     def forget_partitions(self, partitions: Collection[TopicPartition]) -> None:
@@ -107,7 +107,7 @@ class Upkeep:
         found = map(self._registry.get, now)
         self.expire([group for group in found if group is not None])
         if later:
-            self._timer = self._world.call_later(0, partial(self._expire_some, later))
+            self._timer = self._context.call_later(0, partial(self._expire_some, later))
         else:
             self.start()
 
@@ -138,12 +138,12 @@ class Upkeep:
         if not parts:
             done(Error.NONE)
         for part in parts:
-            self._world.append(group.group_id, part, partial(self._appended, ended))
+            self._context.append(group.group_id, part, partial(self._appended, ended))
 
     def _appended(self, done: Done, error: Error) -> None:
         """If the append failed, the next load brings the offsets back, and they expire later."""
         if error is not Error.NONE:
-            self._world.metrics.failed_appends += 1
+            self._context.metrics.failed_appends += 1
             logger.warning("tombstones of offsets are not in the log: %s", error.name)
         done(error)
 
@@ -154,7 +154,7 @@ class Upkeep:
         for member_id in list(group.syncing):
             self._rebalancer.answer_sync(group, member_id, sync_refused(Error.NOT_COORDINATOR))
         group.stop_timers()
-        group.become(DEAD, self._world.clock.now_ms())
+        group.become(DEAD, self._context.clock.now_ms())
 
 
 def _parts(records: Iterable[LogRecord]) -> Iterator[list[LogRecord]]:

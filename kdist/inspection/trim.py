@@ -26,7 +26,7 @@ from kdist.storage import names
 from kdist.storage.checkpoints import load_offsets, save_offsets
 from kdist.storage.flushing import flush_now
 from kdist.storage.loading import load_log
-from kdist.storage.log import Log, LogWorld
+from kdist.storage.log import Log, LogContext
 from kdist.storage.names import FileState, Suffix, parse_segment_name
 from kdist.storage.recovery import SavedOffsets
 from kdist.storage.scan import DamagedSegment, ScannedBatch
@@ -323,7 +323,7 @@ def _load(files: Files, saved: Saved, cut: Cut, retired: list[str]) -> Log:
     def discard(paths: Sequence[str], _delay_ms: int) -> None:
         retired.extend(paths)
 
-    world = LogWorld(
+    context = LogContext(
         files=files,
         settings=settings,
         metrics=metrics,
@@ -339,7 +339,7 @@ def _load(files: Files, saved: Saved, cut: Cut, retired: list[str]) -> Log:
     recovery_point = saved.offset(names.RECOVERY_POINTS, cut.partition.partition) or known
     start = saved.offset(names.LOG_START_OFFSETS, cut.partition.partition) or 0
     loading = load_log(
-        world,
+        context,
         partition,
         cut.partition.directory,
         topic,

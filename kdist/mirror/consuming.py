@@ -11,7 +11,7 @@ from kdist.client.consumer.core import Core
 from kdist.client.consumer.rebalancing import Partitions
 from kdist.client.consumer.settings import read_settings
 from kdist.config.mirror import Flow, MirrorSettings
-from kdist.network.world import Network
+from kdist.network.network import Network
 
 _FETCH_BYTES = 16 << 20
 

@@ -33,7 +33,7 @@ from kdist.mirror.trace import mark_of
 from kdist.mirror.trouble import Trouble
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
-from kdist.network.world import Network
+from kdist.network.network import Network
 from kdist.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ _COMMIT_S_MAX = 10.0
 DRAIN_S = 10.0
 
 
-class MirrorWorld(NamedTuple):
+class MirrorContext(NamedTuple):
     """The outside world of a mirror, passed in."""
 
     network: Network
@@ -66,7 +66,7 @@ class RunningFlow(RebalanceListener):
     """A flow while it runs, and the `Source` of its streams. Owner: the loop."""
 
     def __init__(
-        self, flow: Flow, settings: MirrorSettings, world: MirrorWorld, measures: MirrorMeasures
+        self, flow: Flow, settings: MirrorSettings, context: MirrorContext, measures: MirrorMeasures
     ) -> None:
         self.flow = flow
         self.streams: dict[TopicPartition, Stream] = {}
@@ -77,13 +77,13 @@ class RunningFlow(RebalanceListener):
         self.trouble = Trouble(f"flow {flow.name}")
         self.reading = Trouble(f"flow {flow.name}, reading")
         self._settings = settings
-        self._world = world
+        self._context = context
         client = ClientSettings(flow.group, request_timeout_ms=30_000, connect_timeout_ms=5_000)
         self.source = Cluster(
-            world.network, parse_addresses(flow.settings.source), client, RETRY_MS
+            context.network, parse_addresses(flow.settings.source), client, RETRY_MS
         )
-        self.target = Target(world.network, parse_addresses(flow.settings.target), client)
-        self._consumer = Consumer.over(core_of(flow, settings, world.network, world.rng))
+        self.target = Target(context.network, parse_addresses(flow.settings.target), client)
+        self._consumer = Consumer.over(core_of(flow, settings, context.network, context.rng))
         self._source_id = ""
         self._wanted: frozenset[str] | None = None  # the topics to subscribe to, by the last look
         self._subscribed: frozenset[str] | None = None
@@ -148,7 +148,7 @@ class RunningFlow(RebalanceListener):
         assert self.topics is not None
         while True:
             try:
-                selection = await self.topics.refresh(self._world.clock.now_ms())
+                selection = await self.topics.refresh(self._context.clock.now_ms())
                 self.metrics.mirrored_topics = len(selection.mirrored)
                 self.metrics.held_topics = len(selection.held)
                 self._wanted = frozenset(selection.mirrored)
@@ -157,7 +157,7 @@ class RunningFlow(RebalanceListener):
                         stream.fail(loss)
                     if self.topics.is_copy_recreated(partition.topic):
                         stream.doubt()
-                await measure_lag(self, self._world.clock.now_ms())
+                await measure_lag(self, self._context.clock.now_ms())
                 self._refreshed_at_s = self._now_s()
                 self.trouble.end()
             except (ApiError, NoBroker) as error:
@@ -242,7 +242,7 @@ class RunningFlow(RebalanceListener):
         return min(self._refreshed_at_s, self._read_at_s)
 
     def _now_s(self) -> float:
-        return self._world.network.loop.time()
+        return self._context.network.loop.time()
 
     @property
     def buffered_bytes(self) -> int:

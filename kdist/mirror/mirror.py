@@ -11,9 +11,9 @@ from kdist.broker.http import HttpPages, Page
 from kdist.config.addresses import parse_host_port
 from kdist.config.mirror import MirrorConfig
 from kdist.metrics.exposition import CONTENT_TYPE, Exposition
-from kdist.mirror.flow import MirrorMeasures, MirrorWorld, RunningFlow
+from kdist.mirror.flow import MirrorContext, MirrorMeasures, RunningFlow
 from kdist.mirror.stream import State
-from kdist.network.world import Server
+from kdist.network.network import Server
 
 logger = logging.getLogger(__name__)
 
@@ -23,19 +23,19 @@ _SILENT_S_MAX = 60.0  # a flow without an answer for longer is unhealthy
 class Mirror:
     """One process's mirror. Owner: the loop."""
 
-    def __init__(self, config: MirrorConfig, world: MirrorWorld) -> None:
+    def __init__(self, config: MirrorConfig, context: MirrorContext) -> None:
         self.measures = MirrorMeasures()
         self.exposition = Exposition()
         self.exposition.add_family(self.measures.flows)
         self.exposition.add_family(self.measures.streams)
         self.flows = [
-            RunningFlow(flow, config.mirror, world, self.measures) for flow in config.flows
+            RunningFlow(flow, config.mirror, context, self.measures) for flow in config.flows
         ]
         self._config = config
-        self._world = world
+        self._context = context
         self._server: Server | None = None
         self._pages = HttpPages(
-            world.network.loop, {"/metrics": self._metrics_page, "/health": self._health_page}
+            context.network.loop, {"/metrics": self._metrics_page, "/health": self._health_page}
         )
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
@@ -63,7 +63,7 @@ class Mirror:
     async def _listen(self) -> None:
         address = parse_host_port(self._config.mirror.http_address or "")
         if address is not None:
-            self._server = await self._world.network.listen(self._pages.make, *address)
+            self._server = await self._context.network.listen(self._pages.make, *address)
 
     def _close(self) -> None:
         if self._server is not None:
@@ -73,7 +73,7 @@ class Mirror:
     # Pages
 
     def _metrics_page(self) -> Page:
-        now_s = self._world.network.loop.time()
+        now_s = self._context.network.loop.time()
         for flow in self.flows:
             flow.metrics.buffered_bytes = flow.buffered_bytes
             flow.metrics.silent_seconds = now_s - flow.heard_at_s
@@ -92,7 +92,7 @@ class Mirror:
             for partition, stream in flow.streams.items()
             if stream.state is State.STOPPED
         }
-        silent_s = self._world.network.loop.time() - flow.heard_at_s
+        silent_s = self._context.network.loop.time() - flow.heard_at_s
         is_well = not stopped and silent_s < _SILENT_S_MAX
         return {
             "status": "ok" if is_well else "trouble",

@@ -11,9 +11,9 @@ from prometheus_client import ProcessCollector
 
 from kdist.config.mirror import MirrorConfig
 from kdist.errors import KdistError
-from kdist.mirror.flow import MirrorWorld
+from kdist.mirror.flow import MirrorContext
 from kdist.mirror.mirror import Mirror
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.rng import system_rng
 from kdist.runtime.sd_notify import ServiceManager
@@ -26,7 +26,7 @@ def run_mirror(config: MirrorConfig, environment: Mapping[str, str]) -> None:
 
 async def _run(config: MirrorConfig, manager: ServiceManager) -> None:
     loop = asyncio.get_running_loop()
-    mirror = Mirror(config, MirrorWorld(AsyncioNetwork(loop), SystemClock(), system_rng()))
+    mirror = Mirror(config, MirrorContext(AsyncioNetwork(loop), SystemClock(), system_rng()))
     mirror.exposition.add_collector(ProcessCollector(registry=None))
     stop = asyncio.Event()
     bugs: list[Exception] = []

@@ -17,7 +17,7 @@ from kdist.errors import ApiError, Error
 from kdist.mirror.parcel import Parcel
 from kdist.model import NO_LEADER, TopicPartition
 from kdist.network.client import Client, ClientSettings
-from kdist.network.world import Network
+from kdist.network.network import Network
 from kdist.protocol import produce
 from kdist.protocol.produce import (
     ProducePartition,

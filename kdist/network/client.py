@@ -13,8 +13,8 @@ from collections import deque
 from typing import Any, NamedTuple, Protocol, Self, cast
 
 from kdist.errors import ApiError, Error, ProtocolError, UserError
+from kdist.network.network import Network
 from kdist.network.receiving import LARGE_BYTES, FrameReceiver
-from kdist.network.world import Network
 from kdist.protocol import api_versions
 from kdist.protocol.api import Api
 from kdist.protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple, TypeVar
 
 from kdist.errors import UserError
+from kdist.network.network import DEAD_S, Server, SocketOptions
 from kdist.network.simulated_transport import Address, Conditions, Line, SimulatedTransport
 from kdist.network.tick import Tick
-from kdist.network.world import DEAD_S, Server, SocketOptions
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 

@@ -22,7 +22,7 @@ from kdist.replication.leadership import (
     plan_leadership,
     stop_fault,
 )
-from kdist.replication.partition import Partition, PartitionWorld
+from kdist.replication.partition import Partition, PartitionContext
 from kdist.storage.directory import LogDirectory
 from kdist.storage.faults import CorruptFile
 from kdist.storage.flushing import Done
@@ -42,12 +42,12 @@ _IN_A_TURN_MAX = 50
 class Hosting:
     """The partitions hosted here, by topic and partition. Owner: `Replicas`."""
 
-    def __init__(self, directory: LogDirectory, world: PartitionWorld) -> None:
+    def __init__(self, directory: LogDirectory, context: PartitionContext) -> None:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.on_leader: list[Listener] = []
         self.on_resign: list[Listener] = []
         self._directory = directory
-        self._world = world
+        self._context = context
         self._tasks = directory.around.tasks
         self._now_ns = directory.around.clock.monotonic_ns
         self._work: deque[Callable[[], None]] = deque()  # the first is running or scheduled
@@ -60,7 +60,7 @@ class Hosting:
             return
         hosted = _hosted(partition)
         plan = plan_leadership(
-            told, self._world.broker_id, hosted, has_log=True, log_topic_id=partition.topic_id
+            told, self._context.broker_id, hosted, has_log=True, log_topic_id=partition.topic_id
         )
         if isinstance(plan, Error):
             settle(plan)
@@ -95,7 +95,7 @@ class Hosting:
             return
         plan = plan_leadership(
             told,
-            self._world.broker_id,
+            self._context.broker_id,
             None,
             has_log=log is not None,
             log_topic_id=log_topic_id,
@@ -158,7 +158,7 @@ class Hosting:
             self._begin(directory.logs[told.key], told.topic_id, told, settle)
 
     def _begin(self, log: Log, topic_id: uuid.UUID, told: Told, settle: Settle) -> None:
-        partition = self.partitions[told.key] = Partition(self._world, log, topic_id)
+        partition = self.partitions[told.key] = Partition(self._context, log, topic_id)
         self._take(partition, told, settle)
 
     def _take(self, partition: Partition, told: Told, settle: Settle) -> None:

@@ -55,7 +55,7 @@ _TIMESTAMP_TYPES = {
 }
 
 
-class PartitionWorld(NamedTuple):
+class PartitionContext(NamedTuple):
     """What every partition is given by its owner, `Replicas`."""
 
     broker_id: int
@@ -69,9 +69,9 @@ class Partition:
 
     __slots__ = (
         "_append",
+        "_context",
         "_is_flushing",
         "_rules",
-        "_world",
         "_writer",
         "group_rules",
         "is_leader",
@@ -85,9 +85,9 @@ class Partition:
         "watchers",
     )
 
-    def __init__(self, world: PartitionWorld, log: Log, topic_id: uuid.UUID) -> None:
-        self._world = world
-        self._writer = Writer(log, world.writers, self._grown)
+    def __init__(self, context: PartitionContext, log: Log, topic_id: uuid.UUID) -> None:
+        self._context = context
+        self._writer = Writer(log, context.writers, self._grown)
         self._append = self._writer.append
         self.is_prompt = self._writer.is_prompt
         self._is_flushing = False
@@ -110,7 +110,7 @@ class Partition:
         """Apply new values of the topic's settings."""
         if settings is not self.log.settings:
             self.log.configure(settings)
-            self._world.waiting.changed(self)  # `flush.before.expose` may expose more now
+            self._context.waiting.changed(self)  # `flush.before.expose` may expose more now
         self._rules = rules_of(settings)
         self._choose_group_rules()
 
@@ -120,18 +120,18 @@ class Partition:
         """Apply the controller's newer state."""
         self.state, self.replicas = state, replicas
         self.leader_epoch = state.leader_epoch
-        self.is_leader = state.leader == self._world.broker_id
+        self.is_leader = state.leader == self._context.broker_id
         if self.is_leader and self.log.epochs.assign(state.leader_epoch, self.log.end_offset):
             self.log.save_epochs()
         self._choose_group_rules()
-        self._world.waiting.changed(self)
+        self._context.waiting.changed(self)
 
     def resign(self) -> None:
         """Stop leading: appends and reads are refused from here on, and waiting ones end."""
         self.is_leader = False
         self.state = self.state._replace(leader=-1)  # else clients would be sent back here
         self._choose_group_rules()
-        self._world.waiting.changed(self)
+        self._context.waiting.changed(self)
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Call `callback` once no append is in progress, perhaps at once."""
@@ -217,7 +217,7 @@ class Partition:
     def _grown(self) -> None:
         """The log has grown: have waiting fetches attempted when this tick of the loop ends."""
         if not self.log.settings.flush_before_expose:
-            self._world.waiting.changed(self)
+            self._context.waiting.changed(self)
 
     def _choose_group_rules(self) -> None:
         """Set `group_rules`, so that a fast path checks one attribute instead of all these."""
@@ -242,26 +242,26 @@ class Partition:
         """
         wait = ExposureWait(self, end_offset, done)
         if not wait.attempt():
-            self._world.waiting.add(wait, (self,), timeout_ms, client)
+            self._context.waiting.add(wait, (self,), timeout_ms, client)
 
     def request_flush(self) -> None:
         """Have the log flushed, which may advance the high watermark."""
         if not self._is_flushing:
             self._is_flushing = True
-            self._world.flusher.request(self.log, self._flushed)
+            self._context.flusher.request(self.log, self._flushed)
 
     def _flushed(self, error: BaseException | None) -> None:
         self._is_flushing = False
         if isinstance(error, ApiError):  # the flusher reports a failed disk
             for operation in tuple(self.watchers):
                 if isinstance(operation, ExposureWait):
-                    self._world.waiting.end(operation)
+                    self._context.waiting.end(operation)
                     operation.done(error.error)
 
     def flushed(self) -> None:
         """The log was flushed, for whatever reason: the high watermark may have moved."""
         if self.log.settings.flush_before_expose:
-            self._world.waiting.changed(self)
+            self._context.waiting.changed(self)
 
     # Reading
 

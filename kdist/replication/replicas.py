@@ -37,7 +37,7 @@ from kdist.replication.leadership import (
     stopped_in,
     told_in,
 )
-from kdist.replication.partition import Partition, PartitionWorld
+from kdist.replication.partition import Partition, PartitionContext
 from kdist.replication.writer import Writers
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
@@ -75,13 +75,13 @@ class Replicas:
         self._is_known = is_known
         # Topics that the controller named without partitions: for now nobody knows which they have.
         self._doubtful: set[str] = set()
-        world = PartitionWorld(
+        context = PartitionContext(
             broker_id=broker_id,
             writers=Writers(around.tasks, around.clock, metrics, around.on_failure),
             waiting=waiting,
             flusher=directory.flusher,
         )
-        self._hosting = hosting = Hosting(directory, world)
+        self._hosting = hosting = Hosting(directory, context)
         self.partitions = hosting.partitions
         self.on_leader, self.on_resign = hosting.on_leader, hosting.on_resign
         self._orders: deque[Callable[[Callable[[], None]], None]] = deque()

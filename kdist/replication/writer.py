@@ -194,7 +194,7 @@ class Writer:
     def _note_refused(self, error: DiskFull, appends: int) -> None:
         """Count and log refused appends; but `storage.schedule` logs a lack of descriptors."""
         if not isinstance(error, OutOfDescriptors):
-            self._log.world.metrics.refused_appends += appends
+            self._log.context.metrics.refused_appends += appends
             self._writers.tell_full(error)
 
     def when_idle(self, callback: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from kdist.client.cluster import Cluster, NoBroker, parse_addresses
 from kdist.errors import UserError
 from kdist.network.client import ClientSettings
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 
 T = TypeVar("T")
 

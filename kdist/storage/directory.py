@@ -22,7 +22,7 @@ from kdist.storage.checkpoints import encode_offsets, load_offsets
 from kdist.storage.faults import CorruptFile
 from kdist.storage.flushing import Done, Flusher, flush_now
 from kdist.storage.loading import load_log, new_log
-from kdist.storage.log import Log, LogWorld
+from kdist.storage.log import Log, LogContext
 from kdist.storage.making import Maker
 from kdist.storage.meta import (
     claim_directory,
@@ -77,7 +77,7 @@ class LogDirectory:
         )
         self.background = Background(files, around.tasks, around.on_failure)
         self._maker = Maker(files, around.tasks, around.clock, around.on_failure)
-        self.world = LogWorld(
+        self.context = LogContext(
             files=files,
             settings=around.settings,
             metrics=around.metrics,
@@ -182,7 +182,7 @@ class LogDirectory:
         is_clean: bool,
     ) -> Steps[Log]:
         return load_log(
-            self.world,
+            self.context,
             partition,
             self._directory_of(partition),
             settings,
@@ -212,7 +212,7 @@ class LogDirectory:
         directory, now_ms = self._directory_of(partition), self.around.clock.now_ms()
         if self.files.exists(directory):
             raise ApiError(Error.KAFKA_STORAGE_ERROR, f"{directory} is there, and is no log")
-        log = self.logs[partition] = new_log(self.world, partition, directory, settings, now_ms)
+        log = self.logs[partition] = new_log(self.context, partition, directory, settings, now_ms)
         self._maker.add(log, topic_id)
         return log
 
@@ -250,7 +250,7 @@ class LogDirectory:
             return
         del self.logs[partition]
         self.forsake(log)
-        self.world.unflushed.discard(log)
+        self.context.unflushed.discard(log)
         if not log.is_made:
             done(None)
             return

@@ -48,7 +48,7 @@ class FlushJob:
     def complete_files(self) -> None:
         """Create the log's files if need be; write sealed segments' indexes. Raises `DiskFull`."""
         if not self.log.is_made:
-            self.log.world.make(self.log)
+            self.log.context.make(self.log)
         for segment in self.sealed:
             segment.write_indexes()
 
@@ -78,7 +78,7 @@ class FlushJob:
             segment.preallocated = segment.size
         log.recovery_point = max(log.recovery_point, self.end_offset)
         if log.recovery_point == log.end_offset:
-            log.world.unflushed.discard(log)
+            log.context.unflushed.discard(log)
 
     def give_up(self) -> None:
         """The flush failed for lack of space: put everything back for the next one."""

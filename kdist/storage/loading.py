@@ -21,7 +21,7 @@ from kdist.errors import UserError
 from kdist.model import TopicPartition
 from kdist.storage.epochs import decode_epochs
 from kdist.storage.faults import CorruptFile
-from kdist.storage.log import Log, LogWorld
+from kdist.storage.log import Log, LogContext
 from kdist.storage.names import (
     LEADER_EPOCHS,
     FileState,
@@ -40,21 +40,21 @@ logger = logging.getLogger(__name__)
 
 
 def new_log(
-    world: LogWorld,
+    context: LogContext,
     partition: TopicPartition,
     directory: str,
     settings: TopicSettings,
     now_ms: int,
 ) -> Log:
     """An empty log, with nothing on the disk yet."""
-    segment = Segment(world.files, directory, 0, 0, now_ms)
-    log = Log(world, partition, directory, settings, [segment])
+    segment = Segment(context.files, directory, 0, 0, now_ms)
+    log = Log(context, partition, directory, settings, [segment])
     log.save_epochs()
     return log
 
 
 def load_log(
-    world: LogWorld,
+    context: LogContext,
     partition: TopicPartition,
     directory: str,
     settings: TopicSettings,
@@ -64,11 +64,11 @@ def load_log(
     now_ms: int,
 ) -> Steps[Log]:
     """Load the log in `directory`. If `is_changed` is set, the caller must flush it before use."""
-    segments = _find_segments(world, directory)
+    segments = _find_segments(context, directory)
     is_empty = not segments
     if is_empty:
-        segments = [Segment.create(world.files, directory, saved.start_offset, now_ms)]
-    log = Log(world, partition, directory, settings, segments)
+        segments = [Segment.create(context.files, directory, saved.start_offset, now_ms)]
+    log = Log(context, partition, directory, settings, segments)
     if is_empty:
         log.renamed_in.add(directory)
     # After a power loss, segments that retention deleted may be there again, in part.
@@ -85,13 +85,13 @@ def load_log(
     is_current = has_epochs and end_offset is not None
     yield from _complete_epochs(log, has_epochs=has_epochs, is_current=is_current)
     log.producers = yield from loaded_producers(log, log.end_offset)
-    log.producers.expire(now_ms, world.settings.producer_id_expiration_ms)
+    log.producers.expire(now_ms, context.settings.producer_id_expiration_ms)
     discard_snapshots(log, log.end_offset)
     if end_offset is None:
         log.recovery_point = min(saved.recovery_point, log.end_offset)
         log.is_changed = True
         log.unflushed_since_ms = now_ms  # to flush later if the disk is too full for the caller's
-        world.unflushed.add(log)
+        context.unflushed.add(log)
     else:
         log.recovery_point = log.end_offset
     _recall(log.active)
@@ -110,9 +110,9 @@ def _recall(segment: Segment) -> None:
         index.recall()
 
 
-def _find_segments(world: LogWorld, directory: str) -> list[Segment]:
+def _find_segments(context: LogContext, directory: str) -> list[Segment]:
     """The segments, by file names, after removing what an earlier run left unfinished."""
-    names = world.files.list(directory)
+    names = context.files.list(directory)
     parsed = {name: parse_segment_name(name) for name in names}
     bases = {part.base_offset for part in parsed.values() if part and _is_log(part)}
     for name, part in parsed.items():
@@ -122,8 +122,8 @@ def _find_segments(world: LogWorld, directory: str) -> list[Segment]:
                 " complete yet: start the broker that wrote it once more, and stop it cleanly"
             )
         if name.endswith(".tmp") or (part is not None and _is_left_over(part, bases)):
-            world.files.remove(f"{directory}/{name}")
-    return [Segment.load(world.files, directory, base_offset) for base_offset in sorted(bases)]
+            context.files.remove(f"{directory}/{name}")
+    return [Segment.load(context.files, directory, base_offset) for base_offset in sorted(bases)]
 
 
 def _is_log(part: SegmentName) -> bool:
@@ -153,7 +153,7 @@ def _load_epochs(log: Log) -> bool:
     """
     path = f"{log.directory}/{LEADER_EPOCHS}"
     try:
-        content = log.world.files.read(path)
+        content = log.context.files.read(path)
         log.epochs = decode_epochs(content, path)
     except FileNotFoundError:
         return False

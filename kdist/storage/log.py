@@ -44,7 +44,7 @@ _PREALLOCATION_MIN = 64 * 1024
 _base_offset = attrgetter("base_offset")
 
 
-class LogWorld(NamedTuple):
+class LogContext(NamedTuple):
     """What every log of a directory is given by its owner, the `LogDirectory`."""
 
     files: Files
@@ -69,14 +69,14 @@ class Log:
 
     def __init__(
         self,
-        world: LogWorld,
+        context: LogContext,
         partition: TopicPartition,
         directory: str,
         settings: TopicSettings,
         segments: list[Segment],
     ) -> None:
         """Only `loading.py` calls this, and sets the log's end; others use its functions."""
-        self.world = world
+        self.context = context
         self.partition = partition
         self.directory = directory
         self.settings = settings
@@ -97,7 +97,7 @@ class Log:
         self.sealed_unsynced: list[Segment] = []
         self._under_way: deque[Append] = deque()
         self._reserved_position = segments[-1].size
-        self._roll_watch = RollWatch(settings, world.rng)
+        self._roll_watch = RollWatch(settings, context.rng)
         self._writeback_step_bytes = self._choose_writeback_step()
         # Positions of recent appends by base offset: a reader at the tail asks for exactly such an
         # offset (and a high watermark is one), and needs no index look-up.
@@ -217,7 +217,7 @@ class Log:
 
     def _make_room(self, measured: Measured, now_ms: int) -> None:
         """Make sure that the disk and the active segment can take these."""
-        self.world.space.take(measured.size)
+        self.context.space.take(measured.size)
         if self.may_roll(measured):
             self._maybe_roll(measured, now_ms)
 
@@ -238,7 +238,7 @@ class Log:
         Always called before the first append, so a new log's files are made here.
         """
         if not self.is_made:
-            self.world.make(self)
+            self.context.make(self)
         active, position, size = self.segments[-1], self._reserved_position, measured.size
         last_offset = self.reserved_offset + measured.offset_count - 1
         reason = self._roll_watch.look(
@@ -255,7 +255,7 @@ class Log:
     def configure(self, settings: TopicSettings) -> None:
         """Take new values of the topic's settings; they hold from the next append on."""
         self.settings = settings
-        self._roll_watch = RollWatch(settings, self.world.rng)
+        self._roll_watch = RollWatch(settings, self.context.rng)
         self._writeback_step_bytes = self._choose_writeback_step()
 
     def _choose_writeback_step(self) -> int:
@@ -264,7 +264,7 @@ class Log:
         Only for logs flushed at an interval: there it cut the median flush by 40% and the longest
         by more; without one it only competes with the appends (docs/benchmarks/log.md).
         """
-        settings, step = self.settings, self.world.settings.writeback_step_bytes
+        settings, step = self.settings, self.context.settings.writeback_step_bytes
         has_interval = min(settings.flush_ms, settings.flush_messages) < INT64_MAX
         return step if step and has_interval else FILE_BYTES_MAX
 
@@ -273,12 +273,12 @@ class Log:
 
         A small segment reserves as much as it holds, so that many of them do not fill the disk.
         """
-        settings, world = self.settings, self.world
+        settings, context = self.settings, self.context
         if settings.preallocate and not segment.size:
             ahead = settings.segment_bytes - end
         else:
-            ahead = min(world.settings.preallocation_step_bytes, max(end, _PREALLOCATION_MIN))
-        if ahead > 0 and end > segment.preallocated and world.space.has_room(ahead):
+            ahead = min(context.settings.preallocation_step_bytes, max(end, _PREALLOCATION_MIN))
+        if ahead > 0 and end > segment.preallocated and context.space.has_room(ahead):
             reserve_space(segment, end + ahead)
 
     def publish(self, append: Append, now_ms: int) -> None:
@@ -312,15 +312,15 @@ class Log:
         self.is_changed = True
         segment.modified_ms = now_ms
         note(segment, position, batches, offsets, measured, self.settings.index_interval_bytes)
-        world = self.world
+        context = self.context
         if self.unflushed_since_ms is None:
             self.unflushed_since_ms = now_ms
-            world.unflushed.add(self)
+            context.unflushed.add(self)
         if segment.size - segment.written_back >= self._writeback_step_bytes:
-            world.start_writeback(segment)
+            context.start_writeback(segment)
         if end_offset - self.recovery_point >= self.settings.flush_messages:
-            world.want_flush(self)
-        metrics = world.metrics
+            context.want_flush(self)
+        metrics = context.metrics
         metrics.appended_batches += len(batches)
         metrics.appended_records += measured.record_count
         metrics.appended_bytes += measured.size
@@ -350,15 +350,15 @@ class Log:
         assert not self._under_way
         # In this order: on a full disk no new segment is left behind for a start to fail on.
         self.active.seal()
-        following = Segment.create(self.world.files, self.directory, self.end_offset, now_ms)
+        following = Segment.create(self.context.files, self.directory, self.end_offset, now_ms)
         self.sealed_unsynced.append(self.active)
         self.segments.append(following)
         self.renamed_in.add(self.directory)
         self.forget_reserved()
         self.save_producers()
-        self._roll_watch = RollWatch(self.settings, self.world.rng)
-        self.world.metrics.rolled_segments += 1
-        self.world.want_flush(self)
+        self._roll_watch = RollWatch(self.settings, self.context.rng)
+        self.context.metrics.rolled_segments += 1
+        self.context.want_flush(self)
 
     def rest(self) -> None:
         """Close the files of segments that nobody is using; the next use reopens them."""

@@ -47,7 +47,7 @@ def loaded_producers(log: Log, end_offset: int) -> Steps[ProducerStates]:
 
 
 def _newest_snapshot(log: Log, end_offset: int) -> tuple[int, ProducerStates]:
-    files = log.world.files
+    files = log.context.files
     live = map(parse_segment_name, files.list(log.directory))
     offsets = {
         name.base_offset

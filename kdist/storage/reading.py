@@ -149,7 +149,7 @@ def _end_position(log: Log, segment: Segment, limit: int) -> int:
 def _is_cold(log: Log, segment: Segment, position: int) -> bool:
     behind, number = segment.size - position, len(log.segments)
     # Counted from the end, and no further than needed: a log may have thousands of segments.
-    while behind <= log.world.settings.cold_read_bytes:
+    while behind <= log.context.settings.cold_read_bytes:
         number -= 1
         if log.segments[number] is segment:
             return False

@@ -59,7 +59,7 @@ class Recovery:
                 segment.rest()
                 log.sealed_unsynced.append(segment)
         log.active.trim()  # disk space that was reserved before the crash
-        log.world.metrics.recovered_logs += 1
+        log.context.metrics.recovered_logs += 1
         return self.end_offset
 
     def _retire_from(self, segment: Segment, distance: int = 0) -> None:
@@ -99,14 +99,14 @@ class Recovery:
                 segment.note_stretch(position, stretch, interval_bytes)
                 log.note_epoch(stretch)
                 valid_end, self.end_offset = segment.size, stretch.last_offset + 1
-                log.world.metrics.recovered_records += stretch.record_count
+                log.context.metrics.recovered_records += stretch.record_count
                 if pace.is_over(stretch.size):
                     yield None
         except DamagedSegment as damage:
             logger.warning("%s: %d bytes are cut off", damage, end - valid_end)
-            log.world.metrics.truncated_bytes += end - valid_end
+            log.context.metrics.truncated_bytes += end - valid_end
             segment.cut(valid_end)
-        log.world.metrics.recovered_bytes += valid_end - start
+        log.context.metrics.recovered_bytes += valid_end - start
         return valid_end == end
 
 

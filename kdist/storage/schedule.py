@@ -62,7 +62,7 @@ class Schedule:
         """
         directory = self._directory
         now_ms = directory.around.clock.now_ms()
-        for log in list(directory.world.unflushed):
+        for log in list(directory.context.unflushed):
             since_ms = log.unflushed_since_ms
             if since_ms is not None and not 0 <= now_ms - since_ms < log.settings.flush_ms:
                 directory.flusher.request(log)

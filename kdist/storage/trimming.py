@@ -45,7 +45,7 @@ def truncate(log: Log, offset: int, now_ms: int) -> None:
     discard_snapshots(log, max(start, log.start_offset))
     # Otherwise a segment or snapshot of the records cut off could come back after a power loss,
     # among those appended from here on.
-    log.world.files.sync_directory(log.directory)
+    log.context.files.sync_directory(log.directory)
     if start < log.start_offset:  # only the batch that contains the log start offset is left
         start_over(log, now_ms)
     else:
@@ -75,7 +75,7 @@ def _end_at(log: Log, offset: int, cut: Callable[[], None]) -> None:
 
 
 def _add_empty_segment(log: Log, now_ms: int) -> None:
-    log.segments.append(Segment.create(log.world.files, log.directory, log.start_offset, now_ms))
+    log.segments.append(Segment.create(log.context.files, log.directory, log.start_offset, now_ms))
     log.renamed_in.add(log.directory)
 
 
@@ -146,7 +146,7 @@ def drop(log: Log, segments: Sequence[Segment], *, is_start_saved: bool) -> None
     for segment in segments:
         retire(log, [segment])
         if not is_start_saved:
-            log.world.files.sync_directory(log.directory)
+            log.context.files.sync_directory(log.directory)
     discard_snapshots(log, log.end_offset)
     forget_epochs(log)
 
@@ -179,9 +179,9 @@ def retire(log: Log, segments: Sequence[Segment]) -> None:
     for segment in segments:
         paths = segment.retire()  # first: if that raises, the segment stays, for the next check
         log.segments.remove(segment)
-        log.world.metrics.deleted_segments += 1
-        log.world.metrics.deleted_bytes += segment.size
-        log.world.discard(paths, log.settings.file_delete_delay_ms)
+        log.context.metrics.deleted_segments += 1
+        log.context.metrics.deleted_bytes += segment.size
+        log.context.discard(paths, log.settings.file_delete_delay_ms)
         log.renamed_in.add(log.directory)
     # Without the segment that is now the last: it is active again, and must not be cut to size.
     log.sealed_unsynced = [kept for kept in log.sealed_unsynced if kept in log.segments[:-1]]
@@ -190,7 +190,7 @@ def retire(log: Log, segments: Sequence[Segment]) -> None:
 def discard_snapshots(log: Log, end_offset: int) -> None:
     """Remove producer snapshots that are neither at a segment's base offset nor at `end_offset`."""
     wanted = {segment.base_offset for segment in log.segments} | {end_offset}
-    files = log.world.files
+    files = log.context.files
     on_disk = {f"{log.directory}/{name}" for name in files.list(log.directory)}
     for path in on_disk | log.files_to_save.keys():
         parsed = parse_segment_name(path.rpartition("/")[2])

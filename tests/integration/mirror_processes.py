@@ -26,7 +26,7 @@ from kdist.errors import ApiError
 from kdist.mirror.looking import look_at
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 from kdist.records.batch import HEADER_SIZE, BatchHeader, iter_headers
 from tests.integration.broker_processes import BrokerProcess, settled
 from tests.integration.cutting_proxy import CuttingProxy

@@ -19,7 +19,7 @@ from kdist.config.load_job import LoadJob, load_job
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
 from kdist.spark.load.commit import Reached, go_on
-from kdist.spark.load.job import Loaded, LoadRun, LoadWorld, RunOptions
+from kdist.spark.load.job import LoadContext, Loaded, LoadRun, RunOptions
 from kdist.spark.load.spark_session import settings_of
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +101,7 @@ class Job(NamedTuple):
         """One run over one topic."""
         job = self.job(topic, **settings)
         environment = dict(os.environ)
-        world = LoadWorld(Disk(), SystemClock(), environment, os.getpid(), "test", reached)
+        world = LoadContext(Disk(), SystemClock(), environment, os.getpid(), "test", reached)
         (outcome,) = LoadRun(job, world, self.spark).run(options or RunOptions(), lambda _: None)
         return outcome
 

@@ -132,7 +132,7 @@ def test_a_session_that_ends_is_followed_by_another(
     produce(broker.address, topic, 20)
     with Reader(connect, topic, topic, auto_commit_interval_ms=3_600_000) as reader:
         settled(lambda: len(reader.messages) == 20)
-        zk = reader.connector._world.zk
+        zk = reader.connector._context.zk
         before = zk.session_id
         session = zk._session  # type: ignore[attr-defined]
         usurper = KazooClient(connect, client_id=session.client.client_id)
@@ -250,7 +250,7 @@ def test_an_unclosed_connector_gives_a_resource_warning(
     broker: BrokerProcess, connect: str, topic: str
 ) -> None:
     left = [connector.create(HASTY | {"zookeeper.connect": connect, "group.id": topic})]
-    background, world = left[0]._background, left[0]._world
+    background, world = left[0]._background, left[0]._context
     with pytest.warns(ResourceWarning, match=r"unclosed kdist\.ConsumerConnector"):
         left.clear()
     background.run(world.zk.close())

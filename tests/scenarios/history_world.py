@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from kdist.client.consumer.batch import ConsumedRecord
 from kdist.client.producer.asynchronous import AsyncProducer
+from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.results import Sent
-from kdist.client.producer.world import World
 from kdist.model import TopicPartition
 from kdist.network.simulated import SimulatedHost
 from tests.unit.broker.broker_cluster import PORT, Cluster
@@ -84,7 +84,7 @@ class Sending:
         self._is_sending = True
         rng = random.Random(cluster.rng.random())
         self._producer = AsyncProducer(
-            world=World(cluster.network.host(self.host), cluster.clock, rng),
+            context=ProducerContext(cluster.network.host(self.host), cluster.clock, rng),
             bootstrap_servers=brokers.addresses,
             linger_ms=cluster.rng.choice([0, 5, 50]),
             request_timeout_ms=1_500,  # less than hosts are cut off for: it sends again

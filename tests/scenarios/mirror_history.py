@@ -19,7 +19,7 @@ from kdist.client.cluster import NoBroker, parse_addresses
 from kdist.config.mirror import load_mirror
 from kdist.errors import ApiError
 from kdist.mirror.copying import count_partitions
-from kdist.mirror.flow import MirrorWorld
+from kdist.mirror.flow import MirrorContext
 from kdist.mirror.mirror import Mirror
 from kdist.mirror.origins import TOPIC as ORIGINS
 from kdist.model import TopicPartition
@@ -193,7 +193,7 @@ class MirrorProcess:
             "mirror.session.timeout.ms": str(SESSION_MS),
         }
         text = "".join(f"{key}={value}\n" for key, value in settings.items())
-        world = MirrorWorld(self.host, history.cluster.clock, history.rng)
+        world = MirrorContext(self.host, history.cluster.clock, history.rng)
         self.mirror = Mirror(load_mirror(text, "file"), world)
         run = self.mirror.run(self.stop, lambda: None)
         self.task = history.cluster.loop.create_task(run)

@@ -16,7 +16,7 @@ from kdist.config.mirror import Flow, MirrorConfig
 from kdist.errors import KdistError, UserError
 from kdist.mirror.status import FlowStatus, PartitionStatus, flow_status
 from kdist.network.client import ClientSettings
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 from kdist.runtime.clock import SystemClock
 
 T = TypeVar("T")

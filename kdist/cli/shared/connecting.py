@@ -55,7 +55,7 @@ def ask_cluster(broker: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
 
     from kdist.client.cluster import Cluster, NoBroker, parse_addresses
     from kdist.network.client import ClientSettings
-    from kdist.network.world import AsyncioNetwork
+    from kdist.network.network import AsyncioNetwork
 
     addresses = parse_addresses(broker)
 

@@ -19,7 +19,7 @@ from kdist.cli.standalone.home import HOST, BrokerPlan, Home
 from kdist.client.cluster import Address, Cluster, NoBroker
 from kdist.errors import ApiError, UserError
 from kdist.network.client import ClientSettings
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
 from kdist.zk.server import ServerSettings, find_jars, find_java, start_server

@@ -13,7 +13,7 @@ from kdist.client.discovery import find_brokers, given_brokers
 from kdist.client.shared_settings import Servers, check_client_id, server_list
 from kdist.errors import UserError
 from kdist.network.client import ClientSettings
-from kdist.network.world import AsyncioNetwork, Network
+from kdist.network.network import AsyncioNetwork, Network
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -42,7 +42,7 @@ from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, OffsetAndTimesta
 from kdist.client.shared_settings import Servers
 from kdist.errors import KdistError
 from kdist.model import NO_EPOCH, TopicPartition
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 from kdist.runtime.rng import system_rng
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class Consumer:
 
     async def start(self) -> Self:
         """Look up the brokers in ZooKeeper, with `zk_connect`; `async with` calls this."""
-        settings, cluster = self._core.settings, self._core.world.cluster
+        settings, cluster = self._core.settings, self._core.context.cluster
         if settings.zk_connect:
             cluster.bootstrap = await find_brokers((), settings.zk_connect)
         return self
@@ -141,9 +141,9 @@ class Consumer:
     async def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
         core = self._core
         self._given = None
-        end_s = checked_end(timeout_s, core.world.now_s())
+        end_s = checked_end(timeout_s, core.context.now_s())
         while True:
-            left_s = None if end_s is None else end_s - core.world.now_s()
+            left_s = None if end_s is None else end_s - core.context.now_s()
             core.shelf.begun = {}
             await core.ready(left_s)
             try:

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kdist.client.committed import Offsets, commit_request, fetch_request, read_committed
+from kdist.client.consumer.context import ConsumerContext
 from kdist.client.consumer.membership import Membership
-from kdist.client.consumer.world import World
 from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
@@ -38,8 +38,8 @@ class Turn(NamedTuple):
 class Commits:
     """Commits for one group: as its member, or from outside it while nothing is subscribed."""
 
-    def __init__(self, world: World, group_id: str, membership: Membership) -> None:
-        self._world = world
+    def __init__(self, context: ConsumerContext, group_id: str, membership: Membership) -> None:
+        self._context = context
         self._group_id = group_id
         self._membership = membership
         self._coordinator = membership.coordinator
@@ -47,7 +47,7 @@ class Commits:
 
     def take_turn(self) -> Turn:
         """Take a place in the queue: commits are sent in the order of these calls."""
-        before, self._last = self._last, self._world.loop.create_future()
+        before, self._last = self._last, self._context.loop.create_future()
         return Turn(before, self._last)
 
     async def commit(
@@ -57,16 +57,16 @@ class Commits:
 
         The timeout includes the wait for earlier commits.
         """
-        world, (before, done) = self._world, turn or self.take_turn()
+        context, (before, done) = self._context, turn or self.take_turn()
         if timeout_s is None:
-            timeout_s = world.settings.default_api_timeout_ms / 1000
-        end_s = world.now_s() + timeout_s
+            timeout_s = context.settings.default_api_timeout_ms / 1000
+        end_s = context.now_s() + timeout_s
         try:
             if before is not None and (await asyncio.wait([before], timeout=timeout_s))[1]:
                 sentence = f"group {self._group_id}: an earlier commit is still under way"
                 raise ApiError(Error.REQUEST_TIMED_OUT, sentence)
             if offsets:
-                await world.retried(lambda: self._commit_once(offsets), end_s - world.now_s())
+                await context.retried(lambda: self._commit_once(offsets), end_s - context.now_s())
         finally:
             if before is None or before.done():
                 done.set_result(None)
@@ -82,7 +82,7 @@ class Commits:
                 raise CommitFailed(Error.UNKNOWN_MEMBER_ID, f"not in group {self._group_id}")
             request.generation_id = member.generation
             request.member_id = member.member_id
-            request.group_instance_id = self._world.settings.group_instance_id
+            request.group_instance_id = self._context.settings.group_instance_id
         answer = await self._coordinator.ask(request)
         codes = {each.error_code for topic in answer.topics for each in topic.partitions}
         fenced = _FENCED & {Error.of(code) for code in codes}
@@ -107,7 +107,9 @@ class Commits:
         wanted = list(partitions)
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
         if wanted:
-            found.update(await self._world.retried(lambda: self._committed_once(wanted), timeout_s))
+            found.update(
+                await self._context.retried(lambda: self._committed_once(wanted), timeout_s)
+            )
         return found
 
     async def _committed_once(

@@ -44,7 +44,7 @@ from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, OffsetAndTimesta
 from kdist.client.shared_settings import Servers
 from kdist.errors import KdistError, UserError
 from kdist.model import NO_EPOCH, TopicPartition
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 from kdist.runtime.rng import system_rng
 
 if TYPE_CHECKING:
@@ -194,11 +194,11 @@ class Consumer:
 
     def _taken_in_time(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
         core, shelf = self._core, self._shelf
-        end_s = checked_end(timeout_s, core.world.now_s())
+        end_s = checked_end(timeout_s, core.context.now_s())
         if taken := self._taken_soon(take, end_s):
             return taken
         while True:
-            left_s = None if end_s is None else end_s - core.world.now_s()
+            left_s = None if end_s is None else end_s - core.context.now_s()
             self._run(core.ready(left_s))
             taken = take()
             self._maybe_kick()
@@ -211,17 +211,17 @@ class Consumer:
         A round trip to the loop costs 0.1 ms, which a consumer faster than its broker would
         otherwise spend on every poll.
         """
-        world = self._core.world
-        soon_s = world.now_s() + _SOON_S
+        context = self._core.context
+        soon_s = context.now_s() + _SOON_S
         end_s = soon_s if end_s is None else min(soon_s, end_s)
         self._core.note_poll()
         while self._core.is_calm and not self._is_closed and not self._background.is_elsewhere:
             taken = take()
             self._maybe_kick()
-            left_s = end_s - world.now_s()
+            left_s = end_s - context.now_s()
             if taken or left_s <= 0:
                 return taken
-            world.news.wait_in_thread(left_s)
+            context.news.wait_in_thread(left_s)
         return []
 
     def _maybe_kick(self) -> None:
@@ -250,7 +250,7 @@ class Consumer:
         """Make the current or next `poll` raise `WakenUp`, unless closed. Any thread may call."""
         if not self._is_closed:
             self._core.is_waking = True  # set here, as the next poll may be in this thread
-            self._background.loop.call_soon_threadsafe(self._core.world.news.set)
+            self._background.loop.call_soon_threadsafe(self._core.context.news.set)
 
     # Positions
 

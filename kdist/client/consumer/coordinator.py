@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kdist.client.cluster import Lane, NoBroker, raise_for
-from kdist.client.consumer.world import World
+from kdist.client.consumer.context import ConsumerContext
 from kdist.client.coordinators import find_coordinator
 from kdist.errors import ApiError, Error
 
@@ -15,8 +15,8 @@ _MOVED = frozenset((Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE))
 class Coordinator:
     """The coordinator of one group. Owner: the loop."""
 
-    def __init__(self, world: World, group_id: str) -> None:
-        self._world = world
+    def __init__(self, context: ConsumerContext, group_id: str) -> None:
+        self._context = context
         self._group_id = group_id
         self._broker: int | None = None
 
@@ -39,7 +39,7 @@ class Coordinator:
         if self._broker is None:
             self._broker = await self._find()
         try:
-            return await (lane or self._world.group).client(self._broker)
+            return await (lane or self._context.group).client(self._broker)
         except ApiError:
             self._broker = None
             raise
@@ -52,6 +52,6 @@ class Coordinator:
 
     async def _find(self) -> int:
         try:
-            return await find_coordinator(self._world.cluster, self._group_id)
+            return await find_coordinator(self._context.cluster, self._group_id)
         except NoBroker as error:  # retriable here, as the cluster may come back
             raise ApiError(Error.NETWORK_EXCEPTION, str(error)) from error

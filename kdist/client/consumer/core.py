@@ -16,6 +16,7 @@ from kdist.client.cluster import Address
 from kdist.client.committed import Offsets
 from kdist.client.consumer.batch import Decoder
 from kdist.client.consumer.commits import Commits
+from kdist.client.consumer.context import ConsumerContext
 from kdist.client.consumer.fetcher import Fetcher, OffsetOutOfRange
 from kdist.client.consumer.given import check_offset, checked_names, checked_partitions
 from kdist.client.consumer.membership import Membership
@@ -24,11 +25,10 @@ from kdist.client.consumer.positions import NoOffset, Positions
 from kdist.client.consumer.rebalancing import RebalanceListener, Rebalancing, Tell
 from kdist.client.consumer.settings import ConsumerSettings
 from kdist.client.consumer.topics import Topics
-from kdist.client.consumer.world import World
 from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, list_offsets
 from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.model import TopicPartition
-from kdist.network.world import Network
+from kdist.network.network import Network
 from kdist.runtime.heap import keep_freed_blocks
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Core:
     ) -> None:
         keep_freed_blocks()
         self.settings = settings
-        self.world = World(network, bootstrap, settings, rng)
+        self.context = ConsumerContext(network, bootstrap, settings, rng)
         self.partitions: dict[TopicPartition, Partition] = {}
         self.shelf = Shelf()
         self.subscribed: frozenset[str] = frozenset()
@@ -75,20 +75,20 @@ class Core:
         # A long poll wakes up this often, to count as polling and to auto-commit.
         self._look_again_s = min(_LOOK_AGAIN_S, settings.max_poll_interval_ms / 3000)
         self._background: set[asyncio.Task[None]] = set()
-        self.topics = Topics(self.world, self._topics_changed)
+        self.topics = Topics(self.context, self._topics_changed)
         self.membership: Membership | None = None
         self.rebalancing: Rebalancing | None = None
         self.commits: Commits | None = None
         if settings.group_id is not None:
-            self.membership = Membership(self.world, settings.group_id, self.topics.count)
-            self.commits = Commits(self.world, settings.group_id, self.membership)
+            self.membership = Membership(self.context, settings.group_id, self.topics.count)
+            self.commits = Commits(self.context, settings.group_id, self.membership)
             self.rebalancing = Rebalancing(
-                self.world, self.membership, self.partitions, tell, self._commit_before_rebalance
+                self.context, self.membership, self.partitions, tell, self._commit_before_rebalance
             )
         self._fetcher = Fetcher(
-            self.world, self.topics, self.partitions, self.shelf, decoders, self.kick
+            self.context, self.topics, self.partitions, self.shelf, decoders, self.kick
         )
-        self._positions = Positions(self.world, self.partitions, self.commits, self.kick)
+        self._positions = Positions(self.context, self.partitions, self.commits, self.kick)
 
     # What is read
 
@@ -170,17 +170,17 @@ class Core:
     def is_calm(self) -> bool:
         """Whether a poll may return what is ready without the loop. From any thread."""
         return (
-            not self.world.is_troubled
+            not self.context.is_troubled
             and not self.is_waking
             and not self.is_closing
             and (self.rebalancing is None or self.rebalancing.is_quiet)
-            and self.world.now_s() < self._commit_at_s
+            and self.context.now_s() < self._commit_at_s
         )
 
     def note_poll(self) -> None:
         """Note that the application has polled, for `max_poll_interval_ms`."""
         if self.membership is not None:
-            self.membership.polled_at_s = self.world.now_s()
+            self.membership.polled_at_s = self.context.now_s()
 
     async def ready(self, timeout_s: float | None) -> None:
         """Do a poll's work until records are ready, or time is up (None: no limit).
@@ -188,7 +188,7 @@ class Core:
         Raises an error reported since the last poll, `WakenUp`, `ConsumerClosed`, and what
         listeners raise.
         """
-        end_s = None if timeout_s is None else self.world.now_s() + timeout_s
+        end_s = None if timeout_s is None else self.context.now_s() + timeout_s
         while True:
             if self.is_closing:
                 raise ConsumerClosed
@@ -196,30 +196,30 @@ class Core:
             if self.is_waking:
                 self.is_waking = False
                 raise WakenUp("the poll was woken up")
-            self.world.raise_trouble()
-            self.world.news.clear()
+            self.context.raise_trouble()
+            self.context.news.clear()
             if self.rebalancing is not None:
                 await self.rebalancing.take_part()
             self._maybe_commit()
             self.kick()
             left_s = self._look_again_s
             if end_s is not None:
-                left_s = min(left_s, end_s - self.world.now_s())
+                left_s = min(left_s, end_s - self.context.now_s())
             if not self.shelf.is_empty or left_s <= 0:
                 return
-            await self.world.news.wait(left_s)
+            await self.context.news.wait(left_s)
 
     def kick(self) -> None:
         """Look up missing positions, and fetch what can be fetched."""
         self._positions.kick()
         self._fetcher.kick()
         if not self.shelf.is_empty:
-            self.world.news.set()
+            self.context.news.set()
 
     def wake_up(self) -> None:
         """Make the current or next poll raise `WakenUp`."""
         self.is_waking = True
-        self.world.news.set()
+        self.context.news.set()
 
     # Positions
 
@@ -247,7 +247,7 @@ class Core:
 
     def _forgive(self, key: TopicPartition) -> None:
         """Drop a reported error about a position that the partition no longer has."""
-        self.world.forgive(
+        self.context.forgive(
             lambda error: isinstance(error, OffsetOutOfRange | NoOffset) and error.partition == key
         )
 
@@ -266,13 +266,13 @@ class Core:
         partition = self.partition(key)
         if timeout_s is None:
             timeout_s = self.settings.default_api_timeout_ms / 1000
-        end_s = self.world.now_s() + timeout_s
+        end_s = self.context.now_s() + timeout_s
         while partition.position is None:
-            self.world.raise_trouble()
+            self.context.raise_trouble()
             self._positions.kick()
-            if self.world.now_s() >= end_s:
+            if self.context.now_s() >= end_s:
                 raise ApiError(Error.REQUEST_TIMED_OUT, f"the position of {partition.key}")
-            await self.world.back_off()
+            await self.context.back_off()
         return partition.position
 
     def pause(self, keys: Iterable[TopicPartition], is_paused: bool) -> None:
@@ -291,7 +291,9 @@ class Core:
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """As `offsets.list_offsets`, for any partitions, at this consumer's isolation level."""
         committed_only = self.settings.is_committed_only
-        return await list_offsets(self.world.cluster, timestamps, is_committed_only=committed_only)
+        return await list_offsets(
+            self.context.cluster, timestamps, is_committed_only=committed_only
+        )
 
     # Committing
 
@@ -323,7 +325,7 @@ class Core:
                 error = refused
             on_committed(given, error)
 
-        task = self.world.loop.create_task(commit())
+        task = self.context.loop.create_task(commit())
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
@@ -340,11 +342,11 @@ class Core:
 
     def _schedule_commit(self) -> None:
         if self.settings.enable_auto_commit and self.commits is not None:
-            self._commit_at_s = self.world.now_s() + self.settings.auto_commit_interval_ms / 1000
+            self._commit_at_s = self.context.now_s() + self.settings.auto_commit_interval_ms / 1000
 
     def _maybe_commit(self) -> None:
         is_quiet = self.rebalancing is None or self.rebalancing.is_quiet
-        if is_quiet and self.world.now_s() >= self._commit_at_s:  # refused during a rebalance
+        if is_quiet and self.context.now_s() >= self._commit_at_s:  # refused during a rebalance
             self._schedule_commit()
             if self.partitions:
                 self.commit_soon(None, _log_failure)
@@ -367,7 +369,7 @@ class Core:
         A waiting poll raises `ConsumerClosed`; listeners may use the consumer until the end.
         """
         self.is_closing = True
-        self.world.news.set()
+        self.context.news.set()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._finish()
@@ -381,7 +383,7 @@ class Core:
                 self.membership.stop_beating()
             for task in self._background:
                 task.cancel()
-            self.world.close()
+            self.context.close()
             self.partitions.clear()
 
     async def _finish(self) -> None:

@@ -17,12 +17,12 @@ from functools import partial
 from kdist.client.cluster import api_error, raise_for
 from kdist.client.consumer.batch import CorruptFetch, Decoder
 from kdist.client.consumer.batch_run import RUN_BYTES_MAX
+from kdist.client.consumer.context import ConsumerContext
 from kdist.client.consumer.fetch_session import FetchSession, SessionRequest, Wanted
 from kdist.client.consumer.opening import Opening, open_fetched
 from kdist.client.consumer.partition import Partition, Shelf
 from kdist.client.consumer.repeated import RepeatedFetch
 from kdist.client.consumer.topics import Topics
-from kdist.client.consumer.world import World
 from kdist.errors import ApiError, Error
 from kdist.model import NO_EPOCH, NO_LEADER, NO_OFFSET, TopicPartition
 from kdist.network.client import Client
@@ -61,15 +61,15 @@ class Fetcher:
 
     def __init__(
         self,
-        world: World,
+        context: ConsumerContext,
         topics: Topics,
         partitions: Mapping[TopicPartition, Partition],
         shelf: Shelf,
         decoders: tuple[Decoder | None, Decoder | None],
         on_reset: Callable[[], None],
     ) -> None:
-        self._world = world
-        self._settings = world.settings
+        self._context = context
+        self._settings = context.settings
         self._topics = topics
         self._partitions = partitions
         self._shelf = shelf
@@ -79,7 +79,7 @@ class Fetcher:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._repeated: RepeatedFetch | None = None
         self._has_news = False
-        settings = world.settings
+        settings = context.settings
         self._enough_bytes = _AHEAD * settings.max_partition_fetch_bytes
         self._answer_timeout_ms = settings.request_timeout_ms + settings.fetch_max_wait_ms
 
@@ -88,7 +88,7 @@ class Fetcher:
         for broker in self._plan():
             under_way = self._tasks.get(broker)
             if under_way is None or under_way.done():
-                task = self._world.loop.create_task(self._fetch_from(broker))
+                task = self._context.loop.create_task(self._fetch_from(broker))
                 self._tasks[broker] = task
                 task.add_done_callback(partial(self._ended, broker))
 
@@ -101,7 +101,7 @@ class Fetcher:
 
     def _plan(self) -> dict[int, list[Partition]]:
         """The partitions to fetch now, by broker."""
-        now_s, settings = self._world.now_s(), self._settings
+        now_s, settings = self._context.now_s(), self._settings
         found: dict[int, list[Partition]] = {}
         # Paused partitions do not count: what they hold would keep the others from being fetched.
         ready_bytes = sum(each.ready_bytes for each in self._partitions.values() if each.may_give)
@@ -157,7 +157,7 @@ class Fetcher:
             except ApiError as error:
                 session.failed(error.error)
                 if not error.error.retriable:
-                    self._world.report(error)
+                    self._context.report(error)
                 if error.error not in (
                     Error.FETCH_SESSION_ID_NOT_FOUND,
                     Error.INVALID_FETCH_SESSION_EPOCH,
@@ -167,7 +167,7 @@ class Fetcher:
                     return
 
     async def _fetch(self, broker: int, session: FetchSession, partitions: list[Partition]) -> None:
-        client = await self._world.fetching.client(broker)
+        client = await self._context.fetching.client(broker)
         version = client.version_of(fetch.API)
         # Checked again, as a partition may have been reset or revoked while we connected.
         wanted = {
@@ -274,14 +274,14 @@ class Fetcher:
         if partition.fetch_position == opening.position and not partition.is_faulty:
             self._hold(partition, _REFUSED_AGAIN_S)  # else the same would be fetched again at once
             fault = "the fetched data has no complete batch"
-            self._world.report(CorruptFetch(partition.key, opening.position, fault))
+            self._context.report(CorruptFetch(partition.key, opening.position, fault))
         self._has_news = True
 
     def _tell(self) -> None:
         """Wake a waiting poll if anything was put on the shelf."""
         if self._has_news:
             self._has_news = False
-            self._world.news.set()
+            self._context.news.set()
 
     def _refused(self, partition: Partition, error: Error) -> None:
         if error is Error.OFFSET_OUT_OF_RANGE:
@@ -293,26 +293,26 @@ class Fetcher:
             self._put_off(partition)
         else:
             self._hold(partition, _REFUSED_AGAIN_S)
-            self._world.report(api_error(error, str(partition.key)))
+            self._context.report(api_error(error, str(partition.key)))
 
     def _put_off(self, partition: Partition) -> None:
         """Try again after the backoff, with fresh metadata."""
         partition.preferred_replica = None
-        self._hold(partition, self._world.backoff_s())
+        self._hold(partition, self._context.backoff_s())
         self._topics.refresh()
 
     def _hold(self, partition: Partition, delay_s: float) -> None:
         """Do not fetch the partition for so long, unless it is sought elsewhere."""
-        partition.retry_at_s = self._world.now_s() + delay_s
-        self._world.loop.call_later(delay_s, self.kick)
+        partition.retry_at_s = self._context.now_s() + delay_s
+        self._context.loop.call_later(delay_s, self.kick)
 
     def _out_of_range(self, partition: Partition) -> None:
         """Reset the position, or report it; records that are ready are returned first."""
         if self._settings.auto_offset_reset == "none":
             self._hold(partition, _REFUSED_AGAIN_S)
-            self._world.report(OffsetOutOfRange(partition.key, partition.fetch_position))
+            self._context.report(OffsetOutOfRange(partition.key, partition.fetch_position))
         elif partition.ready:
-            self._hold(partition, self._world.backoff_s())
+            self._hold(partition, self._context.backoff_s())
         elif partition.fetch_position == partition.reset_offset:
             partition.reset_offset = NO_OFFSET  # the broker contradicts itself: look it up later
             self._put_off(partition)
@@ -323,11 +323,11 @@ class Fetcher:
     def _truncated(self, partition: Partition, end: int) -> None:
         if self._settings.auto_offset_reset == "none":
             self._hold(partition, _REFUSED_AGAIN_S)
-            self._world.report(LogTruncated(partition.key, partition.fetch_position, end))
+            self._context.report(LogTruncated(partition.key, partition.fetch_position, end))
         elif end == NO_OFFSET:
             partition.reset(self._settings.auto_offset_reset)
             self._on_reset()
         elif partition.ready:  # part of it may precede the truncated log's end
-            self._hold(partition, self._world.backoff_s())
+            self._hold(partition, self._context.backoff_s())
         else:
             partition.seek(end)

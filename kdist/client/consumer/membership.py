@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from kdist.client.consumer.assignors import ASSIGNORS, NO_GENERATION, Assignor, Member
+from kdist.client.consumer.context import ConsumerContext, may_pass
 from kdist.client.consumer.coordinator import Coordinator
 from kdist.client.consumer.subscriptions import (
     read_member,
@@ -22,7 +23,6 @@ from kdist.client.consumer.subscriptions import (
     write_assignment,
     write_subscription,
 )
-from kdist.client.consumer.world import World, may_pass
 from kdist.errors import ApiError, Error, ProtocolError
 from kdist.model import TopicPartition
 from kdist.protocol import leave_group
@@ -52,9 +52,9 @@ class Membership:
     `rebalancing` keeps `owned` up to date.
     """
 
-    def __init__(self, world: World, group_id: str, count: CountPartitions) -> None:
-        settings = world.settings
-        self.coordinator = Coordinator(world, group_id)
+    def __init__(self, context: ConsumerContext, group_id: str, count: CountPartitions) -> None:
+        settings = context.settings
+        self.coordinator = Coordinator(context, group_id)
         self.assignors = [ASSIGNORS[name] for name in settings.partition_assignment_strategy]
         # As in Java's consumer: one eager assignor in the list makes the member eager, since other
         # members of its group may be.
@@ -65,10 +65,10 @@ class Membership:
         self.owned: tuple[TopicPartition, ...] = ()
         self.must_join = False
         self.is_lost = False  # the owned partitions are no longer ours
-        self.polled_at_s = world.now_s()
+        self.polled_at_s = context.now_s()
         self.group_counts: dict[str, int] | None = None  # partition counts that we assigned from
         self._last_owned: tuple[TopicPartition, ...] = ()  # assigned by the last join
-        self._world = world
+        self._context = context
         self._settings = settings
         self._group_id = group_id
         self._count = count
@@ -86,7 +86,7 @@ class Membership:
     def want_join(self) -> None:
         """Make the next poll join, or rejoin."""
         self.must_join = True
-        self._world.news.set()
+        self._context.news.set()
 
     # Joining
 
@@ -106,10 +106,10 @@ class Membership:
                 if not (may_pass(error) or error.error in _JOINED_AGAIN):
                     raise
                 if error.error is not Error.MEMBER_ID_REQUIRED:
-                    await self._world.back_off()
+                    await self._context.back_off()
             else:
                 self._last_owned = assigned
-                self._beating = self._world.loop.create_task(self._beat())
+                self._beating = self._context.loop.create_task(self._beat())
                 return assigned
 
     async def _join_once(self) -> tuple[TopicPartition, ...]:
@@ -127,7 +127,7 @@ class Membership:
             ],
         )
         timeout_ms = settings.max_poll_interval_ms + _JOIN_GRACE_MS
-        answer = await self.coordinator.ask(request, self._world.joining, timeout_ms)
+        answer = await self.coordinator.ask(request, self._context.joining, timeout_ms)
         if answer.error_code == Error.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
         self.coordinator.check(answer.error_code)
@@ -187,7 +187,7 @@ class Membership:
             assignments=assignments,
         )
         timeout_ms = self._settings.max_poll_interval_ms + _JOIN_GRACE_MS
-        answer = await self.coordinator.ask(request, self._world.joining, timeout_ms)
+        answer = await self.coordinator.ask(request, self._context.joining, timeout_ms)
         self.coordinator.check(answer.error_code)
         try:
             return read_partitions(answer.assignment)
@@ -222,10 +222,10 @@ class Membership:
                 if not may_pass(error):
                     self._thrown_out(error)
                     return
-                wait_s = min(beat_s, self._world.backoff_s())
+                wait_s = min(beat_s, self._context.backoff_s())
 
     def _silent_s(self) -> float:
-        return self._world.now_s() - self.polled_at_s
+        return self._context.now_s() - self.polled_at_s
 
     async def _beat_once(self) -> None:
         request = HeartbeatRequest(
@@ -252,7 +252,7 @@ class Membership:
         self.lose()
         if error.error not in _AGAIN_AS_NEW:
             # Fenced by another member with our instance id, or no longer authorised.
-            self._world.report(error)
+            self._context.report(error)
 
     def lose(self) -> None:
         """Mark the owned partitions as lost; the next poll calls `on_lost`, and rejoins."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 from kdist.client.cluster import NoBroker, raise_worst
 from kdist.client.consumer.commits import Commits
+from kdist.client.consumer.context import ConsumerContext
 from kdist.client.consumer.partition import Partition
-from kdist.client.consumer.world import World
 from kdist.client.offsets import TIMESTAMPS, OffsetAndTimestamp, list_offsets_once
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
@@ -33,12 +33,12 @@ class Positions:
 
     def __init__(
         self,
-        world: World,
+        context: ConsumerContext,
         partitions: Mapping[TopicPartition, Partition],
         commits: Commits | None,
         on_found: Callable[[], None],
     ) -> None:
-        self._world = world
+        self._context = context
         self._partitions = partitions
         self._commits = commits
         self._on_found = on_found
@@ -47,7 +47,7 @@ class Positions:
     def kick(self) -> None:
         """Look up missing positions, unless that is already being done."""
         if self._task is None and self._missing():
-            self._task = self._world.loop.create_task(self._look_up())
+            self._task = self._context.loop.create_task(self._look_up())
 
     def stop(self) -> None:
         """Stop looking up positions."""
@@ -63,8 +63,8 @@ class Positions:
         ]
 
     async def _look_up(self) -> None:
-        cluster, now_s = self._world.cluster, self._world.now_s
-        patience_s = self._world.settings.default_api_timeout_ms / 1000
+        cluster, now_s = self._context.cluster, self._context.now_s
+        patience_s = self._context.settings.default_api_timeout_ms / 1000
         end_s = now_s() + patience_s
         try:
             while missing := self._missing():
@@ -74,10 +74,10 @@ class Positions:
                 except (ApiError, NoBroker) as error:
                     if not cluster.may_pass(error) or now_s() >= end_s:
                         raise
-                    await self._world.back_off()
+                    await self._context.back_off()
                 self._on_found()
         except (ApiError, NoBroker) as error:
-            self._world.report(error)
+            self._context.report(error)
         finally:
             self._task = None
 
@@ -98,17 +98,17 @@ class Positions:
                 continue  # sought meanwhile
             if found is not None:
                 partition.seek(found.offset, found.leader_epoch)
-            elif self._world.settings.auto_offset_reset == "none":
+            elif self._context.settings.auto_offset_reset == "none":
                 raise NoOffset(partition.key)
             else:
-                partition.reset(self._world.settings.auto_offset_reset)
+                partition.reset(self._context.settings.auto_offset_reset)
 
     async def _begin_at_end(self, partitions: list[Partition]) -> None:
         wanted = {each.key: each.reset_to for each in partitions}
         outcomes = await list_offsets_once(
-            self._world.cluster,
+            self._context.cluster,
             {key: TIMESTAMPS[to] for key, to in wanted.items() if to is not None},
-            is_committed_only=self._world.settings.is_committed_only,
+            is_committed_only=self._context.settings.is_committed_only,
         )
         for partition in partitions:
             offset = outcomes[partition.key].answer

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
+from kdist.client.consumer.context import ConsumerContext
 from kdist.client.consumer.membership import Membership
 from kdist.client.consumer.partition import Partition
-from kdist.client.consumer.world import World
 from kdist.model import TopicPartition
 
 _REBALANCE_S = 5.0  # how long a leaving member waits for a rebalance in progress
@@ -49,14 +49,14 @@ class Rebalancing:
 
     def __init__(
         self,
-        world: World,
+        context: ConsumerContext,
         membership: Membership,
         partitions: dict[TopicPartition, Partition],
         tell: Tell,
         commit_for: CommitFor,
     ) -> None:
         self.listener = RebalanceListener()
-        self._world = world
+        self._context = context
         self._membership = membership
         self._partitions = partitions
         self._tell = tell
@@ -75,8 +75,8 @@ class Rebalancing:
             await self._lose()
         if self._joining is None and self._membership.must_join:
             await self._prepare()
-            self._joining = self._world.loop.create_task(self._membership.join())
-            self._joining.add_done_callback(lambda _: self._world.news.set())
+            self._joining = self._context.loop.create_task(self._membership.join())
+            self._joining.add_done_callback(lambda _: self._context.news.set())
         if self._joining is not None and self._joining.done():
             joined, self._joining = self._joining, None
             try:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from kdist.client.cluster import NoBroker, raise_for
-from kdist.client.consumer.world import World, may_pass
+from kdist.client.consumer.context import ConsumerContext, may_pass
 from kdist.errors import ApiError, Error
 from kdist.model import NO_EPOCH, NO_LEADER, TopicPartition
 from kdist.protocol.metadata import MetadataResponse
@@ -36,13 +36,13 @@ _REFRESH_UNKNOWN_S = 1.0  # a topic that is not there yet is looked for this oft
 class Topics:
     """Metadata of the topics in `wanted`, or of all that match `pattern`. Owner: the loop."""
 
-    def __init__(self, world: World, on_change: Callable[[], None]) -> None:
+    def __init__(self, context: ConsumerContext, on_change: Callable[[], None]) -> None:
         self.wanted: set[str] = set()
         self.counted: set[str] = set()  # the whole group's topics, while we lead it
         self.pattern: re.Pattern[str] | None = None
         self.counts: dict[str, int] = {}
         self.matched: frozenset[str] = frozenset()
-        self._world = world
+        self._context = context
         self._on_change = on_change
         self._leaders: dict[TopicPartition, Leader] = {}
         self._ids: dict[str, uuid.UUID] = {}
@@ -53,7 +53,7 @@ class Topics:
     def start(self) -> None:
         """Look up metadata now, and keep it fresh from then on."""
         if self._task is None:
-            self._task = self._world.loop.create_task(self._keep_fresh())
+            self._task = self._context.loop.create_task(self._keep_fresh())
         self.refresh()
 
     def stop(self) -> None:
@@ -74,7 +74,7 @@ class Topics:
         """How many partitions each of these has; those that do not exist are left out."""
         names = set(topics)
         if names:
-            await self._world.retried(lambda: self._look_up(names))
+            await self._context.retried(lambda: self._look_up(names))
         self.counted = names
         if not names <= self.counts.keys():
             self.refresh()  # which repeats until the missing ones exist
@@ -83,7 +83,7 @@ class Topics:
     async def _keep_fresh(self) -> None:
         while True:
             names = None if self.pattern is not None else self.wanted | self.counted
-            wait_s = self._world.settings.metadata_max_age_ms / 1000
+            wait_s = self._context.settings.metadata_max_age_ms / 1000
             try:
                 self._is_stale.clear()
                 if names is None or names:
@@ -91,18 +91,18 @@ class Topics:
                 if any(name not in self.counts for name in self.wanted | self.counted):
                     wait_s = min(wait_s, _REFRESH_UNKNOWN_S)
             except (ApiError, NoBroker) as error:
-                if not may_pass(error) or not self._world.cluster.brokers:
-                    self._world.report(error)
-                wait_s = self._world.backoff_s()
+                if not may_pass(error) or not self._context.cluster.brokers:
+                    self._context.report(error)
+                wait_s = self._context.backoff_s()
             try:
                 async with asyncio.timeout(wait_s):
                     await self._is_stale.wait()
-                await self._world.back_off()  # so that a burst of errors does not cause as many
+                await self._context.back_off()  # so that a burst of errors does not cause as many
             except TimeoutError:
                 pass  # a regular refresh is due
 
     async def _look_up(self, names: set[str] | None) -> None:
-        answer = await self._world.cluster.metadata(None if names is None else sorted(names))
+        answer = await self._context.cluster.metadata(None if names is None else sorted(names))
         self._note(answer)
         if names is None:
             self._match(answer)

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import Any, Self, TypeVar, overload
 
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
+from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.core import Core, Steps
 from kdist.client.producer.given import check_timeout, checked_partition
 from kdist.client.producer.message import Message, MessageSet
 from kdist.client.producer.results import RecordMetadata, Sent, SentMany
 from kdist.client.producer.settings import read_settings
-from kdist.client.producer.world import World
 from kdist.client.shared_settings import Servers
 from kdist.records.record import Headers
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class AsyncProducer:
     """`kdist.aio.Producer`: `kdist.Producer`, with coroutines for the methods that block.
 
-    Open it with `start`, or use it in an `async with` block. `world` is for simulations.
+    Open it with `start`, or use it in an `async with` block. `context` is for simulations.
 
     >>> async def main():
     ...     async with AsyncProducer(bootstrap_servers=broker) as producer:
@@ -33,17 +33,21 @@ class AsyncProducer:
     """
 
     def __init__(
-        self, bootstrap_servers: Servers = (), *, world: World | None = None, **settings: Any
+        self,
+        bootstrap_servers: Servers = (),
+        *,
+        context: ProducerContext | None = None,
+        **settings: Any,
     ) -> None:
         self._config = read_settings({"bootstrap_servers": bootstrap_servers, **settings})
-        self._world = world
+        self._context = context
         self._core: Core | None = None
 
     async def start(self) -> Self:
         """Open the producer. `UserError` if the settings do not say where the brokers are."""
         assert self._core is None, "a producer is started once"
-        world = self._world or World.of(asyncio.get_running_loop())
-        self._core = await Core.open(world, self._config)
+        context = self._context or ProducerContext.of(asyncio.get_running_loop())
+        self._core = await Core.open(context, self._config)
         return self
 
     @property

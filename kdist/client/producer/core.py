@@ -21,6 +21,7 @@ from kdist.client.producer import leaving
 from kdist.client.producer.accumulator import Accumulator, Need, NeedRoom, NeedTopic, Row
 from kdist.client.producer.batch import Batch
 from kdist.client.producer.bulk import Bulk
+from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, Asking
 from kdist.client.producer.faults import BufferFull, ProducerClosed
 from kdist.client.producer.given import (
@@ -41,7 +42,6 @@ from kdist.client.producer.sender import Sender
 from kdist.client.producer.settings import ProducerConfig
 from kdist.client.producer.settling import Settling
 from kdist.client.producer.topics import Topics
-from kdist.client.producer.world import World
 from kdist.errors import ApiError, Error, UserError
 from kdist.network.client import ClientSettings
 from kdist.records.compression import Codec
@@ -58,10 +58,12 @@ _ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 class Core:
     """Created by `open`, on the loop."""
 
-    def __init__(self, world: World, config: ProducerConfig, addresses: Sequence[Any]) -> None:
+    def __init__(
+        self, context: ProducerContext, config: ProducerConfig, addresses: Sequence[Any]
+    ) -> None:
         keep_freed_blocks()
         settings, callables, is_idempotent = config
-        loop = world.network.loop
+        loop = context.network.loop
         client = ClientSettings(settings.client_id, request_timeout_ms=settings.request_timeout_ms)
         self.loop = loop
         self.name = settings.client_id
@@ -70,9 +72,9 @@ class Core:
         self._callables = callables
         self._handler = callables.callback_handler
         self.has_handler = self._handler is not None
-        self._cluster = Cluster(world.network, addresses, client)
+        self._cluster = Cluster(context.network, addresses, client)
         self.accumulator = Accumulator(
-            settings, callables.partitioner, loop, world.clock, world.rng, self._kick_by
+            settings, callables.partitioner, loop, context.clock, context.rng, self._kick_by
         )
         self.accumulator.is_watched = self.has_handler
         self.accumulator.has_short_way = (
@@ -89,7 +91,7 @@ class Core:
         )
         codec = Codec[settings.compression_type.upper()]
         self._sender = Sender(
-            world.network,
+            context.network,
             settings,
             LinkSettings(
                 client,
@@ -114,11 +116,11 @@ class Core:
             leaving.warn_of_loss(self)
 
     @classmethod
-    async def open(cls, world: World, config: ProducerConfig) -> Core:
+    async def open(cls, context: ProducerContext, config: ProducerConfig) -> Core:
         """A core for these settings. `UserError` if they do not say where the brokers are."""
         plain = config.plain
         servers = (*plain.bootstrap_servers, *plain.broker_list)
-        return cls(world, config, await find_brokers(servers, plain.zk_connect))
+        return cls(context, config, await find_brokers(servers, plain.zk_connect))
 
     def _kick(self) -> None:
         self._sender.kick()

@@ -14,7 +14,7 @@ from kdist.client.cluster import Address
 from kdist.client.producer.encoding import VERSION_MAX, VERSION_MIN
 from kdist.errors import ApiError, Error
 from kdist.network.client import Client, ClientSettings, Waiting
-from kdist.network.world import Network
+from kdist.network.network import Network
 from kdist.protocol import produce
 from kdist.protocol.headers import put_correlation_id
 

@@ -30,7 +30,7 @@ from kdist.client.producer.settling import Settling
 from kdist.client.producer.topics import Topics
 from kdist.errors import ApiError, Error
 from kdist.model import NO_LEADER
-from kdist.network.world import Network
+from kdist.network.network import Network
 from kdist.runtime.tick_loop import ringing
 
 # A batch of at least this size is sent alone and uncopied: its request's own cost is negligible.

@@ -9,13 +9,13 @@ from typing import Any, Self, TypeVar, overload
 
 from kdist.client.background import FORKED, BackgroundLoop
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
+from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.core import Core, Steps
 from kdist.client.producer.faults import BufferFull
 from kdist.client.producer.given import check_timeout, checked_partition
 from kdist.client.producer.message import Message, MessageSet
 from kdist.client.producer.results import Sent, SentMany
 from kdist.client.producer.settings import read_settings
-from kdist.client.producer.world import World
 from kdist.client.shared_settings import Servers
 from kdist.records.record import Headers
 
@@ -38,8 +38,8 @@ class Producer:
         config = read_settings({"bootstrap_servers": bootstrap_servers, **settings})
         self._background = BackgroundLoop(f"{config.plain.client_id}-loop")
         try:
-            world = World.of(self._background.loop)
-            self._core = self._background.run(Core.open(world, config))
+            context = ProducerContext.of(self._background.loop)
+            self._core = self._background.run(Core.open(context, config))
         except BaseException:
             self._background.stop()
             raise

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _SPARK_INSTALLED = ("SPARK_HOME", "SPARK_CONF_DIR")
 
 
-class LoadWorld(NamedTuple):
+class LoadContext(NamedTuple):
     """The outside world of a run, its process id and release, and a hook for its steps."""
 
     files: Files
@@ -65,11 +65,11 @@ class LoadRun:
     """One run. A `session` that is passed in is used, and not stopped in the end."""
 
     def __init__(
-        self, loads: LoadJob, world: LoadWorld, session: SparkSession | None = None
+        self, loads: LoadJob, context: LoadContext, session: SparkSession | None = None
     ) -> None:
         self._loads = loads
         self._job = loads.job
-        self._world = world
+        self._context = context
         self._session = session
         self._resources = ExitStack()
 
@@ -79,8 +79,8 @@ class LoadRun:
         `UserError`, before anything is loaded, if the metrics file could not be written. The
         metrics are also written after a bug or an interrupt.
         """
-        require_directory(self._world.files, self._job)
-        started_ms = self._world.clock.now_ms()
+        require_directory(self._context.files, self._job)
+        started_ms = self._context.clock.now_ms()
         outcomes: list[Loaded] = []
         is_over = False
         try:
@@ -106,15 +106,15 @@ class LoadRun:
             for each in outcomes
             if each.manifest is not None
         )
-        run = RunReport(started_ms, self._world.clock.now_ms(), is_failed, topics)
-        write_report(self._world.files, self._job, run)
+        run = RunReport(started_ms, self._context.clock.now_ms(), is_failed, topics)
+        write_report(self._context.files, self._job, run)
 
     # One topic
 
     def _load(self, name: str, options: RunOptions) -> Manifest | None:
-        world = self._world
+        context = self._context
         self._look_at(name)  # raises before a directory is made for a topic that does not exist
-        ledger = Ledger(world.files, self._job.output, name)
+        ledger = Ledger(context.files, self._job.output, name)
         lock = ledger.lock()
         try:
             ledger.sweep()
@@ -122,7 +122,7 @@ class LoadRun:
             plan = _planned(ledger, self._look_at(name), options)
             if plan.is_empty:
                 return None
-            world.reached("planned")
+            context.reached("planned")
             return self._carry_out(ledger, plan)
         finally:
             lock.release()
@@ -133,25 +133,25 @@ class LoadRun:
         return look_at_topic(job.bootstrap_servers, name, is_committed_only=is_committed_only)
 
     def _carry_out(self, ledger: Ledger, plan: Plan) -> Manifest:
-        world = self._world
-        run = Run(world.clock.now_ms(), world.process)
+        context = self._context
+        run = Run(context.clock.now_ms(), context.process)
         spark = self._spark()
-        commit = Commit(world.files, ledger.directory, plan.number, run, world.reached)
+        commit = Commit(context.files, ledger.directory, plan.number, run, context.reached)
         commit.begin()
         try:
             with told_in_a_sentence(f"{plan.topic.name} could not be loaded"):
                 shape = self._stage(spark, plan, commit.staging)
-            world.reached("staged")
+            context.reached("staged")
             manifest = self._described(plan, shape, commit, run)
             require_same(self._look_at(plan.topic.name), manifest)
-            world.reached("counted")
+            context.reached("counted")
             commit.publish(manifest, plan.supersedes)
         except (Exception, KeyboardInterrupt):
             commit.abandon()
             ledger.put_back()
             raise
         ledger.sweep()
-        world.reached("swept")
+        context.reached("swept")
         return manifest
 
     def _spark(self) -> SparkSession:
@@ -159,16 +159,16 @@ class LoadRun:
             self._resources.close()
             self._session = None
         if self._session is None:
-            job, world = self._job, self._world
-            if world.environment.keys().isdisjoint(_SPARK_INSTALLED):
-                find_java(world.files, world.environment, "Spark")
+            job, context = self._job, self._context
+            if context.environment.keys().isdisjoint(_SPARK_INSTALLED):
+                find_java(context.files, context.environment, "Spark")
             self._session = self._resources.enter_context(
                 spark_session(
                     f"kdist load {job.name}",
                     job.spark_master,
                     job.event_time_zone,
                     self._loads.spark,
-                    world.environment,
+                    context.environment,
                 )
             )
         return self._session
@@ -194,11 +194,11 @@ class LoadRun:
         return shape
 
     def _described(self, plan: Plan, shape: Shape, commit: Commit, run: Run) -> Manifest:
-        world = self._world
+        context = self._context
         files, undecoded = [], 0
         for path, size_bytes in commit.staged():
             if path.endswith(FILE_SUFFIX):
-                footer = read_footer(world.files, f"{commit.staging}/{path}", VALUE)
+                footer = read_footer(context.files, f"{commit.staging}/{path}", VALUE)
                 files.append(DataFile(path, footer.rows, size_bytes))
                 undecoded += footer.values
         manifest = Manifest(
@@ -206,9 +206,9 @@ class LoadRun:
             topic=plan.topic.name,
             topic_id=str(plan.topic.id),
             job=self._job.name,
-            release=world.release,
+            release=context.release,
             started_ms=run.started_ms,
-            written_ms=world.clock.now_ms(),
+            written_ms=context.clock.now_ms(),
             offsets=plan.offsets,
             lost=plan.lost,
             undecoded=undecoded,

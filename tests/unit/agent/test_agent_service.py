@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from kdist.agent.agent import Agent, AgentWorld
+from kdist.agent.agent import Agent, AgentContext
 from kdist.agent.queue import Queue, Queued
 from kdist.client.cluster import Cluster, parse_addresses
 from kdist.config.agent import AgentSettings, load_agent
 from kdist.config.faults import ConfigError
 from kdist.network.client import ClientSettings
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.files import Files
 from kdist.runtime.host import Look
@@ -55,7 +55,7 @@ def agent_of(
     bootstrap = parse_addresses(given.bootstrap_servers)
     cluster = Cluster(network, bootstrap, ClientSettings("agent"), retry_ms=0)
     files = files or SimulatedDisk(random.Random(1))
-    return Agent(given, "b1", AgentWorld(clock, files, cluster, look or look_later, run))
+    return Agent(given, "b1", AgentContext(clock, files, cluster, look or look_later, run))
 
 
 async def run_until(agent: Agent, is_done: Callable[[], bool]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from kdist.broker.broker import Broker
-from kdist.broker.world import BrokerWorld
+from kdist.broker.context import BrokerContext
 from kdist.config.load import broker_from
 from kdist.network.client import Client, ClientSettings
 from kdist.network.simulated import SimulatedNetwork
@@ -89,7 +89,7 @@ class Cluster:
         zk = self.zks[broker_id] = self.ensemble.client()
         tasks = self.tasks[broker_id] = LoopTasks(self.loop, self.rng)
         broker = self.brokers[broker_id] = Broker(
-            BrokerWorld(
+            BrokerContext(
                 config=broker_from(given),
                 files=self.disks[broker_id],
                 clock=self.clock,

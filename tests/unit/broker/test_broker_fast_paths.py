@@ -80,7 +80,7 @@ def blob(rng: random.Random, peer: int) -> bytes:
 
 def slow_down(_: Broker, partition: Partition) -> None:
     """Have a thread do the writes of the next while."""
-    writers = partition._world.writers
+    writers = partition._context.writers
     writers.thread_until_ns = writers.clock.monotonic_ns() + 50_000_000
 
 

@@ -108,7 +108,7 @@ def test_each_waiting_fetch_is_answered_exactly_when_it_can_be(
             for _ in range(value):
                 append(broker, partition, bytes(500), heard=[])
         elif name == "write slowly":
-            writers = partition._world.writers
+            writers = partition._context.writers
             writers.thread_until_ns = value * (broker.clock.monotonic_ns() + 10**9)
         elif name == "flush":
             broker.directory.flusher.request(partition.log)

@@ -367,7 +367,7 @@ def test_on_a_slow_disk_the_answer_follows_the_threads_write(
     world: World, acks: int, parts: int
 ) -> None:
     partition = world.lead()
-    partition._world.writers.thread_until_ns = world.clock.monotonic_ns() + 10**10
+    partition._context.writers.thread_until_ns = world.clock.monotonic_ns() + 10**10
     data: list[tuple[TopicPartition, Records]] = [(CLICKS, batch([b"a"])) for _ in range(parts)]
     call = Call(world, data, acks=acks)
     assert call.answers == []
@@ -383,7 +383,7 @@ def test_a_disk_that_fills_up_during_the_threads_write_is_an_error_of_the_partit
     world: World,
 ) -> None:
     partition = world.lead()
-    partition._world.writers.thread_until_ns = world.clock.monotonic_ns() + 10**10
+    partition._context.writers.thread_until_ns = world.clock.monotonic_ns() + 10**10
     world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write", forever=False)
     call = produce(world, batch([b"a"]))
     world.settle()

@@ -362,7 +362,7 @@ def test_a_start_cancelled_during_the_scan_leaves_everything_to_the_next() -> No
             if status == "opening the log directory":
                 cluster.loop.call_soon(start.cancel)
 
-        early.world = early.world._replace(status=hear)
+        early.context = early.context._replace(status=hear)
         start = cluster.loop.create_task(early.start())
         with pytest.raises(asyncio.CancelledError):
             await start

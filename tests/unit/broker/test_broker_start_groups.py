@@ -198,7 +198,7 @@ def test_commits_survive_a_time_when_the_topic_cannot_be_read() -> None:
         await create(client, "clicks")
         await with_offsets_topic(cluster, broker)
         assert await commit(client, "g", 5) == 0
-        zk, path = broker.world.zk, "/brokers/topics/clicks"
+        zk, path = broker.context.zk, "/brokers/topics/clicks"
         good, _ = await zk.get(path)
         clicks = TopicPartition("clicks", 0)
         await zk.set(path, b"{")

@@ -17,10 +17,10 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from kdist.broker.broker import Broker
-from kdist.broker.world import BrokerWorld
+from kdist.broker.context import BrokerContext
 from kdist.cli.main import kdist
 from kdist.config.load import broker_from
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 from kdist.runtime.asyncio_tasks import AsyncioTasks
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
@@ -98,7 +98,7 @@ class CliCluster:
                 "group.initial.rebalance.delay.ms": "0",
                 "offsets.topic.num.partitions": "4",
             }
-            world = BrokerWorld(
+            world = BrokerContext(
                 config=broker_from(settings),
                 files=Disk(),
                 clock=SystemClock(),

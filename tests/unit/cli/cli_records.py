@@ -8,7 +8,7 @@ from kdist.client.cluster import Cluster, parse_addresses
 from kdist.client.producing import produce
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 
 
 def write(address: str, topic: str, partition: int, batch: bytearray) -> None:

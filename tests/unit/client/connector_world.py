@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kdist.client.classic.connector.joining import Joined, World
+from kdist.client.classic.connector.joining import ConnectorContext, Joined
 from kdist.client.classic.connector.rebalancing import ConsumerRebalanceListener
 from kdist.client.classic.connector.settings import read_settings
 from kdist.client.classic.connector.stream import ConsumerTimeout, Message, Stream
@@ -102,7 +102,7 @@ class Connectors:
         dotted = {key.replace("_", "."): value for key, value in settings.items()}
         zk = self.cluster.ensemble.client(session_timeout_ms=SESSION_MS)
         await zk.connect()
-        world = World(
+        world = ConnectorContext(
             network=self.cluster.network.host(name),
             zk=zk,
             rng=self.cluster.rng,

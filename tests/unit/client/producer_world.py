@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
 from kdist.client.producer.asynchronous import AsyncProducer
-from kdist.client.producer.world import World
+from kdist.client.producer.context import ProducerContext
 from kdist.errors import Error, ProtocolError
 from kdist.model import NO_PRODUCER_ID, TopicPartition
 from kdist.network.receiving import FrameReceiver
@@ -276,8 +276,8 @@ class Scene(NamedTuple):
         return [each for each in self.brokers.requests if isinstance(each, ProduceRequest)]
 
     def producer(self, **settings: Any) -> AsyncProducer:
-        world = World(self.network.host("client"), self.clock, self.rng)
-        return AsyncProducer(world=world, **{"bootstrap_servers": f"b0:{PORT}"} | settings)
+        context = ProducerContext(self.network.host("client"), self.clock, self.rng)
+        return AsyncProducer(context=context, **{"bootstrap_servers": f"b0:{PORT}"} | settings)
 
 
 def play(

@@ -25,7 +25,7 @@ from kdist.client.producing import produce
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import NO_LEADER, TopicPartition
 from kdist.network.client import ClientSettings
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 from kdist.ops import fetching
 from kdist.ops.fetching import Reader
 from kdist.protocol.list_offsets import LATEST_TIMESTAMP

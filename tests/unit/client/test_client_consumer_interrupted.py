@@ -87,7 +87,7 @@ def test_a_poll_interrupted_while_it_waits_returns_nothing_twice(
 
     put(consumer, [5])
     assert len(consumer.poll(1)) == 5
-    monkeypatch.setattr(consumer._core.world.news, "wait_in_thread", interrupt)
+    monkeypatch.setattr(consumer._core.context.news, "wait_in_thread", interrupt)
     with pytest.raises(KeyboardInterrupt):
         consumer.poll(1)
     assert consumer.position(T0) == 5

@@ -138,7 +138,7 @@ def test_a_broker_that_refuses_the_offset_it_gave_is_asked_again_after_a_pause(
     def refuse(
         fetcher: Fetcher, key: TopicPartition, asked: FetchPartition, result: FetchPartitionResult
     ) -> None:
-        answers.append(fetcher._world.now_s())
+        answers.append(fetcher._context.now_s())
         if answers[-1] - answers[0] < 5:
             code = Error.OFFSET_OUT_OF_RANGE
             result = FetchPartitionResult(partition_index=0, error_code=code, high_watermark=-1)
@@ -180,7 +180,7 @@ def test_an_error_at_an_abandoned_position_is_not_raised() -> None:
         consumer = consumer_on(cluster, "reader", auto_offset_reset="none")
         consumer.assign([ZERO])
         consumer.seek(ZERO, 9)
-        await cluster.until(lambda: consumer._core.world.is_troubled)
+        await cluster.until(lambda: consumer._core.context.is_troubled)
         consumer.seek(ZERO, 1)
         assert await offsets(consumer, 1) == [1]
         await consumer.close()

@@ -12,7 +12,7 @@ from kdist.client.offsets import TIMESTAMPS, find_offsets
 from kdist.errors import ApiError
 from kdist.model import NO_LEADER, TopicPartition
 from kdist.network.client import ClientSettings
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 
 from kdist.config.groups import GroupSettings
 from kdist.errors import Error
+from kdist.groups.context import GroupsContext, LogRecord
 from kdist.groups.coordinator import GroupCoordinator
-from kdist.groups.world import LogRecord, World
 from kdist.metrics.groups import GroupMetrics
 from kdist.model import TopicPartition
 from kdist.records.build import build_batch
@@ -73,7 +73,7 @@ class GroupsWorld:
 
     def restarted(self, *, is_empty: bool = False) -> GroupCoordinator:
         """A coordinator that starts with what is in the log."""
-        self.given = World(
+        self.given = GroupsContext(
             settings=self.settings,
             partitions=PARTITIONS,
             clock=self.clock,

@@ -9,9 +9,9 @@ from typing import Any
 from groups_world import PARTITIONS, GroupsWorld
 
 from kdist.errors import Error
+from kdist.groups.context import Actions
 from kdist.groups.member import Caller
 from kdist.groups.upkeep import GROUPS_PER_TURN
-from kdist.groups.world import Actions
 from kdist.protocol.compiler import codec_for
 from kdist.protocol.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kdist.protocol.join_group import JoinGroupProtocol, JoinGroupRequest, JoinGroupResponse

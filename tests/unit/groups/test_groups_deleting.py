@@ -11,8 +11,8 @@ from groups_transcript import GROUP, Options, Player, _partition, play, told
 from groups_world import GroupsWorld
 
 from kdist.errors import Error
+from kdist.groups.context import LogRecord
 from kdist.groups.member import Caller
-from kdist.groups.world import LogRecord
 from kdist.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kdist.protocol.offset_commit import (
     OffsetCommitPartition,

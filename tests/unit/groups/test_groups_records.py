@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.errors import CorruptRecords, ProtocolError
+from kdist.groups.context import LogRecord
 from kdist.groups.group import Group
 from kdist.groups.loading import Loading
 from kdist.groups.member import Member
@@ -19,7 +20,6 @@ from kdist.groups.records import (
     tombstones,
 )
 from kdist.groups.states import EMPTY, STABLE
-from kdist.groups.world import LogRecord
 from kdist.model import TopicPartition
 from kdist.protocol.group_records import (
     GroupMember,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kdist.config.mirror import load_mirror
-from kdist.mirror.flow import MirrorWorld, RunningFlow
+from kdist.mirror.flow import MirrorContext, RunningFlow
 from kdist.mirror.mirror import Mirror
 from kdist.mirror.stream import State, Stream
 from kdist.model import TopicPartition
@@ -41,7 +41,7 @@ class FlowScene:
         given = SETTINGS | {name.replace("_", "."): text for name, text in settings.items()}
         text = "".join(f"{name}={value}\n" for name, value in given.items())
         network = self.cluster.network.host("mirror")
-        world = MirrorWorld(network, self.cluster.clock, self.cluster.rng)
+        world = MirrorContext(network, self.cluster.clock, self.cluster.rng)
         mirror = self.mirror = Mirror(load_mirror(text, "file"), world)
         self._stop.clear()
         self._running = self.cluster.loop.create_task(mirror.run(self._stop, lambda: None))

@@ -14,9 +14,9 @@ from kdist.errors import ProtocolError
 from kdist.metrics.network import NetworkMetrics
 from kdist.network.connection import Connection, Reply
 from kdist.network.listener import Listener
+from kdist.network.network import AsyncioNetwork, Network
 from kdist.network.simulated import SimulatedNetwork
 from kdist.network.simulated_transport import Conditions
-from kdist.network.world import AsyncioNetwork, Network
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.loop_tasks import LoopTasks
 from kdist.runtime.tick_loop import TickLoop

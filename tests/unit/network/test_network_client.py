@@ -14,7 +14,7 @@ from network_world import WORLDS, Served, World, framed, real_world, until
 from kdist.errors import ApiError, Error, UserError
 from kdist.network import client as module
 from kdist.network.client import Client, ClientSettings
-from kdist.network.world import AsyncioNetwork, P
+from kdist.network.network import AsyncioNetwork, P
 from kdist.protocol import api_versions, fetch, metadata, produce
 from kdist.protocol.api_versions import ApiVersion
 from kdist.protocol.fetch import (

@@ -7,7 +7,7 @@ import socket
 from network_world import Served, World, real_world
 
 from kdist.network.client import Client, ClientSettings
-from kdist.network.world import DEAD_S
+from kdist.network.network import DEAD_S
 
 
 def test_a_client_detects_a_dead_host_within_a_minute() -> None:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from network_world import Answering, RawPeer, Served, World, framed, until
 
+from kdist.network.network import DEAD_S
 from kdist.network.simulated import SimulatedNetwork
 from kdist.network.simulated_transport import Conditions
-from kdist.network.world import DEAD_S
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
 

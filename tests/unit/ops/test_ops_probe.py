@@ -11,7 +11,7 @@ from kdist.client.admin.topics import list_topics
 from kdist.client.cluster import Cluster, parse_addresses
 from kdist.errors import ApiError
 from kdist.network.client import ClientSettings
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 from kdist.ops.probe import probe
 from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
 

@@ -292,7 +292,7 @@ def test_a_hosted_log_of_another_topic_is_replaced(world: World, is_made: bool) 
 
 def test_replacing_a_log_of_another_topic_waits_for_a_write_under_way(world: World) -> None:
     partition = world.lead()
-    partition._world.writers.thread_until_ns = world.clock.monotonic_ns() + 10**9
+    partition._context.writers.thread_until_ns = world.clock.monotonic_ns() + 10**9
     heard: list[Any] = []
     append(world, partition, b"x", heard=heard)
     assert error_of(world.tell(topic_id=OTHER_ID)) is Error.NONE
@@ -336,7 +336,7 @@ def test_a_log_that_cannot_be_opened_without_descriptors_is_led_once_it_can(
 
 def test_a_deletion_waits_for_a_write_that_is_under_way(world: World) -> None:
     partition = world.lead()
-    partition._world.writers.thread_until_ns = world.clock.monotonic_ns() + 10**9
+    partition._context.writers.thread_until_ns = world.clock.monotonic_ns() + 10**9
     heard: list[Any] = []
     append(world, partition, b"x", heard=heard)
     assert error_of(world.stop()) is Error.NONE
@@ -366,7 +366,7 @@ def test_settings_reach_a_log_that_is_not_hosted_yet(world: World) -> None:
 
 def test_a_drained_broker_leads_nothing_and_can_close(world: World) -> None:
     partition = world.lead()
-    partition._world.writers.thread_until_ns = world.clock.monotonic_ns() + 10**9
+    partition._context.writers.thread_until_ns = world.clock.monotonic_ns() + 10**9
     append(world, partition, b"x", heard=[])
     done: list[bool] = []
     world.replicas.drain(lambda: done.append(True))

@@ -237,7 +237,7 @@ def test_a_full_disk_under_the_thread_fails_all_waiting_appends(
     submit(partition, heard)
     world.settle()
     assert [type(outcome) for outcome in heard] == [DiskFull, DiskFull]
-    assert partition.log.world.metrics.refused_appends == 2
+    assert partition.log.context.metrics.refused_appends == 2
     assert partition.log.end_offset == partition.log.reserved_offset == 2
     submit(partition, heard, b"later")
     world.settle()
@@ -255,7 +255,7 @@ def test_a_lack_of_descriptors_under_the_thread_fails_all_waiting_appends(
     submit(partition, heard)
     world.settle()
     assert [type(outcome) for outcome in heard] == [OutOfDescriptors]
-    assert partition.log.world.metrics.refused_appends == 0
+    assert partition.log.context.metrics.refused_appends == 0
     world.disk.heal()
     submit(partition, heard, b"later")
     world.settle()
@@ -279,7 +279,7 @@ def test_appends_refused_by_a_full_disk_are_counted_and_logged_once_a_minute(
     for _ in range(3):
         with pytest.raises(DiskFull):
             submit(partition, [])
-    assert partition.log.world.metrics.refused_appends == 3
+    assert partition.log.context.metrics.refused_appends == 3
 
     def said() -> list[str]:
         return [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]

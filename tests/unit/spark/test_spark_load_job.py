@@ -14,7 +14,7 @@ from kdist.errors import UserError
 from kdist.model import OffsetRange
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.simulated_disk import SimulatedDisk
-from kdist.spark.load.job import Loaded, LoadRun, LoadWorld, RunOptions
+from kdist.spark.load.job import LoadContext, Loaded, LoadRun, RunOptions
 from kdist.spark.load.plan import Topic
 from kdist.spark.load.table import Shape
 
@@ -29,7 +29,7 @@ def loaded(
 ) -> Loaded:
     """The result of a run on a topic that each look-up finds as `look` says."""
     monkeypatch.setattr("kdist.spark.load.job.look_at_topic", lambda *_, **__: look())
-    world = LoadWorld(disk, VirtualClock(), {}, 2, "0")
+    world = LoadContext(disk, VirtualClock(), {}, 2, "0")
     (outcome,) = LoadRun(load_job(settings, "x"), world).run(RunOptions(), lambda _: None)
     return outcome
 

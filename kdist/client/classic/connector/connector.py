@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kdist.client.background import BackgroundLoop
-from kdist.client.classic.connector.joining import Joined, World
+from kdist.client.classic.connector.joining import ConnectorContext, Joined
 from kdist.client.classic.connector.rebalancing import ConsumerRebalanceListener
 from kdist.client.classic.connector.settings import ConnectorSettings, read_settings
 from kdist.client.classic.connector.stream import Stream
@@ -27,7 +27,7 @@ from kdist.client.consumer.batch import Decoder
 from kdist.client.consumer.given import check_listener, checked_decoders
 from kdist.config.connect_string import ConnectString
 from kdist.errors import UserError
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.rng import system_rng
 from kdist.zk.errors import ConnectionLoss
@@ -57,7 +57,7 @@ class ConsumerConnector:
         self._is_shut = False
         self._background = BackgroundLoop("kdist-connector")
         try:
-            self._world = self._background.run(_open(connect, self._settings))
+            self._context = self._background.run(_open(connect, self._settings))
         except BaseException:
             self._background.stop()
             raise
@@ -108,7 +108,7 @@ class ConsumerConnector:
         checked_decoders(*decoders)
 
         async def join() -> Joined:
-            joined = Joined(self._world, self._settings, subscription, decoders, self._listener)
+            joined = Joined(self._context, self._settings, subscription, decoders, self._listener)
             await joined.start()
             return joined
 
@@ -145,7 +145,7 @@ class ConsumerConnector:
         self._is_shut = True
         try:
             if self._joined is None:
-                self._background.run(self._world.zk.close())
+                self._background.run(self._context.zk.close())
             else:
                 if is_done:
                     self._joined.streams.settle()
@@ -171,15 +171,15 @@ class ConsumerConnector:
         return self._background.run(work)
 
 
-async def _open(connect: ConnectString, settings: ConnectorSettings) -> World:
-    """A `World` with an open ZooKeeper session; `UserError` if no server answers."""
+async def _open(connect: ConnectString, settings: ConnectorSettings) -> ConnectorContext:
+    """A `ConnectorContext` with an open ZooKeeper session; `UserError` if no server answers."""
     timeout_ms = settings.connection_timeout_ms
     zk = KazooZooKeeper(connect, settings.session_timeout_ms, timeout_ms)
     try:
         await zk.connect()
     except ConnectionLoss:
         raise UserError(f"no ZooKeeper answers at {connect} within {timeout_ms} ms") from None
-    return World(
+    return ConnectorContext(
         network=AsyncioNetwork(asyncio.get_running_loop()),
         zk=zk,
         rng=system_rng(),

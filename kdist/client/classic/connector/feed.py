@@ -17,7 +17,7 @@ from kdist.client.classic.connector.streams import Streams
 from kdist.client.cluster import Address
 from kdist.client.consumer.aio import Consumer
 from kdist.client.consumer.batch import Batch
-from kdist.client.consumer.world import may_pass
+from kdist.client.consumer.context import may_pass
 from kdist.errors import CorruptRecords, KdistError
 from kdist.model import TopicPartition
 

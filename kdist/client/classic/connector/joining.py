@@ -23,12 +23,12 @@ from kdist.client.consumer import settings as consumer_settings
 from kdist.client.consumer.aio import Consumer
 from kdist.client.consumer.batch import Decoder
 from kdist.client.consumer.core import Core
-from kdist.network.world import Network
+from kdist.network.network import Network
 from kdist.zk.client import ZooKeeper
 from kdist.zk.cluster_values import ConsumerRegistration
 
 
-class World(NamedTuple):
+class ConnectorContext(NamedTuple):
     """The outside world of a connector. `zk` is connected, and `Joined.close` closes it."""
 
     network: Network
@@ -39,11 +39,11 @@ class World(NamedTuple):
     tell: Tell
 
 
-def make_consumer_id(settings: ConnectorSettings, world: World) -> str:
+def make_consumer_id(settings: ConnectorSettings, context: ConnectorContext) -> str:
     """The id of a consumer in its group, as in 0.8: group, host, time, random number."""
     own = settings.consumer_id
     if own is None:
-        own = f"{world.host}-{world.now_ms()}-{world.rng.getrandbits(32):08x}"
+        own = f"{context.host}-{context.now_ms()}-{context.rng.getrandbits(32):08x}"
     return f"{settings.group_id}_{own}"
 
 
@@ -52,19 +52,19 @@ class Joined:
 
     def __init__(
         self,
-        world: World,
+        context: ConnectorContext,
         settings: ConnectorSettings,
         subscription: Subscription,
         decoders: tuple[Decoder | None, Decoder | None],
         listener: ConsumerRebalanceListener | None,
     ) -> None:
-        self.id = make_consumer_id(settings, world)
-        self._zk = world.zk
+        self.id = make_consumer_id(settings, context)
+        self._zk = context.zk
         loop = asyncio.get_running_loop()
         bootstrap: list[Address] = []  # filled by the feed
-        feeding, rng = _feeding(settings), world.rng
+        feeding, rng = _feeding(settings), context.rng
         self._consumer = Consumer.over(
-            Core(world.network, bootstrap, feeding, rng, decoders, _call)
+            Core(context.network, bootstrap, feeding, rng, decoders, _call)
         )
 
         def feed_again(stream: Stream) -> None:
@@ -74,17 +74,17 @@ class Joined:
         is_smallest = settings.reset_to == "earliest"
         feed = Feed(self._consumer, bootstrap, self.streams, reset_to_start=is_smallest)
         registry = Registry(
-            world.zk,
+            context.zk,
             settings.group_id,
             self.id,
             ConsumerRegistration(
-                subscription.counts, subscription.pattern, world.now_ms(), goes_by_broker=True
+                subscription.counts, subscription.pattern, context.now_ms(), goes_by_broker=True
             ),
             lambda: self.rebalancer.look(),
             exclude_internal=settings.exclude_internal_topics,
         )
         self.rebalancer = Rebalancer(
-            world.zk, registry, settings, self.streams, feed, world.tell, listener
+            context.zk, registry, settings, self.streams, feed, context.tell, listener
         )
 
     async def start(self) -> None:

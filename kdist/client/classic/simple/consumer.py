@@ -24,7 +24,7 @@ from kdist.client.shared_settings import check_client_id
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
 from kdist.network.client import Client, ClientSettings
-from kdist.network.world import AsyncioNetwork
+from kdist.network.network import AsyncioNetwork
 from kdist.protocol import fetch, list_offsets
 from kdist.protocol.fetch import FetchPartition, FetchTopic
 from kdist.protocol.list_offsets import (

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.kinds import INT32_MAX
-from kdist.network.world import Network
+from kdist.network.network import Network
 from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
 from kdist.runtime.tasks import Tasks
@@ -23,7 +23,7 @@ def _no_status(_sentence: str) -> None:
     """Nobody wants to know."""
 
 
-class BrokerWorld(NamedTuple):
+class BrokerContext(NamedTuple):
     """`zk` is not connected yet; the broker closes it, and nothing else of this.
 
     `host` is the machine's name, which allows `connections_max` connections, whatever settings say.

@@ -6,19 +6,19 @@ import asyncio
 import random
 from typing import NamedTuple
 
-from kdist.network.world import AsyncioNetwork, Network
+from kdist.network.network import AsyncioNetwork, Network
 from kdist.runtime.clock import Clock, SystemClock
 from kdist.runtime.rng import system_rng
 
 
-class World(NamedTuple):
-    """The real machine's (`World.of`), or a simulator's."""
+class ProducerContext(NamedTuple):
+    """The real machine's (`ProducerContext.of`), or a simulator's."""
 
     network: Network
     clock: Clock
     rng: random.Random
 
     @classmethod
-    def of(cls, loop: asyncio.AbstractEventLoop) -> World:
+    def of(cls, loop: asyncio.AbstractEventLoop) -> ProducerContext:
         """The real machine's, on this event loop."""
         return cls(AsyncioNetwork(loop), SystemClock(), system_rng())

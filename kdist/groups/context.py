@@ -70,7 +70,7 @@ class Actions:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class World:
+class GroupsContext:
     """Passed in by the broker, shared by all groups of a coordinator.
 
     `partitions` is the actual partition count of `__consumer_offsets`, whatever the settings say.

@@ -12,13 +12,13 @@ from kdist.client.consumer.news import News
 from kdist.client.consumer.settings import ConsumerSettings
 from kdist.errors import ApiError, KdistError
 from kdist.network.client import ClientSettings
-from kdist.network.world import Network
+from kdist.network.network import Network
 
 T = TypeVar("T")
 _JITTER = 0.2
 
 
-class World:
+class ConsumerContext:
     """Owner: the loop. `news` is set whenever something happens that a poll may wait for."""
 
     def __init__(

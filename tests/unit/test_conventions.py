@@ -1,4 +1,4 @@
-"""The house rules that no linter knows, each with examples of what breaks it.
+"""The conventions that no linter knows, each with examples of what breaks it.
 
 A rule is a function over one parsed file that yields (line, what breaks it). An exception is a line
 in EXCEPTIONS with its reason; one that nothing needs any more fails too, so the list only shrinks.
@@ -18,11 +18,11 @@ import pytest
 Breach = tuple[int, str]
 
 ROOT = Path(__file__).parents[2]
-SHELVES = ("kdist", "lab", "roles", "playbooks", "tests", "benchmarks", "tools")
-FILES = sorted(p for shelf in SHELVES for p in (ROOT / shelf).rglob("*.py"))
+FOLDERS = ("kdist", "lab", "roles", "playbooks", "tests", "benchmarks", "tools")
+FILES = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py"))
 
-NAMEPLATE_LINES_MAX = 10
-FILE_LINES_MAX = 400
+DOCSTRING_LINES_MAX = 10
+FILE_LINES_MAX = 600  # most have near 120: a count is a hint, a seam follows the idea
 FUNCTION_LINES_MAX = 60
 VAGUE = {"common", "helper", "helpers", "misc", "util", "utils"}
 WORLD = re.compile(
@@ -30,7 +30,7 @@ WORLD = re.compile(
     r"|os\.(?!(cpu_count|environ|fspath|getpid|path|sep|strerror)\b)[^()]+"
     r"|os\.path\.(exists|get.time|getsize|is(dir|file|link|mount)|lexists|realpath|samefile)"
     r"|pathlib\.(Posix)?Path(\.[^()]+)?|datetime\.(date|datetime)\.(now|today|utcnow)|uuid\.uuid[14]"
-    r"|random\.(?!Random\b)[^()]+|random\.Random\(\)"  # an instance is chance passed in
+    r"|random\.(?!Random\b)[^()]+|random\.Random\(\)"  # an instance is passed in
 )
 IDLING = re.compile(r"time\.sleep|pytest\.(importorskip|skip|xfail|mark\.(skip|skipif|xfail))")
 
@@ -40,17 +40,17 @@ EXCEPTIONS = {
 }
 
 
-def nameplate(path: Path, tree: ast.Module) -> Iterator[Breach]:
+def module_docstring(path: Path, tree: ast.Module) -> Iterator[Breach]:
     """A file says what it is for: in a first sentence, and 10 lines but for lists and tables."""
     text = (ast.get_docstring(tree) or "missing").splitlines()
     if not text[0].endswith("."):
         yield 1, "no sentence in the first line"
-    if sum(bool(line) and line[0] not in " |-" for line in text) > NAMEPLATE_LINES_MAX:
-        yield 1, f"more than {NAMEPLATE_LINES_MAX} lines"
+    if sum(bool(line) and line[0] not in " |-" for line in text) > DOCSTRING_LINES_MAX:
+        yield 1, f"more than {DOCSTRING_LINES_MAX} lines"
 
 
 def file_size(path: Path, tree: ast.Module) -> Iterator[Breach]:
-    """A file is read in one sitting."""
+    """A file with one idea may be long, but is still read in one sitting."""
     if tree.body and (last := tree.body[-1].end_lineno or 0) > FILE_LINES_MAX:
         yield last, f"more than {FILE_LINES_MAX} lines"
 
@@ -85,7 +85,7 @@ def broad_except(path: Path, tree: ast.Module) -> Iterator[Breach]:
 
 
 def public_docstring(path: Path, tree: ast.Module) -> Iterator[Breach]:
-    """What a room offers to others says what it does."""
+    """What a package offers to others says what it does."""
     for node in tree.body if path.parts[0] == "kdist" else ():
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
@@ -137,7 +137,7 @@ def uses(tree: ast.Module) -> Iterator[Breach]:
 RULES: dict[str, Callable[[Path, ast.Module], Iterator[Breach]]] = {
     rule.__name__.replace("_", " "): rule
     for rule in (
-        nameplate,
+        module_docstring,
         file_size,
         function_size,
         file_name,
@@ -150,10 +150,10 @@ RULES: dict[str, Callable[[Path, ast.Module], Iterator[Breach]]] = {
     )
 }
 EXAMPLES = [  # rule, file, source that breaks it once
-    ("nameplate", "kdist/log.py", "x = 1"),
-    ("nameplate", "kdist/log.py", "'''" + "A line.\n" * 11 + "'''"),
-    ("nameplate", "kdist/log.py", "'''A title'''"),
-    ("file size", "kdist/log.py", "\n" * 400 + "x = 1"),
+    ("module docstring", "kdist/log.py", "x = 1"),
+    ("module docstring", "kdist/log.py", "'''" + "A line.\n" * 11 + "'''"),
+    ("module docstring", "kdist/log.py", "'''A title'''"),
+    ("file size", "kdist/log.py", "\n" * 600 + "x = 1"),
     ("function size", "kdist/log.py", "def f():\n" + "    g()\n" * 60),
     ("file name", "kdist/wire/utils.py", ""),
     ("file name", "kdist/common/log.py", ""),
@@ -163,8 +163,8 @@ EXAMPLES = [  # rule, file, source that breaks it once
     ("passed in world", "kdist/log.py", "import os\nos.fsync(1)"),
     ("passed in world", "kdist/log.py", "import os.path\nos.path.exists('x')"),
     ("passed in world", "kdist/log.py", "from os import path\npath.getsize('x')"),
-    ("passed in world", "kdist/log.py", "import random as chance\nchance.random()"),
-    ("passed in world", "kdist/log.py", "from random import Random\nchance = Random()"),
+    ("passed in world", "kdist/log.py", "import random as rng\nrng.random()"),
+    ("passed in world", "kdist/log.py", "from random import Random\nrng = Random()"),
     ("broad except", "kdist/log.py", "try: f()\nexcept: pass"),
     ("broad except", "kdist/log.py", "try: f()\nexcept (OSError, Exception): pass"),
     ("public docstring", "kdist/log.py", "class Log: pass"),
@@ -187,20 +187,22 @@ def is_exception(key: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def house() -> list[tuple[str, str]]:
+def breaches_found() -> list[tuple[str, str]]:
     """Every breach in the tree."""
     sources = [(path.relative_to(ROOT), path.read_text()) for path in FILES]
     return [b for rule in RULES for path, text in sources for b in breaches(rule, path, text)]
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_house_keeps_its_rule(rule: str, house: list[tuple[str, str]]) -> None:
-    found = [text for key, text in house if f": {rule}: " in key and not is_exception(key)]
+def test_every_file_keeps_the_rule(rule: str, breaches_found: list[tuple[str, str]]) -> None:
+    found = [text for key, text in breaches_found if f": {rule}: " in key and not is_exception(key)]
     assert not found, "\n" + "\n".join(found)
 
 
-def test_every_exception_is_still_needed(house: list[tuple[str, str]]) -> None:
-    assert [e for e in EXCEPTIONS if not any(fnmatchcase(key, e) for key, _ in house)] == []
+def test_every_exception_is_still_needed(breaches_found: list[tuple[str, str]]) -> None:
+    assert [
+        e for e in EXCEPTIONS if not any(fnmatchcase(key, e) for key, _ in breaches_found)
+    ] == []
 
 
 @pytest.mark.parametrize(("rule", "path", "source"), EXAMPLES)
