@@ -5,6 +5,7 @@ loaded in turn by confluent-kafka, and by Java's producer and consumer where a t
 order A B B A; nothing is pinned to a core. Rates and times are what the client saw, and often the
 client is the limit; CPU is the broker process's CPU time meanwhile, which is the cost on a busy
 host. One uncounted round of each task warms up Kafka's JVM first, as in a long-running broker.
+With `--beside DIR` the broker of another checkout of kdist stands in for Apache Kafka.
 """
 
 from __future__ import annotations
@@ -261,19 +262,24 @@ def _settle(contenders: Sequence[Contender]) -> None:
 
 
 @contextlib.contextmanager
-def brokers(directory: Path) -> Iterator[list[Contender]]:
-    """Both brokers, ready."""
-    with (
-        broker_world.zookeeper(directory / "zookeeper") as connect,
-        broker_world.kdist_broker(directory, connect) as ours,
-        KafkaBroker(directory / "kafka", KAFKA_JVM, **KAFKA_SETTINGS) as kafka,
-    ):
-        for thread in Path(f"/proc/{ours.process.pid}/task").iterdir():
-            os.sched_setaffinity(int(thread.name), os.sched_getaffinity(0))
-        yield [
-            Contender("Apache Kafka", kafka.address, kafka.pid),
-            Contender("kdist", f"127.0.0.1:{ours.port}", ours.process.pid),
-        ]
+def brokers(directory: Path, beside: Path | None) -> Iterator[list[Contender]]:
+    """Both brokers, ready: the peer first."""
+    with contextlib.ExitStack() as stack:
+        connect = stack.enter_context(broker_world.zookeeper(directory / "zookeeper"))
+        ours = _kdist(stack.enter_context(broker_world.kdist_broker(directory, connect)))
+        if beside is not None:
+            other = broker_world.kdist_broker(directory / "other", f"{connect}/other", tree=beside)
+            yield [_kdist(stack.enter_context(other)), ours]
+            return
+        kafka = stack.enter_context(KafkaBroker(directory / "kafka", KAFKA_JVM, **KAFKA_SETTINGS))
+        yield [Contender("Apache Kafka", kafka.address, kafka.pid), ours]
+
+
+def _kdist(broker: broker_world.Broker) -> Contender:
+    """A broker of kdist, which may use all cores here."""
+    for thread in Path(f"/proc/{broker.process.pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), os.sched_getaffinity(0))
+    return Contender(broker.name, f"127.0.0.1:{broker.port}", broker.process.pid)
 
 
 class Line(NamedTuple):
@@ -281,17 +287,17 @@ class Line(NamedTuple):
 
     task: str
     unit: str
-    kafka: float
+    peer: float
     kdist: float
     better: float
-    kafka_cpu_us: float
+    peer_cpu_us: float
     kdist_cpu_us: float
 
 
 def line(task: Task, samples: dict[str, list[Sample]]) -> Line:
     """Medians of the rounds."""
-    kafka, ours = samples["Apache Kafka"], samples["kdist"]
-    theirs = statistics.median(sample.value for sample in kafka)
+    peer, ours = samples.values()
+    theirs = statistics.median(sample.value for sample in peer)
     own = statistics.median(sample.value for sample in ours)
     return Line(
         task.name,
@@ -299,31 +305,29 @@ def line(task: Task, samples: dict[str, list[Sample]]) -> Line:
         theirs,
         own,
         own / theirs if task.is_rate else theirs / own,
-        statistics.median(sample.cpu_us for sample in kafka),
+        statistics.median(sample.cpu_us for sample in peer),
         statistics.median(sample.cpu_us for sample in ours),
     )
-
-
-_HEADINGS = ("task", "unit", "Kafka", "kdist", "kdist is", "CPU us: Kafka", "kdist", "ratio")
 
 
 def _cells(each: Line) -> tuple[str, ...]:
     return (
         each.task,
         each.unit,
-        f"{each.kafka:,.2f}",
+        f"{each.peer:,.2f}",
         f"{each.kdist:,.2f}",
         f"{each.better:.2f} x",
-        f"{each.kafka_cpu_us:.1f}",
+        f"{each.peer_cpu_us:.1f}",
         f"{each.kdist_cpu_us:.1f}",
-        f"{each.kdist_cpu_us / each.kafka_cpu_us:.2f}" if each.kafka_cpu_us else "-",
+        f"{each.kdist_cpu_us / each.peer_cpu_us:.2f}" if each.peer_cpu_us else "-",
     )
 
 
-def table(lines: Sequence[Line]) -> str:
+def table(lines: Sequence[Line], peer: str) -> str:
     """The lines, aligned."""
-    rows = [_HEADINGS, *map(_cells, lines)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
+    headings = ("task", "unit", peer, "kdist", "kdist is", f"CPU us: {peer}", "kdist", "ratio")
+    rows = [headings, *map(_cells, lines)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(headings))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
@@ -336,10 +340,14 @@ def main() -> None:
     parser.add_argument("--only", help="tasks whose name has this in it")
     parser.add_argument("--quick", action="store_true", help="does it run?")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--beside", metavar="DIR", type=Path, help="another checkout of kdist")
     options = parser.parse_args()
     scale = QUICK if options.quick else FULL
     tasks = [task for task in TASKS if not options.only or options.only in task.name]
-    with tempfile.TemporaryDirectory(prefix="bench-peer-") as name, brokers(Path(name)) as both:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-peer-") as name,
+        brokers(Path(name), options.beside) as both,
+    ):
         lines = [line(task, measure(task, both, scale)) for task in tasks]
         memory = {contender.name: resident_bytes(contender.pid) / 2**20 for contender in both}
     print(file=sys.stderr)
@@ -347,7 +355,7 @@ def main() -> None:
         results = [each._asdict() for each in lines]
         print(json.dumps({"tasks": results, "resident_mib": memory}))
         return
-    print(table(lines))
+    print(table(lines, both[0].name))
     print("; ".join(f"{name} holds {mib:.0f} MiB" for name, mib in memory.items()))
 
 

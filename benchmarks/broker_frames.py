@@ -47,11 +47,11 @@ def bulk(size: int) -> tuple[bytes, int]:
     return bytes(build_batch(values, timestamp_ms=TIMESTAMP_MS)), count
 
 
-def produce_frame(topic: str, batch: bytes) -> bytes:
-    """A Produce of one batch to partition 0, acks=1."""
+def produce_frame(topic: str, batch: bytes, acks: int = 1) -> bytes:
+    """A Produce of one batch to partition 0."""
     data = ProducePartition(index=0, records=batch)
     request = ProduceRequest(
-        acks=1, timeout_ms=30_000, topic_data=[ProduceTopic(name=topic, partition_data=[data])]
+        acks=acks, timeout_ms=30_000, topic_data=[ProduceTopic(name=topic, partition_data=[data])]
     )
     return bytes(encode_request(_header(0, produce.API.newest), request))
 

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import broker_frames as frames
@@ -28,6 +28,7 @@ from kdist.client.admin.topics import create_topic, delete_topic
 from kdist.runtime.disk import Disk
 from kdist.zk.server import ServerSettings, start_server
 
+OTHER = "other kdist"  # the broker of another checkout, which is measured beside this one's
 READY_S = 30.0
 _POLL_S = 0.02
 _TOLD_BYTES = 2000  # of the broker's log, printed when a run fails
@@ -82,24 +83,30 @@ def zookeeper(directory: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def kdist_broker(directory: Path, connect: str, *wrapper: str) -> Iterator[Broker]:
-    """A broker on the server's core; `wrapper` is a command that runs it, such as a profiler."""
+def kdist_broker(
+    directory: Path, connect: str, *wrapper: str, tree: Path | None = None
+) -> Iterator[Broker]:
+    """A broker on the server's core; `wrapper` is a command that runs it, such as a profiler.
+
+    With `tree`, another checkout of kdist after its `make setup`, the broker is that one's.
+    """
     port, logs = free_port(), directory / "logs"
-    logs.mkdir()
+    logs.mkdir(parents=True)
     config, diagnostics = directory / "broker.properties", directory / "broker.log"
     config.write_text(
         f"broker.id=1\nlog.dir={logs}\nlisteners=PLAINTEXT://127.0.0.1:{port}\n"
         f"zookeeper.connect={connect}\n"
     )
-    program = [sys.executable, "-m", "kdist.cli", "broker", "--config", str(config)]
+    python = sys.executable if tree is None else str(tree.absolute() / ".venv/bin/python")
+    program = [python, "-m", "kdist.cli", "broker", "--config", str(config)]
     command = ["taskset", "-c", str(cores()[0]), *wrapper, *program]
     with (
         diagnostics.open("wb") as log,
-        subprocess.Popen(command, stdout=log, stderr=log, text=True) as process,
+        subprocess.Popen(command, stdout=log, stderr=log, text=True, cwd=tree) as process,
     ):
         try:
             _wait_until_ready(process, diagnostics)
-            yield Broker("kdist", port, process)
+            yield Broker("kdist" if tree is None else OTHER, port, process)
         except RuntimeError:
             print(diagnostics.read_text()[-_TOLD_BYTES:], file=sys.stderr)
             raise
@@ -130,11 +137,13 @@ def c_program(directory: Path, file_bytes: int, fetch_bytes: int) -> Iterator[Se
 
 
 @contextlib.contextmanager
-def topic(broker: Broker) -> Iterator[str]:
-    """A new topic with one partition, deleted at the end."""
-    address, name = f"127.0.0.1:{broker.port}", f"benchmark-{next(_numbers)}"
-    ask_cluster(address, lambda cluster: create_topic(cluster, name, partitions=1))
+def topic(brokers: Sequence[Broker]) -> Iterator[str]:
+    """A new topic with one partition on each of these brokers, deleted at the end."""
+    addresses, name = [f"127.0.0.1:{each.port}" for each in brokers], f"benchmark-{next(_numbers)}"
+    for address in addresses:
+        ask_cluster(address, lambda cluster: create_topic(cluster, name, partitions=1))
     try:
         yield name
     finally:
-        ask_cluster(address, lambda cluster: delete_topic(cluster, name))
+        for address in addresses:
+            ask_cluster(address, lambda cluster: delete_topic(cluster, name))
