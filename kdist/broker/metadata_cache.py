@@ -15,7 +15,7 @@ import uuid
 from collections import Counter
 from typing import NamedTuple
 
-from kdist.controller.cluster import LEADER_DURING_DELETION
+from kdist.controller.context import LEADER_DURING_DELETION
 from kdist.model import NO_LEADER, ZERO_UUID, Broker, TopicPartition, flat
 from kdist.protocol.leader_and_isr import FULL
 from kdist.protocol.update_metadata import (

@@ -40,7 +40,7 @@ from kdist.broker.settings.topics import TopicOverrides
 from kdist.broker.tick_end import TickEnd
 from kdist.config.broker_config import BrokerConfig
 from kdist.controller.controller import Controller
-from kdist.controller.reign import World as ControllerWorld
+from kdist.controller.term import ControllerDependencies
 from kdist.controller.topics import Planned
 from kdist.errors import DiskFailed, UserError
 from kdist.groups.context import GroupsContext
@@ -122,7 +122,7 @@ class Service:
     def _make_controller(self) -> Controller:
         context = self._context
         return Controller(
-            ControllerWorld(
+            ControllerDependencies(
                 zk=context.zk,
                 clock=context.clock,
                 broker_id=self._id,
@@ -131,7 +131,7 @@ class Service:
                 listener=self._listener,
                 rng=context.rng,
                 metrics=self._measures.controller,
-                tell_planned=self._expect,
+                on_planned=self._expect,
             )
         )
 

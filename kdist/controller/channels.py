@@ -8,14 +8,15 @@ leader knows that it leads before clients are sent to it; UpdateMetadata; StopRe
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
+import uuid
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, NamedTuple, Protocol
 
 from kdist.controller import requests
-from kdist.controller.cluster import Cluster, LiveBroker
-from kdist.controller.pending import Pending
-from kdist.controller.requests import Author
+from kdist.controller.context import ControllerContext, LiveBroker
+from kdist.controller.requests import ControllerIdAndEpoch
 from kdist.errors import ApiError, Error
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import TopicPartition
@@ -49,36 +50,81 @@ Connect = Callable[[str, int], Awaitable[Peer]]
 
 
 class ChannelContext(NamedTuple):
-    """What the channels of one reign share."""
+    """What the channels of one term share."""
 
-    cluster: Cluster
-    author: Author
+    cluster: ControllerContext
+    controller: ControllerIdAndEpoch
     connect: Connect
     metrics: ControllerMetrics
     stopped: Callable[[LiveBroker, Collection[TopicPartition]], None]  # replicas were deleted
     deposed: Callable[[], None]  # a broker knows a newer controller
 
 
-class Channel:
-    """Owner: the loop; made and closed by the reign."""
+@dataclasses.dataclass(slots=True)
+class BrokerRequestBatch:
+    """What a broker has not been sent yet: partitions, without their states.
+
+    The states are looked up when a request is built: if a partition changes several times, only the
+    newest is sent, and two batches merge by union. `is_full`: send full requests, with everything
+    the broker must know.
+    """
+
+    is_full: bool = False
+    leaders: set[TopicPartition] = dataclasses.field(default_factory=set)  # by LeaderAndIsr
+    metadata: set[TopicPartition] = dataclasses.field(default_factory=set)  # by UpdateMetadata
+    deleted: dict[TopicPartition, uuid.UUID] = dataclasses.field(default_factory=dict)
+    stops: set[TopicPartition] = dataclasses.field(default_factory=set)  # by StopReplica
+    has_brokers: bool = False  # the set of live brokers has changed
+    waiters: list[asyncio.Future[None]] = dataclasses.field(default_factory=list)
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether an UpdateMetadata is due."""
+        return bool(self.is_full or self.metadata or self.deleted or self.has_brokers)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be sent."""
+        return not (self.leaders or self.stops or self.has_metadata)
+
+    def add(self, other: BrokerRequestBatch) -> None:
+        """Merge `other` in, with its waiters."""
+        self.is_full |= other.is_full
+        self.leaders |= other.leaders
+        self.metadata |= other.metadata
+        self.deleted |= other.deleted
+        self.stops |= other.stops
+        self.has_brokers |= other.has_brokers
+        self.waiters += other.waiters
+
+    def release(self) -> None:
+        """Complete the waiters: all of it was sent, or the broker is gone."""
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.waiters.clear()
+
+
+class BrokerChannel:
+    """Owner: the loop; made and closed by the term."""
 
     def __init__(self, context: ChannelContext, broker: LiveBroker) -> None:
         self.broker = broker
         self._context = context
         self._peer: Peer | None = None
-        self._pending = Pending(is_full=True)
-        self._sending: Pending | None = None
+        self._pending = BrokerRequestBatch(is_full=True)
+        self._sending: BrokerRequestBatch | None = None
         self._wake = asyncio.Event()
         self._wake.set()
         self._task = asyncio.create_task(self._run(), name=f"controller to broker {broker.id}")
         self._task.add_done_callback(raise_bug)
 
-    def tell(self, news: Pending) -> None:
+    def add(self, batch: BrokerRequestBatch) -> None:
         """Send the changes in the next round."""
-        self._pending.add(news)
+        self._pending.add(batch)
         self._wake.set()
 
-    def told(self) -> asyncio.Future[None]:
+    def acknowledged(self) -> asyncio.Future[None]:
         """Done once the broker has acknowledged all that is pending now, or is gone."""
         waiter = asyncio.get_running_loop().create_future()
         if not self._pending.is_empty:
@@ -101,17 +147,17 @@ class Channel:
         backoff_ms = BACKOFF_MS_MIN
         while True:
             await self._wake.wait()
-            if await self._try_round():
+            if await self._try_send():
                 backoff_ms = BACKOFF_MS_MIN
             else:
                 await asyncio.sleep(backoff_ms / 1000)
                 backoff_ms = min(2 * backoff_ms, BACKOFF_MS_MAX)
 
-    async def _try_round(self) -> bool:
+    async def _try_send(self) -> bool:
         """Send all that is pending; False if some of it has to be sent again."""
         try:
             peer = await self._connected()
-            return await self._round(peer)
+            return await self._send_batch(peer)
         except ApiError as error:
             logger.warning("request to broker %d failed, will retry: %s", self.broker.id, error)
             self._context.metrics.failed_requests += 1
@@ -131,35 +177,37 @@ class Channel:
             self._peer.close()
             self._peer = None
 
-    async def _round(self, peer: Peer) -> bool:
-        now, self._pending = self._pending, Pending()
-        self._sending = now
+    async def _send_batch(self, peer: Peer) -> bool:
+        batch, self._pending = self._pending, BrokerRequestBatch()
+        self._sending = batch
         self._wake.clear()
         try:
-            again = await self._tell_leaders(peer, now)
-            await self._tell_metadata(peer, now)
-            again.add(await self._stop_replicas(peer, now))
+            refused = await self._send_leader_and_isr(peer, batch)
+            await self._send_update_metadata(peer, batch)
+            refused.add(await self._send_stop_replica(peer, batch))
         except ApiError:
-            self.tell(now)
+            self.add(batch)
             raise
         finally:
             self._sending = None
-        if again.is_empty:
-            now.release()
+        if refused.is_empty:
+            batch.release()
             return True
-        again.waiters = now.waiters
-        self.tell(again)
+        refused.waiters = batch.waiters
+        self.add(refused)
         return False
 
-    async def _tell_leaders(self, peer: Peer, now: Pending) -> Pending:
+    async def _send_leader_and_isr(
+        self, peer: Peer, batch: BrokerRequestBatch
+    ) -> BrokerRequestBatch:
         """Send LeaderAndIsr; returns what the broker refused with a retriable error."""
-        if not (now.is_full or now.leaders):
-            return Pending()
+        if not (batch.is_full or batch.leaders):
+            return BrokerRequestBatch()
         context = self._context
         request = requests.leader_and_isr(
-            context.cluster, context.author, self.broker, now.leaders, now.is_full
+            context.cluster, context.controller, self.broker, batch.leaders, batch.is_full
         )
-        answer = await self._ask(peer, request, requests.LEADER_AND_ISR_VERSION)
+        answer = await self._request(peer, request, requests.LEADER_AND_ISR_VERSION)
         names = {topic.topic_id: topic.topic_name for topic in request.topic_states}
         results = {
             TopicPartition(names[topic.topic_id], each.partition_index): Error.of(each.error_code)
@@ -167,34 +215,40 @@ class Channel:
             if topic.topic_id in names
             for each in topic.partition_errors
         }
-        return Pending(leaders=self._refused("LeaderAndIsr", results))
+        return BrokerRequestBatch(leaders=self._refused("LeaderAndIsr", results))
 
-    async def _tell_metadata(self, peer: Peer, now: Pending) -> None:
-        if now.has_metadata:
+    async def _send_update_metadata(self, peer: Peer, batch: BrokerRequestBatch) -> None:
+        if batch.has_metadata:
             context = self._context
             request = requests.update_metadata(
-                context.cluster, context.author, self.broker, now.metadata, now.gone, now.is_full
+                context.cluster,
+                context.controller,
+                self.broker,
+                batch.metadata,
+                batch.deleted,
+                batch.is_full,
             )
-            await self._ask(peer, request, requests.UPDATE_METADATA_VERSION)
+            await self._request(peer, request, requests.UPDATE_METADATA_VERSION)
 
-    async def _stop_replicas(self, peer: Peer, now: Pending) -> Pending:
-        """Send StopReplica, and tell the reign what was deleted; returns as `_tell_leaders`."""
+    async def _send_stop_replica(self, peer: Peer, batch: BrokerRequestBatch) -> BrokerRequestBatch:
+        """Send StopReplica, and report what was deleted; returns as `_send_leader_and_isr`."""
         # Checked only now, when it is sent: the topic may have been re-created since.
-        stops = {each for each in now.stops if each.topic in self._context.cluster.doomed}
+        queued = self._context.cluster.queued_for_deletion
+        stops = {each for each in batch.stops if each.topic in queued}
         if not stops:
-            return Pending()
-        request = requests.stop_replica(self._context.author, self.broker, stops)
-        answer = await self._ask(peer, request, requests.STOP_REPLICA_VERSION)
+            return BrokerRequestBatch()
+        request = requests.stop_replica(self._context.controller, self.broker, stops)
+        answer = await self._request(peer, request, requests.STOP_REPLICA_VERSION)
         results = {
             TopicPartition(each.topic_name, each.partition_index): Error.of(each.error_code)
             for each in answer.partition_errors
         }
-        again = self._refused("StopReplica", results)
+        refused = self._refused("StopReplica", results)
         deleted = {each for each in stops if results.get(each, Error.NONE) is Error.NONE}
         self._context.stopped(self.broker, deleted)
-        return Pending(stops=again)
+        return BrokerRequestBatch(stops=refused)
 
-    async def _ask(self, peer: Peer, request: Any, version: int) -> Any:
+    async def _request(self, peer: Peer, request: Any, version: int) -> Any:
         answer = await peer.send(request, version)
         error = Error.of(answer.error_code)
         if error is Error.STALE_CONTROLLER_EPOCH:

@@ -15,14 +15,14 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from kdist.config.broker_config import BrokerConfig
-from kdist.controller.cluster import Topic
+from kdist.controller.context import Topic
 from kdist.controller.executor import Executor
 from kdist.controller.topics import (
     Counts,
     Planned,
-    check_doomed,
+    check_deletable,
     check_once,
-    find_doomed,
+    find_deletable,
     plan_growth,
     plan_topic,
 )
@@ -30,7 +30,7 @@ from kdist.errors import ApiError, Error
 from kdist.model import ZERO_UUID, flat, format_uuid
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic
-from kdist.protocol.delete_topics import DoomedTopic
+from kdist.protocol.delete_topics import TopicToDelete
 
 
 class Outcome(NamedTuple):
@@ -76,7 +76,7 @@ class Command(Protocol):
 class CreateTopics(NamedTuple):
     """Create topics, or only say whether they could be created.
 
-    If a reign ends before it answers, the next one carries the command out again. `begun` has the
+    If a term ends before it answers, the next one carries the command out again. `begun` has the
     ids of the topics that the first try may have created, which tells them from anyone else's.
     """
 
@@ -165,12 +165,12 @@ class GrowTopics(NamedTuple):
 class DeleteTopics(NamedTuple):
     """Delete topics with all their records."""
 
-    topics: Sequence[DoomedTopic]
+    topics: Sequence[TopicToDelete]
 
     @property
     def names(self) -> list[str | None]:
         """The topics' names."""
-        return [doomed.name for doomed in self.topics]
+        return [deletion.name for deletion in self.topics]
 
     async def carry_out(self, context: CommandContext) -> CommandResult:
         """See `Command`."""
@@ -182,36 +182,36 @@ class DeleteTopics(NamedTuple):
             _judged(each.name, partial(self._find, each, label, context, counts, by_id))
             for each, label in zip(self.topics, labels, strict=True)
         ]
-        doomed = {outcome.topic.name: outcome.topic for outcome in outcomes if outcome.topic}
-        await executor.doom(doomed.values())
-        ended = [executor.deletions.ended(name, executor.cluster.alive) for name in doomed]
-        return CommandResult(outcomes, ended + executor.switchboard.told() if doomed else [])
+        deleted = {outcome.topic.name: outcome.topic for outcome in outcomes if outcome.topic}
+        await executor.request_deletions(deleted.values())
+        ended = [executor.deletions.ended(name, executor.cluster.alive) for name in deleted]
+        return CommandResult(outcomes, ended + executor.channels.acknowledged() if deleted else [])
 
     def _find(
         self,
-        doomed: DoomedTopic,
+        deletion: TopicToDelete,
         label: str | None,
         context: CommandContext,
         counts: Counts,
         by_id: Mapping[uuid.UUID, Topic],
     ) -> Topic:
-        check_doomed(doomed, context.config)
+        check_deletable(deletion, context.config)
         if label is not None:
             check_once(label, counts)
-        return find_doomed(doomed, context.executor.cluster, by_id)
+        return find_deletable(deletion, context.executor.cluster, by_id)
 
 
-def _label(doomed: DoomedTopic, by_id: Mapping[uuid.UUID, Topic]) -> str | None:
+def _label(deletion: TopicToDelete, by_id: Mapping[uuid.UUID, Topic]) -> str | None:
     """What `check_once` counts an entry by: the topic's name, or the id if no topic has it.
 
     None for an entry with both name and id, which is refused anyway.
     """
-    if doomed.topic_id == ZERO_UUID:
-        return doomed.name
-    if doomed.name is not None:
+    if deletion.topic_id == ZERO_UUID:
+        return deletion.name
+    if deletion.name is not None:
         return None
-    topic = by_id.get(doomed.topic_id)
-    return topic.name if topic else format_uuid(doomed.topic_id)
+    topic = by_id.get(deletion.topic_id)
+    return topic.name if topic else format_uuid(deletion.topic_id)
 
 
 def _judged(name: str | None, plan: Callable[[], Topic]) -> Outcome:
@@ -230,4 +230,4 @@ async def _with_leaders(
     if is_trial or not done:
         return CommandResult(outcomes, [])
     await executor.elect_first(each for topic in done for each in topic.partitions)
-    return CommandResult(outcomes, executor.switchboard.told())
+    return CommandResult(outcomes, executor.channels.acknowledged())

@@ -1,9 +1,9 @@
 """A broker's candidacy for controller, and where its request handlers create and delete topics.
 
-Each broker runs one. Once registered, it claims `/controller` whenever that is free, and reigns
-while its session is CONNECTED. SUSPENDED already ends the reign, since from then on another broker
+Each broker runs one. Once registered, it claims `/controller` whenever that is free, and serves
+while its session is CONNECTED. SUSPENDED already ends the term, since from then on another broker
 may be elected without this one noticing. If the session survives, the broker finds its claim still
-in place and starts a new reign, which loads the cluster again.
+in place and starts a new term, which loads the cluster again.
 
 While it is unknown whether this broker is the controller, handlers wait, up to their requests'
 timeouts. Without a connection to ZooKeeper they wait at most the session timeout: after that the
@@ -16,7 +16,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from kdist.controller.cluster import Cluster, OutOfDate
 from kdist.controller.commands import (
     Command,
     CommandResult,
@@ -25,15 +24,14 @@ from kdist.controller.commands import (
     GrowTopics,
     Outcome,
 )
-from kdist.controller.outlook import Outlook
-from kdist.controller.reign import Reign, World
-from kdist.controller.states import ONLINE
+from kdist.controller.context import ONLINE, ControllerContext, OutOfDate
+from kdist.controller.term import ControllerDependencies, ControllerTerm
 from kdist.controller.writing import Writer
 from kdist.errors import ApiError, Error
 from kdist.metrics.declare import Reading
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic
-from kdist.protocol.delete_topics import DoomedTopic
+from kdist.protocol.delete_topics import TopicToDelete
 from kdist.zk import znodes
 from kdist.zk.client import SessionState, WatchEvent, WatchKind
 from kdist.zk.election import Leadership, claim, resign
@@ -41,21 +39,60 @@ from kdist.zk.errors import ZooKeeperError
 
 logger = logging.getLogger(__name__)
 
-RETRY_MS = 200  # between a reign that ended in doubt and the next claim
+RETRY_MS = 200  # between a term that ended in doubt and the next claim
 NOT_LOADED = "The controller has not loaded the cluster in time."
+
+
+class ControllerStatus:
+    """Whether this broker is the controller: yes, with its term; no; or not known yet.
+
+    Owner: the `Controller`. It is not known until the claim is answered, until an elected
+    controller has loaded the cluster, and while a controller whose session is in doubt has not
+    heard from ZooKeeper. Callers wait meanwhile: this may be the right broker, and they know of no
+    better one.
+    """
+
+    def __init__(self) -> None:
+        self._term: ControllerTerm | None = None
+        self._known = asyncio.Event()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `term` answers without waiting."""
+        return self._known.is_set()
+
+    def forget(self) -> None:
+        """Forget the answer: callers wait until the next `set`."""
+        self._term = None
+        self._known.clear()
+
+    def set(self, term: ControllerTerm | None) -> None:
+        """Set the answer: this broker's term, or None if it is not the controller."""
+        self._term = term
+        self._known.set()
+
+    async def term(self, timeout_ms: float) -> ControllerTerm | None:
+        """The term, or None if this is not the controller; `TimeoutError` if not known in time.
+
+        With 0 ms or less it does not wait.
+        """
+        async with asyncio.timeout(max(0, timeout_ms) / 1000):
+            while not self._known.is_set():  # it may be forgotten again by the time we are woken
+                await self._known.wait()
+        return self._term
 
 
 class Controller:
     """Owner: the loop. The broker runs `run` as a task, and `resign` before it closes ZooKeeper."""
 
-    def __init__(self, context: World) -> None:
+    def __init__(self, context: ControllerDependencies) -> None:
         self.on_loss: list[Callable[[], None]] = []  # called once it is surely not the controller
         self._context = context
-        self._outlook = Outlook()
+        self._status = ControllerStatus()
         self._giving_up: asyncio.TimerHandle | None = None  # while ZooKeeper cannot be reached
         self._leadership: Leadership | None = None
-        self._reign: Reign | None = None
-        self._reigning: asyncio.Task[None] | None = None
+        self._term: ControllerTerm | None = None
+        self._running: asyncio.Task[None] | None = None
         self._is_standing = True
         self._watches_registration = False  # one watch is enough for all the elections of a session
         self._changed = asyncio.Event()  # the session's state, or who is controller
@@ -64,12 +101,14 @@ class Controller:
         metrics.topics = self._reading(lambda cluster: sum(1 for _ in cluster.living_topics()))
         metrics.partitions = self._reading(lambda cluster: sum(1 for _ in cluster.partitions()))
         metrics.offline_partitions = self._reading(_count_offline)
-        metrics.doomed_topics = self._reading(lambda cluster: len(cluster.doomed))
+        metrics.topics_queued_for_deletion = self._reading(
+            lambda cluster: len(cluster.queued_for_deletion)
+        )
 
     @property
     def is_active(self) -> bool:
         """Whether this broker is the controller, as far as it knows; it may still be loading."""
-        return self._reign is not None
+        return self._term is not None
 
     @property
     def listener(self) -> str:
@@ -78,13 +117,13 @@ class Controller:
 
     def broker_epoch(self, broker_id: int) -> int | None:
         """The epoch of a registered broker; None for any other, and while not active."""
-        live = self._reign.cluster.brokers.get(broker_id) if self._reign else None
+        live = self._term.cluster.brokers.get(broker_id) if self._term else None
         return None if live is None else live.epoch
 
     # The life of a candidate
 
     async def run(self) -> None:
-        """Stand for election, and reign when elected, until cancelled. Raises bugs only."""
+        """Stand for election, and serve when elected, until cancelled. Raises bugs only."""
         remove_listener = self._context.zk.add_listener(self._hear_session)
         try:
             while True:
@@ -116,7 +155,7 @@ class Controller:
             self._changed.set()
 
     async def _campaign(self) -> None:
-        """Claim, and reign until that ends; return at once if another broker is the controller."""
+        """Claim, and serve until the term ends; return at once if another broker has claimed."""
         context = self._context
         if not await self._is_registered():
             return  # `_hear_registration` starts the next try
@@ -129,7 +168,7 @@ class Controller:
                 context.zk, leadership
             )  # `resign` was called while the claim was under way
         elif leadership is not None and stat.ephemeral_owner == context.zk.session_id:
-            await self._reign_with(leadership)
+            await self._run_term(leadership)
         else:
             self._lose()
 
@@ -146,42 +185,42 @@ class Controller:
             raise
         return stat is not None and stat.ephemeral_owner == zk.session_id
 
-    async def _reign_with(self, leadership: Leadership) -> None:
+    async def _run_term(self, leadership: Leadership) -> None:
         context = self._context
         self._leadership = leadership
-        self._reign = reign = Reign(context, Writer(context.zk, leadership))
-        task = self._reigning = asyncio.create_task(self._rule(reign), name="controller")
+        self._term = term = ControllerTerm(context, Writer(context.zk, leadership))
+        task = self._running = asyncio.create_task(self._rule(term), name="controller")
         context.metrics.is_active, context.metrics.epoch = 1, leadership.epoch
         logger.info("broker %d is the controller of epoch %d", context.broker_id, leadership.epoch)
         try:
             await asyncio.wait([task])
         finally:
-            self._end_reign()
+            self._end_term()
         if not task.cancelled():
             task.result()
 
-    async def _rule(self, reign: Reign) -> None:
-        await reign.take_up()
-        self._outlook.settle(reign)
-        await reign.run()
+    async def _rule(self, term: ControllerTerm) -> None:
+        await term.on_controller_failover()
+        self._status.set(term)
+        await term.run()
 
-    def _end_reign(self) -> None:
-        """End the reign at once, whatever is under way; whether another follows is not known."""
+    def _end_term(self) -> None:
+        """End the term at once, whatever is under way; whether another follows is not known."""
         if self._is_standing:
-            self._outlook.open()
-        if self._reign is not None and self._reigning is not None:
-            self._reigning.cancel()
-            self._reign.close()
-            self._reign = None
+            self._status.forget()
+        if self._term is not None and self._running is not None:
+            self._running.cancel()
+            self._term.close()
+            self._term = None
             self._context.metrics.is_active = 0
 
     def _lose(self) -> None:
         """Another broker is the controller, or nobody."""
-        self._end_reign()
-        self._outlook.settle(None)
-        self._tell_loss()
+        self._end_term()
+        self._status.set(None)
+        self._report_loss()
 
-    def _tell_loss(self) -> None:
+    def _report_loss(self) -> None:
         for hear in self.on_loss:
             hear()
 
@@ -189,19 +228,19 @@ class Controller:
         if self._giving_up is not None:
             self._giving_up.cancel()
         if state is SessionState.CONNECTED:
-            self._end_reign()
-        elif self._reign is not None or not self._outlook.is_known:  # else another is controller
-            self._end_reign()
+            self._end_term()
+        elif self._term is not None or not self._status.is_known:  # else another is controller
+            self._end_term()
             timeout_s = self._context.config().zookeeper.session_timeout_ms / 1000
             self._giving_up = asyncio.get_running_loop().call_later(timeout_s, self._lose)
         if state is SessionState.EXPIRED:
-            self._tell_loss()
+            self._report_loss()
         self._changed.set()
 
     def _hear_controller(self, event: WatchEvent) -> None:
         """`/controller` is gone: another broker's, or our own, which an operator may delete."""
         if event.kind is not WatchKind.LOST:  # a lost connection is `_hear_session`'s business
-            self._end_reign()
+            self._end_term()
         self._changed.set()
 
     def _hear_registration(self, _: WatchEvent) -> None:
@@ -220,23 +259,25 @@ class Controller:
         broker, or the controller was not ready; the sentence says which. NOT_CONTROLLER: ask the
         controller; the topics may have been created all the same.
         """
-        return await self._ask(CreateTopics(topics, validate_only, {}), timeout_ms)
+        return await self._submit(CreateTopics(topics, validate_only, {}), timeout_ms)
 
     async def create_partitions(
         self, topics: Sequence[GrownTopic], timeout_ms: int, validate_only: bool = False
     ) -> list[Outcome]:
         """Add partitions; waits and answers as `create_topics` does."""
-        return await self._ask(GrowTopics(topics, validate_only, {}), timeout_ms)
+        return await self._submit(GrowTopics(topics, validate_only, {}), timeout_ms)
 
-    async def delete_topics(self, topics: Sequence[DoomedTopic], timeout_ms: int) -> list[Outcome]:
+    async def delete_topics(
+        self, topics: Sequence[TopicToDelete], timeout_ms: int
+    ) -> list[Outcome]:
         """Delete topics and wait, at most `timeout_ms`, until they are gone.
 
         A deletion is not finished while a broker with replicas is down, but this does not wait for
         such a broker. Outcomes are as for `create_topics`.
         """
-        return await self._ask(DeleteTopics(topics), timeout_ms)
+        return await self._submit(DeleteTopics(topics), timeout_ms)
 
-    async def _ask(self, command: Command, timeout_ms: int) -> list[Outcome]:
+    async def _submit(self, command: Command, timeout_ms: int) -> list[Outcome]:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_ms / 1000
         try:
@@ -252,24 +293,24 @@ class Controller:
         return outcomes
 
     async def _carry_out(self, command: Command, end_s: float) -> CommandResult:
-        """Have the reign carry it out. ApiError NOT_CONTROLLER; `TimeoutError` if unknown in time.
+        """Have the term carry it out. ApiError NOT_CONTROLLER; `TimeoutError` if unknown in time.
 
-        If the reign ends meanwhile, a creation or growth is tried again in this broker's next one.
+        If the term ends meanwhile, a creation or growth is tried again in this broker's next one.
         """
         loop = asyncio.get_running_loop()
         while True:
-            reign = await self._outlook.reign((end_s - loop.time()) * 1000)
-            if reign is None:
+            term = await self._status.term((end_s - loop.time()) * 1000)
+            if term is None:
                 raise ApiError(Error.NOT_CONTROLLER)
             try:
-                return await reign.ask(command)
+                return await term.submit(command)
             except ApiError:
                 if isinstance(command, DeleteTopics):
                     raise
 
-    def _reading(self, count: Callable[[Cluster], int]) -> Reading:
-        """A metric counted from the picture; NaN while this broker is not the controller."""
-        return lambda: float("nan") if self._reign is None else count(self._reign.cluster)
+    def _reading(self, count: Callable[[ControllerContext], int]) -> Reading:
+        """A metric counted from the controller context; NaN while another is the controller."""
+        return lambda: float("nan") if self._term is None else count(self._term.cluster)
 
 
 def _all_failed(command: Command, error: Error, sentence: str = "") -> list[Outcome]:
@@ -283,5 +324,5 @@ def _timed_out(outcome: Outcome) -> Outcome:
     return outcome._replace(error=Error.REQUEST_TIMED_OUT, sentence=sentence)
 
 
-def _count_offline(cluster: Cluster) -> int:
+def _count_offline(cluster: ControllerContext) -> int:
     return sum(cluster.partition_state(each) is not ONLINE for each in cluster.partitions())

@@ -1,4 +1,4 @@
-"""Which replicas of doomed topics have not been deleted yet.
+"""Which replicas of topics queued for deletion have not been deleted yet.
 
 A topic's znodes are removed only after its last replica, so that no replica is left behind on a
 broker that was down: deletion waits until that broker is back. Clients do not see the topic in the
@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from kdist.controller.cluster import Topic
+from kdist.controller.context import Topic
 from kdist.model import TopicPartition
 
 
 class Deletions:
-    """Owned by the reign."""
+    """Owned by the term."""
 
     def __init__(self) -> None:
         self._left: dict[str, dict[int, set[TopicPartition]]] = {}  # by topic, then broker
@@ -32,7 +32,7 @@ class Deletions:
         """The replicas that the broker has yet to delete."""
         return {each for left in self._left.values() for each in left.get(broker_id, ())}
 
-    def enter_deleted(self, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
+    def complete_replicas(self, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
         """The broker has deleted these."""
         for partition in partitions:
             left = self._left.get(partition.topic, {})
@@ -67,7 +67,7 @@ class Deletions:
             self._release(name)
 
     def close(self) -> None:
-        """Release all waiters: the next reign continues the deletions."""
+        """Release all waiters: the next term continues the deletions."""
         for name in list(self._waiters):
             self._release(name)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from kdist.controller.cluster import FIRST_ZK_VERSION, Cluster, Topic
+from kdist.controller.context import FIRST_ZK_VERSION, ControllerContext, Topic
 from kdist.model import NO_LEADER, LeaderAndIsr, TopicPartition
 
 Plan = dict[TopicPartition, LeaderAndIsr]
@@ -28,14 +28,14 @@ class Election(NamedTuple):
 
 
 def plan_for_broker_change(
-    cluster: Cluster, controller_epoch: int, bounced: Collection[int] = ()
+    cluster: ControllerContext, controller_epoch: int, bounced: Collection[int] = ()
 ) -> Plan:
     """What changes now that the set of live brokers has; `bounced` are those re-registered."""
     return plan_for_partitions(cluster, cluster.partitions(), controller_epoch, bounced)
 
 
 def plan_for_partitions(
-    cluster: Cluster,
+    cluster: ControllerContext,
     partitions: Iterable[TopicPartition],
     controller_epoch: int,
     bounced: Collection[int] = (),

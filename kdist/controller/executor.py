@@ -1,7 +1,7 @@
-"""Carries decisions out: first in ZooKeeper, then in the picture, then by telling the brokers.
+"""Carries decisions out: first in ZooKeeper, then in the controller context, then on the brokers.
 
 The order matters if the controller dies in between: whatever ZooKeeper has, the next controller
-sends to the brokers; whatever it does not have, no broker was ever told.
+sends to the brokers; whatever it does not have, no broker was ever sent.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from kdist.controller.cluster import Cluster, Topic
+from kdist.controller.channel_manager import ControllerChannelManager
+from kdist.controller.context import ControllerContext, Topic
 from kdist.controller.deletions import Deletions
 from kdist.controller.elections import Plan, plan_for_new, plan_for_partitions
-from kdist.controller.switchboard import Switchboard
 from kdist.controller.topics import Planned
 from kdist.controller.writing import Removed, Writer
 from kdist.metrics.controller import ControllerMetrics
@@ -22,32 +22,32 @@ logger = logging.getLogger(__name__)
 
 
 class Executor:
-    """Owned by the reign, which calls one method at a time."""
+    """Owned by the term, which calls one method at a time."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ControllerContext,
         writer: Writer,
-        switchboard: Switchboard,
+        channels: ControllerChannelManager,
         metrics: ControllerMetrics,
-        tell_planned: Callable[[Planned], None],
+        on_planned: Callable[[Planned], None],
     ) -> None:
         self.cluster = cluster
-        self.switchboard = switchboard
+        self.channels = channels
         self.deletions = Deletions()
         self._writer = writer
         self._metrics = metrics
-        self._tell_planned = tell_planned
+        self._on_planned = on_planned
 
     async def elect(self, plan: Plan) -> None:
         """Give partitions the states of the plan."""
         async for written in self._writer.write_states(plan):
-            self._enter(written)
+            self._put_states(written)
 
-    def _enter(self, written: Plan) -> None:
+    def _put_states(self, written: Plan) -> None:
         self._metrics.elections += len(written)
         self.cluster.put_states(written)
-        self.switchboard.tell_states(written)
+        self.channels.update_states(written)
 
     async def elect_first(self, partitions: Iterable[TopicPartition]) -> None:
         """Give their first state to those partitions that have none."""
@@ -57,7 +57,7 @@ class Executor:
     async def create(self, planned: Sequence[Planned]) -> None:
         """Create topics with the states of their partitions."""
         for each in planned:
-            self._tell_planned(each)
+            self._on_planned(each)
         topics = [each.topic for each in planned]
         states = plan_for_new(topics, self.cluster.alive, self._writer.controller_epoch)
         async for created, written in self._writer.create_topics(planned, states):
@@ -65,16 +65,16 @@ class Executor:
                 self.cluster.topics[topic.name] = topic
                 count = len(topic.assignment)
                 logger.info("created topic %s with %d partitions", topic.name, count)
-            self._enter(written)
+            self._put_states(written)
 
     async def assign(self, topics: Sequence[Topic]) -> None:
         """Write topics' new assignments or ids."""
         for topic in await self._writer.write_topics(topics):
             self.cluster.topics[topic.name] = topic
 
-    async def doom(self, topics: Iterable[Topic]) -> None:
+    async def request_deletions(self, topics: Iterable[Topic]) -> None:
         """Begin to delete topics; no effect on those that are being deleted already."""
-        new = [topic for topic in topics if topic.name not in self.cluster.doomed]
+        new = [topic for topic in topics if topic.name not in self.cluster.queued_for_deletion]
         if new:
             await self._writer.request_deletions([topic.name for topic in new])
             await self.delete(new)
@@ -83,21 +83,21 @@ class Executor:
         """Carry out deletions whose requests are in ZooKeeper."""
         for topic in topics:
             logger.info("deleting topic %s", topic.name)
-            self.cluster.doomed.add(topic.name)
+            self.cluster.queued_for_deletion.add(topic.name)
             self.deletions.begin(topic)
-            self.switchboard.tell_gone(topic)
+            self.channels.update_deleted_topic(topic)
         for broker_id in sorted(self.cluster.alive):
             self.stop_replicas(broker_id)
         await self.complete_deletions()
 
     def stop_replicas(self, broker_id: int) -> None:
-        """Have a broker delete its replicas of doomed topics."""
+        """Have a broker delete its replicas of topics queued for deletion."""
         left = self.deletions.left_on(broker_id)
         if left:
-            self.switchboard.stop(broker_id, left)
+            self.channels.stop(broker_id, left)
 
     async def complete_deletions(self) -> None:
-        """Remove the znodes of doomed topics that have no replica left."""
+        """Remove the znodes of topics queued for deletion that have no replica left."""
         removed = [Removed(name, self._with_state(name)) for name in self.deletions.complete()]
         async for names in self._writer.remove_topics(removed):
             self.cluster.drop_topics(names)
@@ -124,5 +124,5 @@ class Executor:
         """
         logger.warning("topic %s is gone from ZooKeeper; its replicas stay on disk", topic.name)
         self.cluster.drop_topics([topic.name])
-        self.switchboard.tell_everything()
+        self.channels.update_all()
         self.deletions.end(topic.name)

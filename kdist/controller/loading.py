@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
 from kdist.config.kinds import INT32_MAX
-from kdist.controller.cluster import LiveBroker, Topic
+from kdist.controller.context import LiveBroker, Topic
 from kdist.model import ZERO_UUID, LeaderAndIsr, TopicPartition
 from kdist.zk import znodes
 from kdist.zk.client import Watch, Znode, ZooKeeper
@@ -37,7 +37,7 @@ class FoundState(NamedTuple):
 
 
 class Loader:
-    """Reads for one reign. `listener` names the inter-broker listener."""
+    """Reads for one term. `listener` names the inter-broker listener."""
 
     def __init__(self, zk: ZooKeeper, listener: str) -> None:
         self._zk = zk
@@ -53,7 +53,7 @@ class Loader:
         """The names of all topics, sorted; watches the list."""
         return await self._zk.children(znodes.TOPICS.path(), watch)
 
-    async def doomed(self, watch: Watch) -> list[str]:
+    async def deletion_requests(self, watch: Watch) -> list[str]:
         """The topics whose deletion was asked for, sorted; watches the list."""
         return await self._zk.children(znodes.TOPIC_DELETIONS.path(), watch)
 

@@ -1,8 +1,8 @@
-"""The controller's requests to one broker, built from the picture (pure).
+"""The controller's requests to one broker, built from the controller context (pure).
 
 Versions are those of Kafka 3.9's ZooKeeper mode. A request of type FULL replaces all that the
-broker was told before. It is the first on each connection, so that nothing half sent by an earlier
-controller remains. Partitions are sorted, so that the same picture gives the same bytes.
+broker was sent before. It is the first on each connection, so that nothing half sent by an earlier
+controller remains. Partitions are sorted, so that the same context gives the same bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
-from kdist.controller.cluster import LEADER_DURING_DELETION, Cluster, LiveBroker
+from kdist.controller.context import LEADER_DURING_DELETION, ControllerContext, LiveBroker
 from kdist.model import LeaderAndIsr, TopicPartition
 from kdist.protocol.leader_and_isr import (
     FULL,
@@ -41,7 +41,7 @@ EPOCH_DURING_DELETION = -2  # a leader epoch that fences nothing (KIP-570)
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
-class Author(NamedTuple):
+class ControllerIdAndEpoch(NamedTuple):
     """The sender of a request: the controller's broker id and epoch."""
 
     controller_id: int
@@ -49,8 +49,8 @@ class Author(NamedTuple):
 
 
 def leader_and_isr(
-    cluster: Cluster,
-    author: Author,
+    cluster: ControllerContext,
+    controller: ControllerIdAndEpoch,
     to: LiveBroker,
     partitions: Iterable[TopicPartition],
     is_full: bool,
@@ -60,13 +60,13 @@ def leader_and_isr(
     With `is_full`, `to` stops leading and following anything else, except partitions of unreadable
     topics: those topics are listed without partitions, and the broker keeps what it has of them.
     """
-    told = _states(cluster, cluster.partitions() if is_full else partitions)
-    mine = {each: state for each, state in told.items() if to.id in cluster.replicas(each)}
+    states = _states(cluster, cluster.partitions() if is_full else partitions)
+    mine = {each: state for each, state in states.items() if to.id in cluster.replicas(each)}
     leaders = {state.leader for state in mine.values()} & cluster.alive
     doubtful = sorted(cluster.unreadable - cluster.topics.keys()) if is_full else []
     return LeaderAndIsrRequest(
-        controller_id=author.controller_id,
-        controller_epoch=author.controller_epoch,
+        controller_id=controller.controller_id,
+        controller_epoch=controller.controller_epoch,
         broker_epoch=to.epoch,
         type=FULL if is_full else INCREMENTAL,
         topic_states=[
@@ -85,43 +85,46 @@ def leader_and_isr(
 
 
 def update_metadata(
-    cluster: Cluster,
-    author: Author,
+    cluster: ControllerContext,
+    controller: ControllerIdAndEpoch,
     to: LiveBroker,
     partitions: Iterable[TopicPartition],
-    gone: Mapping[TopicPartition, uuid.UUID],
+    deleted: Mapping[TopicPartition, uuid.UUID],
     is_full: bool,
 ) -> UpdateMetadataRequest:
     """All live brokers, and the state of `partitions`; of all partitions, if `is_full`.
 
-    `gone` are partitions of deleted topics, with the topic's id. They come first, since a topic of
-    the same name may have been created since. With `is_full`, all topics that are being deleted are
-    included: the broker may have been away when that was announced.
+    `deleted` are partitions of deleted topics, with the topic's id. They come first, since a topic
+    of the same name may have been created since. With `is_full`, all topics that are being deleted
+    are included: the broker may have been away when that was announced.
     """
-    told = _states(cluster, cluster.partitions() if is_full else partitions)
+    states = _states(cluster, cluster.partitions() if is_full else partitions)
     if is_full:
-        doomed = (cluster.topics[name] for name in cluster.doomed)
-        gone = {**gone, **{each: topic.id for topic in doomed for each in topic.partitions}}
+        queued_for_deletion = (cluster.topics[name] for name in cluster.queued_for_deletion)
+        deleted = {
+            **deleted,
+            **{each: topic.id for topic in queued_for_deletion for each in topic.partitions},
+        }
     removed = [
         UpdatedTopic(
             topic_name=name,
-            topic_id=gone[members[0]],
-            partition_states=[_removed(author, each) for each in members],
+            topic_id=deleted[members[0]],
+            partition_states=[_removed(controller, each) for each in members],
         )
-        for name, members in _by_topic(gone)
+        for name, members in _by_topic(deleted)
     ]
     current = [
         UpdatedTopic(
             topic_name=name,
             topic_id=cluster.topics[name].id,
-            partition_states=[_updated(cluster, each, told[each]) for each in members],
+            partition_states=[_updated(cluster, each, states[each]) for each in members],
         )
-        for name, members in _by_topic(told)
+        for name, members in _by_topic(states)
     ]
     return UpdateMetadataRequest(
-        controller_id=author.controller_id,
+        controller_id=controller.controller_id,
         type=FULL if is_full else INCREMENTAL,
-        controller_epoch=author.controller_epoch,
+        controller_epoch=controller.controller_epoch,
         broker_epoch=to.epoch,
         topic_states=removed + current,
         live_brokers=[_live_broker(broker) for _, broker in sorted(cluster.brokers.items())],
@@ -129,12 +132,12 @@ def update_metadata(
 
 
 def stop_replica(
-    author: Author, to: LiveBroker, partitions: Iterable[TopicPartition]
+    controller: ControllerIdAndEpoch, to: LiveBroker, partitions: Iterable[TopicPartition]
 ) -> StopReplicaRequest:
     """Have `to` delete its replicas of `partitions`."""
     return StopReplicaRequest(
-        controller_id=author.controller_id,
-        controller_epoch=author.controller_epoch,
+        controller_id=controller.controller_id,
+        controller_epoch=controller.controller_epoch,
         broker_epoch=to.epoch,
         topic_states=[
             StoppedTopicState(
@@ -154,13 +157,13 @@ def stop_replica(
 
 
 def _states(
-    cluster: Cluster, partitions: Iterable[TopicPartition]
+    cluster: ControllerContext, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, LeaderAndIsr]:
     """The states to send: of partitions that have one and whose topic is not being deleted."""
     found: dict[TopicPartition, LeaderAndIsr] = {}
     for partition in partitions:
         state = cluster.leader_and_isr(partition)
-        if state is not None and partition.topic not in cluster.doomed:
+        if state is not None and partition.topic not in cluster.queued_for_deletion:
             found[partition] = state
     return found
 
@@ -172,7 +175,9 @@ def _by_topic(
         yield name, list(members)
 
 
-def _led(cluster: Cluster, partition: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsrPartition:
+def _led(
+    cluster: ControllerContext, partition: TopicPartition, state: LeaderAndIsr
+) -> LeaderAndIsrPartition:
     topic = cluster.topics[partition.topic]
     return LeaderAndIsrPartition(
         partition_index=partition.partition,
@@ -188,7 +193,9 @@ def _led(cluster: Cluster, partition: TopicPartition, state: LeaderAndIsr) -> Le
     )
 
 
-def _updated(cluster: Cluster, partition: TopicPartition, state: LeaderAndIsr) -> UpdatedPartition:
+def _updated(
+    cluster: ControllerContext, partition: TopicPartition, state: LeaderAndIsr
+) -> UpdatedPartition:
     replicas = cluster.replicas(partition)
     return UpdatedPartition(
         partition_index=partition.partition,
@@ -202,10 +209,10 @@ def _updated(cluster: Cluster, partition: TopicPartition, state: LeaderAndIsr) -
     )
 
 
-def _removed(author: Author, partition: TopicPartition) -> UpdatedPartition:
+def _removed(controller: ControllerIdAndEpoch, partition: TopicPartition) -> UpdatedPartition:
     return UpdatedPartition(
         partition_index=partition.partition,
-        controller_epoch=author.controller_epoch,
+        controller_epoch=controller.controller_epoch,
         leader=LEADER_DURING_DELETION,
         leader_epoch=EPOCH_DURING_DELETION,
         isr=[],

@@ -1,4 +1,4 @@
-"""Requests to create, grow or delete topics, validated against the picture (pure).
+"""Requests to create, grow or delete topics, validated against the controller context (pure).
 
 A `plan_` function returns the topic as it will be, or raises the `ApiError` that refuses it.
 Source: Apache Kafka's `ZkAdminManager` and `AdminZkClient`; KIP-195 for partitions.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.faults import ConfigError
-from kdist.controller.cluster import FIRST_ZK_VERSION, Cluster, Topic
+from kdist.controller.context import FIRST_ZK_VERSION, ControllerContext, Topic
 from kdist.controller.placement import Assignment, check_explicit, interleave, place, start_of
 from kdist.errors import ApiError, Error
 from kdist.model import (
@@ -27,7 +27,7 @@ from kdist.model import (
 )
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic, TopicSetting
-from kdist.protocol.delete_topics import DoomedTopic
+from kdist.protocol.delete_topics import TopicToDelete
 
 PARTITIONS_MAX = 10_000  # per topic: fits its znode within ZooKeeper's limit, with a margin
 SETTINGS_BYTES_MAX = 32_767  # per topic or broker: fits a string of a response, and a znode
@@ -46,7 +46,7 @@ class Planned(NamedTuple):
 
 def plan_topic(
     new: NewTopic,
-    cluster: Cluster,
+    cluster: ControllerContext,
     config: BrokerConfig,
     rng: random.Random,
     taken: Mapping[str, str],
@@ -86,12 +86,12 @@ def completed(new: NewTopic, config: BrokerConfig) -> NewTopic:
     return made
 
 
-def plan_growth(grown: GrownTopic, cluster: Cluster) -> Topic:
+def plan_growth(grown: GrownTopic, cluster: ControllerContext) -> Topic:
     """The topic with partitions added; existing partitions are unchanged."""
     topic = _known(grown.name, cluster)
     if topic.name in INTERNAL_TOPICS:
         raise _unusable("an internal topic's partition count is fixed: it determines where keys go")
-    if topic.name in cluster.doomed:
+    if topic.name in cluster.queued_for_deletion:
         raise _unusable("the topic is being deleted")
     count = _count(topic)
     if grown.count <= count:
@@ -101,20 +101,22 @@ def plan_growth(grown: GrownTopic, cluster: Cluster) -> Topic:
     return topic._replace(assignment={**topic.assignment, **added})
 
 
-def check_doomed(doomed: DoomedTopic, config: BrokerConfig) -> None:
+def check_deletable(deletion: TopicToDelete, config: BrokerConfig) -> None:
     """ApiError unless deletion is enabled and the entry has either a name or an id, not both."""
     if not config.broker.delete_topic_enable:
         raise ApiError(Error.TOPIC_DELETION_DISABLED)
-    if (doomed.name is None) == (doomed.topic_id == ZERO_UUID):
+    if (deletion.name is None) == (deletion.topic_id == ZERO_UUID):
         raise ApiError(Error.INVALID_REQUEST, "a topic is named by either its name or its id")
 
 
-def find_doomed(doomed: DoomedTopic, cluster: Cluster, by_id: Mapping[uuid.UUID, Topic]) -> Topic:
-    """The topic to delete, by name or id; it may be doomed already. `by_id` has all topics."""
-    if doomed.name is not None:
-        topic = _known(doomed.name, cluster)
-    elif doomed.topic_id in by_id:
-        topic = by_id[doomed.topic_id]
+def find_deletable(
+    deletion: TopicToDelete, cluster: ControllerContext, by_id: Mapping[uuid.UUID, Topic]
+) -> Topic:
+    """The topic to delete, by name or id; it may be queued already. `by_id` has all topics."""
+    if deletion.name is not None:
+        topic = _known(deletion.name, cluster)
+    elif deletion.topic_id in by_id:
+        topic = by_id[deletion.topic_id]
     else:
         raise ApiError(Error.UNKNOWN_TOPIC_ID)
     if topic.name in INTERNAL_TOPICS:
@@ -152,12 +154,12 @@ def check_size(settings: Mapping[str, str], whose: str) -> None:
         raise ApiError(Error.INVALID_CONFIG, reason)
 
 
-def _check_new_name(name: str, cluster: Cluster, taken: Mapping[str, str]) -> None:
+def _check_new_name(name: str, cluster: ControllerContext, taken: Mapping[str, str]) -> None:
     fault = topic_name_fault(name)
     if fault:
         raise _unusable(f"the topic's name {fault}")
     if name in cluster.topics:
-        end = "is being deleted" if name in cluster.doomed else "exists already"
+        end = "is being deleted" if name in cluster.queued_for_deletion else "exists already"
         raise ApiError(Error.TOPIC_ALREADY_EXISTS, f"topic {name} {end}")
     if name in cluster.unreadable:
         reason = f"topic {name} exists, but its znodes in ZooKeeper are corrupt"
@@ -177,7 +179,7 @@ def _configs(settings: Iterable[TopicSetting], config: BrokerConfig) -> dict[str
     return configs
 
 
-def _chosen(new: NewTopic, cluster: Cluster) -> Assignment:
+def _chosen(new: NewTopic, cluster: ControllerContext) -> Assignment:
     if (new.num_partitions, new.replication_factor) != (BROKER_DEFAULT, BROKER_DEFAULT):
         raise ApiError(
             Error.INVALID_REQUEST,
@@ -191,7 +193,7 @@ def _chosen(new: NewTopic, cluster: Cluster) -> Assignment:
 
 
 def _placed(
-    new: NewTopic, cluster: Cluster, config: BrokerConfig, rng: random.Random
+    new: NewTopic, cluster: ControllerContext, config: BrokerConfig, rng: random.Random
 ) -> Assignment:
     count, factor = new.num_partitions, new.replication_factor
     if count == BROKER_DEFAULT:
@@ -205,7 +207,7 @@ def _placed(
     return place(order, range(count), factor, start)
 
 
-def _added(grown: GrownTopic, topic: Topic, cluster: Cluster) -> Assignment:
+def _added(grown: GrownTopic, topic: Topic, cluster: ControllerContext) -> Assignment:
     first = _count(topic)
     if grown.assignments is None:
         order = interleave(live.placed for live in cluster.brokers.values())
@@ -222,7 +224,9 @@ def _added(grown: GrownTopic, topic: Topic, cluster: Cluster) -> Assignment:
     return _checked(chosen, first, cluster)
 
 
-def _checked(assignment: dict[int, list[int]], first: int, cluster: Cluster) -> Assignment:
+def _checked(
+    assignment: dict[int, list[int]], first: int, cluster: ControllerContext
+) -> Assignment:
     brokers = {live.id: live.placed for live in cluster.brokers.values()}
     checked = check_explicit(assignment, first, brokers)
     _check_factor(len(checked[first]))
@@ -249,7 +253,7 @@ def _check_factor(factor: int) -> None:
         )
 
 
-def _known(name: str, cluster: Cluster) -> Topic:
+def _known(name: str, cluster: ControllerContext) -> Topic:
     topic = cluster.topics.get(name)
     if topic is None:
         raise ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION)

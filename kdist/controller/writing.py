@@ -1,6 +1,6 @@
 """What the controller writes to ZooKeeper: always in a multi that checks `/controller_epoch`.
 
-A controller that was replaced gets `Fenced`; one whose picture is out of date gets `OutOfDate`. A
+A controller that was replaced gets `Fenced`; one whose context is out of date gets `OutOfDate`. A
 write that takes several multis may then have been carried out in part; each such part is a state
 from which a controller can continue. Several multis are in flight at once: ZooKeeper carries them
 out in order, and syncs once for all that have arrived. If one is refused, so are the later ones
@@ -23,7 +23,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
-from kdist.controller.cluster import FIRST_ZK_VERSION, OutOfDate, Topic
+from kdist.controller.context import FIRST_ZK_VERSION, OutOfDate, Topic
 from kdist.controller.elections import Plan
 from kdist.controller.loading import gather
 from kdist.controller.topics import Planned
@@ -72,14 +72,14 @@ class MultiBuilder:
 
 
 class Removed(NamedTuple):
-    """A topic to remove, and those of its partitions that have a state, by the picture."""
+    """A topic to remove, and those of its partitions that are known to have a state."""
 
     name: str
     with_state: Sequence[TopicPartition]
 
 
 class Writer:
-    """Writes for one reign."""
+    """Writes for one term."""
 
     def __init__(self, zk: ZooKeeper, leadership: Leadership) -> None:
         self._zk = zk
@@ -132,9 +132,9 @@ class Writer:
     async def remove_topics(self, removed: Sequence[Removed]) -> AsyncIterator[Sequence[str]]:
         """Remove all znodes of topics, chunk by chunk; yields their names once they are gone.
 
-        The znodes that the picture implies are deleted without reading them first, which would take
-        a request per topic. Only if that is refused, because someone added or removed some, are the
-        existing ones looked up.
+        The znodes that the controller context implies are deleted without reading them first, which
+        would take a request per topic. Only if that is refused, because someone added or
+        removed some, are the existing ones looked up.
         """
 
         async def remove_found(some: Sequence[Removed]) -> None:

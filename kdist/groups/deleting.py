@@ -86,15 +86,15 @@ class Deleter:
             self._refuse(Error.NON_EMPTY_GROUP, reply)
         else:
             results = {each: self._fault(group, each) for each in _asked(request)}
-            doomed = [each for each, fault in results.items() if fault is Error.NONE]
+            deleted = [each for each, fault in results.items() if fault is Error.NONE]
 
             def answer(error: Error) -> None:
-                outcome = dict.fromkeys(doomed, COMMIT_ERRORS.get(error, error))
+                outcome = dict.fromkeys(deleted, COMMIT_ERRORS.get(error, error))
                 response = _offsets_response(request, {**results, **outcome})
                 self._context.answer(reply, response)
 
-            if doomed:
-                self._upkeep.delete_offsets(group, doomed, answer)
+            if deleted:
+                self._upkeep.delete_offsets(group, deleted, answer)
             else:
                 answer(Error.NONE)
 

@@ -36,6 +36,6 @@ class ControllerMetrics(Metrics):
     offline_partitions: Reading = reading(
         "kdist_controller_offline_partitions", "Partitions of those topics without a leader."
     )
-    doomed_topics: Reading = reading(
-        "kdist_controller_doomed_topics", "Topics that are being deleted."
+    topics_queued_for_deletion: Reading = reading(
+        "kdist_controller_topics_queued_for_deletion", "Topics that are being deleted."
     )

@@ -27,8 +27,8 @@ async def read_view(zookeeper: ZooKeeper, default_min_isr: int) -> View:
     brokers, else `default_min_isr`.
     """
     brokers = await _names(zookeeper, znodes.BROKERS.path())
-    doomed = set(await _names(zookeeper, znodes.TOPIC_DELETIONS.path()))
-    topics = [t for t in await _names(zookeeper, znodes.TOPICS.path()) if t not in doomed]
+    deletions = set(await _names(zookeeper, znodes.TOPIC_DELETIONS.path()))
+    topics = [t for t in await _names(zookeeper, znodes.TOPICS.path()) if t not in deletions]
     controller = await current_controller(zookeeper)
     shared = await _settings(zookeeper, znodes.BROKER_SETTINGS.path(znodes.DEFAULT_ENTITY))
     min_isr = _min_isr(shared, default_min_isr)

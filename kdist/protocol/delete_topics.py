@@ -26,7 +26,7 @@ from kdist.protocol.schema import (
 
 
 @struct
-class DoomedTopic:
+class TopicToDelete:
     """A topic by name, or by id with the name None."""
 
     name: nullable_string = None
@@ -37,13 +37,13 @@ class DoomedTopic:
 class DeleteTopicsRequest:
     """Up to version 5 `topic_names`, from 6 on `topics`."""
 
-    topics: list[DoomedTopic] = at(since=6, default=[])
+    topics: list[TopicToDelete] = at(since=6, default=[])
     topic_names: list[string] = at(until=5, default=[], ignorable=True)
     timeout_ms: int32
 
 
 @struct
-class DoomedTopicResult:
+class DeletedTopicResult:
     """`name` is None for an unknown id."""
 
     name: nullable_string = at(nullable_since=6)
@@ -57,7 +57,7 @@ class DeleteTopicsResponse:
     """One result for each topic of the request."""
 
     throttle_time_ms: int32 = at(since=1, default=0, ignorable=True)
-    responses: list[DoomedTopicResult]
+    responses: list[DeletedTopicResult]
 
 
 API = Api(

@@ -67,7 +67,7 @@ _NUMBERS = {
 }
 _NAMES_OF_STRUCTS = {
     "NewTopic": "never-made",
-    "DoomedTopic": "never-was",
+    "TopicToDelete": "never-was",
     "TopicSetting": "retention.ms",
     "JoinGroupProtocol": "range",
     "ReplacingSetting": "flush.messages",

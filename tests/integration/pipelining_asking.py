@@ -128,8 +128,8 @@ class Asking:
     def delete(self, topic: Topic) -> None:
         version = self.version(delete_topics.API)
         code = Error.NONE if topic.logs else Error.UNKNOWN_TOPIC_OR_PARTITION
-        doomed = delete_topics.DoomedTopic(name=topic.name)
-        request = delete_topics.DeleteTopicsRequest(topics=[doomed], timeout_ms=20_000)
+        deleted = delete_topics.TopicToDelete(name=topic.name)
+        request = delete_topics.DeleteTopicsRequest(topics=[deleted], timeout_ms=20_000)
         if version <= 5:
             request = delete_topics.DeleteTopicsRequest(topic_names=[topic.name], timeout_ms=20_000)
         topic.delete()

@@ -31,7 +31,7 @@ from kdist.protocol.update_metadata import UpdateMetadataRequest, UpdateMetadata
 FULL = 2
 
 
-class Told(NamedTuple):
+class StateUpdate(NamedTuple):
     """What a broker was last sent about a partition."""
 
     topic_id: uuid.UUID
@@ -58,8 +58,8 @@ class FakeBroker:
     def forget(self) -> None:
         """Lose the memory, as a restart does."""
         self.controller_epoch = -1
-        self.led: dict[TopicPartition, Told] = {}
-        self.metadata: dict[TopicPartition, Told] = {}
+        self.led: dict[TopicPartition, StateUpdate] = {}
+        self.metadata: dict[TopicPartition, StateUpdate] = {}
         self.brokers: set[int] = set()
 
     def answer(self, request: Any) -> Any:
@@ -106,7 +106,7 @@ class FakeBroker:
             assert self.id in state.replicas
             before = self.led.get(partition)
             assert before is None or before.leader_epoch <= state.leader_epoch
-            self.led[partition] = _told(topic.topic_id, state)
+            self.led[partition] = _state_update(topic.topic_id, state)
             self.logs[partition] = topic.topic_id
         return LeaderAndIsrPartitionResult(
             partition_index=state.partition_index, error_code=error.code
@@ -122,7 +122,7 @@ class FakeBroker:
                     if state.leader == -2:
                         self.metadata.pop(partition, None)
                     else:
-                        self.metadata[partition] = _told(topic.topic_id, state)
+                        self.metadata[partition] = _state_update(topic.topic_id, state)
             self.brokers = {broker.id for broker in request.live_brokers}
             alive = ",".join(str(each) for each in sorted(self.brokers))
             states = self._states(request, "topic_states")
@@ -222,8 +222,10 @@ def _through_bytes(message: Any, version: int) -> Any:
     return codec.decode(bytes(out), 0)[0]
 
 
-def _told(topic_id: uuid.UUID, state: Any) -> Told:
-    return Told(topic_id, state.leader, state.leader_epoch, tuple(state.isr), tuple(state.replicas))
+def _state_update(topic_id: uuid.UUID, state: Any) -> StateUpdate:
+    return StateUpdate(
+        topic_id, state.leader, state.leader_epoch, tuple(state.isr), tuple(state.replicas)
+    )
 
 
 def _kind(request: Any) -> str:

@@ -50,7 +50,9 @@ class User:
             assert answer == "TOPIC_ALREADY_EXISTS", answer
             # One that does not know yet that it was replaced may speak of a topic that is gone.
             exists = self.name in self._cluster.topics()
-            if exists and self.name not in self._cluster.doomed():  # an earlier try succeeded
+            if (
+                exists and self.name not in self._cluster.queued_for_deletion()
+            ):  # an earlier try succeeded
                 break
             await asyncio.sleep(0.5)
         self.partitions = partitions
@@ -140,7 +142,7 @@ def live_through(seed: int, users: int = 4, deeds: int = 25) -> None:
             if not node.is_up:
                 node.start()
         await asyncio.wait_for(asyncio.gather(*working), HISTORY_S_MAX)
-        await cluster.until(lambda: not cluster.doomed())
+        await cluster.until(lambda: not cluster.queued_for_deletion())
         await cluster.converge()
         found = dict.fromkeys(cluster.topics(), 0)
         for partition in cluster.states():

@@ -13,18 +13,18 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from controller_brokers import FakeNetwork, Told
+from controller_brokers import FakeNetwork, StateUpdate
 
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.listeners import Listener
 from kdist.config.load import broker_from
 from kdist.controller.controller import Controller
-from kdist.controller.reign import World as ControllerWorld
+from kdist.controller.term import ControllerDependencies
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import TopicPartition
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic, TopicSetting
-from kdist.protocol.delete_topics import DoomedTopic
+from kdist.protocol.delete_topics import TopicToDelete
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
 from kdist.zk import znodes
@@ -88,7 +88,7 @@ class Node:
         self.peer.forget()
         self.zk = self._world.ensemble.client(session_timeout_ms=SESSION_TIMEOUT_MS)
         self.controller = Controller(
-            ControllerWorld(
+            ControllerDependencies(
                 zk=self.zk,
                 clock=self._world.clock,
                 broker_id=self.id,
@@ -97,7 +97,7 @@ class Node:
                 listener="PLAINTEXT",
                 rng=self._world.rng,
                 metrics=self.metrics,
-                tell_planned=lambda _: None,
+                on_planned=lambda _: None,
             )
         )
         self._tasks = [asyncio.create_task(self._live(self.zk, self.controller))]
@@ -263,7 +263,9 @@ class Cluster:
     async def delete(self, name: str) -> str:
         """Have the controller delete a topic; the name of the error."""
         assert self.controller is not None
-        return (await self.controller.delete_topics([DoomedTopic(name=name)], 30_000))[0].error.name
+        return (await self.controller.delete_topics([TopicToDelete(name=name)], 30_000))[
+            0
+        ].error.name
 
     # What ZooKeeper has
 
@@ -273,7 +275,7 @@ class Cluster:
     def topics(self) -> list[str]:
         return self.ensemble.tree.children(znodes.TOPICS.path())
 
-    def doomed(self) -> list[str]:
+    def queued_for_deletion(self) -> list[str]:
         return self.ensemble.tree.children(znodes.TOPIC_DELETIONS.path())
 
     def registered(self) -> dict[int, int]:
@@ -285,9 +287,9 @@ class Cluster:
         path = znodes.TOPIC.path(name)
         return znodes.TOPIC.decode(path, self.ensemble.tree.get(path).data)
 
-    def states(self) -> dict[TopicPartition, Told | None]:
+    def states(self) -> dict[TopicPartition, StateUpdate | None]:
         """What there is to tell of each partition of each topic; None where there is no state."""
-        found: dict[TopicPartition, Told | None] = {}
+        found: dict[TopicPartition, StateUpdate | None] = {}
         for name in self.topics():
             topic = self.topic(name)
             for index, replicas in topic.partitions.items():
@@ -296,7 +298,7 @@ class Cluster:
                 path = znodes.PARTITION_STATE.path(*partition)
                 if topic.topic_id is not None and self.exists(path):
                     state = znodes.PARTITION_STATE.decode(path, self.ensemble.tree.get(path).data)
-                    found[partition] = Told(
+                    found[partition] = StateUpdate(
                         topic.topic_id, state.leader, state.leader_epoch, state.isr, replicas
                     )
         return found
@@ -312,13 +314,15 @@ class Cluster:
         ):
             yield "there is not one controller"
         states = {
-            each: told for each, told in self.states().items() if each.topic not in self.doomed()
+            each: update
+            for each, update in self.states().items()
+            if each.topic not in self.queued_for_deletion()
         }
-        for partition, told in states.items():
-            alive = set(told.replicas if told else ()) & registered.keys()
-            if told is None or (told.leader == -1 if alive else told.leader != -1):
-                yield f"{partition} is left with {told}"
-        for name in self.doomed():
+        for partition, update in states.items():
+            alive = set(update.replicas if update else ()) & registered.keys()
+            if update is None or (update.leader == -1 if alive else update.leader != -1):
+                yield f"{partition} is left with {update}"
+        for name in self.queued_for_deletion():
             replicas = self.topic(name).partitions.values() if name in self.topics() else ()
             waits_for = {replica for assigned in replicas for replica in assigned}
             if waits_for <= registered.keys():
@@ -327,18 +331,20 @@ class Cluster:
             yield from self._differences_of(node, states)
 
     def _differences_of(
-        self, node: Node, states: dict[TopicPartition, Told | None]
+        self, node: Node, states: dict[TopicPartition, StateUpdate | None]
     ) -> Iterator[str]:
         peer = node.peer
         if peer.epoch != self.registered().get(node.id):
             yield f"{node.id} does not know its epoch"
         if peer.brokers != set(self.registered()):
             yield f"{node.id} takes {sorted(peer.brokers)} for alive"
-        mine = {each: told for each, told in states.items() if told and node.id in told.replicas}
+        mine = {
+            each: update for each, update in states.items() if update and node.id in update.replicas
+        }
         for what, has, wants in (
             ("was told", peer.metadata, states),
             ("leads", peer.led, mine),
-            ("holds", peer.logs, {each: told.topic_id for each, told in mine.items()}),
+            ("holds", peer.logs, {each: update.topic_id for each, update in mine.items()}),
         ):
             if has != wants:
                 wrong = sorted(e for e in {*has, *wants} if has.get(e) != wants.get(e))

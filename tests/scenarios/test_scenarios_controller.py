@@ -10,7 +10,7 @@ from controller_world import Cluster, Node
 
 from kdist.errors import Error
 from kdist.model import TopicPartition
-from kdist.protocol.delete_topics import DoomedTopic
+from kdist.protocol.delete_topics import TopicToDelete
 from kdist.zk import znodes
 from kdist.zk.client import Create, Delete, Set, Watch, Znode
 from kdist.zk.topic_values import TopicAssignment
@@ -60,7 +60,7 @@ def test_a_deleted_topic_leaves_metadata_first_then_disks_then_zookeeper() -> No
         assert transcript(cluster.nodes[2]) == [gone]
         assert cluster.topics() == []
         assert not cluster.exists("/config/topics/clicks")
-        assert cluster.doomed() == []
+        assert cluster.queued_for_deletion() == []
 
     cluster.run(scenario())
 
@@ -99,8 +99,8 @@ def test_a_broker_that_goes_takes_its_leaders_offline_and_brings_them_back() -> 
         ]
         cluster.nodes[2].start()
         await cluster.converge()
-        told = transcript(cluster.nodes[1])
-        assert told == ["UpdateMetadata brokers 1,2, clicks-1 leader 2 epoch 2"]
+        update = transcript(cluster.nodes[1])
+        assert update == ["UpdateMetadata brokers 1,2, clicks-1 leader 2 epoch 2"]
         assert transcript(cluster.nodes[2])[0] == "LeaderAndIsr full, clicks-1 leader 2 epoch 2"
 
     cluster.run(scenario())
@@ -129,7 +129,7 @@ def test_a_broker_that_registered_anew_between_two_controllers_leads_in_a_new_ep
     async def scenario() -> None:
         await cluster.start()
         await cluster.create("clicks", 3)
-        led = next(p for p, told in cluster.states().items() if told and told.leader == 2)
+        led = next(p for p, update in cluster.states().items() if update and update.leader == 2)
         cluster.nodes[1].kill()
         cluster.nodes[2].expire()
         cluster.nodes[3].expire()
@@ -218,7 +218,7 @@ def test_topics_that_come_and_go_at_once_are_not_read(monkeypatch: pytest.Monkey
         await cluster.delete("views")
         await asyncio.sleep(1)
         assert [path for path in read if "topics" in path] == ["/brokers/topics/clicks"]
-        assert cluster.doomed() == ["views"]
+        assert cluster.queued_for_deletion() == ["views"]
 
     cluster.run(scenario())
 
@@ -232,7 +232,7 @@ def test_a_deletion_that_a_tool_asked_for_is_carried_out_and_an_unknown_one_with
         zk = cluster.nodes[3].zk
         assert zk
         await zk.multi([Create("/admin/delete_topics/clicks"), Create("/admin/delete_topics/no")])
-        await cluster.until(lambda: not cluster.doomed())
+        await cluster.until(lambda: not cluster.queued_for_deletion())
         await cluster.converge()
         assert cluster.topics() == []
 
@@ -266,7 +266,7 @@ def test_a_deletion_waits_for_a_broker_that_is_down_but_clients_do_not() -> None
         cluster.nodes[3].kill()
         await cluster.converge()
         assert await cluster.delete("clicks") == "NONE"
-        assert cluster.doomed() == ["clicks"]
+        assert cluster.queued_for_deletion() == ["clicks"]
         assert await cluster.create("clicks") == "TOPIC_ALREADY_EXISTS"
         assert all(not node.peer.metadata for node in cluster.alive)
         assert cluster.nodes[3].peer.logs
@@ -313,7 +313,7 @@ def test_only_the_controller_takes_requests() -> None:
         await cluster.start()
         bystander = cluster.nodes[2].controller
         assert bystander
-        [outcome] = await bystander.delete_topics([DoomedTopic(name="clicks")], 1000)
+        [outcome] = await bystander.delete_topics([TopicToDelete(name="clicks")], 1000)
         assert outcome.error is Error.NOT_CONTROLLER
         assert outcome.sentence
 
@@ -363,7 +363,7 @@ def test_a_change_of_the_same_partition_is_told_once() -> None:
     cluster.run(scenario())
 
 
-def test_metrics_show_the_picture_on_the_controller_and_nothing_elsewhere() -> None:
+def test_metrics_show_the_controller_context_on_the_controller_and_nothing_elsewhere() -> None:
     cluster = Cluster(seed=15)
 
     async def scenario() -> None:
@@ -373,7 +373,11 @@ def test_metrics_show_the_picture_on_the_controller_and_nothing_elsewhere() -> N
         await cluster.converge()
         seen = cluster.nodes[1].metrics
         assert (seen.is_active, seen.epoch, seen.brokers(), seen.topics()) == (1, 1, 2, 1)
-        assert (seen.partitions(), seen.offline_partitions(), seen.doomed_topics()) == (3, 1, 0)
+        assert (
+            seen.partitions(),
+            seen.offline_partitions(),
+            seen.topics_queued_for_deletion(),
+        ) == (3, 1, 0)
         assert seen.elections == 4  # three first leaders, one lost
         assert cluster.nodes[2].metrics.is_active == 0
         assert math.isnan(cluster.nodes[2].metrics.topics())

@@ -66,9 +66,9 @@ def test_creating_a_topic_whose_znode_is_unreadable_fails_as_it_exists(topic: by
         controller = cluster.controller
         assert controller is not None
         assert await cluster.create("clicks") == "NONE"
-        reign = controller._reign
+        term = controller._term
         assert await cluster.create("broken") == "TOPIC_ALREADY_EXISTS"
-        assert controller._reign is reign
+        assert controller._term is term
         assert (await zk.get("/controller_epoch"))[0] == before
         await zk.delete("/brokers/topics/broken")
         assert await cluster.create("views") == "NONE"

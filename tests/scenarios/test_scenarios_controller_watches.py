@@ -7,26 +7,26 @@ import weakref
 
 from controller_world import Cluster
 
-from kdist.controller.reign import Reign
+from kdist.controller.term import ControllerTerm
 from kdist.zk import znodes
 
 CHANGES = 5
 
 
-async def change_controllers(cluster: Cluster) -> list[weakref.ref[Reign]]:
-    """Depose controllers by deleting the claim, as an operator would; returns the ended reigns."""
-    reigns: list[weakref.ref[Reign]] = []
+async def change_controllers(cluster: Cluster) -> list[weakref.ref[ControllerTerm]]:
+    """Depose controllers by deleting the claim, as an operator would; returns the ended terms."""
+    terms: list[weakref.ref[ControllerTerm]] = []
     for _ in range(CHANGES):
         assert cluster.controller is not None
-        assert cluster.controller._reign is not None
-        reigns.append(weakref.ref(cluster.controller._reign))
+        assert cluster.controller._term is not None
+        terms.append(weakref.ref(cluster.controller._term))
         zk = cluster.nodes[1].zk
         assert zk is not None
         await zk.delete(znodes.CONTROLLER.path())
-        await cluster.until(lambda: reigns[-1]() is None or cluster.controller is None)
+        await cluster.until(lambda: terms[-1]() is None or cluster.controller is None)
         await cluster.until(lambda: cluster.controller is not None)
         await cluster.converge()
-    return reigns
+    return terms
 
 
 def test_a_candidate_watches_its_registration_once() -> None:
@@ -43,14 +43,14 @@ def test_a_candidate_watches_its_registration_once() -> None:
     cluster.run(scenario())
 
 
-def test_the_watches_of_an_ended_reign_do_not_keep_its_cluster_state_alive() -> None:
+def test_the_watches_of_an_ended_term_do_not_keep_its_cluster_state_alive() -> None:
     cluster = Cluster(seed=32, brokers=1)
 
     async def scenario() -> None:
         await cluster.start()
         await cluster.create("clicks")
-        reigns = await change_controllers(cluster)
+        terms = await change_controllers(cluster)
         gc.collect()
-        assert [each() for each in reigns] == [None] * CHANGES
+        assert [each() for each in terms] == [None] * CHANGES
 
     cluster.run(scenario())

@@ -28,10 +28,10 @@ from kdist.protocol.create_topics import (
     TopicSettingResult,
 )
 from kdist.protocol.delete_topics import (
+    DeletedTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
-    DoomedTopic,
-    DoomedTopicResult,
+    TopicToDelete,
 )
 
 Overrides = tuple[tuple[str, str], ...]
@@ -95,18 +95,18 @@ class TopicsHandler:
 
     async def delete(self, request: DeleteTopicsRequest, version: int) -> DeleteTopicsResponse:
         """As `create`."""
-        doomed = request.topics
+        deleted = request.topics
         if version < _FIRST_VERSION_OF_IDS:
-            doomed = [DoomedTopic(name=name) for name in request.topic_names]
-        outcomes = await self._controller.delete_topics(doomed, request.timeout_ms)
+            deleted = [TopicToDelete(name=name) for name in request.topic_names]
+        outcomes = await self._controller.delete_topics(deleted, request.timeout_ms)
         results = {
-            (each.name, each.topic_id): DoomedTopicResult(
+            (each.name, each.topic_id): DeletedTopicResult(
                 name=outcome.name,
                 topic_id=outcome.topic.id if outcome.topic else each.topic_id or ZERO_UUID,
                 error_code=_deletion_error(outcome.error, version),
                 error_message=outcome.sentence,
             )
-            for each, outcome in zip(doomed, outcomes, strict=True)
+            for each, outcome in zip(deleted, outcomes, strict=True)
         }
         return DeleteTopicsResponse(responses=list(results.values()))
 

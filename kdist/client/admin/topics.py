@@ -14,7 +14,7 @@ from kdist.model import NO_LEADER, ZERO_UUID, TopicPartition
 from kdist.protocol import create_partitions, metadata
 from kdist.protocol import create_topics as wire
 from kdist.protocol.create_partitions import CreatePartitionsRequest
-from kdist.protocol.delete_topics import DeleteTopicsRequest, DoomedTopic
+from kdist.protocol.delete_topics import DeleteTopicsRequest, TopicToDelete
 
 _DEFAULT = -1  # as a number of partitions or replicas
 
@@ -182,10 +182,10 @@ def _created(made: wire.NewTopicResult) -> CreatedTopic:
 
 async def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
     """Delete topics with all their records."""
-    doomed = listed(names, "topics")
+    deleted = listed(names, "topics")
     request = DeleteTopicsRequest(
-        topics=[DoomedTopic(name=name) for name in doomed],
-        topic_names=doomed,
+        topics=[TopicToDelete(name=name) for name in deleted],
+        topic_names=deleted,
         timeout_ms=TIMEOUT_MS,
     )
     settled(await ask_controller(cluster, request, lambda answer: _faults(answer.responses)))

@@ -14,7 +14,7 @@ from kdist.errors import ApiError, DiskFailed, Error
 from kdist.protocol.api_versions import ApiVersionsRequest
 from kdist.protocol.create_partitions import CreatePartitionsRequest, GrownTopic
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic
-from kdist.protocol.delete_topics import DeleteTopicsRequest, DoomedTopic
+from kdist.protocol.delete_topics import DeleteTopicsRequest, TopicToDelete
 from kdist.protocol.describe_configs import TOPIC, DescribeConfigsRequest, DescribedResource
 from kdist.protocol.envelope import decode_response, encode_request
 from kdist.protocol.headers import RequestHeader
@@ -237,7 +237,7 @@ def test_a_request_behind_a_change_sees_its_effect() -> None:
             (asked, 12),
             (IncrementalAlterConfigsRequest(resources=[changed], validate_only=False), 1),
             (DescribeConfigsRequest(resources=[described]), 4),
-            (DeleteTopicsRequest(topics=[DoomedTopic(name="clicks")], timeout_ms=10_000), 6),
+            (DeleteTopicsRequest(topics=[TopicToDelete(name="clicks")], timeout_ms=10_000), 6),
             (asked, 12),
         ]
         way, sent = await raw(cluster), b""

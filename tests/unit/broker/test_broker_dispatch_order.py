@@ -12,7 +12,7 @@ from kdist.broker.broker import Broker
 from kdist.broker.dispatch import Dispatch
 from kdist.errors import Error
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic, TopicSetting
-from kdist.protocol.delete_topics import DeleteTopicsRequest, DoomedTopic
+from kdist.protocol.delete_topics import DeleteTopicsRequest, TopicToDelete
 from kdist.protocol.describe_configs import TOPIC
 from kdist.protocol.envelope import decode_response, encode_request
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -214,7 +214,7 @@ def test_a_recreated_topic_has_its_own_settings_only(changes: int) -> None:
     """Notifications of what the one before it had are still looked at meanwhile."""
 
     async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
-        doomed = DeleteTopicsRequest(topics=[DoomedTopic(name="clicks")], timeout_ms=10_000)
+        deleted = DeleteTopicsRequest(topics=[TopicToDelete(name="clicks")], timeout_ms=10_000)
         new = NewTopic(
             name="clicks",
             num_partitions=1,
@@ -223,7 +223,7 @@ def test_a_recreated_topic_has_its_own_settings_only(changes: int) -> None:
             configs=[TopicSetting(name="max.message.bytes", value="50")],
         )
         made = CreateTopicsRequest(topics=[new], timeout_ms=10_000)
-        asked = [*(change(1000 + n) for n in range(changes)), (doomed, 6), (made, 7), produce(1)]
+        asked = [*(change(1000 + n) for n in range(changes)), (deleted, 6), (made, 7), produce(1)]
         answers = await ask(cluster, way, asked)
         assert error_of(answers[-1]) == Error.MESSAGE_TOO_LARGE
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kdist.controller.channels import Channel
+from kdist.controller.channels import BrokerChannel
 from kdist.errors import Error
 from kdist.protocol.find_coordinator import FindCoordinatorRequest
 from tests.unit.broker.broker_cluster import Cluster, create, produce
@@ -19,14 +19,14 @@ def test_a_broker_without_metadata_yet_does_not_request_the_offsets_topic(
 ) -> None:
     """The topic probably exists. Clients retry, and waiting requests are answered in the end."""
     cluster = Cluster()
-    may_tell, tell = asyncio.Event(), Channel._tell_metadata
+    may_tell, tell = asyncio.Event(), BrokerChannel._tell_metadata
 
-    async def tell_late(channel: Channel, *about: Any) -> None:
+    async def tell_late(channel: BrokerChannel, *about: Any) -> None:
         if channel.broker.id == 2:
             await may_tell.wait()
         await tell(channel, *about)
 
-    monkeypatch.setattr(Channel, "_tell_metadata", tell_late)
+    monkeypatch.setattr(BrokerChannel, "_tell_metadata", tell_late)
 
     async def scenario() -> None:
         await cluster.started(1)

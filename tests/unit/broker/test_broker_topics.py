@@ -11,7 +11,7 @@ from kdist.errors import Error
 from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.protocol.create_partitions import CreatePartitionsRequest, GrownTopic
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic, TopicSetting
-from kdist.protocol.delete_topics import DeleteTopicsRequest, DoomedTopic
+from kdist.protocol.delete_topics import DeleteTopicsRequest, TopicToDelete
 from kdist.protocol.init_producer_id import InitProducerIdRequest
 from kdist.protocol.leader_and_isr import LeaderAndIsrRequest
 from kdist.protocol.metadata import MetadataRequest, MetadataTopic
@@ -146,8 +146,8 @@ def test_a_topic_named_twice_gets_one_answer() -> None:
         grow = GrownTopic(name="views", count=2, assignments=None)
         more = CreatePartitionsRequest(topics=[grow, grow], timeout_ms=1_000, validate_only=False)
         (grown,) = (await client.send(more, 3)).results
-        doomed = DeleteTopicsRequest(topic_names=["views", "views"], timeout_ms=1_000)
-        (deleted,) = (await client.send(doomed, 5)).responses
+        deleted = DeleteTopicsRequest(topic_names=["views", "views"], timeout_ms=1_000)
+        (deleted,) = (await client.send(deleted, 5)).responses
         errors = [made.error_code, grown.error_code, deleted.error_code]
         assert errors == [Error.INVALID_REQUEST] * 3
 
@@ -162,8 +162,8 @@ def test_a_broker_that_is_not_the_controller_refuses() -> None:
         await cluster.started(2)
         client = await cluster.client(2)
         assert (await create(client, "clicks")).error_code == Error.NOT_CONTROLLER
-        doomed = DeleteTopicsRequest(topics=[DoomedTopic(name="x")], timeout_ms=100)
-        assert (await client.send(doomed, 6)).responses[0].error_code == Error.NOT_CONTROLLER
+        deleted = DeleteTopicsRequest(topics=[TopicToDelete(name="x")], timeout_ms=100)
+        assert (await client.send(deleted, 6)).responses[0].error_code == Error.NOT_CONTROLLER
         grown = GrownTopic(name="x", count=2, assignments=None)
         request = CreatePartitionsRequest(topics=[grown], timeout_ms=100, validate_only=False)
         assert (await client.send(request, 3)).results[0].error_code == Error.NOT_CONTROLLER
@@ -194,7 +194,7 @@ def test_a_topic_is_deleted_in_every_version(version: int) -> None:
         await create(client, "clicks")
         named: dict[str, Any] = {"topic_names": ["clicks"]}
         if version >= 6:
-            named = {"topics": [DoomedTopic(name="clicks")]}
+            named = {"topics": [TopicToDelete(name="clicks")]}
         request = DeleteTopicsRequest(timeout_ms=10_000, **named)
         (gone,) = (await client.send(request, version)).responses
         assert (gone.name, gone.error_code) == ("clicks", 0)
@@ -211,8 +211,8 @@ def test_a_topic_is_deleted_by_its_id() -> None:
         await cluster.started()
         client = await cluster.client()
         made = await create(client, "clicks")
-        doomed = [DoomedTopic(topic_id=made.topic_id), DoomedTopic(topic_id=uuid.UUID(int=1))]
-        request = DeleteTopicsRequest(topics=doomed, timeout_ms=10_000)
+        deleted = [TopicToDelete(topic_id=made.topic_id), TopicToDelete(topic_id=uuid.UUID(int=1))]
+        request = DeleteTopicsRequest(topics=deleted, timeout_ms=10_000)
         known, unknown = (await client.send(request, 6)).responses
         assert (known.name, known.topic_id, known.error_code) == ("clicks", made.topic_id, 0)
         assert (unknown.name, unknown.error_code) == (None, Error.UNKNOWN_TOPIC_ID)
@@ -227,8 +227,8 @@ def test_a_topic_named_twice_by_name_or_id_is_not_deleted() -> None:
         broker = await cluster.started()
         client = await cluster.client()
         made = await create(client, "clicks")
-        by_name, by_id = DoomedTopic(name="clicks"), DoomedTopic(topic_id=made.topic_id)
-        by_both = DoomedTopic(name="clicks", topic_id=made.topic_id)
+        by_name, by_id = TopicToDelete(name="clicks"), TopicToDelete(topic_id=made.topic_id)
+        by_both = TopicToDelete(name="clicks", topic_id=made.topic_id)
         for twice in ([by_name, by_id], [by_id, by_id], [by_name, by_name]):
             request = DeleteTopicsRequest(topics=twice, timeout_ms=10_000)
             answers = (await client.send(request, 6)).responses
@@ -267,7 +267,7 @@ def test_a_recreated_topic_has_settings_and_records_of_its_own() -> None:
         await create(client, "clicks", max_message_bytes="100")
         assert (await produce(client, "clicks", b"x" * 200)).error_code == Error.MESSAGE_TOO_LARGE
         await produce(client, "clicks", b"x")
-        request = DeleteTopicsRequest(topics=[DoomedTopic(name="clicks")], timeout_ms=10_000)
+        request = DeleteTopicsRequest(topics=[TopicToDelete(name="clicks")], timeout_ms=10_000)
         await client.send(request, 6)
         await create(client, "clicks", max_message_bytes="1000")
         assert (await produce(client, "clicks", b"x" * 200)).base_offset == 0

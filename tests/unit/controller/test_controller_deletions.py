@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 
-from kdist.controller.cluster import Topic
+from kdist.controller.context import Topic
 from kdist.controller.deletions import Deletions
 from kdist.model import TopicPartition
 from kdist.runtime.clock import VirtualClock
@@ -27,11 +27,11 @@ def test_a_topic_is_complete_when_each_broker_has_deleted_each_replica() -> None
     deletions = Deletions()
     deletions.begin(CLICKS)
     assert deletions.left_on(1) == {FIRST, SECOND}
-    deletions.enter_deleted(1, [FIRST])
-    deletions.enter_deleted(2, [SECOND])
+    deletions.complete_replicas(1, [FIRST])
+    deletions.complete_replicas(2, [SECOND])
     assert deletions.complete() == []
     assert deletions.left_on(1) == {SECOND}
-    deletions.enter_deleted(1, [SECOND, TopicPartition("other", 0)])
+    deletions.complete_replicas(1, [SECOND, TopicPartition("other", 0)])
     assert deletions.complete() == ["clicks"]
     deletions.end("clicks")
     assert deletions.complete() == []
@@ -56,7 +56,7 @@ def test_a_deletion_does_not_wait_for_brokers_that_are_down() -> None:
         deletions.begin(CLICKS)
         assert deletions.ended("clicks", frozenset({3})).done()
         waiting = deletions.ended("clicks", frozenset({1}))
-        deletions.enter_deleted(1, [FIRST, SECOND])
+        deletions.complete_replicas(1, [FIRST, SECOND])
         deletions.release_blocked(frozenset({1}))
         assert waiting.done()
 

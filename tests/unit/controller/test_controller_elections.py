@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.config.listeners import Listener
-from kdist.controller.cluster import Cluster, LiveBroker, Topic
+from kdist.controller.context import (
+    ALLOWED,
+    NEW,
+    NON_EXISTENT,
+    OFFLINE,
+    ONLINE,
+    ControllerContext,
+    LiveBroker,
+    PartitionState,
+    Topic,
+)
 from kdist.controller.elections import (
     Election,
     elect,
@@ -16,7 +26,6 @@ from kdist.controller.elections import (
     plan_for_broker_change,
     plan_for_partitions,
 )
-from kdist.controller.states import FOLLOWERS, NEW, NON_EXISTENT, OFFLINE, ONLINE, PartitionState
 from kdist.model import LeaderAndIsr, TopicPartition
 from kdist.zk.registration import BrokerRegistration, Endpoint
 
@@ -30,9 +39,11 @@ def live(broker_id: int, epoch: int = 1) -> LiveBroker:
     return LiveBroker(broker_id, epoch, registration, listener)
 
 
-def cluster(alive: set[int], assigned: tuple[int, ...], state: LeaderAndIsr | None) -> Cluster:
+def cluster(
+    alive: set[int], assigned: tuple[int, ...], state: LeaderAndIsr | None
+) -> ControllerContext:
     """A cluster with one partition."""
-    made = Cluster()
+    made = ControllerContext()
     made.brokers = {i: live(i) for i in alive}
     made.topics["clicks"] = Topic("clicks", uuid.UUID(int=1), {0: assigned}, 0)
     if state:
@@ -44,7 +55,7 @@ def led(leader: int, *isr: int, epoch: int = 3, zk_version: int = 5) -> LeaderAn
     return LeaderAndIsr(leader, epoch, isr, 1, zk_version)
 
 
-def planned(before: Cluster, bounced: set[int] | None = None) -> LeaderAndIsr | None:
+def planned(before: ControllerContext, bounced: set[int] | None = None) -> LeaderAndIsr | None:
     return plan_for_broker_change(before, EPOCH, bounced or set()).get(CLICKS)
 
 
@@ -96,9 +107,9 @@ def test_a_leader_that_registered_again_gives_way_to_one_that_stayed() -> None:
     assert planned(cluster({1, 2}, (1, 2), led(1, 1, 2)), {1}) == LeaderAndIsr(2, 4, (2,), EPOCH, 6)
 
 
-def test_partitions_of_doomed_topics_are_left_alone() -> None:
+def test_partitions_of_topics_queued_for_deletion_are_left_alone() -> None:
     before = cluster({2}, (1,), led(1, 1))
-    before.doomed.add("clicks")
+    before.queued_for_deletion.add("clicks")
     assert plan_for_broker_change(before, EPOCH) == {}
 
 
@@ -125,32 +136,32 @@ def test_a_leader_is_alive_and_in_the_isr_and_the_isr_never_grows_or_empties(
 def test_every_history_of_brokers_keeps_to_the_table_and_only_raises_epochs(
     assigned: list[int], history: list[tuple[set[int], set[int]]]
 ) -> None:
-    picture = cluster(set(), tuple(assigned), None)
+    made = cluster(set(), tuple(assigned), None)
     for alive, bounced in history:
-        picture.brokers = {i: live(i) for i in alive}
-        before = picture.leader_and_isr(CLICKS)
-        plan = plan_for_partitions(picture, [CLICKS], EPOCH, bounced)
-        picture.put_states(plan)  # asserts that the table allows it
-        after = picture.leader_and_isr(CLICKS)
+        made.brokers = {i: live(i) for i in alive}
+        before = made.leader_and_isr(CLICKS)
+        plan = plan_for_partitions(made, [CLICKS], EPOCH, bounced)
+        made.put_states(plan)  # asserts that the table allows it
+        after = made.leader_and_isr(CLICKS)
         if before and after and before != after:
             assert after.leader_epoch == before.leader_epoch + 1
             assert after.zk_version == before.zk_version + 1
 
 
 def test_partition_states_follow_from_the_cluster_state() -> None:
-    picture = cluster({1}, (1,), None)
-    assert picture.partition_state(TopicPartition("clicks", 9)) is NON_EXISTENT
-    assert picture.partition_state(CLICKS) is NEW
-    picture.put_states({CLICKS: led(1, 1)})
-    assert picture.partition_state(CLICKS) is ONLINE
-    picture.doomed.add("clicks")
-    assert picture.partition_state(CLICKS) is OFFLINE
-    picture.drop_topics(["clicks"])
-    assert picture.partition_state(CLICKS) is NON_EXISTENT
-    assert not picture.doomed
+    made = cluster({1}, (1,), None)
+    assert made.partition_state(TopicPartition("clicks", 9)) is NON_EXISTENT
+    assert made.partition_state(CLICKS) is NEW
+    made.put_states({CLICKS: led(1, 1)})
+    assert made.partition_state(CLICKS) is ONLINE
+    made.queued_for_deletion.add("clicks")
+    assert made.partition_state(CLICKS) is OFFLINE
+    made.drop_topics(["clicks"])
+    assert made.partition_state(CLICKS) is NON_EXISTENT
+    assert not made.queued_for_deletion
 
 
 def test_each_state_can_be_reached_and_left() -> None:
-    assert set(FOLLOWERS) == set(PartitionState)
-    assert {state for after in FOLLOWERS.values() for state in after} == set(PartitionState)
-    assert all(FOLLOWERS.values())
+    assert set(ALLOWED) == set(PartitionState)
+    assert {state for after in ALLOWED.values() for state in after} == set(PartitionState)
+    assert all(ALLOWED.values())

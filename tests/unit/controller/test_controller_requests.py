@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 
 from kdist.config.listeners import Listener
-from kdist.controller.cluster import Cluster, LiveBroker, Topic
-from kdist.controller.pending import Pending
+from kdist.controller.channels import BrokerRequestBatch
+from kdist.controller.context import ControllerContext, LiveBroker, Topic
 from kdist.controller.requests import (
-    Author,
+    ControllerIdAndEpoch,
     leader_and_isr,
     stop_replica,
     update_metadata,
@@ -17,7 +17,7 @@ from kdist.model import LeaderAndIsr, TopicPartition
 from kdist.protocol.leader_and_isr import FULL, INCREMENTAL
 from kdist.zk.registration import BrokerRegistration, Endpoint
 
-AUTHOR = Author(controller_id=1, controller_epoch=9)
+CONTROLLER = ControllerIdAndEpoch(controller_id=1, controller_epoch=9)
 NEW_ID, OLD_ID = uuid.UUID(int=2), uuid.UUID(int=1)
 FIRST, SECOND = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 
@@ -29,9 +29,9 @@ def live(broker_id: int) -> LiveBroker:
     return LiveBroker(broker_id, 70 + broker_id, BrokerRegistration(endpoints, 0, "r1"), inner)
 
 
-def cluster() -> Cluster:
+def cluster() -> ControllerContext:
     """Broker 1 leads partition 0; partition 1 is on broker 2, which is down."""
-    made = Cluster()
+    made = ControllerContext()
     made.brokers = {1: live(1), 3: live(3)}
     made.topics["clicks"] = Topic("clicks", NEW_ID, {0: (1, 3), 1: (2,)}, 0, adding={0: (3,)})
     made.put_states(
@@ -44,7 +44,7 @@ def cluster() -> Cluster:
 
 
 def test_a_replica_is_told_of_its_own_partitions_and_where_their_leader_is() -> None:
-    request = leader_and_isr(cluster(), AUTHOR, live(3), [FIRST, SECOND], is_full=False)
+    request = leader_and_isr(cluster(), CONTROLLER, live(3), [FIRST, SECOND], is_full=False)
     assert (request.type, request.broker_epoch, request.controller_epoch) == (INCREMENTAL, 73, 9)
     [topic] = request.topic_states
     [state] = topic.partition_states
@@ -56,13 +56,13 @@ def test_a_replica_is_told_of_its_own_partitions_and_where_their_leader_is() -> 
 
 
 def test_a_full_request_has_all_partitions_of_the_broker_whatever_changed() -> None:
-    request = leader_and_isr(cluster(), AUTHOR, live(1), [], is_full=True)
+    request = leader_and_isr(cluster(), CONTROLLER, live(1), [], is_full=True)
     assert request.type == FULL
     assert [topic.topic_name for topic in request.topic_states] == ["clicks"]
 
 
 def test_metadata_has_every_endpoint_rack_and_offline_replica() -> None:
-    request = update_metadata(cluster(), AUTHOR, live(1), [SECOND], {}, is_full=False)
+    request = update_metadata(cluster(), CONTROLLER, live(1), [SECOND], {}, is_full=False)
     [topic] = request.topic_states
     [state] = topic.partition_states
     assert (state.leader, state.leader_epoch, state.offline_replicas) == (-1, 4, [2])
@@ -76,8 +76,8 @@ def test_metadata_has_every_endpoint_rack_and_offline_replica() -> None:
 
 
 def test_partitions_of_a_deleted_topic_come_before_those_of_the_one_created_again() -> None:
-    gone = {FIRST: OLD_ID, TopicPartition("clicks", 7): OLD_ID}
-    request = update_metadata(cluster(), AUTHOR, live(1), [FIRST], gone, is_full=False)
+    deleted = {FIRST: OLD_ID, TopicPartition("clicks", 7): OLD_ID}
+    request = update_metadata(cluster(), CONTROLLER, live(1), [FIRST], deleted, is_full=False)
     old, new = request.topic_states
     assert (old.topic_id, new.topic_id) == (OLD_ID, NEW_ID)
     assert [(state.partition_index, state.leader) for state in old.partition_states] == [
@@ -89,30 +89,35 @@ def test_partitions_of_a_deleted_topic_come_before_those_of_the_one_created_agai
 def test_a_full_order_names_topics_that_cannot_be_read_and_says_nothing_of_them() -> None:
     made = cluster()
     made.unreadable = {"views"}
-    told = leader_and_isr(made, AUTHOR, live(1), [], is_full=True).topic_states
+    told = leader_and_isr(made, CONTROLLER, live(1), [], is_full=True).topic_states
     assert [(each.topic_name, len(each.partition_states)) for each in told] == [
         ("clicks", 1),
         ("views", 0),
     ]
-    assert not leader_and_isr(made, AUTHOR, live(1), [], is_full=False).topic_states
+    assert not leader_and_isr(made, CONTROLLER, live(1), [], is_full=False).topic_states
 
 
-def test_a_doomed_topic_is_led_by_nobody_and_told_to_be_gone() -> None:
-    doomed = cluster()
-    doomed.doomed.add("clicks")
-    assert leader_and_isr(doomed, AUTHOR, live(1), [FIRST], is_full=True).topic_states == []
-    request = update_metadata(doomed, AUTHOR, live(1), [FIRST], {}, is_full=False)
+def test_a_topic_queued_for_deletion_is_led_by_nobody_and_told_to_be_gone() -> None:
+    queued_for_deletion = cluster()
+    queued_for_deletion.queued_for_deletion.add("clicks")
+    assert (
+        leader_and_isr(queued_for_deletion, CONTROLLER, live(1), [FIRST], is_full=True).topic_states
+        == []
+    )
+    request = update_metadata(queued_for_deletion, CONTROLLER, live(1), [FIRST], {}, is_full=False)
     assert request.topic_states == []
-    [topic] = update_metadata(doomed, AUTHOR, live(1), [], {}, is_full=True).topic_states
+    [topic] = update_metadata(
+        queued_for_deletion, CONTROLLER, live(1), [], {}, is_full=True
+    ).topic_states
     assert (topic.topic_id, [s.leader for s in topic.partition_states]) == (NEW_ID, [-2, -2])
-    [stopped] = stop_replica(AUTHOR, live(1), [SECOND, FIRST]).topic_states
+    [stopped] = stop_replica(CONTROLLER, live(1), [SECOND, FIRST]).topic_states
     assert [state.partition_index for state in stopped.partition_states] == [0, 1]
     assert all(s.delete_partition and s.leader_epoch == -2 for s in stopped.partition_states)
 
 
 def test_a_full_request_includes_deletions_made_while_the_broker_was_down() -> None:
-    gone = {TopicPartition("old", 0): OLD_ID}
-    told = update_metadata(cluster(), AUTHOR, live(1), [], gone, is_full=True).topic_states
+    deleted = {TopicPartition("old", 0): OLD_ID}
+    told = update_metadata(cluster(), CONTROLLER, live(1), [], deleted, is_full=True).topic_states
     assert [(each.topic_name, each.topic_id) for each in told] == [
         ("old", OLD_ID),
         ("clicks", NEW_ID),
@@ -120,10 +125,10 @@ def test_a_full_request_includes_deletions_made_while_the_broker_was_down() -> N
 
 
 def test_pending_requests_merge_and_know_when_they_are_empty() -> None:
-    pending = Pending()
+    pending = BrokerRequestBatch()
     assert pending.is_empty
-    pending.add(Pending(leaders={FIRST}, gone={SECOND: OLD_ID}))
-    pending.add(Pending(leaders={FIRST, SECOND}, has_brokers=True))
-    assert (pending.leaders, pending.gone) == ({FIRST, SECOND}, {SECOND: OLD_ID})
+    pending.add(BrokerRequestBatch(leaders={FIRST}, deleted={SECOND: OLD_ID}))
+    pending.add(BrokerRequestBatch(leaders={FIRST, SECOND}, has_brokers=True))
+    assert (pending.leaders, pending.deleted) == ({FIRST, SECOND}, {SECOND: OLD_ID})
     assert not pending.is_empty
     assert pending.has_metadata

@@ -10,11 +10,11 @@ import pytest
 
 from kdist.config.listeners import Listener
 from kdist.config.load import broker_from
-from kdist.controller.cluster import Cluster, LiveBroker, Topic
+from kdist.controller.context import ControllerContext, LiveBroker, Topic
 from kdist.controller.topics import (
-    check_doomed,
+    check_deletable,
     check_once,
-    find_doomed,
+    find_deletable,
     plan_growth,
     plan_topic,
 )
@@ -22,7 +22,7 @@ from kdist.errors import ApiError, Error
 from kdist.model import ZERO_UUID, flat
 from kdist.protocol.create_partitions import GrownTopic, NewPartitionAssignment
 from kdist.protocol.create_topics import NewTopic, ReplicaAssignment, TopicSetting
-from kdist.protocol.delete_topics import DoomedTopic
+from kdist.protocol.delete_topics import TopicToDelete
 from kdist.zk.registration import BrokerRegistration
 
 GIVEN = {
@@ -36,9 +36,9 @@ CONFIG = broker_from(GIVEN)
 CLICKS_ID = uuid.UUID(int=5)
 
 
-def cluster() -> Cluster:
+def cluster() -> ControllerContext:
     """Three brokers; topics `clicks` (2 partitions), `a_b`, and `old`, which is being deleted."""
-    made = Cluster()
+    made = ControllerContext()
     for i in (1, 2, 3):
         listener = Listener("PLAINTEXT", f"host-{i}", 9092)
         made.brokers[i] = LiveBroker(i, 1, BrokerRegistration((), 0), listener)
@@ -46,7 +46,7 @@ def cluster() -> Cluster:
         made.topics[name] = Topic(name, topic_id, {0: (3,), 1: (1,)}, 0)
     made.topics["old"] = made.topics["old"]._replace(id=uuid.UUID(int=7))
     made.topics["__consumer_offsets"] = Topic("__consumer_offsets", uuid.UUID(int=8), {0: (1,)}, 0)
-    made.doomed.add("old")
+    made.queued_for_deletion.add("old")
     return made
 
 
@@ -134,7 +134,7 @@ def test_a_topic_is_refused_with_its_code(topic: NewTopic, error: Error) -> None
 
 def test_without_a_broker_alive_no_topic_can_be_placed() -> None:
     with refused(Error.INVALID_REPLICATION_FACTOR):
-        plan_topic(new(), Cluster(), CONFIG, random.Random(1), {})
+        plan_topic(new(), ControllerContext(), CONFIG, random.Random(1), {})
 
 
 def test_topics_of_one_request_may_not_collide_either() -> None:
@@ -179,32 +179,32 @@ def test_growth_is_refused_with_its_code(topic: GrownTopic, error: Error) -> Non
         plan_growth(topic, cluster())
 
 
-def test_a_topic_is_found_for_deletion_by_name_or_id_even_if_doomed_before() -> None:
-    assert find_doomed(DoomedTopic(name="clicks"), cluster(), BY_ID).name == "clicks"
-    assert find_doomed(DoomedTopic(topic_id=CLICKS_ID), cluster(), BY_ID).name == "clicks"
-    assert find_doomed(DoomedTopic(name="old"), cluster(), BY_ID).name == "old"
+def test_a_topic_is_found_for_deletion_by_name_or_id_even_if_queued_for_deletion_before() -> None:
+    assert find_deletable(TopicToDelete(name="clicks"), cluster(), BY_ID).name == "clicks"
+    assert find_deletable(TopicToDelete(topic_id=CLICKS_ID), cluster(), BY_ID).name == "clicks"
+    assert find_deletable(TopicToDelete(name="old"), cluster(), BY_ID).name == "old"
 
 
 @pytest.mark.parametrize(
     ("topic", "error"),
     [
-        (DoomedTopic(name="nobody"), Error.UNKNOWN_TOPIC_OR_PARTITION),
-        (DoomedTopic(topic_id=uuid.UUID(int=99)), Error.UNKNOWN_TOPIC_ID),
-        (DoomedTopic(topic_id=ZERO_UUID), Error.INVALID_REQUEST),
-        (DoomedTopic(name="clicks", topic_id=CLICKS_ID), Error.INVALID_REQUEST),
-        (DoomedTopic(name="__consumer_offsets"), Error.INVALID_TOPIC_EXCEPTION),
+        (TopicToDelete(name="nobody"), Error.UNKNOWN_TOPIC_OR_PARTITION),
+        (TopicToDelete(topic_id=uuid.UUID(int=99)), Error.UNKNOWN_TOPIC_ID),
+        (TopicToDelete(topic_id=ZERO_UUID), Error.INVALID_REQUEST),
+        (TopicToDelete(name="clicks", topic_id=CLICKS_ID), Error.INVALID_REQUEST),
+        (TopicToDelete(name="__consumer_offsets"), Error.INVALID_TOPIC_EXCEPTION),
     ],
 )
-def test_a_deletion_is_refused_with_its_code(topic: DoomedTopic, error: Error) -> None:
+def test_a_deletion_is_refused_with_its_code(topic: TopicToDelete, error: Error) -> None:
     with refused(error):
-        check_doomed(topic, CONFIG)
-        find_doomed(topic, cluster(), BY_ID)
+        check_deletable(topic, CONFIG)
+        find_deletable(topic, cluster(), BY_ID)
 
 
 def test_a_deletion_is_refused_while_deleting_is_off() -> None:
     off = broker_from(GIVEN | {"delete.topic.enable": "false"})
     with refused(Error.TOPIC_DELETION_DISABLED):
-        check_doomed(DoomedTopic(name="clicks"), off)
+        check_deletable(TopicToDelete(name="clicks"), off)
 
 
 def test_a_topic_named_twice_in_a_request_is_refused() -> None:

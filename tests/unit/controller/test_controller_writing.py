@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kdist.controller.cluster import FIRST_ZK_VERSION, OutOfDate, Topic
+from kdist.controller.context import FIRST_ZK_VERSION, OutOfDate, Topic
 from kdist.controller.topics import Planned
 from kdist.controller.writing import (
     CHUNK,
@@ -34,7 +34,7 @@ from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
 MANY = [f"topic-{number:03}" for number in range(300)]
 
 
-class World:
+class CountingWriter:
     """A controller's writer, and a count of its transactions."""
 
     def __init__(self, zk: MemoryZooKeeper, writer: Writer) -> None:
@@ -81,7 +81,7 @@ class World:
         return await self.zk.children(znodes.TOPICS.path())
 
 
-def play(scenario: Callable[[World], Awaitable[None]]) -> None:
+def play(scenario: Callable[[CountingWriter], Awaitable[None]]) -> None:
     """Carry it out as the first controller."""
     clock = VirtualClock()
     loop, rng = VirtualLoop(clock), random.Random(0)
@@ -94,7 +94,7 @@ def play(scenario: Callable[[World], Awaitable[None]]) -> None:
             await zk.create(path, make_parents=True)
         leadership = await claim(zk, 1, 0)
         assert leadership is not None
-        await scenario(World(zk, Writer(zk, leadership)))
+        await scenario(CountingWriter(zk, Writer(zk, leadership)))
 
     try:
         loop.run_until_complete(run())
@@ -121,30 +121,30 @@ def known(name: str, partitions: int = 2) -> Removed:
 
 
 def test_hundreds_of_topics_are_created_and_deleted_in_a_few_transactions() -> None:
-    async def scenario(world: World) -> None:
-        await world.create(MANY)
-        assert await world.names() == world.created == MANY
-        assert len(world.multis) == world.in_flight_max == 5
-        assert max(world.multis) <= CHUNK + 1
-        world.multis.clear()
-        assert await world.remove(*map(known, MANY)) == MANY
-        assert await world.names() == []
-        assert await world.zk.children(znodes.TOPIC_SETTINGS.parent) == []
-        assert await world.zk.children(znodes.TOPIC_DELETIONS.path()) == []
-        assert len(world.multis) == 6
-        assert max(world.multis) <= CHUNK + 1
+    async def scenario(counting: CountingWriter) -> None:
+        await counting.create(MANY)
+        assert await counting.names() == counting.created == MANY
+        assert len(counting.multis) == counting.in_flight_max == 5
+        assert max(counting.multis) <= CHUNK + 1
+        counting.multis.clear()
+        assert await counting.remove(*map(known, MANY)) == MANY
+        assert await counting.names() == []
+        assert await counting.zk.children(znodes.TOPIC_SETTINGS.parent) == []
+        assert await counting.zk.children(znodes.TOPIC_DELETIONS.path()) == []
+        assert len(counting.multis) == 6
+        assert max(counting.multis) <= CHUNK + 1
 
     play(scenario)
 
 
 def test_a_topic_and_its_partition_states_are_created_in_one_transaction() -> None:
-    async def scenario(world: World) -> None:
-        await world.create(["one"], 3)
-        assert len(world.multis) == 1
-        made = (await world.zk.get(znodes.TOPIC.path("one"))).stat.czxid
+    async def scenario(counting: CountingWriter) -> None:
+        await counting.create(["one"], 3)
+        assert len(counting.multis) == 1
+        made = (await counting.zk.get(znodes.TOPIC.path("one"))).stat.czxid
         for partition in parts("one", 3):
             path = znodes.PARTITION_STATE.path(*partition)
-            data, stat = await world.zk.get(path)
+            data, stat = await counting.zk.get(path)
             assert znodes.PARTITION_STATE.decode(path, data).with_version(stat.version) == state()
             assert stat.czxid == made
 
@@ -155,112 +155,112 @@ def test_a_topic_and_its_partition_states_are_created_in_one_transaction() -> No
 def test_a_topic_larger_than_a_transaction_takes_several_sent_together(
     count: int, multis: int
 ) -> None:
-    async def scenario(world: World) -> None:
-        await world.create(["large"], count)
-        assert len(world.multis) == multis
-        assert world.in_flight_max == min(multis, CHUNKS_IN_FLIGHT)
-        assert world.looks == 0
-        assert max(world.multis) <= CHUNK + 1
+    async def scenario(counting: CountingWriter) -> None:
+        await counting.create(["large"], count)
+        assert len(counting.multis) == multis
+        assert counting.in_flight_max == min(multis, CHUNKS_IN_FLIGHT)
+        assert counting.looks == 0
+        assert max(counting.multis) <= CHUNK + 1
         for partition in parts("large", count):
-            assert await world.zk.exists(znodes.PARTITION_STATE.path(*partition))
+            assert await counting.zk.exists(znodes.PARTITION_STATE.path(*partition))
 
     play(scenario)
 
 
 def test_the_states_of_thousands_of_partitions_are_sent_together() -> None:
-    async def scenario(world: World) -> None:
-        await world.create(["large"], 2_000)
-        world.multis.clear()
-        world.in_flight_max = 0
+    async def scenario(counting: CountingWriter) -> None:
+        await counting.create(["large"], 2_000)
+        counting.multis.clear()
+        counting.in_flight_max = 0
         after = state()._replace(leader=2, zk_version=FIRST_ZK_VERSION + 1)
         plan = dict.fromkeys(parts("large", 2_000), after)
-        async for written in world.writer.write_states(plan):
+        async for written in counting.writer.write_states(plan):
             for partition in written:
                 del plan[partition]
         assert not plan
-        assert world.multis == [CHUNK + 1] * 4
-        assert world.in_flight_max == 4
+        assert counting.multis == [CHUNK + 1] * 4
+        assert counting.in_flight_max == 4
 
     play(scenario)
 
 
 @pytest.mark.parametrize("count", [2, 2_000])
 def test_nothing_is_left_of_a_topic_that_was_refused(count: int) -> None:
-    async def scenario(world: World) -> None:
-        await world.zk.create(znodes.TOPIC.path("taken"), b"{}")
+    async def scenario(counting: CountingWriter) -> None:
+        await counting.zk.create(znodes.TOPIC.path("taken"), b"{}")
         with pytest.raises(OutOfDate):
-            await world.create(["taken"], count)
-        assert await world.zk.children(znodes.TOPIC.path("taken")) == []
-        assert await world.zk.exists(znodes.TOPIC_SETTINGS.path("taken")) is None
+            await counting.create(["taken"], count)
+        assert await counting.zk.children(znodes.TOPIC.path("taken")) == []
+        assert await counting.zk.exists(znodes.TOPIC_SETTINGS.path("taken")) is None
 
     play(scenario)
 
 
 @pytest.mark.parametrize(("names", "count"), [(MANY, 2), (MANY[:8], 300)])
 def test_orphaned_settings_are_replaced(names: list[str], count: int) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(counting: CountingWriter) -> None:
         path = znodes.TOPIC_SETTINGS.path(MANY[7])
-        await world.zk.create(path, znodes.TOPIC_SETTINGS.encode(EntitySettings({"old": "1"})))
-        await world.create(names, count)
-        assert await world.names() == names
-        data, _ = await world.zk.get(path)
+        await counting.zk.create(path, znodes.TOPIC_SETTINGS.encode(EntitySettings({"old": "1"})))
+        await counting.create(names, count)
+        assert await counting.names() == names
+        data, _ = await counting.zk.get(path)
         assert znodes.TOPIC_SETTINGS.decode(path, data).settings == {"retention.ms": "77"}
         for name in names:
-            assert await world.zk.exists(znodes.PARTITION_STATE.path(name, count - 1))
+            assert await counting.zk.exists(znodes.PARTITION_STATE.path(name, count - 1))
 
     play(scenario)
 
 
 def test_a_topic_that_another_controller_created_is_noticed() -> None:
-    async def scenario(world: World) -> None:
-        await world.zk.create(znodes.TOPIC.path(MANY[7]), b"{}")
+    async def scenario(counting: CountingWriter) -> None:
+        await counting.zk.create(znodes.TOPIC.path(MANY[7]), b"{}")
         with pytest.raises(OutOfDate):
-            await world.create(MANY[:10])
-        assert await world.names() == [MANY[7]]
+            await counting.create(MANY[:10])
+        assert await counting.names() == [MANY[7]]
 
     play(scenario)
 
 
 def test_a_topic_with_unknown_znodes_below_it_is_deleted_all_the_same() -> None:
-    async def scenario(world: World) -> None:
-        await world.create(MANY[:20])
+    async def scenario(counting: CountingWriter) -> None:
+        await counting.create(MANY[:20])
         for path in (
             znodes.PARTITION.path(MANY[3], 9),
             znodes.PARTITION_STATE.path(MANY[3], 9),
             f"{znodes.TOPIC.path(MANY[4])}/note",
         ):
-            await world.zk.create(path)
-        await world.zk.delete(znodes.TOPIC_SETTINGS.path(MANY[5]))
-        assert await world.remove(*map(known, MANY[:20])) == MANY[:20]
-        assert await world.names() == []
+            await counting.zk.create(path)
+        await counting.zk.delete(znodes.TOPIC_SETTINGS.path(MANY[5]))
+        assert await counting.remove(*map(known, MANY[:20])) == MANY[:20]
+        assert await counting.names() == []
 
     play(scenario)
 
 
 @pytest.mark.parametrize("count", [248, 249, 250, 2_000])
 def test_a_topic_larger_than_a_transaction_is_removed_in_parts_without_a_look(count: int) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(counting: CountingWriter) -> None:
         large = "x" * TOPIC_NAME_MAX  # with the most partitions, a megabyte of paths
-        await world.create(["small", large], count)
-        world.multis.clear()
-        world.in_flight_max = 0
-        assert await world.remove(known("small", count), known(large, count)) == ["small", large]
-        assert world.looks == 0
-        assert world.in_flight_max == min(len(world.multis) - 1, CHUNKS_IN_FLIGHT)
-        assert max(world.multis) <= CHUNK + 1
-        assert min(world.multis[1:]) > 4  # a topic's own znodes are never parted
-        assert await world.names() == []
-        assert await world.zk.children(znodes.TOPIC_DELETIONS.path()) == []
+        await counting.create(["small", large], count)
+        counting.multis.clear()
+        counting.in_flight_max = 0
+        assert await counting.remove(known("small", count), known(large, count)) == ["small", large]
+        assert counting.looks == 0
+        assert counting.in_flight_max == min(len(counting.multis) - 1, CHUNKS_IN_FLIGHT)
+        assert max(counting.multis) <= CHUNK + 1
+        assert min(counting.multis[1:]) > 4  # a topic's own znodes are never parted
+        assert await counting.names() == []
+        assert await counting.zk.children(znodes.TOPIC_DELETIONS.path()) == []
 
     play(scenario)
 
 
 def test_a_controller_that_was_replaced_writes_nothing() -> None:
-    async def scenario(world: World) -> None:
-        await world.zk.set(znodes.CONTROLLER_EPOCH.path(), b"9")
+    async def scenario(counting: CountingWriter) -> None:
+        await counting.zk.set(znodes.CONTROLLER_EPOCH.path(), b"9")
         with pytest.raises(Fenced):
-            await world.create(MANY[:3])
-        assert await world.names() == []
+            await counting.create(MANY[:3])
+        assert await counting.names() == []
 
     play(scenario)
 

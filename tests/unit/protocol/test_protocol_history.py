@@ -14,7 +14,7 @@ from kdist.protocol.controlled_shutdown import (
     ControlledShutdownResponse,
     RemainingPartition,
 )
-from kdist.protocol.delete_topics import DeleteTopicsRequest, DoomedTopic
+from kdist.protocol.delete_topics import DeleteTopicsRequest, TopicToDelete
 from kdist.protocol.fetch import FetchPartitionResult, FetchResponse, FetchTopicResult
 from kdist.protocol.find_coordinator import FindCoordinatorRequest
 from kdist.protocol.join_group import JoinGroupResponse
@@ -170,7 +170,7 @@ def test_fetch_aborted_transactions_are_null_or_empty_and_both_are_kept():
 
 def test_delete_topics_6_takes_topics_by_name_or_id():
     check(DeleteTopicsRequest(topic_names=["t"], timeout_ms=1), 0, "00000001 0001 74 00000001")
-    by_id = DeleteTopicsRequest(topics=[DoomedTopic(topic_id=TOPIC_ID)], timeout_ms=1)
+    by_id = DeleteTopicsRequest(topics=[TopicToDelete(topic_id=TOPIC_ID)], timeout_ms=1)
     check(by_id, 6, f"02 00 {ID_BYTES} 00 00000001 00")
     refuse(by_id, 5, "topics")
 

@@ -1,10 +1,11 @@
-"""One reign: what a broker does from its election as controller until it no longer is controller.
+"""A controller term: what a broker does from its election as controller until it no longer is.
 
-It loads the picture from ZooKeeper, finishes what its predecessor left half done, and then handles
-one event at a time: a watch has fired, a broker has deleted replicas, a client has sent a request.
+It loads the controller context from ZooKeeper, finishes what its predecessor left half done, and
+then handles one event at a time: a watch has fired, a broker has deleted replicas, a client has
+sent a request.
 A watch only says where to look; what to do follows from what is found there, so that a missed or
 repeated event does no harm, and starting up takes the same code as keeping up. When anything is in
-doubt (a write that found an unexpected version, a lost connection) the reign ends, and a new one
+doubt (a write that found an unexpected version, a lost connection) the term ends, and a new one
 loads everything again.
 """
 
@@ -19,14 +20,14 @@ from functools import partial
 from typing import NamedTuple
 
 from kdist.config.broker_config import BrokerConfig
+from kdist.controller.channel_manager import ControllerChannelManager
 from kdist.controller.channels import ChannelContext, Connect
-from kdist.controller.cluster import Cluster, LiveBroker, OutOfDate, Topic
 from kdist.controller.commands import Command, CommandContext, CommandResult
+from kdist.controller.context import ControllerContext, LiveBroker, OutOfDate, Topic
 from kdist.controller.elections import plan_for_broker_change
 from kdist.controller.executor import Executor
 from kdist.controller.loading import FoundState, Loader
-from kdist.controller.requests import Author
-from kdist.controller.switchboard import Switchboard
+from kdist.controller.requests import ControllerIdAndEpoch
 from kdist.controller.topics import Planned, new_topic_id
 from kdist.controller.writing import Writer
 from kdist.errors import ApiError, Error
@@ -37,13 +38,13 @@ from kdist.zk.client import Watch, WatchEvent, ZooKeeper
 
 logger = logging.getLogger(__name__)
 
-WATCH_OWN_MS = 250
+WATCH_CREATED_MS = 250
 
 Event = Callable[[], Awaitable[None]]
-Look = Callable[["Reign"], Awaitable[None]]
+Process = Callable[["ControllerTerm"], Awaitable[None]]
 
 
-class World(NamedTuple):
+class ControllerDependencies(NamedTuple):
     """What the broker passes in to its controller. What `config` returns may change over time."""
 
     zk: ZooKeeper
@@ -54,25 +55,25 @@ class World(NamedTuple):
     listener: str  # the name of the inter-broker listener
     rng: random.Random
     metrics: ControllerMetrics
-    tell_planned: Callable[[Planned], None]  # called for each topic that is about to be written
+    on_planned: Callable[[Planned], None]  # called for each topic that is about to be written
 
 
-class Reign:
-    """Owns the picture and all that depends on it; only one task, `run`, changes them."""
+class ControllerTerm:
+    """Owns the controller context and its dependents; only one task, `run`, changes them."""
 
-    def __init__(self, context: World, writer: Writer) -> None:
-        self.cluster = Cluster()
+    def __init__(self, context: ControllerDependencies, writer: Writer) -> None:
+        self.cluster = ControllerContext()
         self._context = context
         self._controller_epoch = writer.controller_epoch
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._asked: set[asyncio.Future[CommandResult]] = set()
+        self._submitted: set[asyncio.Future[CommandResult]] = set()
         self._watched: set[str] = set()  # topics whose znode has a watch of ours
-        self._written: set[str] = set()  # those of them whose watch has fired: to be read again
+        self._modified: set[str] = set()  # those of them whose watch has fired: to be read again
         self._loader = Loader(context.zk, context.listener)
-        self._switchboard = Switchboard(
+        self._channels = ControllerChannelManager(
             ChannelContext(
                 cluster=self.cluster,
-                author=Author(context.broker_id, writer.controller_epoch),
+                controller=ControllerIdAndEpoch(context.broker_id, writer.controller_epoch),
                 connect=context.connect,
                 metrics=context.metrics,
                 stopped=self._replicas_stopped,
@@ -80,13 +81,13 @@ class Reign:
             )
         )
         self._executor = Executor(
-            self.cluster, writer, self._switchboard, context.metrics, context.tell_planned
+            self.cluster, writer, self._channels, context.metrics, context.on_planned
         )
 
     async def run(self) -> None:
-        """Handle events until cancelled, after `take_up`.
+        """Handle events until cancelled, after `on_controller_failover`.
 
-        `ZooKeeperError` or `OutOfDate` ends the reign.
+        `ZooKeeperError` or `OutOfDate` ends the term.
         """
         while True:
             event = await self._events.get()
@@ -94,52 +95,55 @@ class Reign:
 
     def close(self) -> None:
         """Stop acting at once; unanswered commands fail with NOT_CONTROLLER."""
-        self._switchboard.close()
+        self._channels.close()
         self._executor.deletions.close()
-        for asked in list(self._asked):
-            if not asked.done():
-                asked.set_exception(ApiError(Error.NOT_CONTROLLER))
+        for answer in list(self._submitted):
+            if not answer.done():
+                answer.set_exception(ApiError(Error.NOT_CONTROLLER))
 
-    def ask(self, command: Command) -> asyncio.Future[CommandResult]:
-        """Queue a command for its turn; ApiError NOT_CONTROLLER if the reign ends before that."""
-        asked: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
-        self._asked.add(asked)
-        asked.add_done_callback(self._settle)
-        self._events.put_nowait(partial(self._carry_out, command, asked))
-        return asked
+    def submit(self, command: Command) -> asyncio.Future[CommandResult]:
+        """Queue a command for its turn; ApiError NOT_CONTROLLER if the term ends before that."""
+        answer: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
+        self._submitted.add(answer)
+        answer.add_done_callback(self._drop_answer)
+        self._events.put_nowait(partial(self._carry_out, command, answer))
+        return answer
 
-    def _settle(self, asked: asyncio.Future[CommandResult]) -> None:
-        self._asked.discard(asked)
-        if not asked.cancelled():
-            asked.exception()  # retrieved here, as the caller may have given up
+    def _drop_answer(self, answer: asyncio.Future[CommandResult]) -> None:
+        self._submitted.discard(answer)
+        if not answer.cancelled():
+            answer.exception()  # retrieved here, as the caller may have given up
 
-    async def _carry_out(self, command: Command, asked: asyncio.Future[CommandResult]) -> None:
+    async def _carry_out(self, command: Command, answer: asyncio.Future[CommandResult]) -> None:
         context = CommandContext(self._executor, self._context.config(), self._context.rng)
         result = await command.carry_out(context)
-        if not asked.done():  # cancelled if the caller has given up
-            asked.set_result(result)
+        if not answer.done():  # cancelled if the caller has given up
+            answer.set_result(result)
 
     # What has changed
 
-    async def take_up(self) -> None:
-        """Load the picture, and finish what is half done. Raises what `run` raises."""
+    async def on_controller_failover(self) -> None:
+        """Load the controller context, and finish what is half done. Raises what `run` raises."""
         cluster = self.cluster
-        cluster.brokers = await self._loader.brokers(self._on(Reign._look_at_brokers))
-        doomed = await self._read_doomed()
-        names = await self._loader.topic_names(self._on(Reign._look_at_topics))
+        cluster.brokers = await self._loader.brokers(
+            self._watch(ControllerTerm._process_broker_change)
+        )
+        deletions = await self._read_deletion_requests()
+        names = await self._loader.topic_names(self._watch(ControllerTerm._process_topic_change))
         overtaken = await self._load_topics(names)
-        cluster.doomed |= cluster.topics.keys() & doomed  # before elections: these get no leader
+        # Before elections: these get no leader.
+        cluster.queued_for_deletion |= cluster.topics.keys() & deletions
         logger.info("controller of %d brokers and %d topics", len(cluster.brokers), len(names))
         epoch = self._controller_epoch
         await self._executor.elect(plan_for_broker_change(cluster, epoch, overtaken))
         for _, broker in sorted(cluster.brokers.items()):
-            self._switchboard.add_broker(broker)
-        await self._delete(doomed)
+            self._channels.add_broker(broker)
+        await self._begin_deletions(deletions)
 
-    async def _look_at_brokers(self) -> None:
+    async def _process_broker_change(self) -> None:
         """Brokers have registered, gone, or re-registered."""
         before = self.cluster.brokers
-        after = await self._loader.brokers(self._on(Reign._look_at_brokers))
+        after = await self._loader.brokers(self._watch(ControllerTerm._process_broker_change))
         gone = {i for i, broker in before.items() if after.get(i) != broker}
         come = {i for i, broker in after.items() if before.get(i) != broker}
         if not gone | come:
@@ -147,71 +151,77 @@ class Reign:
         logger.info("brokers gone: %s; registered: %s", sorted(gone), sorted(come))
         self.cluster.brokers = after
         for broker_id in sorted(gone):
-            self._switchboard.remove_broker(broker_id)
+            self._channels.remove_broker(broker_id)
         epoch = self._controller_epoch
         await self._executor.elect(plan_for_broker_change(self.cluster, epoch, gone & come))
-        self._switchboard.tell_brokers()
-        self._switchboard.tell_metadata(self._with_replicas_on(gone | come))
+        self._channels.update_brokers()
+        self._channels.update_metadata(self._with_replicas_on(gone | come))
         for broker_id in sorted(come):
-            self._switchboard.add_broker(after[broker_id])
+            self._channels.add_broker(after[broker_id])
             self._executor.stop_replicas(broker_id)
         self._executor.deletions.release_blocked(self.cluster.alive)
 
-    async def _look_at_topics(self) -> None:
+    async def _process_topic_change(self) -> None:
         """Topics were created, by us or by someone else, or are gone.
 
         Those that we created are known already and lack only a watch. Setting it is put off by
-        `WATCH_OWN_MS`, so that the client that created them is answered first.
+        `WATCH_CREATED_MS`, so that the client that created them is answered first.
         """
-        names = set(await self._loader.topic_names(self._on(Reign._look_at_topics)))
+        names = set(
+            await self._loader.topic_names(self._watch(ControllerTerm._process_topic_change))
+        )
         for name in sorted(self.cluster.topics.keys() - names):
             self._executor.forget(self.cluster.topics[name])
         self._watched &= names
         self.cluster.unreadable &= names
         unwatched = names - self._watched
-        await self._load_and_begin(sorted(unwatched - self.cluster.topics.keys()))
+        await self._load_and_elect(sorted(unwatched - self.cluster.topics.keys()))
         if unwatched & self.cluster.topics.keys():
             loop = asyncio.get_running_loop()
-            loop.call_later(WATCH_OWN_MS / 1000, self._events.put_nowait, self._watch_own)
+            loop.call_later(
+                WATCH_CREATED_MS / 1000, self._events.put_nowait, self._watch_created_topics
+            )
 
-    async def _watch_own(self) -> None:
+    async def _watch_created_topics(self) -> None:
         """Read and watch the topics that we created, to learn if someone else writes them.
 
         Not those that are being deleted: their deletion would have to wait for it.
         """
-        cluster = self.cluster
-        await self._load_and_begin(sorted(cluster.topics.keys() - self._watched - cluster.doomed))
+        kept = self.cluster.topics.keys() - self.cluster.queued_for_deletion
+        await self._load_and_elect(sorted(kept - self._watched))
 
-    async def _look_at_written(self) -> None:
+    async def _process_topic_modifications(self) -> None:
         """Topics' znodes were written or removed, by us or by someone else."""
         unreadable = self.cluster.unreadable
-        names, self._written = self._written & (self._watched | unreadable), set()
+        names, self._modified = self._modified & (self._watched | unreadable), set()
         self._watched -= names
         left = names & (self.cluster.topics.keys() | unreadable)  # others we removed ourselves
-        await self._load_and_begin(sorted(left))
+        await self._load_and_elect(sorted(left))
 
-    async def _look_at_deletions(self) -> None:
+    async def _process_topic_deletions(self) -> None:
         """Somebody asked for topics to be deleted."""
-        new = await self._read_doomed() - self.cluster.doomed
+        new = await self._read_deletion_requests() - self.cluster.queued_for_deletion
         await self._load_topics(sorted(new - self.cluster.topics.keys()))
-        await self._delete(new)
+        await self._begin_deletions(new)
 
-    async def _enter_deleted(self, broker_id: int, partitions: Collection[TopicPartition]) -> None:
+    async def _process_deleted_replicas(
+        self, broker_id: int, partitions: Collection[TopicPartition]
+    ) -> None:
         """A broker has deleted replicas."""
-        self._executor.deletions.enter_deleted(broker_id, partitions)
+        self._executor.deletions.complete_replicas(broker_id, partitions)
         await self._executor.complete_deletions()
 
     # What follows
 
-    async def _load_and_begin(self, names: list[str]) -> None:
+    async def _load_and_elect(self, names: list[str]) -> None:
         """Load topics that are new or were written; give new partitions their first state."""
-        topics, doomed = self.cluster.topics, self.cluster.doomed
+        topics, deleted = self.cluster.topics, self.cluster.queued_for_deletion
         new = [name for name in names if name not in topics]
         await self._load_topics(names)
         come = (each for name in new if name in topics for each in topics[name].partitions)
         if any(self.cluster.leader_and_isr(each) for each in come):
-            raise OutOfDate("a new topic has leaders already, which no broker was told of")
-        living = [topics[name] for name in names if name in topics and name not in doomed]
+            raise OutOfDate("a new topic has leaders already, which no broker was sent")
+        living = [topics[name] for name in names if name in topics and name not in deleted]
         await self._executor.elect_first(each for topic in living for each in topic.partitions)
 
     async def _load_topics(self, names: Collection[str]) -> set[int]:
@@ -220,20 +230,20 @@ class Reign:
         Returns the leaders among them that have re-registered since the state was written.
         """
         cluster = self.cluster
-        found, unreadable = await self._loader.topics(names, self._on_topic)
+        found, unreadable = await self._loader.topics(names, self._watch_topic)
         new = [topic for topic in found if topic.name not in cluster.topics]
         states, stateless = await self._loader.states(new)
         unreadable |= stateless
-        entered = {topic.name: topic for topic in found if topic.name not in unreadable}
-        if not cluster.unreadable.isdisjoint(entered):  # no broker was told of their partitions
+        readable = {topic.name: topic for topic in found if topic.name not in unreadable}
+        if not cluster.unreadable.isdisjoint(readable):  # no broker was sent their partitions
             raise OutOfDate("a topic whose znodes were corrupt can be read again")
         cluster.unreadable |= unreadable
-        for topic in entered.values():
-            await self._enter(topic)
+        for topic in readable.values():
+            await self._put_topic(topic)
         cluster.put_states({each.partition: each.state for each in states})
         return {each.state.leader for each in states if self._is_overtaken(each)}
 
-    async def _enter(self, found: Topic) -> None:
+    async def _put_topic(self, found: Topic) -> None:
         """Take one topic over. If an old tool wrote it without an id, it keeps its last or gets a
         new one."""
         self._watched.add(found.name)
@@ -250,16 +260,17 @@ class Reign:
         leader = self.cluster.brokers.get(found.state.leader)
         return leader is not None and leader.epoch > found.mzxid
 
-    async def _read_doomed(self) -> set[str]:
+    async def _read_deletion_requests(self) -> set[str]:
         """The topics whose deletion was asked for; while deletion is off, refuses them all."""
-        doomed = set(await self._loader.doomed(self._on(Reign._look_at_deletions)))
+        watch = self._watch(ControllerTerm._process_topic_deletions)
+        names = set(await self._loader.deletion_requests(watch))
         if self._context.config().broker.delete_topic_enable:
-            return doomed
-        for name in sorted(doomed):
+            return names
+        for name in sorted(names):
             await self._executor.refuse_deletion(name, "deleting topics is off")
         return set()
 
-    async def _delete(self, names: Iterable[str]) -> None:
+    async def _begin_deletions(self, names: Iterable[str]) -> None:
         found = {name: self.cluster.topics.get(name) for name in sorted(names)}
         for name, topic in found.items():
             if topic is None:
@@ -274,32 +285,32 @@ class Reign:
 
     # Where events come from
 
-    def _on(self, look: Look) -> Watch:
-        reign = weakref.ref(self)  # a watch stays until it fires, and may outlive the reign by days
+    def _watch(self, process: Process) -> Watch:
+        term = weakref.ref(self)  # a watch stays until it fires, and may outlive the term by days
 
         def fired(_: WatchEvent) -> None:
-            if (this := reign()) is not None:
-                this._events.put_nowait(partial(look, this))
+            if (this := term()) is not None:
+                this._events.put_nowait(partial(process, this))
 
         return fired
 
-    def _on_topic(self, name: str) -> Watch:
+    def _watch_topic(self, name: str) -> Watch:
         """One event covers all topics written before it is handled."""
-        reign = weakref.ref(self)
+        term = weakref.ref(self)
 
         def fired(_: WatchEvent) -> None:
-            if (this := reign()) is not None:
-                if not this._written:
-                    this._events.put_nowait(this._look_at_written)
-                this._written.add(name)
+            if (this := term()) is not None:
+                if not this._modified:
+                    this._events.put_nowait(this._process_topic_modifications)
+                this._modified.add(name)
 
         return fired
 
     def _replicas_stopped(self, broker: LiveBroker, partitions: Collection[TopicPartition]) -> None:
-        self._events.put_nowait(partial(self._enter_deleted, broker.id, partitions))
+        self._events.put_nowait(partial(self._process_deleted_replicas, broker.id, partitions))
 
     def _deposed(self) -> None:
-        self._events.put_nowait(self._abdicate)
+        self._events.put_nowait(self._process_newer_controller)
 
-    async def _abdicate(self) -> None:
+    async def _process_newer_controller(self) -> None:
         raise OutOfDate("a broker knows a newer controller")

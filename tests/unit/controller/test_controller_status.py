@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from kdist.controller.outlook import Outlook
-from kdist.controller.reign import Reign
+from kdist.controller.controller import ControllerStatus
+from kdist.controller.term import ControllerTerm
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
 
-REIGN = cast(Reign, object())
+TERM = cast(ControllerTerm, object())
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -24,51 +24,53 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
         loop.close()
 
 
-@pytest.mark.parametrize("known", [REIGN, None])
-def test_a_known_controller_is_returned_even_without_time_to_wait(known: Reign | None) -> None:
+@pytest.mark.parametrize("known", [TERM, None])
+def test_a_known_controller_is_returned_even_without_time_to_wait(
+    known: ControllerTerm | None,
+) -> None:
     async def scenario() -> None:
-        outlook = Outlook()
-        outlook.settle(known)
-        assert await outlook.reign(0) is known
-        assert await outlook.reign(-1) is known
+        status = ControllerStatus()
+        status.set(known)
+        assert await status.term(0) is known
+        assert await status.term(-1) is known
 
     run(scenario())
 
 
 def test_at_first_no_controller_is_known_and_a_wait_times_out() -> None:
     async def scenario() -> None:
-        outlook = Outlook()
+        status = ControllerStatus()
         start_s = asyncio.get_running_loop().time()
         with pytest.raises(TimeoutError):
-            await outlook.reign(700)
+            await status.term(700)
         assert asyncio.get_running_loop().time() - start_s == pytest.approx(0.7)
-        assert not outlook.is_known
+        assert not status.is_known
 
     run(scenario())
 
 
-@pytest.mark.parametrize("known", [REIGN, None])
-def test_a_waiter_gets_the_controller_once_it_is_known(known: Reign | None) -> None:
+@pytest.mark.parametrize("known", [TERM, None])
+def test_a_waiter_gets_the_controller_once_it_is_known(known: ControllerTerm | None) -> None:
     async def scenario() -> None:
-        outlook = Outlook()
-        waits = asyncio.ensure_future(outlook.reign(700))
+        status = ControllerStatus()
+        waits = asyncio.ensure_future(status.term(700))
         await asyncio.sleep(0.1)
-        outlook.settle(known)
+        status.set(known)
         assert await waits is known
 
     run(scenario())
 
 
-def test_a_reign_that_ends_before_the_waiter_is_woken_is_not_handed_out() -> None:
+def test_a_term_that_ends_before_the_waiter_is_woken_is_not_handed_out() -> None:
     async def scenario() -> None:
-        outlook = Outlook()
-        waits = asyncio.ensure_future(outlook.reign(700))
+        status = ControllerStatus()
+        waits = asyncio.ensure_future(status.term(700))
         await asyncio.sleep(0.1)
-        outlook.settle(REIGN)
-        outlook.open()
+        status.set(TERM)
+        status.forget()
         await asyncio.sleep(0.1)
         assert not waits.done()
-        outlook.settle(None)
+        status.set(None)
         assert await waits is None
 
     run(scenario())

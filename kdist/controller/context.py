@@ -1,17 +1,28 @@
-"""The controller's picture of the cluster: what ZooKeeper holds, and nothing else.
+"""The controller context: the cluster's state as ZooKeeper has it, and nothing else.
 
 A change enters here only after it was read from ZooKeeper or written there, so that whatever the
-brokers are told is also what the next controller finds.
+brokers are sent is also what the next controller finds. A partition is in one of four states:
+
+    state          what it is                                what it leaves for
+    NON_EXISTENT   not assigned, or completely deleted       assigned: NEW
+    NEW            assigned, but no state in ZooKeeper yet   a replica is alive: ONLINE; none is, or
+                                                             its topic is being deleted: OFFLINE
+    ONLINE         has a leader                              leader changes: ONLINE; none of the ISR
+                                                             is alive, or it is deleted: OFFLINE
+    OFFLINE        has no leader; or its topic is            one of the ISR is back: ONLINE;
+                   queued for deletion                       its znodes are gone: NON_EXISTENT
+
+Source: Apache Kafka's `ControllerContext` and `PartitionStateMachine`.
 """
 
 from __future__ import annotations
 
+import enum
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from kdist.config.listeners import Listener
-from kdist.controller.states import FOLLOWERS, NEW, NON_EXISTENT, OFFLINE, ONLINE, PartitionState
 from kdist.errors import KdistError
 from kdist.model import NO_LEADER, Broker, LeaderAndIsr, TopicPartition
 from kdist.zk.registration import BrokerRegistration
@@ -21,8 +32,30 @@ LEADER_DURING_DELETION = -2
 FIRST_ZK_VERSION = 0  # of a znode that was just created
 
 
+class PartitionState(enum.Enum):
+    """A partition's state; the value is its name in log lines."""
+
+    NON_EXISTENT = "non-existent"
+    NEW = "new"
+    ONLINE = "online"
+    OFFLINE = "offline"
+
+
+NON_EXISTENT = PartitionState.NON_EXISTENT
+NEW = PartitionState.NEW
+ONLINE = PartitionState.ONLINE
+OFFLINE = PartitionState.OFFLINE
+
+ALLOWED: dict[PartitionState, frozenset[PartitionState]] = {
+    NON_EXISTENT: frozenset({NEW}),
+    NEW: frozenset({ONLINE, OFFLINE}),
+    ONLINE: frozenset({ONLINE, OFFLINE}),
+    OFFLINE: frozenset({ONLINE, OFFLINE, NON_EXISTENT}),
+}
+
+
 class OutOfDate(KdistError):
-    """The picture no longer matches ZooKeeper: the reign has to end and a new one to load."""
+    """The controller context no longer matches ZooKeeper: a new term has to load it."""
 
 
 class LiveBroker(NamedTuple):
@@ -62,13 +95,13 @@ class Topic(NamedTuple):
         return [TopicPartition(self.name, index) for index in sorted(self.assignment)]
 
 
-class Cluster:
-    """Owned by the reign that loaded it; thrown away with it."""
+class ControllerContext:
+    """Owned by the term that loaded it; thrown away with it."""
 
     def __init__(self) -> None:
         self.brokers: dict[int, LiveBroker] = {}
         self.topics: dict[str, Topic] = {}
-        self.doomed: set[str] = set()  # topics that are being deleted
+        self.queued_for_deletion: set[str] = set()  # topics that are being deleted
         self.unreadable: set[str] = set()  # topics whose znodes are corrupt
         self._states: dict[str, dict[int, LeaderAndIsr]] = {}
 
@@ -87,10 +120,10 @@ class Cluster:
         return self._states.get(partition.topic, {}).get(partition.partition)
 
     def partition_state(self, partition: TopicPartition) -> PartitionState:
-        """The partition's state, by the table in `states.py`."""
+        """The partition's state, by the table above."""
         if not self.replicas(partition):
             return NON_EXISTENT
-        if partition.topic in self.doomed:
+        if partition.topic in self.queued_for_deletion:
             return OFFLINE
         state = self.leader_and_isr(partition)
         if state is None:
@@ -99,7 +132,9 @@ class Cluster:
 
     def living_topics(self) -> Iterator[Topic]:
         """The topics that are not being deleted."""
-        return (topic for name, topic in self.topics.items() if name not in self.doomed)
+        return (
+            topic for name, topic in self.topics.items() if name not in self.queued_for_deletion
+        )
 
     def partitions(self) -> Iterator[TopicPartition]:
         """The partitions of the topics that are not being deleted."""
@@ -112,12 +147,12 @@ class Cluster:
             before = self.partition_state(partition)
             self._states.setdefault(partition.topic, {})[partition.partition] = state
             after = self.partition_state(partition)
-            assert after in FOLLOWERS[before], f"{partition} went from {before} to {after}"
+            assert after in ALLOWED[before], f"{partition} went from {before} to {after}"
 
     def drop_topics(self, names: Iterable[str]) -> None:
         """Forget topics that ZooKeeper no longer has."""
         for name in names:
             self.topics.pop(name, None)
             self._states.pop(name, None)
-            self.doomed.discard(name)
+            self.queued_for_deletion.discard(name)
             self.unreadable.discard(name)
