@@ -7,8 +7,10 @@
     4        Kafka 0.10   listener_security_protocol_map
     5        Kafka 2.7    features
 
-kdist writes version 5 and adds `kdist_host`, which Kafka ignores: the machine that the broker's
-disk is in. Several brokers share one, and placement keeps the replicas of a partition off one host.
+kdist writes version 5 and adds two fields, which Kafka ignores. `kdist_host` is the machine that
+the broker's disk is in: several brokers share one, and placement keeps the replicas of a partition
+off one host. `kdist_disk` is the id that the disk was given when it was first used: it tells a
+broker that was restarted from another one on a machine with the same name.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ class BrokerRegistration(NamedTuple):
     timestamp_ms: int
     rack: str | None = None
     host: str | None = None  # kdist's own: the machine
+    disk: str | None = None  # kdist's own: the disk's id; None if an older kdist or Kafka wrote it
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
         """Where the broker listens under this name."""
@@ -61,6 +64,8 @@ class BrokerRegistration(NamedTuple):
             fields["rack"] = self.rack
         if self.host is not None:
             fields["kdist_host"] = self.host
+        if self.disk is not None:
+            fields["kdist_disk"] = self.disk
         return to_json(fields)
 
     @classmethod
@@ -72,6 +77,7 @@ class BrokerRegistration(NamedTuple):
             timestamp_ms=fields.time_ms(),
             rack=fields.optional("rack", str),
             host=fields.optional("kdist_host", str),
+            disk=fields.optional("kdist_disk", str),
         )
 
 
