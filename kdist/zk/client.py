@@ -179,6 +179,15 @@ class ZooKeeper(Protocol):
         """Names, sorted; watches for CHILDREN and DELETED. `NoNode`: then nothing is watched."""
         ...
 
+    async def sync(self, path: str) -> None:
+        """Have the server catch up with the leader, in the order of this client's requests.
+
+        A read after it shows every write that was carried out before `sync` was called. Without it
+        a server may answer from a state some seconds old, though never older than what this
+        session has read. ZooKeeper catches up with everything, whichever path is given.
+        """
+        ...
+
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         """`NoNode`, `BadVersion`."""
         ...

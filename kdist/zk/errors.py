@@ -14,7 +14,7 @@ from kdist.errors import KdistError
 
 
 class ZooKeeperError(KdistError):
-    """The base of all exceptions of the zk room."""
+    """The base of all exceptions of the zk package."""
 
 
 class ConnectionLoss(ZooKeeperError):

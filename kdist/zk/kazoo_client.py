@@ -64,6 +64,7 @@ from kdist.zk.session import (
     Multi,
     Request,
     SessionClient,
+    Sync,
 )
 
 logger = logging.getLogger(__name__)
@@ -266,13 +267,15 @@ def _call(session: KazooSession, request: Request) -> Any:
             return client.exists_async(path, _watch(session, path, watch))
         case Children(path, watch):
             return client.get_children_async(path, _watch(session, path, watch))
+        case Sync(path):
+            return client.sync_async(path)
         case Multi(operations):
-            return _queued(client, MultiWrite(operations))
+            return _queue(client, MultiWrite(operations))
         case GetMany(paths):
-            return _queued(client, MultiRead(paths))
+            return _queue(client, MultiRead(paths))
 
 
-def _queued(client: KazooClient, request: object) -> Any:
+def _queue(client: KazooClient, request: object) -> Any:
     """Queue a request as kazoo's own `_async` calls do."""
     result = client.handler.async_result()
     client._call(request, result)
@@ -358,7 +361,7 @@ def _stat(stat: ZnodeStat) -> Stat:
 
 
 def _translated(error: Exception, path: str) -> Exception:
-    """kazoo's exception as this room's; one that no server sent is returned unchanged."""
+    """kazoo's exception as this package's; one that no server sent is returned unchanged."""
     refusal = _REFUSALS.get(type(error))
     if refusal is not None:
         return refusal(path)

@@ -1,16 +1,22 @@
 """ZooKeeper in memory, for the simulator and tests (the fake beside `kazoo_client.py`).
 
-`MemoryEnsemble` stands for the servers and the network, and can make both fail; each of its clients
-is a `ZooKeeper`. Each message takes a random time, so that messages of different clients overtake
-each other; those of one connection never do. It runs on any asyncio loop, also in virtual time. It
-is simpler than the real thing in one respect: a read never returns stale data.
+`MemoryEnsemble` stands for the servers, and can make them and the ways to them fail; each of its
+clients is a `ZooKeeper`. Each message takes a random time, so that messages of different clients
+overtake each other; those of one connection never do. It runs on any asyncio loop, also in virtual
+time.
+
+By default there is one server, and a client loses it only by `suspend`, `expire`, `disconnect` and
+`stop`. With three servers (`memory_servers.py`) followers lag and leaders are replaced. With
+`is_cut`, servers and clients are hosts on a network: a client pings its server and tries another
+one if that is silent, and a session of which no server hears expires, whether the client is cut
+off, paused or killed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import count
 
@@ -19,34 +25,68 @@ from kdist.runtime.clock import Clock
 from kdist.zk.client import Delete, SessionState, WatchEvent, WatchKind
 from kdist.zk.errors import MultiFailed, ZooKeeperError
 from kdist.zk.memory_connection import Connection, Session
-from kdist.zk.memory_tree import Tree
-from kdist.zk.session import Answer, Children, Exists, Get, GetMany, Multi, Request, SessionClient
+from kdist.zk.memory_lane import Lane
+from kdist.zk.memory_servers import IsCut, Server, Servers
+from kdist.zk.session import (
+    Answer,
+    Children,
+    Exists,
+    Get,
+    GetMany,
+    Multi,
+    Read,
+    Request,
+    SessionClient,
+    Sync,
+    Write,
+)
+
+_RETRY_S = 0.3  # between attempts to connect
+_PINGS = 3  # per session timeout
 
 
-class MemoryEnsemble:
-    """The servers: tree, sessions and connections; and the faults that a test can inject."""
+class MemoryEnsemble(Servers):
+    """The servers, sessions and connections; and the faults that a test can inject.
 
-    def __init__(self, clock: Clock, rng: random.Random, delay_ms_max: float = 0.0) -> None:
+    `lost_answers` is the share of writes whose connection ends when they were carried out, before
+    the client has the answer. `rng` decides about all delays and faults.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        rng: random.Random,
+        delay_ms_max: float = 0.0,
+        *,
+        servers: Sequence[str] = ("memory",),
+        is_cut: IsCut | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(servers, rng, delay_ms_max, is_cut or (lambda *_: False), loop)
         self._clock = clock
-        self._rng = rng
-        self._delay_ms_max = delay_ms_max
-        self._is_running = True
+        self.has_network = is_cut is not None
         self._session_ids = count(0x1000)
+        self._sessions: dict[int, Session] = {}  # that are not over
         self._connections: dict[MemoryZooKeeper, Connection] = {}
-        self._sessions: dict[MemoryZooKeeper, Session] = {}
         self._cut_off: set[MemoryZooKeeper] = set()
-        self._refused: dict[MemoryZooKeeper, None] = {}  # while the servers are down; in order
-        self.tree = Tree()
+        self._refused: dict[MemoryZooKeeper, None] = {}  # until `start`; in order
+        self.lost_answers = 0.0
 
     def client(
         self,
         chroot: str = "",
         session_timeout_ms: int = 6_000,
         connection_timeout_ms: int = 6_000,
+        *,
+        host: str = "",
+        servers: Sequence[str] = (),
     ) -> MemoryZooKeeper:
-        """A client that is not connected yet."""
-        connect = ConnectString.parse(f"memory{chroot}")
-        return MemoryZooKeeper(self, connect, session_timeout_ms, connection_timeout_ms)
+        """A client on `host` that is not connected yet, and knows all servers or the given ones."""
+        names = tuple(servers or self._servers)
+        connect = ConnectString.parse(",".join(names) + chroot)
+        return MemoryZooKeeper(
+            self, connect, session_timeout_ms, connection_timeout_ms, host, names
+        )
 
     # -- faults
 
@@ -63,141 +103,258 @@ class MemoryEnsemble:
         self._cut_off.discard(client)
         self.maybe_accept(client)
 
+    def disconnect(self, client: MemoryZooKeeper) -> None:
+        """End a client's connection; it connects again, perhaps to another server."""
+        self._disconnect(client, self.delay_ms())
+
     def expire(self, client: MemoryZooKeeper) -> None:
         """End a client's session now; the client learns of it when a message can reach it."""
-        session = self._sessions.get(client)
-        if session is not None and not session.is_over:
-            self._disconnect(client, self.delay_ms())
-            self._end_session(session)
+        if client.session is not None:
+            self._expire(client.session)
 
     def stop(self) -> None:
         """Stop all servers: every client is disconnected, and no session expires."""
-        self._is_running = False
-        for client in list(self._connections):
-            self._disconnect(client, self.delay_ms())
-        for session in self._sessions.values():
-            session.keep()
+        for name in self._servers:
+            self.crash(name)
 
     def start(self) -> None:
         """Start the servers with their state; sessions have their whole timeout again."""
-        self._is_running = True
-        for session in self._sessions.values():
-            self._let_run_out(session)
+        for name in self._servers:
+            self.restart(name)
         refused, self._refused = self._refused, {}
         for client in refused:
             self.maybe_accept(client)
 
-    # -- connections
+    def server_of(self, client: MemoryZooKeeper) -> str | None:
+        """The server that a client is connected to."""
+        connection = self._connections.get(client)
+        return connection.server.name if connection else None
 
-    def delay_ms(self) -> float:
-        return self._rng.uniform(0, self._delay_ms_max)
+    # -- connections
 
     def maybe_accept(self, client: MemoryZooKeeper) -> None:
         """After a delay, connect the client if it wants to be connected and can be."""
-        asyncio.get_running_loop().call_later(self.delay_ms() / 1000, self._accept, client)
+        loop = client.loop or self._loop
+        loop.call_later(self.delay_ms() / 1000, self._accept, client)
 
     def _accept(self, client: MemoryZooKeeper) -> None:
         if client in self._connections or not client.wants_connection():
             return
         if client in self._cut_off:
             return  # `resume` asks again
-        if not self._is_running:
-            self._refused[client] = None
-            return
-        session = self._sessions.get(client)
-        if session is None:
-            session = Session(next(self._session_ids), client.session_timeout_ms)
-            self._sessions[client] = session
-        if session.is_over:
-            del self._sessions[client]
+        self._begin()
+        server = self._servers[self._choose(client.servers)]
+        if self._is_cut(client.host, server.name) or not self._is_in_touch(server):
+            self._refuse(client)
+        elif client.session is not None and client.session.is_over:
+            client.session = None
             client.hear_expired()
-            return
+        elif client.session is not None and not self._has_applied(server, client.session.seen_zxid):
+            self._refuse(client)  # it would see time go back
+        else:
+            self._connect(client, server)
+
+    def _choose(self, names: Sequence[str]) -> str:
+        return names[0] if len(names) == 1 else self._rng.choice(names)
+
+    def _refuse(self, client: MemoryZooKeeper) -> None:
+        if self.has_network or len(self._servers) > 1:
+            asyncio.get_running_loop().call_later(_RETRY_S, self.maybe_accept, client)
+        else:
+            self._refused[client] = None
+
+    def _connect(self, client: MemoryZooKeeper, server: Server) -> None:
+        session = client.session
+        if session is None:
+            session = client.session = Session(next(self._session_ids), client.session_timeout_ms)
+            self._sessions[session.id] = session
         session.keep()
-        connection = Connection(session, self.delay_ms)
-        self._connections[client] = connection
+        if self.has_network:
+            self._let_run_out(session)
+        is_stopped = partial(self._is_cut, client.host, server.name)
+        to_server = Lane(self._loop, self.delay_ms, is_stopped)
+        to_client = Lane(asyncio.get_running_loop(), self.delay_ms, is_stopped)
+        connection = Connection(session, server, to_server, to_client)
+        connection.reset = partial(self._reset, client, connection)
+        session.connection = self._connections[client] = connection
         client.hear_connected(connection)
 
+    def _reset(
+        self, client: MemoryZooKeeper, connection: Connection, noticed_after_ms: float
+    ) -> None:
+        if self._connections.get(client) is connection:
+            self._disconnect(client, noticed_after_ms)
+
     def _disconnect(self, client: MemoryZooKeeper, noticed_after_ms: float) -> None:
+        connection = self.give_up(client)
+        if connection is not None and not self._is_cut(client.host, connection.server.name):
+            loop = client.loop or self._loop
+            loop.call_later(noticed_after_ms / 1000, client.hear_disconnected, connection)
+
+    def give_up(self, client: MemoryZooKeeper) -> Connection | None:
+        """End a client's connection, of which the client has to learn in some other way."""
         connection = self._connections.pop(client, None)
-        if connection is None:
-            return
-        connection.cut()
-        self._let_run_out(connection.session)
-        asyncio.get_running_loop().call_later(
-            noticed_after_ms / 1000, client.hear_disconnected, connection
-        )
+        if connection is not None:
+            connection.cut()
+            if not self.has_network:
+                self._let_run_out(connection.session)
+        return connection
 
-    def _let_run_out(self, session: Session) -> None:
-        session.keep()
-        if self._is_running and not session.is_over:
-            session.expiry = asyncio.get_running_loop().call_later(
-                session.timeout_ms / 1000, self._end_session, session
-            )
+    def _drop_clients(self, server: Server) -> None:
+        for client, connection in list(self._connections.items()):
+            if connection.server is server:
+                self._disconnect(client, self.delay_ms())
 
-    def _end_session(self, session: Session) -> None:
-        session.keep()
-        session.is_over = True
-        ephemerals = self.tree.owned_by(session.id)
-        if ephemerals:
-            gone = tuple(Delete(path) for path in ephemerals)
-            self._tell(self.tree.write(gone, session.id, self._clock.now_ms())[1])
+    def hear_ping(self, connection: Connection) -> None:
+        """A client says that it is there."""
+        self._hear(connection)
+        connection.to_client.send(connection.hear_pong)
 
-    def _tell(self, events: Iterable[WatchEvent]) -> None:
-        for event in events:
-            for connection in list(self._connections.values()):
-                connection.tell(event)
+    def _hear(self, connection: Connection) -> None:
+        """A message has arrived. A server that has lost the leader cannot keep a session alive."""
+        if self._is_in_touch(connection.server):
+            connection.session.heard_s = self._loop.time()
 
     def forget(self, client: MemoryZooKeeper) -> None:
         """The client will not resume its session, which expires unless it is over already."""
         self._disconnect(client, 0)
-        self._sessions.pop(client, None)
+        client.session = None
+
+    # -- sessions
+
+    def _keep_sessions(self, *, are_timed: bool) -> None:
+        for session in self._sessions.values():
+            session.keep()
+            if are_timed:
+                self._let_run_out(session)
+
+    def _let_run_out(self, session: Session) -> None:
+        session.keep()
+        session.heard_s = self._loop.time()
+        if self._leader is not None and not session.is_over:
+            self._wait_for_silence(session, session.timeout_ms / 1000)
+
+    def _wait_for_silence(self, session: Session, left_s: float) -> None:
+        session.expiry = self._loop.call_later(left_s, self._maybe_expire, session)
+
+    def _maybe_expire(self, session: Session) -> None:
+        left_s = session.heard_s + session.timeout_ms / 1000 - self._loop.time()
+        if left_s > 0.001:
+            self._wait_for_silence(session, left_s)
+        else:
+            self._decide(partial(self._expire, session))
+
+    def _expire(self, session: Session) -> None:
+        connection = session.connection
+        if connection is not None and not session.is_over:
+            self._then(connection.server, partial(connection.reset, self.delay_ms()))
+        self._end_session(session)
+
+    def _end_session(self, session: Session) -> None:
+        if session.is_over:
+            return
+        session.keep()
+        session.is_over = True
+        del self._sessions[session.id]
+        ephemerals = self.tree.owned_by(session.id)
+        if ephemerals:
+            gone = tuple(Delete(path) for path in ephemerals)
+            self._publish(self.tree.write(gone, session.id, self._clock.now_ms())[1])
+
+    def say_goodbye(self, connection: Connection) -> None:
+        """The last message of a session arrives."""
+        self._forward(connection.server, partial(self._let_go, connection))
+
+    def _let_go(self, connection: Connection) -> None:
+        if connection.session.connection is connection:  # it has not moved to another server
+            self._end_session(connection.session)
+        self._then(connection.server, partial(connection.to_client.send, connection.end))
 
     # -- requests, as they arrive
 
-    def say_goodbye(self, connection: Connection) -> None:
-        """The last message of a session."""
-        self._end_session(connection.session)
-        ended = connection.ended
-        assert ended is not None, "a client that says goodbye waits for the answer"
-        connection.to_client.send(lambda: None if ended.done() else ended.set_result(None))
-
     def serve(self, connection: Connection, request: Request, answer: Answer) -> None:
         """Carry out a request; events reach its client before its answer."""
-        try:
-            outcome = self._carry_out(connection, request)
-        except ZooKeeperError as error:
-            connection.to_client.send(partial(_refuse, answer, error))
+        self._hear(connection)
+        if isinstance(request, Read):
+            connection.read(partial(self._read, connection, request, answer))
         else:
-            connection.to_client.send(partial(_settle, connection, request, answer, outcome))
+            connection.begin_write()
+            self._forward(connection.server, partial(self._write, connection, request, answer))
 
-    def _carry_out(self, connection: Connection, request: Request) -> object:
-        match request:
-            case Get(path, _):
-                found: object = self.tree.get(path)
-                connection.add_watch(request)
-                return found
-            case GetMany(paths):
-                return [self.tree.get(path) if self.tree.exists(path) else None for path in paths]
-            case Exists(path, _):
-                connection.add_watch(request)
-                return self.tree.exists(path)
-            case Children(path, _):
-                found = self.tree.children(path)
-                connection.add_watch(request)
-                return found
+    def _read(self, connection: Connection, request: Read, answer: Answer) -> None:
+        try:
+            found = _read(connection, request)
+        except ZooKeeperError as error:
+            found = error
+        self._answer(connection, request, answer, found)
+
+    def _write(self, connection: Connection, request: Write, answer: Answer) -> None:
+        """At the leader, in the order of all writes."""
+        session = connection.session
+        if session.is_over or session.connection is not connection:
+            return  # it expired, or moved to another server: nobody waits for the answer
+        outcome = self._carry_out(request, session.id)
+        self._then(
+            connection.server, partial(self._answer_write, connection, request, answer, outcome)
+        )
+
+    def _carry_out(self, request: Write, session_id: int) -> object:
+        """The outcome or the error, as the leader finds it."""
+        if isinstance(request, Sync):
+            return None
         operations = request.operations if isinstance(request, Multi) else (request,)
         try:
-            outcomes, events = self.tree.write(
-                operations, connection.session.id, self._clock.now_ms()
-            )
+            outcomes, events = self.tree.write(operations, session_id, self._clock.now_ms())
         except MultiFailed as failure:
-            raise failure if isinstance(request, Multi) else failure.error from None
-        self._tell(events)
+            self._publish([])
+            return failure if isinstance(request, Multi) else failure.error
+        self._publish(events)
         return outcomes if isinstance(request, Multi) else outcomes[0]
+
+    def _tell(self, server: Server, events: Iterable[WatchEvent]) -> None:
+        for event in events:
+            for connection in list(self._connections.values()):
+                if connection.server is server:
+                    connection.tell(event)
+
+    def _answer_write(
+        self, connection: Connection, request: Request, answer: Answer, outcome: object
+    ) -> None:
+        """At the client's server, which has applied the write."""
+        if self.lost_answers and self._rng.random() < self.lost_answers:
+            connection.reset(self.delay_ms())
+            return
+        self._answer(connection, request, answer, outcome)
+        connection.end_write()
+
+    def _answer(
+        self, connection: Connection, request: Request, answer: Answer, outcome: object
+    ) -> None:
+        zxid = connection.server.applied.zxid
+        connection.to_client.send(partial(_settle, connection, request, answer, outcome, zxid))
+
+
+def _read(connection: Connection, request: Read) -> object:
+    """What the server has applied; the watch is set at the moment of the read."""
+    tree = connection.server.applied
+    found: object
+    match request:
+        case Get(path, _):
+            found = tree.get(path)
+            connection.add_watch(request)
+        case GetMany(paths):
+            found = [tree.get(path) if tree.exists(path) else None for path in paths]
+        case Exists(path, _):
+            found = tree.exists(path)
+            connection.add_watch(request)
+        case Children(path, _):
+            found = tree.children(path)
+            connection.add_watch(request)
+    return found
 
 
 class MemoryZooKeeper(SessionClient):
-    """A client of a `MemoryEnsemble`, which made it."""
+    """A client of a `MemoryEnsemble`, which made it. Its process is the loop that connects it."""
 
     def __init__(
         self,
@@ -205,8 +362,14 @@ class MemoryZooKeeper(SessionClient):
         connect: ConnectString,
         session_timeout_ms: int,
         connection_timeout_ms: int,
+        host: str,
+        servers: tuple[str, ...],
     ) -> None:
         super().__init__(connect, session_timeout_ms, connection_timeout_ms)
+        self.host = host
+        self.servers = servers
+        self.session: Session | None = None  # to be resumed
+        self.loop: asyncio.AbstractEventLoop | None = None  # its process's
         self._ensemble = ensemble
         self._connection: Connection | None = None
         self._opened: asyncio.Future[None] | None = None
@@ -216,10 +379,11 @@ class MemoryZooKeeper(SessionClient):
         return self._state is SessionState.SUSPENDED or self._opened is not None
 
     async def _open(self) -> None:
-        self._opened = asyncio.get_running_loop().create_future()
+        self.loop = asyncio.get_running_loop()
+        self._opened = opened = self.loop.create_future()
         self._ensemble.maybe_accept(self)
         try:
-            await self._wait_for(self._opened)
+            await self._wait_for(opened)
         finally:
             self._opened = None
 
@@ -241,7 +405,22 @@ class MemoryZooKeeper(SessionClient):
         self._session_id = connection.session.id
         if self._opened is not None and not self._opened.done():
             self._opened.set_result(None)
+        if self._ensemble.has_network:
+            self._ping(connection)
         self._enter(SessionState.CONNECTED)
+
+    def _ping(self, connection: Connection) -> None:
+        """Say that this client is there, and give up a server that has not answered the last."""
+        if self._connection is not connection:
+            return
+        if not connection.is_answered:
+            self._ensemble.give_up(self)
+            self.hear_disconnected(connection)
+            return
+        connection.is_answered = False
+        connection.to_server.send(partial(self._ensemble.hear_ping, connection))
+        pause_s = self._session_timeout_ms / 1000 / _PINGS
+        asyncio.get_running_loop().call_later(pause_s, self._ping, connection)
 
     def hear_disconnected(self, connection: Connection) -> None:
         """The connection is gone, and its watches with it."""
@@ -257,13 +436,16 @@ class MemoryZooKeeper(SessionClient):
         self._enter(SessionState.EXPIRED)
 
 
-def _refuse(answer: Answer, error: Exception) -> None:
-    if not answer.done():
-        answer.set_exception(error)
-
-
-def _settle(connection: Connection, request: Request, answer: Answer, outcome: object) -> None:
+def _settle(
+    connection: Connection, request: Request, answer: Answer, outcome: object, zxid: int
+) -> None:
     """The answer arrives at the client, which from now on knows that its watch is set."""
+    session = connection.session
+    session.seen_zxid = max(session.seen_zxid, zxid)
+    if isinstance(outcome, ZooKeeperError):
+        if not answer.done():
+            answer.set_exception(outcome)
+        return
     if isinstance(request, Get | Exists | Children) and request.watch is not None:
         connection.known_watches.append((request.watch, request.path))
     if not answer.done():

@@ -1,8 +1,7 @@
-"""How a `MemoryEnsemble` and its clients are connected: lanes with delays, sessions, watches.
+"""How a `MemoryEnsemble` and its clients are connected: sessions, connections, watches.
 
-A connection is two lanes, each of which delivers messages in the order they were sent. Watches live
-on the server's side of a connection and end with it; the client knows of those whose requests were
-answered.
+A connection is two lanes to and from one server. Watches live on the server's side of a connection
+and end with it; the client knows of those whose requests were answered.
 """
 
 from __future__ import annotations
@@ -13,39 +12,12 @@ from collections.abc import Callable
 from functools import partial
 
 from kdist.zk.client import Watch, WatchEvent, WatchKind
+from kdist.zk.memory_lane import Lane
+from kdist.zk.memory_servers import Server
 from kdist.zk.session import Children, Exists, Get
 
 _DATA_EVENTS = (WatchKind.CREATED, WatchKind.CHANGED, WatchKind.DELETED)
 _CHILD_EVENTS = (WatchKind.CHILDREN, WatchKind.DELETED)
-
-
-class Lane:
-    """One direction of a connection: messages arrive in order, each after a delay."""
-
-    def __init__(self, delay_ms: Callable[[], float]) -> None:
-        self._delay_ms = delay_ms
-        self._messages: deque[Callable[[], None]] = deque()
-        self._last_due_s = 0.0
-        self.is_cut = False
-
-    def send(self, message: Callable[[], None]) -> None:
-        """Deliver the message after a delay, unless the lane is cut first."""
-        if self.is_cut:
-            return
-        loop = asyncio.get_running_loop()
-        self._messages.append(message)
-        self._last_due_s = max(self._last_due_s, loop.time() + self._delay_ms() / 1000)
-        # Timers due at the same time may fire in any order, so each delivers the oldest message.
-        loop.call_at(self._last_due_s, self._deliver)
-
-    def _deliver(self) -> None:
-        if self._messages:
-            self._messages.popleft()()
-
-    def cut(self) -> None:
-        """Lose all messages in transit."""
-        self.is_cut = True
-        self._messages.clear()
 
 
 class Session:
@@ -55,7 +27,10 @@ class Session:
         self.id = session_id
         self.timeout_ms = timeout_ms
         self.is_over = False
+        self.heard_s = 0.0  # when the leader last knew that a server heard of the client
         self.expiry: asyncio.TimerHandle | None = None
+        self.connection: Connection | None = None  # the last; one before it does nothing any more
+        self.seen_zxid = 0  # by the client, which no server may take back in time
 
     def keep(self) -> None:
         """Stop the expiry timer."""
@@ -65,21 +40,55 @@ class Session:
 
 
 class Connection:
-    """A client's connection, with the watches set on it."""
+    """A client's connection to a server, with the watches set on it.
 
-    def __init__(self, session: Session, delay_ms: Callable[[], float]) -> None:
+    `reset` ends it from the server's side, and has the client notice after some ms.
+    """
+
+    reset: Callable[[float], None]
+
+    def __init__(self, session: Session, server: Server, to_server: Lane, to_client: Lane) -> None:
         self.session = session
-        self.to_server, self.to_client = Lane(delay_ms), Lane(delay_ms)
+        self.server = server
+        self.to_server, self.to_client = to_server, to_client
         self.data_watches: dict[str, list[Watch]] = {}
         self.child_watches: dict[str, list[Watch]] = {}
         self.known_watches: list[tuple[Watch, str]] = []  # those the client knows are set
+        self.is_answered = True  # the last ping
         self.ended: asyncio.Future[None] | None = None  # set by a client that says goodbye
+        self._writes_forwarded = self._writes_answered = 0
+        self._reads: deque[tuple[int, Callable[[], None]]] = deque()  # with the writes before each
+
+    def begin_write(self) -> None:
+        """A write was forwarded to the leader; later reads wait for `end_write`."""
+        self._writes_forwarded += 1
+
+    def end_write(self) -> None:
+        """A write was answered: serve the reads behind it."""
+        self._writes_answered += 1
+        while self._reads and self._reads[0][0] <= self._writes_answered:
+            self._reads.popleft()[1]()
+
+    def read(self, serve: Callable[[], None]) -> None:
+        """Serve a read when all writes before it are answered."""
+        if self._writes_answered == self._writes_forwarded:
+            serve()
+        else:
+            self._reads.append((self._writes_forwarded, serve))
 
     def cut(self) -> None:
         self.to_server.cut()
         self.to_client.cut()
+        self.end()
+
+    def end(self) -> None:
+        """The client hears that its goodbye has arrived, or that it cannot arrive any more."""
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(None)
+
+    def hear_pong(self) -> None:
+        """The client hears that the server is there."""
+        self.is_answered = True
 
     def add_watch(self, request: Get | Exists | Children) -> None:
         """Set the request's watch on the server's side, at the moment of the read."""

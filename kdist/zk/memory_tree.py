@@ -1,12 +1,14 @@
 """The tree of znodes as a ZooKeeper server keeps it, in memory: no sessions, watches or time.
 
 A write returns its outcome and the events it causes, for the owner of the watches. A refused
-`multi` is rolled back: every change records the node's previous value. Versions, transaction ids
+`multi` is rolled back: every change records the node's previous value. A follower's tree is a copy
+of the leader's that repeats its transactions (`changes`, `apply`). Versions, transaction ids
 and the digits of sequential znodes are counted as in ZooKeeper 3.9.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kdist.zk.client import (
@@ -46,13 +48,16 @@ class Node(NamedTuple):
     children_created: int = 0
 
 
+Changes = Mapping[str, Node | None]  # what a transaction left at each path that it wrote
+
+
 class Tree:
     """All znodes by path. Every write is one transaction, with one transaction id."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {"/": Node(b"", 0, 0, 0, 0, 0, 0)}
         self._children: dict[str, set[str]] = {"/": set()}
-        self._zxid = 0
+        self.zxid = 0  # of the last transaction
         self._before: list[tuple[str, Node | None]] = []  # of the transaction under way
         self._events: list[WatchEvent] = []
 
@@ -90,13 +95,34 @@ class Tree:
         """The paths of a session's ephemerals."""
         return sorted(path for path, node in self._nodes.items() if node.owner == session_id)
 
+    # -- copies
+
+    def copy(self) -> Tree:
+        """Another tree with the same content."""
+        copy = Tree()
+        copy._nodes = dict(self._nodes)
+        copy._children = {path: set(names) for path, names in self._children.items()}
+        copy.zxid = self.zxid
+        return copy
+
+    def changes(self) -> Changes:
+        """Those of the last transaction."""
+        return {path: self._nodes.get(path) for path, _ in self._before}
+
+    def apply(self, zxid: int, changes: Changes) -> None:
+        """Repeat a transaction of the tree that this one is a copy of."""
+        self.zxid = zxid
+        for path, node in changes.items():
+            if node is not None or path in self._nodes:
+                self._replace(path, node)
+
     # -- writes
 
     def write(
         self, operations: tuple[Operation, ...], session_id: int, now_ms: int
     ) -> tuple[list[Outcome], list[WatchEvent]]:
         """Carry out all operations or none; `MultiFailed` says which was refused."""
-        self._zxid += 1
+        self.zxid += 1
         self._before, self._events = [], []
         outcomes: list[Outcome] = []
         for index, operation in enumerate(operations):
@@ -110,6 +136,7 @@ class Tree:
     def _roll_back(self) -> None:
         for path, node in reversed(self._before):
             self._replace(path, node)
+        self._before, self._events = [], []
 
     def _apply(self, operation: Operation, session_id: int, now_ms: int) -> Outcome:
         match operation:
@@ -121,7 +148,7 @@ class Tree:
             case Set(path, data, version):
                 node = self._checked(path, version)
                 changed = node._replace(
-                    data=data, version=node.version + 1, mzxid=self._zxid, modified_ms=now_ms
+                    data=data, version=node.version + 1, mzxid=self.zxid, modified_ms=now_ms
                 )
                 self._put(path, changed)
                 self._events.append(WatchEvent(WatchKind.CHANGED, path))
@@ -143,7 +170,7 @@ class Tree:
         if parent.owner:
             raise NoChildrenForEphemerals(path)
         owner = session_id if operation.ephemeral else 0
-        self._put(path, Node(operation.data, 0, self._zxid, self._zxid, owner, now_ms, now_ms))
+        self._put(path, Node(operation.data, 0, self.zxid, self.zxid, owner, now_ms, now_ms))
         self._put(parent_path, parent._replace(children_created=parent.children_created + 1))
         self._events.append(WatchEvent(WatchKind.CREATED, path))
         self._events.append(WatchEvent(WatchKind.CHILDREN, parent_path))

@@ -78,6 +78,12 @@ class Children(NamedTuple):
     watch: Watch | None
 
 
+class Sync(NamedTuple):
+    """Have the server apply all that the leader has decided."""
+
+    path: str
+
+
 class Multi(NamedTuple):
     """Carry out all of the operations or none."""
 
@@ -88,11 +94,13 @@ class Multi(NamedTuple):
         return self.operations[0].path
 
 
-Request = Get | GetMany | Exists | Children | Create | Set | Delete | Multi
+Read = Get | GetMany | Exists | Children
+Write = Sync | Create | Set | Delete | Multi  # the leader's part
+Request = Read | Write
 Answer = asyncio.Future[object]
 
 
-class _Waiting(NamedTuple):
+class _Queued(NamedTuple):
     """A request made while SUSPENDED, and where its outcome goes."""
 
     request: Request
@@ -111,7 +119,7 @@ class SessionClient(ABC):
         self._state = SessionState.CLOSED
         self._session_id = 0
         self._listeners: list[StateListener] = []
-        self._waiting: deque[_Waiting] = deque()
+        self._queued: deque[_Queued] = deque()
         self._in_flight: dict[Answer, None] = {}  # in the order they were sent
 
     @property
@@ -196,8 +204,8 @@ class SessionClient(ABC):
         logger.info("session 0x%x with %s: %s", self._session_id, self._connect, state.value)
         self._state = state
         if state is SessionState.CONNECTED:
-            while self._waiting:
-                self._start(*self._waiting.popleft())
+            while self._queued:
+                self._start(*self._queued.popleft())
         else:
             self._fail_requests()
         for listener in list(self._listeners):
@@ -211,8 +219,8 @@ class SessionClient(ABC):
         if self._state is not SessionState.CLOSED:
             self._fail_in_flight()
         if self._state is not SessionState.SUSPENDED:
-            while self._waiting:
-                answer = self._waiting.popleft().answer
+            while self._queued:
+                answer = self._queued.popleft().answer
                 if not answer.done():
                     answer.set_exception(self._over())
 
@@ -253,21 +261,21 @@ class SessionClient(ABC):
             return await answer
         if self._state is not SessionState.SUSPENDED:
             raise self._over()
-        waiting = _Waiting(request, answer)
-        self._waiting.append(waiting)
-        timer = loop.call_later(self._session_timeout_ms / 1000, self._give_up, waiting)
+        queued = _Queued(request, answer)
+        self._queued.append(queued)
+        timer = loop.call_later(self._session_timeout_ms / 1000, self._give_up, queued)
         try:
             return await answer
         finally:
             timer.cancel()
 
-    def _give_up(self, waiting: _Waiting) -> None:
+    def _give_up(self, queued: _Queued) -> None:
         """The session timeout has passed: fail the request unless it was sent meanwhile."""
-        if waiting in self._waiting:
-            self._waiting.remove(waiting)
-            if not waiting.answer.done():
-                waiting.answer.set_exception(
-                    ConnectionLoss(f"{waiting.request.path}: no connection to {self._connect}")
+        if queued in self._queued:
+            self._queued.remove(queued)
+            if not queued.answer.done():
+                queued.answer.set_exception(
+                    ConnectionLoss(f"{queued.request.path}: no connection to {self._connect}")
                 )
 
     async def _ask(self, request: Request, kind: type[Result]) -> Result:
@@ -333,6 +341,9 @@ class SessionClient(ABC):
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         request = Children(self._connect.full(path), self._chrooted(watch))
         return sorted(await self._ask(request, list))
+
+    async def sync(self, path: str) -> None:
+        await self._request(Sync(self._connect.full(path)))
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         return await self._ask(Set(self._connect.full(path), data, version), Stat)

@@ -66,7 +66,7 @@ class PartitionState(NamedTuple):
     is_recovering: bool = False  # elected from outside the ISR, and not yet recovered (KIP-704)
 
     def with_version(self, zk_version: int) -> LeaderAndIsr:
-        """The state with its znode's version, as the rooms above pass it."""
+        """The state with its znode's version, as the packages above pass it."""
         return LeaderAndIsr(
             self.leader, self.leader_epoch, self.isr, self.controller_epoch, zk_version
         )

@@ -1,4 +1,4 @@
-"""The zk room against a real ZooKeeper: the contract, and what a server's process can do."""
+"""The zk package against a real ZooKeeper: the contract, and what a server's process can do."""
 
 from __future__ import annotations
 

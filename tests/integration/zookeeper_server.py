@@ -88,13 +88,16 @@ def zookeeper_host(directory: Path, tick_ms: int = TICK_MS) -> Iterator[ZooKeepe
 
 
 class Way:
-    """A relay to the server on its own port: open, cut (connections reset) or held (no traffic)."""
+    """A relay to the server on its own port: open, cut (connections reset) or held (no traffic, or
+    none from the server)."""
 
     def __init__(self, target: ServerSettings) -> None:
         self._target = target
         self._open = asyncio.Event()
         self._open.set()
         self._is_cut = False
+        self._answers_pass = asyncio.Event()
+        self._answers_pass.set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._carriers: set[asyncio.Task[None]] = set()
 
@@ -114,10 +117,15 @@ class Way:
         """Keep connections but forward nothing, as if the process at one end were stopped."""
         self._open.clear()
 
+    def hold_answers(self) -> None:
+        """Forward what the client sends, and nothing of what the server sends."""
+        self._answers_pass.clear()
+
     def mend(self) -> None:
-        """Undo `cut` and `hold`."""
+        """Undo `cut`, `hold` and `hold_answers`."""
         self._is_cut = False
         self._open.set()
+        self._answers_pass.set()
 
     def close(self) -> None:
         self._server.close()
@@ -134,16 +142,22 @@ class Way:
         except OSError:
             writer.transport.abort()
             return
-        for source, sink in ((reader, there[1]), (there[0], writer)):
+        for source, sink, passes in (
+            (reader, there[1], self._open),
+            (there[0], writer, self._answers_pass),
+        ):
             self._writers.add(sink)
-            carrier = asyncio.ensure_future(self._carry(source, sink))
+            carrier = asyncio.ensure_future(self._carry(source, sink, passes))
             self._carriers.add(carrier)
             carrier.add_done_callback(self._carriers.discard)
 
-    async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _carry(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, passes: asyncio.Event
+    ) -> None:
         try:
             while chunk := await source.read(65536):
                 await self._open.wait()
+                await passes.wait()
                 sink.write(chunk)
                 await sink.drain()
         except ConnectionError:
@@ -177,6 +191,9 @@ class RealWorld:
 
     async def resume(self, client: ZooKeeper) -> None:
         self.ways[client].mend()
+
+    async def lose_answers(self, client: ZooKeeper) -> None:
+        self.ways[client].hold_answers()
 
     async def expire(self, client: ZooKeeper) -> None:
         """End the client's session from another client, which takes it over by id and password."""

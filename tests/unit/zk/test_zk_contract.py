@@ -1,4 +1,4 @@
-"""The contract of a ZooKeeper client, kept by the one in memory: with and without delays."""
+"""The contract of a client, kept by the one in memory: with delays or not, alone or a follower."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tests.unit.zk.zk_session_contract import SessionContract
 class TestMemoryZooKeeper(RequestContract, SessionContract):
     """Messages that arrive at once, and messages that take up to 2 ms."""
 
-    @pytest.fixture(params=[0.0, 2.0])
+    @pytest.fixture(params=[(0.0, 1), (2.0, 1), (0.0, 3), (2.0, 3)])
     def enter(self, request: pytest.FixtureRequest) -> Any:
-        return partial(memory_world, delay_ms_max=request.param)
+        delay_ms_max, count = request.param
+        servers = [f"zk{number}" for number in range(count)]
+        return partial(memory_world, delay_ms_max=delay_ms_max, servers=servers)

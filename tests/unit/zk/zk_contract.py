@@ -51,6 +51,11 @@ class World(Protocol):
         """Let it in again, without waiting for it."""
         ...
 
+    async def lose_answers(self, client: ZooKeeper) -> None:
+        """Have the servers carry out what the client asks for, and it hear nothing, until it is
+        suspended and resumed."""
+        ...
+
     async def expire(self, client: ZooKeeper) -> None:
         """End the client's session on the servers, without waiting for the client to learn."""
         ...
@@ -248,6 +253,18 @@ class RequestContract:
             zk = await world.client()
             await zk.multi([Create("/a"), Create("/a/b"), Set("/a/b", b"x", 0), Check("/a/b", 1)])
             assert (await zk.get("/a/b")).data == b"x"
+
+    @in_loop
+    async def test_a_read_after_a_sync_shows_what_others_wrote_before(self, enter: Any) -> None:
+        async with enter() as world:
+            zk, other = await world.client("/some/where"), await world.client("/some/where")
+            stats = [await other.create("/a"), await other.set("/a", b"one")]
+            await zk.sync("/a")
+            assert await zk.get("/a") == (b"one", stats[1])
+            write, _, read = await asyncio.gather(
+                zk.set("/a", b"two"), zk.sync("/missing"), zk.get("/a")
+            )
+            assert read == (b"two", write)
 
     @in_loop
     async def test_requests_are_carried_out_in_the_order_they_were_made(self, enter: Any) -> None:

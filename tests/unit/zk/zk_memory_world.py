@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from kdist.runtime.clock import SystemClock
@@ -18,12 +18,17 @@ SESSION_TIMEOUT_MS = 300
 class MemoryWorld:
     """One ensemble, by a seed."""
 
-    def __init__(self, seed: int, delay_ms_max: float) -> None:
-        self.ensemble = MemoryEnsemble(SystemClock(), random.Random(seed), delay_ms_max)
+    def __init__(self, seed: int, delay_ms_max: float, servers: Sequence[str]) -> None:
+        self.ensemble = MemoryEnsemble(
+            SystemClock(), random.Random(seed), delay_ms_max, servers=servers
+        )
+        self.servers = servers[-1:]  # one that follows, if there are several
         self.clients: list[ZooKeeper] = []
 
     async def client(self, chroot: str = "") -> ZooKeeper:
-        client = self.ensemble.client(chroot, session_timeout_ms=SESSION_TIMEOUT_MS)
+        client = self.ensemble.client(
+            chroot, session_timeout_ms=SESSION_TIMEOUT_MS, servers=self.servers
+        )
         await client.connect()
         self.clients.append(client)
         return client
@@ -35,7 +40,11 @@ class MemoryWorld:
 
     async def resume(self, client: ZooKeeper) -> None:
         assert isinstance(client, MemoryZooKeeper)
+        self.ensemble.lost_answers = 0.0
         self.ensemble.resume(client)
+
+    async def lose_answers(self, client: ZooKeeper) -> None:
+        self.ensemble.lost_answers = 1.0
 
     async def expire(self, client: ZooKeeper) -> None:
         assert isinstance(client, MemoryZooKeeper)
@@ -43,8 +52,10 @@ class MemoryWorld:
 
 
 @asynccontextmanager
-async def memory_world(seed: int = 0, delay_ms_max: float = 2.0) -> AsyncIterator[MemoryWorld]:
+async def memory_world(
+    seed: int = 0, delay_ms_max: float = 2.0, servers: Sequence[str] = ("memory",)
+) -> AsyncIterator[MemoryWorld]:
     """A world, and the end of its clients."""
-    world = MemoryWorld(seed, delay_ms_max)
+    world = MemoryWorld(seed, delay_ms_max, servers)
     yield world
     await asyncio.gather(*(client.close() for client in world.clients))

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kdist.zk.client import SessionState, WatchEvent, WatchKind
-from kdist.zk.errors import ConnectionLoss, SessionExpired
+from kdist.zk.client import Check, Create, SessionState, Set, WatchEvent, WatchKind
+from kdist.zk.errors import BadVersion, ConnectionLoss, MultiFailed, SessionExpired
 from tests.unit.zk.zk_contract import PATIENCE_S, in_loop, in_state, until
 
 
@@ -104,6 +104,27 @@ class SessionContract:
             await world.resume(zk)
             assert [stat.version for stat in await asyncio.gather(*waiting)] == [1, 2, 3]
             assert (await zk.get("/a")).data == b"2"
+
+    @in_loop
+    async def test_a_multi_whose_answer_was_lost_is_read_back_whole(self, enter: Any) -> None:
+        async with enter() as world:
+            zk, other = await world.client(), await world.client()
+            await zk.create("/a")
+            await world.lose_answers(zk)
+            operations = [Check("/a", 0), Set("/a", b"mine", 0), Create("/b", b"mine")]
+            writing = asyncio.ensure_future(zk.multi(operations))
+            async with asyncio.timeout(PATIENCE_S):
+                while await other.exists("/b") is None:
+                    await asyncio.sleep(0.002)
+            await world.suspend(zk)
+            with pytest.raises(ConnectionLoss):
+                await writing
+            await world.resume(zk)
+            await in_state(zk, SessionState.CONNECTED)
+            assert [(await zk.get(path)).data for path in ("/a", "/b")] == [b"mine", b"mine"]
+            with pytest.raises(MultiFailed) as failed:
+                await zk.multi(operations)
+            assert isinstance(failed.value.error, BadVersion)
 
     @in_loop
     async def test_a_request_waits_for_the_session_timeout_at_most(self, enter: Any) -> None:
