@@ -121,8 +121,8 @@ class Partition:
         self.state, self.replicas = state, replicas
         self.leader_epoch = state.leader_epoch
         self.is_leader = state.leader == self._context.broker_id
-        if self.is_leader and self.log.epochs.assign(state.leader_epoch, self.log.end_offset):
-            self.log.save_epochs()
+        if self.is_leader:
+            self.log.begin_epoch(state.leader_epoch)
         self._choose_group_rules()
         self._context.waiting.changed(self)
 

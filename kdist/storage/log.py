@@ -169,7 +169,7 @@ class Log:
         start_offset = self.end_offset
         offsets = assign(batches, start_offset, leader_epoch)
         if leader_epoch > self.epochs.latest:
-            self._begin_epoch(leader_epoch, start_offset)
+            self.begin_epoch(leader_epoch)
         end = position + measured.size
         if end > segment.preallocated:
             self._preallocate(segment, end)
@@ -209,7 +209,7 @@ class Log:
         if measured.has_producers:
             append.advance(self.producers)
         if leader_epoch > self.epochs.latest:
-            self._begin_epoch(leader_epoch, start_offset)
+            self.begin_epoch(leader_epoch)
         self.reserved_offset = append.end_offset
         self._reserved_position = end
         self._under_way.append(append)
@@ -228,9 +228,13 @@ class Log:
             self._reserved_position + size, newest_ms, self.reserved_offset + offset_count
         )
 
-    def _begin_epoch(self, leader_epoch: int, start_offset: int) -> None:
-        self.epochs.assign(leader_epoch, start_offset)
-        self.save_epochs()
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """Note that the next append is the first of this epoch.
+
+        Appends in progress are of an earlier one. So the epoch begins where they will end.
+        """
+        if self.epochs.assign(leader_epoch, self.reserved_offset):
+            self.save_epochs()
 
     def _maybe_roll(self, measured: Measured, now_ms: int) -> None:
         """Roll if the active segment must not take these.
@@ -335,6 +339,9 @@ class Log:
             for producer_id, producer in (latest.producers or {}).items():
                 self.producers.restore(producer_id, producer)
         self.forget_reserved()
+        newest = self.epochs.entries[-1:]
+        if newest and newest[0].start_offset > self.end_offset:
+            self.begin_epoch(newest[0].epoch)  # it was to begin after what is abandoned
         undo(self.active)
 
     def forget_reserved(self) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kdist.errors import ApiError, DiskFailed, DiskFull, Error, OutOfDescriptors
-from kdist.records.batch import Batch, read_header
+from kdist.records.batch import Batch, iter_headers, read_header
 from kdist.replication.partition import Partition
 from kdist.replication.writer import THREAD_FOR_NS, WATCH_FOR_NS
 from kdist.runtime.simulated_faults import Call
@@ -342,6 +342,44 @@ def test_the_writer_is_idle_once_the_thread_has_finished(
     assert told == [0]
     world.settle()
     assert told == [0, 3]
+
+
+def under_way(world: World, partition: Partition) -> list[Any]:
+    """Have two slow writes done and two appends, of one record each, under way in the thread."""
+    make_slow(world, partition).ms = 0
+    heard: list[Any] = []
+    submit(partition, heard)
+    submit(partition, heard)
+    return heard
+
+
+def test_an_epoch_begins_after_the_appends_that_are_under_way(
+    world: World, partition: Partition
+) -> None:
+    under_way(world, partition)
+    world.tell(leader_epoch=1, partition_epoch=1)
+    submit(partition, [])
+    world.settle()
+    assert partition.epoch_end(0) == (0, 4)
+    assert partition.epoch_end(1) == (1, 5)
+    file = partition.log.active.file
+    headers = [header for _, header in iter_headers(file.read(0, file.size()))]
+    assert [header.partition_leader_epoch for header in headers] == [0, 0, 0, 0, 1]
+
+
+def test_an_epoch_begins_where_the_log_ends_once_the_appends_before_it_failed(
+    world: World, partition: Partition
+) -> None:
+    heard = under_way(world, partition)
+    world.tell(leader_epoch=1, partition_epoch=1)
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write", forever=False)
+    world.settle()
+    assert [type(outcome) for outcome in heard] == [DiskFull, DiskFull]
+    assert partition.epoch_end(0) == (0, 2)
+    submit(partition, heard)
+    world.settle()
+    assert partition.epoch_end(0) == (0, 2)
+    assert partition.epoch_end(1) == (1, 3)
 
 
 @settings(max_examples=40)
