@@ -30,7 +30,7 @@ from kdist.protocol import produce
 from kdist.protocol.envelope import UnsupportedVersionError, decode_request, encode_response
 from kdist.protocol.headers import RequestHeader
 from kdist.protocol.versions import TABLE
-from kdist.replication.delayed import Waiting
+from kdist.replication.delayed import DelayedOperations
 from kdist.runtime.clock import Clock
 
 HotHandler = Callable[[Any, int, Callable[[Any], None], Connection], None]
@@ -134,7 +134,7 @@ class Dispatch:
         routes: Routes,
         clock: Clock,
         requests: Family[RequestMetrics],
-        waiting: Waiting,
+        waiting: DelayedOperations,
         usual: UsualPaths,
         fail: Callable[[BaseException], None],
     ) -> None:

@@ -64,7 +64,7 @@ class PartitionedOffsetsLog:
         if isinstance(outcome, ApiError):
             done(outcome.error)
         else:
-            host.await_exposed(outcome.end_offset, self._timeout_ms(), None, done)
+            host.await_committed(outcome.end_offset, self._timeout_ms(), None, done)
 
 
 class OffsetsLoader:

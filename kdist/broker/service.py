@@ -233,7 +233,7 @@ class Service:
             self._routes,
             self._context.clock,
             self._measures.requests,
-            self.replicas.waiting,
+            self.replicas.delayed,
             self._usual,
             self._fail,
         )

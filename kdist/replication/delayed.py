@@ -31,14 +31,14 @@ _BUCKETS_MIN = 10_000  # this many buckets are no burden, even if all are empty
 class Watched(Protocol):
     """What operations watch for changes: a partition."""
 
-    watchers: dict[Delayed, None]
+    watchers: dict[DelayedOperation, None]
 
 
-class Delayed:
-    """The base class of delayed operations. Owner: `Waiting`, from `add` to its end."""
+class DelayedOperation:
+    """The base class of delayed operations. Owner: `DelayedOperations`, from `add` to its end."""
 
     __slots__ = ("_bucket", "_owner", "_watched")
-    _bucket: dict[Delayed, None]
+    _bucket: dict[DelayedOperation, None]
     _owner: object
     _watched: tuple[Watched, ...]
 
@@ -51,7 +51,7 @@ class Delayed:
         raise NotImplementedError
 
 
-class Waiting:
+class DelayedOperations:
     """All delayed operations of a broker. Owner: the event loop."""
 
     def __init__(
@@ -61,12 +61,14 @@ class Waiting:
         self._clock = clock
         self._schedule = schedule
         self._metrics = metrics
-        self._buckets: dict[int, dict[Delayed, None]] = {}  # by tick, the millisecond they are due
+        self._buckets: dict[
+            int, dict[DelayedOperation, None]
+        ] = {}  # by tick, the millisecond they are due
         self._ticks: list[int] = []  # a heap of the buckets' ticks
         self._sweep_at = _BUCKETS_MIN  # at this number of buckets, drop the empty ones
         self._armed_tick: float = math.inf
         self._timer: Timer | None = None
-        self._clients: dict[object, dict[Delayed, None]] = {}
+        self._clients: dict[object, dict[DelayedOperation, None]] = {}
         self._changed: dict[Watched, None] = {}
         self._is_scheduled = False
 
@@ -75,7 +77,7 @@ class Waiting:
 
     def add(
         self,
-        operation: Delayed,
+        operation: DelayedOperation,
         watched: Iterable[Watched],
         timeout_ms: int,
         client: object,
@@ -107,7 +109,7 @@ class Waiting:
         for operation in tuple(self._clients.get(client, ())):
             self.end(operation)
 
-    def end(self, operation: Delayed) -> None:
+    def end(self, operation: DelayedOperation) -> None:
         """Remove an operation that has ended, for whatever reason."""
         del operation._bucket[operation]
         for each in operation._watched:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from kdist.errors import ApiError, DiskFailed, DiskFull, Error
@@ -42,12 +42,18 @@ _IN_A_TURN_MAX = 50
 class Hosting:
     """The partitions hosted here, by topic and partition. Owner: `Replicas`."""
 
-    def __init__(self, directory: LogDirectory, context: PartitionContext) -> None:
+    def __init__(
+        self,
+        directory: LogDirectory,
+        context: PartitionContext,
+        saved_high_watermarks: Mapping[TopicPartition, int],
+    ) -> None:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.on_leader: list[Listener] = []
         self.on_resign: list[Listener] = []
         self._directory = directory
         self._context = context
+        self._saved_high_watermarks = saved_high_watermarks
         self._tasks = directory.around.tasks
         self._now_ns = directory.around.clock.monotonic_ns
         self._work: deque[Callable[[], None]] = deque()  # the first is running or scheduled
@@ -158,7 +164,9 @@ class Hosting:
             self._begin(directory.logs[told.key], told.topic_id, told, settle)
 
     def _begin(self, log: Log, topic_id: uuid.UUID, told: Told, settle: Settle) -> None:
-        partition = self.partitions[told.key] = Partition(self._context, log, topic_id)
+        high_watermark = self._saved_high_watermarks.get(told.key, 0)
+        partition = Partition(self._context, log, topic_id, high_watermark)
+        self.partitions[told.key] = partition
         self._take(partition, told, settle)
 
     def _take(self, partition: Partition, told: Told, settle: Settle) -> None:

@@ -20,8 +20,9 @@ from kdist.model import NO_EPOCH, NO_OFFSET, LeaderAndIsr, TopicPartition
 from kdist.records.batch import Batch, TimestampType
 from kdist.records.compression import Codec
 from kdist.records.validate import Rules, validate
-from kdist.replication.delayed import Delayed, Waiting
-from kdist.replication.exposure import ExposureWait, OnExposed
+from kdist.replication.delayed import DelayedOperation, DelayedOperations
+from kdist.replication.delayed_produce import DelayedProduce, OnCommitted
+from kdist.replication.roles import Following, Leading, Role
 from kdist.replication.writer import Done, Writer, Writers
 from kdist.storage.append import Appended
 from kdist.storage.epochs import EpochEnd
@@ -60,7 +61,7 @@ class PartitionContext(NamedTuple):
 
     broker_id: int
     writers: Writers
-    waiting: Waiting
+    delayed: DelayedOperations
     flusher: Flusher
 
 
@@ -74,20 +75,23 @@ class Partition:
         "_rules",
         "_writer",
         "group_rules",
-        "is_leader",
+        "high_watermark",
         "is_prompt",
         "key",
-        "leader_epoch",
         "log",
         "replicas",
+        "role",
         "state",
         "topic_id",
         "watchers",
     )
 
-    def __init__(self, context: PartitionContext, log: Log, topic_id: uuid.UUID) -> None:
+    def __init__(
+        self, context: PartitionContext, log: Log, topic_id: uuid.UUID, high_watermark: int = 0
+    ) -> None:
+        """`high_watermark`: as it was last saved, if it was."""
         self._context = context
-        self._writer = Writer(log, context.writers, self._grown)
+        self._writer = Writer(log, context.writers, self.advance_high_watermark)
         self._append = self._writer.append
         self.is_prompt = self._writer.is_prompt
         self._is_flushing = False
@@ -96,9 +100,11 @@ class Partition:
         self.topic_id = topic_id
         self.state = NOBODY
         self.replicas: tuple[int, ...] = ()
-        self.is_leader = False
-        self.leader_epoch = NO_EPOCH
-        self.watchers: dict[Delayed, None] = {}
+        self.role: Role = Following(NO_EPOCH, NOBODY.leader)
+        # The first offset that is not committed, as far as this replica knows. Invariant: within
+        # the log, and while this broker leads in one epoch it never goes back.
+        self.high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
+        self.watchers: dict[DelayedOperation, None] = {}
         # The rules for batches of `append_group`; None while that must not be used.
         self.group_rules: Rules | None = None
         self.configure(log.settings)
@@ -110,28 +116,41 @@ class Partition:
         """Apply new values of the topic's settings."""
         if settings is not self.log.settings:
             self.log.configure(settings)
-            self._context.waiting.changed(self)  # `flush.before.expose` may expose more now
         self._rules = rules_of(settings)
         self._choose_group_rules()
+        self.advance_high_watermark()
 
     # Who leads
 
     def lead_or_follow(self, state: LeaderAndIsr, replicas: tuple[int, ...]) -> None:
         """Apply the controller's newer state."""
         self.state, self.replicas = state, replicas
-        self.leader_epoch = state.leader_epoch
-        self.is_leader = state.leader == self._context.broker_id
-        if self.is_leader:
-            self.log.begin_epoch(state.leader_epoch)
+        epoch, leader = state.leader_epoch, state.leader
+        if leader == self._context.broker_id:
+            self.role = Leading(epoch)
+            self.log.begin_epoch(epoch)
+        else:
+            self.role = Following(epoch, leader)
         self._choose_group_rules()
-        self._context.waiting.changed(self)
+        self.advance_high_watermark()
+        self._context.delayed.changed(self)
 
     def resign(self) -> None:
         """Stop leading: appends and reads are refused from here on, and waiting ones end."""
-        self.is_leader = False
-        self.state = self.state._replace(leader=-1)  # else clients would be sent back here
+        self.role = Following(self.role.epoch, NOBODY.leader)
+        self.state = self.state._replace(leader=NOBODY.leader)  # else clients would be sent back
         self._choose_group_rules()
-        self._context.waiting.changed(self)
+        self._context.delayed.changed(self)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker leads the partition."""
+        return isinstance(self.role, Leading)
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch in which this broker leads or follows."""
+        return self.role.epoch
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Call `callback` once no append is in progress, perhaps at once."""
@@ -158,11 +177,10 @@ class Partition:
         """Append the records of a Produce of `version`, as the leader.
 
         Returns the result or, if the disk is slow, None; then `done` gets it later. The records are
-        then in this log; `await_exposed` waits until all in-sync replicas have them. Raises
+        then in this log; `await_committed` waits until all in-sync replicas have them. Raises
         `ApiError` if they are refused, and `DiskFailed`.
         """
-        if not self.is_leader:
-            raise ApiError(Error.NOT_LEADER_OR_FOLLOWER)
+        self.require_leader()
         settings = self.log.settings
         if acks == ACKS_ALL and self.is_under_min_isr:
             raise ApiError(Error.NOT_ENOUGH_REPLICAS)
@@ -172,10 +190,7 @@ class Partition:
         size = sum(len(data) for _, data in batches)  # as stored, after conversion
         if size > settings.segment_bytes:
             raise ApiError(Error.RECORD_LIST_TOO_LARGE, f"{size} bytes do not fit a segment")
-        appended = self._append(batches, self.leader_epoch, now_ms, done)
-        if self.watchers and appended is not None:
-            self._grown()
-        return appended
+        return self._append_checked(batches, now_ms, done)
 
     def append_group(self, batches: Sequence[Batch], now_ms: int) -> Sequence[int]:
         """Append batches that meet `group_rules` with one write; return their base offsets.
@@ -185,18 +200,20 @@ class Partition:
         """
         if self.group_rules is None:
             return ()
-        start_offsets = self._writer.append_group(batches, self.leader_epoch, now_ms)
-        if self.watchers and start_offsets:
-            self._grown()
+        start_offsets = self._writer.append_group(batches, self.role.epoch, now_ms)
+        if start_offsets:
+            self.advance_high_watermark()
         return start_offsets
 
     def append_own(self, batches: Sequence[Batch], now_ms: int, done: Done) -> Appended | None:
         """As `append`, for batches that the broker itself has built."""
-        if not self.is_leader:
-            raise ApiError(Error.NOT_LEADER_OR_FOLLOWER)
-        appended = self._append(batches, self.leader_epoch, now_ms, done)
+        self.require_leader()
+        return self._append_checked(batches, now_ms, done)
+
+    def _append_checked(self, batches: Sequence[Batch], now_ms: int, done: Done) -> Appended | None:
+        appended = self._append(batches, self.role.epoch, now_ms, done)
         if appended is not None:
-            self._grown()
+            self.advance_high_watermark()
         return appended
 
     @property
@@ -214,11 +231,6 @@ class Partition:
         """Whether the broker sets the records' timestamps (log append time)."""
         return self._rules.is_append_time
 
-    def _grown(self) -> None:
-        """The log has grown: have waiting fetches attempted when this tick of the loop ends."""
-        if not self.log.settings.flush_before_expose:
-            self._context.waiting.changed(self)
-
     def _choose_group_rules(self) -> None:
         """Set `group_rules`, so that a fast path checks one attribute instead of all these."""
         rules, settings = self._rules, self.log.settings
@@ -231,18 +243,33 @@ class Partition:
         )
         self.group_rules = rules if is_usual else None
 
-    # Waiting for exposure
+    # The high watermark
 
-    def await_exposed(
-        self, end_offset: int, timeout_ms: int, client: object, done: OnExposed
+    def advance_high_watermark(self) -> None:
+        """Move the high watermark to where records are committed now, if this broker leads.
+
+        Called when that may have changed: an append was published; with `flush.before.expose`, the
+        log was flushed; that setting changed; this broker began to lead. Operations that wait for
+        it are attempted when this tick of the loop ends.
+        """
+        log = self.log
+        committed = log.recovery_point if log.settings.flush_before_expose else log.end_offset
+        if committed > self.high_watermark and isinstance(self.role, Leading):
+            self.high_watermark = committed
+            if self.watchers:
+                self._context.delayed.changed(self)
+
+    def await_committed(
+        self, end_offset: int, timeout_ms: int, client: object, done: OnCommitted
     ) -> None:
         """Call `done` with NONE once everything below `end_offset` is committed, or with an error.
 
-        REQUEST_TIMED_OUT, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR if it cannot be flushed.
+        REQUEST_TIMED_OUT; NOT_LEADER_OR_FOLLOWER once this broker no longer leads in the present
+        epoch; KAFKA_STORAGE_ERROR if the log cannot be flushed.
         """
-        wait = ExposureWait(self, end_offset, done)
-        if not wait.attempt():
-            self._context.waiting.add(wait, (self,), timeout_ms, client)
+        operation = DelayedProduce(self, end_offset, done)
+        if not operation.attempt():
+            self._context.delayed.add(operation, (self,), timeout_ms, client)
 
     def request_flush(self) -> None:
         """Have the log flushed, which may advance the high watermark."""
@@ -254,21 +281,17 @@ class Partition:
         self._is_flushing = False
         if isinstance(error, ApiError):  # the flusher reports a failed disk
             for operation in tuple(self.watchers):
-                if isinstance(operation, ExposureWait):
-                    self._context.waiting.end(operation)
+                if isinstance(operation, DelayedProduce):
+                    self._context.delayed.end(operation)
                     operation.done(error.error)
 
     def flushed(self) -> None:
-        """The log was flushed, for whatever reason: the high watermark may have moved."""
+        """The log was flushed, for whatever reason: have waiting operations attempted."""
         if self.log.settings.flush_before_expose:
-            self._context.waiting.changed(self)
+            self.advance_high_watermark()
+            self._context.delayed.changed(self)
 
     # Reading
-
-    @property
-    def high_watermark(self) -> int:
-        """The first offset that is not committed."""
-        return self.log.exposable_offset
 
     @property
     def last_stable_offset(self) -> int:
@@ -278,9 +301,8 @@ class Partition:
     @property
     def exposed(self) -> tuple[int, int]:
         """The high watermark and the last stable offset; cheaper than both separately."""
-        log = self.log
-        high_watermark = log.exposable_offset
-        undecided = log.producers.first_undecided_offset
+        high_watermark = self.high_watermark
+        undecided = self.log.producers.first_undecided_offset
         if undecided is None or undecided > high_watermark:
             return high_watermark, high_watermark
         return high_watermark, undecided
@@ -291,7 +313,7 @@ class Partition:
             return self.log.end_offset
         if isolation_level == READ_COMMITTED:
             return self.last_stable_offset
-        return self.log.exposable_offset
+        return self.high_watermark
 
     def epoch_end(self, leader_epoch: int) -> EpochEnd:
         """The end of the newest epoch up to `leader_epoch`, as OffsetForLeaderEpoch answers it."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from functools import partial
+from types import MappingProxyType
 
 from kdist.config.topic import TopicSettings
 from kdist.errors import ApiError, Error
@@ -29,7 +30,7 @@ from kdist.protocol.stop_replica import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
-from kdist.replication.delayed import Schedule, Waiting
+from kdist.replication.delayed import DelayedOperations, Schedule
 from kdist.replication.hosting import Hosting
 from kdist.replication.leadership import (
     Told,
@@ -62,14 +63,16 @@ class Replicas:
         schedule: Schedule,
         metrics: ReplicationMetrics,
         is_known: Callable[[TopicPartition], bool],
+        saved_high_watermarks: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> None:
         """`schedule` defers a callback to the end of this tick of the loop, so that waiting
-        operations are attempted once per tick. `is_known`: the cluster has this partition."""
+        operations are attempted once per tick. `is_known`: the cluster has this partition.
+        `saved_high_watermarks`: what `high_watermarks` returned in the broker's last life."""
         around = directory.around
         self.directory = directory
         self.broker_id = broker_id
         self.metrics = metrics
-        self.waiting = waiting = Waiting(around.tasks, around.clock, schedule, metrics)
+        self.delayed = DelayedOperations(around.tasks, around.clock, schedule, metrics)
         self.broker_epoch = -1
         self.controller_epoch = 0
         self._is_known = is_known
@@ -78,10 +81,11 @@ class Replicas:
         context = PartitionContext(
             broker_id=broker_id,
             writers=Writers(around.tasks, around.clock, metrics, around.on_failure),
-            waiting=waiting,
+            delayed=self.delayed,
             flusher=directory.flusher,
         )
-        self._hosting = hosting = Hosting(directory, context)
+        self._saved_high_watermarks = saved_high_watermarks
+        self._hosting = hosting = Hosting(directory, context, saved_high_watermarks)
         self.partitions = hosting.partitions
         self.on_leader, self.on_resign = hosting.on_leader, hosting.on_resign
         self._orders: deque[Callable[[Callable[[], None]], None]] = deque()
@@ -92,7 +96,7 @@ class Replicas:
         metrics.under_min_isr = lambda: sum(
             each.is_leader and each.is_under_min_isr for each in self.partitions.values()
         )
-        metrics.delayed_operations = lambda: len(waiting)
+        metrics.delayed_operations = lambda: len(self.delayed)
 
     def get(self, key: tuple[str, int]) -> Partition:
         """The hosted partition with this topic and number; this broker need not be its leader.
@@ -135,7 +139,14 @@ class Replicas:
 
         If its topic is unknown, so are the topic's retention settings.
         """
-        return log.exposable_offset if log.partition in self.partitions else 0
+        partition = self.partitions.get(log.partition)
+        return 0 if partition is None else partition.high_watermark
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """All logs' high watermarks, to be saved: as they were for those not hosted yet."""
+        saved, logs = self._saved_high_watermarks, self.directory.logs
+        found = {key: saved[key] for key in logs.keys() & saved.keys()}
+        return found | {each.key: each.high_watermark for each in self.partitions.values()}
 
     def warn_of_strays(self) -> None:
         """Log a warning that names the logs of partitions that the cluster does not have."""

@@ -117,11 +117,6 @@ class Log:
         return sum(segment.size for segment in self.segments)
 
     @property
-    def exposable_offset(self) -> int:
-        """Up to where this replica may expose records, by `flush.before.expose`."""
-        return self.recovery_point if self.settings.flush_before_expose else self.end_offset
-
-    @property
     def is_appending(self) -> bool:
         """Whether something is reserved and not yet published."""
         return bool(self._under_way)

@@ -22,7 +22,7 @@ from kdist.protocol.envelope import encode_response
 from kdist.protocol.fetch import FetchRequest, FetchResponse
 from kdist.protocol.fetch_forms import AnswerForm, from_offset
 from kdist.protocol.framing import SIZE_BYTES
-from kdist.replication.delayed import Delayed
+from kdist.replication.delayed import DelayedOperation
 from kdist.replication.partition import READ_COMMITTED, Partition
 from kdist.storage.reading import Slice
 
@@ -117,7 +117,7 @@ class Reader:
         self._settle = settle
         self.now_ns = handler.replicas.directory.around.clock.monotonic_ns
         self._partitions: Mapping[tuple[str, int], Partition] = handler.replicas.partitions
-        self._waiting = handler.replicas.waiting
+        self._waiting = handler.replicas.delayed
         self._read = handler.page_cache.read
         self._metrics = metrics
         self._answered = 0  # how many fetches were answered at once in this tick
@@ -189,8 +189,8 @@ class Reader:
         self._waiting.add(fetch, (found.partition,), wait_ms, fetch.connection)
 
 
-class OneFetch(Delayed):
-    """A waiting fetch. Owner: itself, and `Waiting`. It holds no slice while it waits."""
+class OneFetch(DelayedOperation):
+    """A waiting fetch. Owner: itself, and `DelayedOperations`. It holds no slice while it waits."""
 
     __slots__ = (
         "_reader",

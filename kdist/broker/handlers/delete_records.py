@@ -78,7 +78,7 @@ class DeleteRecordsHandler:
         directory.delete_records(log, start_offset, done)
         await moved
         if directory.logs.get(partition.key) is log:  # else it was deleted meanwhile
-            directory.retain(lambda each: each.exposable_offset, [log])
+            directory.retain(lambda _: partition.high_watermark, [log])
         return log.start_offset
 
 

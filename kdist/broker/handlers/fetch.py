@@ -29,7 +29,7 @@ from kdist.protocol.fetch import (
 )
 from kdist.records.batch import HEADER_SIZE, read_header
 from kdist.replication.cold import PageCache, warm
-from kdist.replication.delayed import Delayed
+from kdist.replication.delayed import DelayedOperation
 from kdist.replication.old_formats import MessageSets, convert
 from kdist.replication.partition import READ_COMMITTED, Partition
 from kdist.replication.replicas import Replicas
@@ -75,7 +75,7 @@ class FetchHandler:
         """Call `reply` with the response, now or later.
 
         Its `records` are file slices, which the receiver must release once each, sent or not.
-        `Waiting.cancel_all(client)` ends a fetch that waits. Raises `DiskFailed`.
+        `DelayedOperations.cancel_all(client)` ends a fetch that waits. Raises `DiskFailed`.
         """
         try:
             context = self.sessions.open(request)
@@ -99,8 +99,8 @@ The `Partition` is None only with an error: this broker may not host it.
 """
 
 
-class _Fetch(Delayed):
-    """One request. Owner: itself, and `Waiting` while it waits.
+class _Fetch(DelayedOperation):
+    """One request. Owner: itself, and `DelayedOperations` while it waits.
 
     Between `_collect` and the answer it holds file slices; while it waits it holds none.
     """
@@ -169,7 +169,7 @@ class _Fetch(Delayed):
     def _wait(self) -> None:
         handler = self._handler
         left_ms = max(0, self._due_ns - handler.now_ns()) // _NS_PER_MS
-        handler.replicas.waiting.add(self, self._watched_partitions, left_ms, self._client)
+        handler.replicas.delayed.add(self, self._watched_partitions, left_ms, self._client)
 
     def _warm(self, is_last: bool) -> None:
         """Have a thread read the cold slices into the page cache, then go on."""
@@ -342,8 +342,8 @@ class _Fetch(Delayed):
                 results.append((key, what))
                 continue
             assert partition is not None
-            log = partition.log
-            if what is None and is_told and cached.was_told(log.exposable_offset, log.start_offset):
+            told = partition.high_watermark, partition.log.start_offset
+            if what is None and is_told and cached.was_told(*told):
                 continue
             results.append((key, self._result(key.partition, partition, what)))
         return results

@@ -199,7 +199,7 @@ class _Produce:
         if self._request.acks == ACKS_ALL and partition.high_watermark < end_offset:
             timeout_ms = max(0, self._request.timeout_ms)
             done = partial(self._end_wait, result)
-            partition.await_exposed(end_offset, timeout_ms, self._client, done)
+            partition.await_committed(end_offset, timeout_ms, self._client, done)
         else:
             self._decide()
 

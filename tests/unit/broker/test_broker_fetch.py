@@ -296,7 +296,7 @@ def test_every_fetch_agrees_with_a_list_of_records(data: st.DataObject) -> None:
         assert found == list(enumerate(model))[offset : offset + len(found)]
     assert len(waiting) == expected
     assert broker.pins == 0
-    assert len(broker.replicas.waiting) == 0
+    assert len(broker.replicas.delayed) == 0
 
 
 def test_every_version_reads_every_codec_but_zstd(broker: Broker) -> None:

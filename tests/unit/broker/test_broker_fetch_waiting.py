@@ -34,7 +34,7 @@ def test_a_fetch_above_the_high_watermark_waits(broker: Broker) -> None:
     append(broker, partition, b"a")
     broker.tasks.run_for_ms(0)
     assert fetch.values() == [[b"a"]]
-    assert len(broker.replicas.waiting) == 0
+    assert len(broker.replicas.delayed) == 0
 
 
 @pytest.mark.parametrize("version", ALL)
@@ -88,7 +88,7 @@ def test_a_disconnected_client_leaves_nothing_behind(broker: Broker) -> None:
     partition = broker.lead()
     fetches = [broker.fetch({CLICKS: 0}, max_wait_ms=500) for _ in range(5)]
     for fetch in fetches:
-        broker.replicas.waiting.cancel_all(fetch.client)
+        broker.replicas.delayed.cancel_all(fetch.client)
     append(broker, partition, b"a")
     broker.tasks.run_for_ms(1000)
     assert [fetch.answers for fetch in fetches] == [[]] * 5
@@ -231,11 +231,11 @@ def test_a_client_that_disconnects_during_a_cold_read_leaves_nothing_behind(
     large(broker, CLICKS)
     make_cold(broker)
     fetch = broker.fetch({CLICKS: 0}, min_bytes=10**6, max_wait_ms=100)
-    broker.replicas.waiting.cancel_all(fetch.client)
+    broker.replicas.delayed.cancel_all(fetch.client)
     broker.settle(500)
     fetch.send()  # to nobody: the network lets go of what it cannot send
     assert broker.pins == 0
-    assert len(broker.replicas.waiting) == 0
+    assert len(broker.replicas.delayed) == 0
 
 
 def test_a_fetch_at_the_tail_does_not_ask_the_page_cache(broker: Broker) -> None:

@@ -33,8 +33,7 @@ class Wait:
 
     def __init__(self, broker: Broker, path: UsualFetches | None, **fields: int) -> None:
         self.broker = broker
-        log = broker.directory.logs[CLICKS]
-        self.offset = log.exposable_offset
+        self.offset = broker.replicas.partitions[CLICKS].high_watermark
         self.asked_ms = self.answered_ms = broker.clock.monotonic_ns() / _NS_PER_MS
         self.size: int | None = None
         self.min_bytes = fields["min_bytes"]
@@ -71,9 +70,10 @@ class Wait:
 
     def check(self) -> None:
         """It is where it should be by now."""
-        log = self.broker.directory.logs[CLICKS]
+        partition = self.broker.replicas.partitions[CLICKS]
+        log = partition.log
         if self.size is None:
-            part = read(log, self.offset, 1 << 20, end_offset=log.exposable_offset)
+            part = read(log, self.offset, 1 << 20, end_offset=partition.high_watermark)
             assert part is None or part.size < self.min_bytes
             if part is not None:
                 part.release()
@@ -122,7 +122,7 @@ def test_each_waiting_fetch_is_answered_exactly_when_it_can_be(
         for wait in waits:
             wait.check()
     assert all(wait.size is not None for wait in waits)
-    assert len(broker.replicas.waiting) == 0
+    assert len(broker.replicas.delayed) == 0
     assert broker.pins == 0
 
 

@@ -240,10 +240,10 @@ def test_acks_all_is_refused_below_min_insync_replicas(world: World) -> None:
 def test_a_disconnected_client_is_not_answered(world: World) -> None:
     world.lead(flush_before_expose=True)
     call = produce(world, batch([b"a"]), acks=-1)
-    world.replicas.waiting.cancel_all(call.client)
+    world.replicas.delayed.cancel_all(call.client)
     world.settle(5000)
     assert call.answers == []
-    assert len(world.replicas.waiting) == 0
+    assert len(world.replicas.delayed) == 0
 
 
 # --- errors ---------------------------------------------------------------------------------------

@@ -285,7 +285,7 @@ def test_a_waiting_consumer_is_answered_when_the_broker_stops() -> None:
                 11,
             )
         )
-        await cluster.until(lambda: len(broker.service.replicas.waiting))
+        await cluster.until(lambda: len(broker.service.replicas.delayed))
         before_s = cluster.loop.time()
         await broker.stop()
         answer = await waits

@@ -69,7 +69,7 @@ def test_every_answer_equals_the_general_paths(
         assert usual == expected
         assert len(usual) == 1
     assert broker.pins == 0
-    assert len(broker.replicas.waiting) == 0
+    assert len(broker.replicas.delayed) == 0
 
 
 @pytest.mark.parametrize("version", USUAL)
@@ -120,7 +120,7 @@ def test_a_fetch_at_the_tail_waits_and_is_woken(broker: Broker) -> None:
     broker.tasks.run_for_ms(0)
     assert answers == asked.general_path(0)
     assert asked.metrics.answered == 1
-    assert len(broker.replicas.waiting) == 0
+    assert len(broker.replicas.delayed) == 0
 
 
 def test_immediate_answers_are_counted_when_the_tick_ends(broker: Broker) -> None:
@@ -151,7 +151,7 @@ def test_a_disconnected_client_leaves_nothing_behind(broker: Broker) -> None:
     assert end is not None
     connection: Any = Connection()
     assert asked.path.take(asked.frame(0), end, connection)
-    broker.replicas.waiting.cancel_all(connection)
+    broker.replicas.delayed.cancel_all(connection)
     append(broker, partition, b"a")
     broker.settle(1000)
     assert connection.answers == []

@@ -21,7 +21,7 @@ from kdist.protocol.envelope import (
 from kdist.protocol.headers import RequestHeader
 from kdist.protocol.produce import API, ProduceTopic
 from kdist.records.compression import Codec
-from kdist.replication.delayed import Delayed
+from kdist.replication.delayed import DelayedOperation
 from kdist.storage.trimming import delete_records
 from tests.unit.broker.broker_produces import Broker, Peer, errors_of, fields_of, frame_of
 from tests.unit.replication.replication_world import BROKER, CLICKS, VIEWS, World, batch, values_in
@@ -119,7 +119,7 @@ def test_a_batch_of_many_bytes_is_written_at_once(broker: Broker) -> None:
 
 
 def test_delayed_operations_are_attempted_after_a_group_is_appended(broker: Broker) -> None:
-    class Watch(Delayed):
+    class Watch(DelayedOperation):
         has_heard = False
 
         def attempt(self) -> bool:
@@ -127,7 +127,7 @@ def test_delayed_operations_are_attempted_after_a_group_is_appended(broker: Brok
             return True
 
     world, watch = broker.world, Watch()
-    world.replicas.waiting.add(watch, (world.lead(),), 1000, None)
+    world.replicas.delayed.add(watch, (world.lead(),), 1000, None)
     broker.produce(Peer(), b"x")
     broker.usual.settle()
     world.ticks.end()

@@ -164,7 +164,7 @@ class Pair:
         self.settle(1000)
         for each in self.both:
             assert each.broker.pins == 0
-            assert len(each.broker.replicas.waiting) == 0
+            assert len(each.broker.replicas.delayed) == 0
 
 
 def of_all(pair: Pair, change: Any) -> None:

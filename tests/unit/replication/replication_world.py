@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -99,7 +99,7 @@ class World:
         self.known: set[TopicPartition] = set()
         self.open()
 
-    def open(self) -> None:
+    def open(self, saved_high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Start on what the disk holds."""
         self.tasks = VirtualTasks(self.clock, self.rng)
         self.ticks = Turns(self.tasks)
@@ -121,14 +121,15 @@ class World:
             self.ticks.schedule,
             self.metrics,
             lambda key: key in self.known,
+            saved_high_watermarks or {},
         )
         self.replicas.broker_epoch = 5
 
-    def restart(self) -> None:
+    def restart(self, saved_high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Stop cleanly and start again."""
         self.settle()
         self.directory.close()
-        self.open()
+        self.open(saved_high_watermarks)
 
     def settle(self, ms: float = 50) -> None:
         """Run what was requested."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.metrics.replication import ReplicationMetrics
-from kdist.replication.delayed import Delayed, Waiting
+from kdist.replication.delayed import DelayedOperation, DelayedOperations
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_tasks import VirtualTasks
 
@@ -19,11 +19,11 @@ class Place:
     """Something to watch."""
 
     def __init__(self) -> None:
-        self.watchers: dict[Delayed, None] = {}
+        self.watchers: dict[DelayedOperation, None] = {}
         self.is_open = False
 
 
-class Visit(Delayed):
+class Visit(DelayedOperation):
     """Ends when all its places are open; writes down when and how."""
 
     __slots__ = ("attempts", "clock", "ended", "places")
@@ -50,7 +50,7 @@ class Stage:
         self.clock = VirtualClock()
         self.tasks = VirtualTasks(self.clock, random.Random(0))
         self.metrics = ReplicationMetrics()
-        self.waiting = Waiting(self.tasks, self.clock, self.tasks.call_soon, self.metrics)
+        self.waiting = DelayedOperations(self.tasks, self.clock, self.tasks.call_soon, self.metrics)
 
     def wait(self, *places: Place, timeout_ms: int = 500, client: object = None) -> Visit:
         visit = Visit(self.clock, *places)

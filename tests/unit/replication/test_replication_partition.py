@@ -13,11 +13,14 @@ from kdist.errors import ApiError, Error
 from kdist.records.batch import Batch, TimestampType, read_header
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec
-from kdist.replication.delayed import Delayed
+from kdist.replication.delayed import DelayedOperation
 from kdist.replication.partition import NOTHING, READ_COMMITTED, Partition, rules_of
+from kdist.storage.flushing import flush_now
 from tests.unit.replication.replication_world import (
     BROKER,
+    CLICKS,
     START_MS,
+    VIEWS,
     World,
     append,
     append_open,
@@ -170,27 +173,64 @@ def test_unflushed_records_are_visible_to_followers_only(world: World, careful: 
     assert careful.visible_end(-1, 0) == 1
 
 
-# --- waiting for exposure -------------------------------------------------------------------------
+def test_the_high_watermark_stays_when_only_flushed_records_are_to_be_exposed_from_now_on(
+    world: World, partition: Partition
+) -> None:
+    append(world, partition, b"a")
+    partition.configure(replace(partition.log.settings, flush_before_expose=True))
+    append(world, partition, b"b")
+    assert (partition.log.recovery_point, partition.high_watermark) == (0, 1)
+    partition.request_flush()
+    world.settle()
+    assert partition.high_watermark == 2
 
 
-def test_without_flush_before_expose_records_are_exposed_at_once(
+def test_what_is_appended_while_this_broker_no_longer_leads_is_not_committed(
+    world: World, partition: Partition
+) -> None:
+    append(world, partition, b"a")
+    world.tell(leader=2, leader_epoch=1, partition_epoch=1)
+    data = batch([b"b"])
+    partition.log.append([Batch(read_header(data), data)], 1, START_MS)
+    partition.advance_high_watermark()
+    assert partition.high_watermark == 1
+    world.tell(leader_epoch=2, partition_epoch=2)
+    assert partition.high_watermark == 2
+
+
+@pytest.mark.parametrize(("saved", "restored"), [(0, 0), (1, 1), (2, 2), (9, 2)])
+def test_a_followers_high_watermark_is_the_saved_one_within_its_log(
+    world: World, partition: Partition, saved: int, restored: int
+) -> None:
+    append(world, partition, b"a", b"b")
+    world.restart(saved_high_watermarks={CLICKS: saved, VIEWS: 7})
+    assert world.replicas.high_watermarks() == {CLICKS: saved}
+    world.tell(leader=2, leader_epoch=1, partition_epoch=1, replicas=[BROKER, 2])
+    assert world.replicas.partitions[CLICKS].high_watermark == restored
+    assert world.replicas.high_watermarks() == {CLICKS: restored}
+
+
+# --- waiting for the high watermark ---------------------------------------------------------------
+
+
+def test_without_flush_before_expose_records_are_committed_at_once(
     world: World, partition: Partition
 ) -> None:
     append(world, partition, b"a")
     heard: list[Error] = []
-    partition.await_exposed(1, 100, None, heard.append)
+    partition.await_committed(1, 100, None, heard.append)
     assert heard == [Error.NONE]
 
 
 def test_many_waiters_share_a_flush(world: World, careful: Partition) -> None:
     heard: list[Error] = []
     append(world, careful, b"a")
-    careful.await_exposed(1, 5000, None, heard.append)
+    careful.await_committed(1, 5000, None, heard.append)
     world.settle(500)  # the first flush makes the log itself last, too
     before = world.disk.calls["sync"]
     for number in range(20):
         append(world, careful, b"a")
-        careful.await_exposed(number + 2, 5000, None, heard.append)
+        careful.await_committed(number + 2, 5000, None, heard.append)
     world.settle(500)
     assert heard == [Error.NONE] * 21
     assert world.disk.calls["sync"] - before <= 2
@@ -201,10 +241,10 @@ def test_a_waiter_that_comes_during_a_flush_waits_for_the_next(
 ) -> None:
     heard: list[Error] = []
     append(world, careful, b"a")
-    careful.await_exposed(1, 5000, None, heard.append)
+    careful.await_committed(1, 5000, None, heard.append)
     world.tasks.run_for_ms(0)
     append(world, careful, b"b")
-    careful.await_exposed(2, 5000, None, lambda error: heard.append(error))
+    careful.await_committed(2, 5000, None, lambda error: heard.append(error))
     world.tasks.run_until(lambda: len(heard) == 1, 5000)
     assert careful.high_watermark == 1
     world.settle()
@@ -215,7 +255,7 @@ def test_a_waiter_that_comes_during_a_flush_waits_for_the_next(
 def test_a_waiter_times_out_once(world: World, careful: Partition) -> None:
     append(world, careful, b"a")
     heard: list[Error] = []
-    careful.await_exposed(1, 0, None, heard.append)
+    careful.await_committed(1, 0, None, heard.append)
     world.settle(1000)
     assert heard == [Error.REQUEST_TIMED_OUT]
 
@@ -225,10 +265,10 @@ def test_a_full_disk_fails_the_waiters(world: World, careful: Partition) -> None
     world.tell(leader_epoch=1, partition_epoch=1)  # a small file for the flush to write
     world.disk.fail(errno.ENOSPC, when=lambda call: "leader-epoch" in call.path, forever=False)
     heard: list[Error] = []
-    careful.await_exposed(1, 5000, None, heard.append)
+    careful.await_committed(1, 5000, None, heard.append)
     world.settle(500)
     assert heard == [Error.KAFKA_STORAGE_ERROR]
-    careful.await_exposed(1, 5000, None, heard.append)
+    careful.await_committed(1, 5000, None, heard.append)
     world.settle(500)
     assert heard[1:] == [Error.NONE]
 
@@ -236,24 +276,49 @@ def test_a_full_disk_fails_the_waiters(world: World, careful: Partition) -> None
 def test_resigning_fails_the_waiters(world: World, careful: Partition) -> None:
     append(world, careful, b"a")
     heard: list[Error] = []
-    careful.await_exposed(1, 5000, None, heard.append)
+    careful.await_committed(1, 5000, None, heard.append)
     careful.resign()
     world.ticks.end()
     assert heard == [Error.NOT_LEADER_OR_FOLLOWER]
+
+
+@pytest.mark.parametrize(("leader", "epoch"), [(-1, 0), (2, 1), (BROKER, 1)])
+def test_a_waiter_of_another_leadership_gets_no_yes_though_its_offset_is_flushed(
+    world: World, careful: Partition, leader: int, epoch: int
+) -> None:
+    append(world, careful, b"a")
+    heard: list[Error] = []
+    careful.await_committed(1, 5000, None, heard.append)
+    state = careful.state._replace(leader=leader, leader_epoch=epoch)
+    careful.lead_or_follow(state, careful.replicas)
+    flush_now(world.disk, "/d01", [careful.log])
+    world.ticks.end()
+    assert heard == [Error.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_a_newer_state_of_the_same_epoch_leaves_the_waiters_waiting(
+    world: World, careful: Partition
+) -> None:
+    append(world, careful, b"a")
+    heard: list[Error] = []
+    careful.await_committed(1, 5000, None, heard.append)
+    careful.lead_or_follow(careful.state._replace(zk_version=1), careful.replicas)
+    world.settle()
+    assert heard == [Error.NONE]
 
 
 def test_a_disconnected_client_is_not_answered(world: World, careful: Partition) -> None:
     append(world, careful, b"a")
     heard: list[Error] = []
     client = object()
-    careful.await_exposed(1, 5000, client, heard.append)
-    world.replicas.waiting.cancel_all(client)
+    careful.await_committed(1, 5000, client, heard.append)
+    world.replicas.delayed.cancel_all(client)
     world.settle(6000)
     assert heard == []
     assert not careful.watchers
 
 
-class Watch(Delayed):
+class Watch(DelayedOperation):
     """Notes what is visible at each wake-up."""
 
     def __init__(self, partition: Partition) -> None:
@@ -272,7 +337,7 @@ def test_a_flush_for_another_reason_wakes_the_waiters_when_it_ends(
     world: World, careful: Partition
 ) -> None:
     watch = Watch(careful)
-    world.replicas.waiting.add(watch, (careful,), 60_000, None)
+    world.replicas.delayed.add(watch, (careful,), 60_000, None)
     append(world, careful, b"a")
     world.settle(1000)
     assert watch.wakes == []
@@ -291,7 +356,7 @@ def test_records_exposed_by_a_settings_change_wake_the_waiters(
 ) -> None:
     watch = Watch(careful)
     append(world, careful, b"a")
-    world.replicas.waiting.add(watch, (careful,), 60_000, None)
+    world.replicas.delayed.add(watch, (careful,), 60_000, None)
     careful.configure(replace(careful.log.settings, flush_before_expose=False))
     world.settle(10)
     assert watch.wakes == [1]

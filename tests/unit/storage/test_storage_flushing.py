@@ -229,24 +229,6 @@ def test_a_roll_requests_a_flush_so_that_a_start_scans_one_segment_at_most() -> 
     assert log.recovery_point == 30
 
 
-def test_records_are_exposed_only_once_flushed_where_the_topic_says_so() -> None:
-    world = World()
-    log = world.log(flush_before_expose=True)
-    append(world, log, 3)
-    assert log.exposable_offset == 0
-    world.flush(log)
-    assert log.exposable_offset == 3
-    append(world, log, 3)
-    assert log.exposable_offset == 3
-
-
-def test_records_are_exposed_at_once_by_default() -> None:
-    world = World()
-    log = world.log()
-    append(world, log, 3)
-    assert log.exposable_offset == 3
-
-
 # Failures
 
 

@@ -1,0 +1,52 @@
+"""A produce with acks=all that waits until all in-sync replicas have its records.
+
+It waits for the high watermark in the role in which its records were appended. Once this broker
+leads no longer, or in another epoch, the high watermark may have passed other records at the same
+offsets: then the answer is an error, whatever the high watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from kdist.errors import Error
+from kdist.replication.delayed import DelayedOperation
+from kdist.replication.roles import Role
+
+OnCommitted = Callable[[Error], None]
+
+
+class Committing(Protocol):
+    """What `DelayedProduce` needs of a partition."""
+
+    high_watermark: int
+    role: Role
+
+    def request_flush(self) -> None: ...
+
+
+class DelayedProduce(DelayedOperation):
+    """Waits until everything below `end_offset` is committed. It begins in the present role."""
+
+    __slots__ = ("_end_offset", "_partition", "_role", "done")
+
+    def __init__(self, partition: Committing, end_offset: int, done: OnCommitted) -> None:
+        self._partition = partition
+        self._role = partition.role
+        self._end_offset = end_offset
+        self.done = done
+
+    def attempt(self) -> bool:
+        partition = self._partition
+        if partition.role != self._role:
+            self.done(Error.NOT_LEADER_OR_FOLLOWER)
+        elif partition.high_watermark >= self._end_offset:
+            self.done(Error.NONE)
+        else:
+            partition.request_flush()
+            return False
+        return True
+
+    def expire(self) -> None:
+        self.done(Error.REQUEST_TIMED_OUT)
