@@ -14,7 +14,7 @@ CODEC_SOURCES := setup.py $(wildcard kdist/records/_compiled*.py kdist/records/*
 # A virtual environment contains its own path, so one in a copied tree is remade; and the codec is
 # rebuilt if its compiled file is missing, whatever the stamp says.
 VENV_MOVED := $(if $(filter $(CURDIR),$(shell cat .venv/.ready 2>/dev/null)),,FORCE)
-CODEC_GONE := $(if $(wildcard kdist/records/_compiled_usual.*.so),,FORCE)
+CODEC_GONE := $(if $(wildcard kdist/records/_compiled_produced.*.so),,FORCE)
 
 help:  ## Print every target with its sentence
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -20,8 +20,8 @@ CODEC = [
         "_compiled_decoding",
         "_compiled_keys",
         "_compiled_messages",
-        "_compiled_stretch",
-        "_compiled_usual",
+        "_compiled_spans",
+        "_compiled_produced",
     )
 ]
 

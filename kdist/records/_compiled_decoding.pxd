@@ -20,7 +20,7 @@ ctypedef struct _Fields:
     unsigned char *headers
     unsigned char *end  # of the record
 
-cdef _Cursor _start(const unsigned char[::1] body, Py_ssize_t count, bint is_run=*)
+cdef _Cursor _start(const unsigned char[::1] body, Py_ssize_t count, bint is_span=*)
 cdef object _finish(_Cursor cursor, Py_ssize_t count)
 cdef int _next(_Cursor *cursor, _Fields *fields) except? -1
 cdef long long _sum(long long base, long long delta, str what) except? -1

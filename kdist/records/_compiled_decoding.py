@@ -70,24 +70,24 @@ def decode_records(
 
 
 def decode_values(
-    body: cython.const[cython.uchar][::1], count: _Size, is_run: cython.bint = False
+    body: cython.const[cython.uchar][::1], count: _Size, is_span: cython.bint = False
 ) -> list:
     """As `_reference.decode_values`."""
-    return _items(_start(body, count, is_run), count, _VALUE)
+    return _items(_start(body, count, is_span), count, _VALUE)
 
 
 def decode_keys(
-    body: cython.const[cython.uchar][::1], count: _Size, is_run: cython.bint = False
+    body: cython.const[cython.uchar][::1], count: _Size, is_span: cython.bint = False
 ) -> list:
     """As `_reference.decode_keys`."""
-    return _items(_start(body, count, is_run), count, _KEY)
+    return _items(_start(body, count, is_span), count, _KEY)
 
 
 def decode_headers(
-    body: cython.const[cython.uchar][::1], count: _Size, is_run: cython.bint = False
+    body: cython.const[cython.uchar][::1], count: _Size, is_span: cython.bint = False
 ) -> list:
     """As `_reference.decode_headers`."""
-    return _items(_start(body, count, is_run), count, _HEADERS)
+    return _items(_start(body, count, is_span), count, _HEADERS)
 
 
 @cython.cfunc
@@ -159,10 +159,10 @@ def decode_numbers(
     base_offset: _Long = 0,
     base_timestamp: _Long = 0,
     append_timestamp: object = None,
-    is_run: cython.bint = False,
+    is_span: cython.bint = False,
 ) -> tuple:
     """As `_reference.decode_numbers`."""
-    cursor: _Cursor = _start(body, count, is_run)
+    cursor: _Cursor = _start(body, count, is_span)
     fields: _Fields
     offsets = array("q", bytes(8 * count))
     timestamps = array("q", bytes(8 * count))
@@ -173,7 +173,7 @@ def decode_numbers(
     i: _Size
     for i in range(count):
         _next(cython.address(cursor), cython.address(fields))
-        if is_run:
+        if is_span:
             is_own = int16(cursor.header + 21) & _LOG_APPEND_TIME == 0
             base_offset, base_timestamp = int64(cursor.header), int64(cursor.header + 27)
             appended = int64(cursor.header + 35)
@@ -202,15 +202,15 @@ def find_null_key(body: cython.const[cython.uchar][::1], count: _Size) -> object
 
 @cython.cfunc
 def _start(
-    body: cython.const[cython.uchar][::1], count: _Size, is_run: cython.bint = False
+    body: cython.const[cython.uchar][::1], count: _Size, is_span: cython.bint = False
 ) -> _Cursor:
     cursor: _Cursor
     if not 0 <= count <= body.shape[0] // _RECORD_SIZE_MIN:
         raise CorruptRecords(f"{count} records do not fit in {body.shape[0]} bytes")
     cursor.at = cython.cast(_Pointer, cython.address(body[0]))
     cursor.run_end = cursor.at + body.shape[0]
-    cursor.end = cursor.at if is_run else cursor.run_end
-    cursor.left = 0 if is_run else count
+    cursor.end = cursor.at if is_span else cursor.run_end
+    cursor.left = 0 if is_span else count
     cursor.offset_delta = -1
     cursor.fault = cython.NULL
     return cursor
@@ -231,7 +231,7 @@ def _enter_batch(cursor: cython.pointer[_Cursor]) -> cython.int:
     left: _Size = cursor.run_end - cursor.at
     size: _Size = _PREFIX_SIZE + int32(cursor.at + 8) if left >= _HEADER_SIZE else 0
     if cursor.at != cursor.end or not _HEADER_SIZE <= size <= left or int32(cursor.at + 57) <= 0:
-        raise CorruptRecords("no batch follows in the run")
+        raise CorruptRecords("no batch follows in the span")
     cursor.header = cursor.at
     cursor.left = int32(cursor.at + 57)
     cursor.at += _HEADER_SIZE

@@ -112,22 +112,22 @@ def decode_records(
     return records
 
 
-def decode_values(body: Buffer, count: int, is_run: bool = False) -> list[bytes | None]:
+def decode_values(body: Buffer, count: int, is_span: bool = False) -> list[bytes | None]:
     """Only the values of the `count` records; all other fields are checked too.
 
-    `is_run`: `body` is a run of whole batches with their headers, as `usual.find_run` found it.
+    `is_span`: `body` is whole batches with their headers, as `produced.find_plain_span` finds them.
     """
-    return [fields.value for fields in _iter_fields(body, count, is_run)]
+    return [fields.value for fields in _iter_fields(body, count, is_span)]
 
 
-def decode_keys(body: Buffer, count: int, is_run: bool = False) -> list[bytes | None]:
+def decode_keys(body: Buffer, count: int, is_span: bool = False) -> list[bytes | None]:
     """As `decode_values`, but the keys."""
-    return [fields.key for fields in _iter_fields(body, count, is_run)]
+    return [fields.key for fields in _iter_fields(body, count, is_span)]
 
 
-def decode_headers(body: Buffer, count: int, is_run: bool = False) -> list[HeaderPairs]:
+def decode_headers(body: Buffer, count: int, is_span: bool = False) -> list[HeaderPairs]:
     """As `decode_values`, but the headers."""
-    return [_headers(fields) for fields in _iter_fields(body, count, is_run)]
+    return [_headers(fields) for fields in _iter_fields(body, count, is_span)]
 
 
 def _headers(fields: _Fields) -> HeaderPairs:
@@ -162,14 +162,14 @@ def decode_numbers(
     base_offset: int = 0,
     base_timestamp: int = 0,
     append_timestamp: int | None = None,
-    is_run: bool = False,
+    is_span: bool = False,
 ) -> tuple[array[int], array[int]]:
     """The offsets and timestamps of the records, int64, as in `decode_records`.
 
-    For a run (see `decode_values`) the batches' own headers give the bases.
+    For a span (see `decode_values`) the batches' own headers give the bases.
     """
     records = []
-    if is_run:
+    if is_span:
         for header, own in _iter_batches(memoryview(body), count):
             appended = header.max_timestamp if header.is_log_append_time else None
             bases = header.base_offset, header.base_timestamp, appended
@@ -220,13 +220,13 @@ class _Fields(NamedTuple):
     headers: list[tuple[bytes, bytes | None]]
 
 
-def _iter_fields(body: Buffer, count: int, is_run: bool = False) -> Iterator[_Fields]:
+def _iter_fields(body: Buffer, count: int, is_span: bool = False) -> Iterator[_Fields]:
     """Each record's fields; raises `CorruptRecords` at the first that breaks the format."""
     size = len(body)
     if not 0 <= count <= size // RECORD_SIZE_MIN:
         raise CorruptRecords(f"{count} records do not fit in {size} bytes")
     view = memoryview(body)
-    if is_run:
+    if is_span:
         for header, own in _iter_batches(view, count):
             yield from _iter_fields(own, header.record_count)
         return
@@ -249,17 +249,17 @@ def _iter_fields(body: Buffer, count: int, is_run: bool = False) -> Iterator[_Fi
 
 
 def _iter_batches(run: memoryview, count: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The header and body of each batch in a run, which must have `count` records in all."""
+    """The header and body of each batch in a span, which must have `count` records in all."""
     at = found = 0
     while at < len(run):
         header = read_header(run, at)
         if not HEADER_SIZE <= header.size <= len(run) - at or header.record_count <= 0:
-            raise CorruptRecords(f"no batch is at byte {at} of a run")
+            raise CorruptRecords(f"no batch is at byte {at} of a span")
         yield header, run[at + HEADER_SIZE : at + header.size]
         at += header.size
         found += header.record_count
     if found != count:
-        raise CorruptRecords(f"a run has {found} records, not {count}")
+        raise CorruptRecords(f"a span has {found} records, not {count}")
 
 
 def _read_fields(record: memoryview) -> _Fields:

@@ -33,8 +33,8 @@ from kdist.records.batch import (
 from kdist.records.build import BODY_BYTES_MAX, build_batch
 from kdist.records.compression import Codec
 from kdist.records.message_set import Message, find_end, iter_messages, open_message
+from kdist.records.produced import find_plain_span
 from kdist.records.record import INT64_MAX, Record
-from kdist.records.usual import find_run
 from kdist.wire.varint import Buffer
 
 _BATCH_BYTES = 256 << 10
@@ -55,11 +55,11 @@ def iter_fetched(
 
 
 def iter_runs(
-    buffer: Buffer, offset: int, run_bytes_max: int, *, check_crcs: bool = True
+    buffer: Buffer, offset: int, span_bytes_max: int, *, check_crcs: bool = True
 ) -> Iterator[tuple[Buffer, int, BatchHeader, int]]:
     """As `iter_fetched`, but successive batches that can be read as one come as one run.
 
-    A run has at most `run_bytes_max` bytes, and a header as if it were one batch. The last item is
+    A run has at most `span_bytes_max` bytes, and a header as if it were one batch. The last item is
     its number of batches, whose CRCs were checked if `check_crcs`; 0 is a single batch, unchecked.
     """
     view = memoryview(buffer)
@@ -75,8 +75,8 @@ def iter_runs(
                 if fault:
                     raise CorruptRecords(f"the batch at byte {at}: {fault}")
                 batch_count = 0
-                if run_bytes_max:
-                    batch_count, size, count = find_run(view, at, run_bytes_max, check_crcs)
+                if span_bytes_max:
+                    batch_count, size, count = find_plain_span(view, at, span_bytes_max, check_crcs)
                 if batch_count > 1:
                     header = _of_all(header, size, count)
                 yield buffer, at, header, batch_count

@@ -27,7 +27,7 @@ from kdist.records.codec import decode_records, find_null_key
 from kdist.records.compression import CODEC_MASK, Codec
 from kdist.records.convert import recompress, up_convert, up_convert_plain
 from kdist.records.message_set import Message
-from kdist.records.usual import check_batch
+from kdist.records.produced import check_batch
 from kdist.wire.varint import Buffer
 
 NO_LIMIT = (1 << 63) - 1  # the default of both timestamp limits, in ms
@@ -101,7 +101,7 @@ def validate(records: Buffer, rules: Rules, *, api_version: int, now_ms: int) ->
     INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE (zstd before version 7),
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED (any transactional batch).
     """
-    if rules.is_plain and (batch := usual_batch(records, rules, api_version)) is not None:
+    if rules.is_plain and (batch := plain_batch(records, rules, api_version)) is not None:
         return [batch]
     magic = _magic(records, api_version)
     if magic == batch_format.MAGIC:
@@ -118,8 +118,8 @@ def validate(records: Buffer, rules: Rules, *, api_version: int, now_ms: int) ->
     return [_accept(batch, rules, _FIRST_VERSION_OF_ZSTD, now_ms) for batch in batches]
 
 
-def usual_batch(records: Buffer, rules: Rules, api_version: int) -> Batch | None:
-    """The batch of a usual produce, if it passes every check of `_checked_header`.
+def plain_batch(records: Buffer, rules: Rules, api_version: int) -> Batch | None:
+    """The one batch of a produce, if it passes every check of `_checked_header`.
 
     None for anything else: `validate` then finds out what it is. `rules` must be plain.
     """

@@ -302,10 +302,10 @@ class Partition:
     def exposed(self) -> tuple[int, int]:
         """The high watermark and the last stable offset; cheaper than both separately."""
         high_watermark = self.high_watermark
-        undecided = self.log.producers.first_undecided_offset
-        if undecided is None or undecided > high_watermark:
+        unstable = self.log.producers.first_unstable_offset
+        if unstable is None or unstable > high_watermark:
             return high_watermark, high_watermark
-        return high_watermark, undecided
+        return high_watermark, unstable
 
     def visible_end(self, replica_id: int, isolation_level: int) -> int:
         """The first offset not visible to a consumer (`replica_id` -1) or to a follower."""

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from kdist.errors import ApiError, OutOfDescriptors
 from kdist.records.batch import Batch, BatchHeader
-from kdist.records.usual import Measured, assign, measure
+from kdist.records.produced import BatchTotals, assign, batch_totals
 from kdist.runtime.files import Buffer
 from kdist.storage.producers import Duplicate, Producer, ProducerStates
 from kdist.storage.segment import Segment
 
-_NOTHING = measure(())
+_NOTHING = batch_totals(())
 
 
 def following(batches: Sequence[Batch], producers: ProducerStates) -> Sequence[Batch]:
@@ -49,15 +49,15 @@ def note(
     position: int,
     batches: Sequence[Batch],
     offsets: Sequence[int],
-    measured: Measured,
+    totals: BatchTotals,
     interval_bytes: int,
 ) -> None:
     """Have the segment and its indexes reflect batches that are now in its file at `position`.
 
-    `measured`: the result of `measure`. `interval_bytes`: `index.interval.bytes`.
+    `totals`: the result of `batch_totals`. `interval_bytes`: `index.interval.bytes`.
     """
-    end = position + measured.size
-    if len(batches) > 1 and segment.note_group(position, end, measured.newest_ms, interval_bytes):
+    end = position + totals.size
+    if len(batches) > 1 and segment.note_group(position, end, totals.newest_ms, interval_bytes):
         return
     try:
         for (header, data), offset in zip(batches, offsets, strict=True):
@@ -109,12 +109,12 @@ class Append:
         "buffers",
         "duplicate",
         "end_offset",
-        "measured",
         "offsets",
         "position",
         "producers",
         "segment",
         "start_offset",
+        "totals",
     )
 
     def __init__(
@@ -123,14 +123,14 @@ class Append:
         position: int,
         start_offset: int,
         batches: Sequence[Batch] = (),
-        measured: Measured = _NOTHING,
+        totals: BatchTotals = _NOTHING,
     ) -> None:
         self.segment = segment
         self.position = position
         self.start_offset = start_offset
-        self.end_offset = start_offset + measured.offset_count
+        self.end_offset = start_offset + totals.offset_count
         self.batches = batches
-        self.measured = measured
+        self.totals = totals
         self.offsets: Sequence[int] = ()  # each batch's base offset, once assigned by `place`
         self.buffers: list[Buffer] = [data for _, data in batches]
         self.producers: dict[int, Producer | None] | None = None  # their states before this append
@@ -148,7 +148,7 @@ class Append:
     @property
     def size(self) -> int:
         """Bytes of all batches."""
-        return self.measured.size
+        return self.totals.size
 
     def place(self, leader_epoch: int) -> None:
         """Write base offset and leader epoch into each batch."""

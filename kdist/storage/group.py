@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from kdist.errors import ApiError
 from kdist.records.batch import Batch
-from kdist.records.usual import measure
+from kdist.records.produced import batch_totals
 from kdist.storage.log import Log
 
 
@@ -26,10 +26,10 @@ def append_group(
     """
     if duplicate := log.duplicate_of(batches[0].header):
         return [duplicate.first_offset]
-    measured = measure(batches)
-    if len(batches) > 1 and log.may_roll(measured):
+    totals = batch_totals(batches)
+    if len(batches) > 1 and log.may_roll(totals):
         return _append_singly(log, batches, leader_epoch, now_ms)
-    return log.append_now(batches, measured, leader_epoch, now_ms)
+    return log.append_now(batches, totals, leader_epoch, now_ms)
 
 
 def _append_singly(

@@ -29,7 +29,7 @@ from kdist.storage.names import (
     Suffix,
     parse_segment_name,
 )
-from kdist.storage.producer_loading import loaded_producers, readable_stretches
+from kdist.storage.producer_loading import loaded_producers, readable_spans
 from kdist.storage.recovery import Recovery, SavedOffsets, check_indexes
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
@@ -170,10 +170,10 @@ def _complete_epochs(log: Log, *, has_epochs: bool, is_current: bool) -> Steps[N
     """
     if not has_epochs:
         pace = Pace()
-        everything = readable_stretches(log, log.segments[0].base_offset, log.end_offset)
-        for _, (_, stretch, _) in everything:
-            log.note_epoch(stretch)
-            if pace.is_over(stretch.size):
+        everything = readable_spans(log, log.segments[0].base_offset, log.end_offset)
+        for _, (_, span, _) in everything:
+            log.note_epoch(span)
+            if pace.is_over(span.size):
                 yield None
     is_cut = log.epochs.truncate_from_end(log.end_offset)
     is_cut |= log.epochs.truncate_from_start(log.start_offset)

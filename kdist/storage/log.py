@@ -26,8 +26,8 @@ from kdist.errors import ApiError, Error
 from kdist.metrics.storage import StorageMetrics
 from kdist.model import TopicPartition
 from kdist.records.batch import Batch, BatchHeader
-from kdist.records.stretch import Stretch
-from kdist.records.usual import Measured, assign, measure
+from kdist.records.produced import BatchTotals, assign, batch_totals
+from kdist.records.spans import BatchSpan
 from kdist.runtime.files import Files
 from kdist.storage.append import Append, Appended, following, note, reserve_space, undo
 from kdist.storage.epochs import LeaderEpochs, encode_epochs
@@ -142,7 +142,7 @@ class Log:
             return Appended(append.start_offset, append.end_offset, append.duplicate)
         if duplicate := self.duplicate_of(batches[0].header):
             return Appended(duplicate.first_offset, duplicate.last_offset + 1, duplicate)
-        offsets = self.append_now(batches, measure(batches), leader_epoch, now_ms)
+        offsets = self.append_now(batches, batch_totals(batches), leader_epoch, now_ms)
         return Appended(offsets[0], self.end_offset)
 
     def duplicate_of(self, header: BatchHeader) -> Duplicate | None:
@@ -150,22 +150,22 @@ class Log:
         return self.producers.check(header) if header.producer_id >= 0 else None
 
     def append_now(
-        self, batches: Sequence[Batch], measured: Measured, leader_epoch: int, now_ms: int
+        self, batches: Sequence[Batch], totals: BatchTotals, leader_epoch: int, now_ms: int
     ) -> Sequence[int]:
         """`append` in one step, while no other is in progress; returns the batches' base offsets.
 
         The first must not be a duplicate. Takes as many batches as `following` allows.
         """
-        if measured.has_producers and len(batches) > 1:
+        if totals.has_producers and len(batches) > 1:
             batches = following(batches, self.producers)
-            measured = measure(batches)
-        self._make_room(measured, now_ms)
+            totals = batch_totals(batches)
+        self._make_room(totals, now_ms)
         segment, position = self.segments[-1], self._reserved_position
         start_offset = self.end_offset
         offsets = assign(batches, start_offset, leader_epoch)
         if leader_epoch > self.epochs.latest:
             self.begin_epoch(leader_epoch)
-        end = position + measured.size
+        end = position + totals.size
         if end > segment.preallocated:
             self._preallocate(segment, end)
         self._reserved_position = end
@@ -175,12 +175,12 @@ class Log:
             self.forget_reserved()
             undo(segment)
             raise
-        if measured.has_producers:
+        if totals.has_producers:
             for (header, _), offset in zip(batches, offsets, strict=True):
                 if header.producer_id >= 0:
                     self.producers.append(header, offset)
-        self.reserved_offset = start_offset + measured.offset_count
-        self._publish(segment, position, batches, offsets, measured, now_ms)
+        self.reserved_offset = start_offset + totals.offset_count
+        self._publish(segment, position, batches, offsets, totals, now_ms)
         return offsets
 
     def reserve(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int) -> Append:
@@ -189,19 +189,19 @@ class Log:
         They must be published in the order of their reservation. Takes as many batches as
         `following` allows. Raises `ApiError` as `append`.
         """
-        measured = measure(batches)
+        totals = batch_totals(batches)
         if duplicate := self.duplicate_of(batches[0].header):
             return Append.of_duplicate(self.segments[-1], duplicate)
-        if measured.has_producers:
+        if totals.has_producers:
             batches = following(batches, self.producers)
-            measured = measure(batches)
-        self._make_room(measured, now_ms)
+            totals = batch_totals(batches)
+        self._make_room(totals, now_ms)
         position, start_offset = self._reserved_position, self.reserved_offset
-        end = position + measured.size
+        end = position + totals.size
         self._preallocate(self.segments[-1], end)  # which may fail
-        append = Append(self.segments[-1], position, start_offset, batches, measured)
+        append = Append(self.segments[-1], position, start_offset, batches, totals)
         append.place(leader_epoch)
-        if measured.has_producers:
+        if totals.has_producers:
             append.advance(self.producers)
         if leader_epoch > self.epochs.latest:
             self.begin_epoch(leader_epoch)
@@ -210,15 +210,15 @@ class Log:
         self._under_way.append(append)
         return append
 
-    def _make_room(self, measured: Measured, now_ms: int) -> None:
+    def _make_room(self, totals: BatchTotals, now_ms: int) -> None:
         """Make sure that the disk and the active segment can take these."""
-        self.context.space.take(measured.size)
-        if self.may_roll(measured):
-            self._maybe_roll(measured, now_ms)
+        self.context.space.take(totals.size)
+        if self.may_roll(totals):
+            self._maybe_roll(totals, now_ms)
 
-    def may_roll(self, measured: Measured) -> bool:
+    def may_roll(self, totals: BatchTotals) -> bool:
         """Whether the log may have to roll before all of these are appended."""
-        size, offset_count, _, newest_ms, _ = measured
+        size, offset_count, _, newest_ms, _ = totals
         return self._roll_watch.must_look(
             self._reserved_position + size, newest_ms, self.reserved_offset + offset_count
         )
@@ -231,17 +231,17 @@ class Log:
         if self.epochs.assign(leader_epoch, self.reserved_offset):
             self.save_epochs()
 
-    def _maybe_roll(self, measured: Measured, now_ms: int) -> None:
+    def _maybe_roll(self, totals: BatchTotals, now_ms: int) -> None:
         """Roll if the active segment must not take these.
 
         Always called before the first append, so a new log's files are made here.
         """
         if not self.is_made:
             self.context.make(self)
-        active, position, size = self.segments[-1], self._reserved_position, measured.size
-        last_offset = self.reserved_offset + measured.offset_count - 1
+        active, position, size = self.segments[-1], self._reserved_position, totals.size
+        last_offset = self.reserved_offset + totals.offset_count - 1
         reason = self._roll_watch.look(
-            active, position, size, last_offset, measured.newest_ms, now_ms
+            active, position, size, last_offset, totals.newest_ms, now_ms
         )
         if reason is None:
             return
@@ -289,7 +289,7 @@ class Log:
         )
         self._under_way.popleft()
         self._publish(
-            append.segment, append.position, append.batches, append.offsets, append.measured, now_ms
+            append.segment, append.position, append.batches, append.offsets, append.totals, now_ms
         )
 
     def _publish(
@@ -298,7 +298,7 @@ class Log:
         position: int,
         batches: Sequence[Batch],
         offsets: Sequence[int],
-        measured: Measured,
+        totals: BatchTotals,
         now_ms: int,
     ) -> None:
         """Move the log end offset past these batches, and update all that depends on it."""
@@ -307,10 +307,10 @@ class Log:
         if len(recent) >= _RECENT_MAX:
             recent.clear()
         recent[start_offset] = position
-        self.end_offset = end_offset = start_offset + measured.offset_count
+        self.end_offset = end_offset = start_offset + totals.offset_count
         self.is_changed = True
         segment.modified_ms = now_ms
-        note(segment, position, batches, offsets, measured, self.settings.index_interval_bytes)
+        note(segment, position, batches, offsets, totals, self.settings.index_interval_bytes)
         context = self.context
         if self.unflushed_since_ms is None:
             self.unflushed_since_ms = now_ms
@@ -321,8 +321,8 @@ class Log:
             context.want_flush(self)
         metrics = context.metrics
         metrics.appended_batches += len(batches)
-        metrics.appended_records += measured.record_count
-        metrics.appended_bytes += measured.size
+        metrics.appended_records += totals.record_count
+        metrics.appended_bytes += totals.size
 
     def abandon(self, append: Append) -> None:
         """Undo an append that failed, and all that were reserved after it.
@@ -385,10 +385,10 @@ class Log:
         name = segment_name(self.end_offset, Suffix.SNAPSHOT)
         self.files_to_save[f"{self.directory}/{name}"] = encode_snapshot(self.producers)
 
-    def note_epoch(self, stretch: Stretch) -> None:
+    def note_epoch(self, span: BatchSpan) -> None:
         """Account for the leader epoch of batches that are in the log."""
-        if stretch.leader_epoch >= 0:
-            self.epochs.assign(stretch.leader_epoch, stretch.base_offset)
+        if span.leader_epoch >= 0:
+            self.epochs.assign(span.leader_epoch, span.base_offset)
 
     def save_epochs(self) -> None:
         """Have the next flush write the leader epochs."""

@@ -9,7 +9,7 @@ from kdist.errors import CorruptRecords
 from kdist.records.batch import BatchHeader
 from kdist.records.build import read_records
 from kdist.records.control import read_marker
-from kdist.records.stretch import producer_headers
+from kdist.records.spans import producer_headers
 from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log
 from kdist.storage.names import FileState, Suffix, parse_segment_name, segment_name
@@ -32,16 +32,16 @@ def loaded_producers(log: Log, end_offset: int) -> Steps[ProducerStates]:
     """As `load_producers`, in steps."""
     offset, states = _newest_snapshot(log, end_offset)
     pace = Pace()
-    for segment, (position, stretch, data) in readable_stretches(log, offset, end_offset):
-        if stretch.has_producers:
-            for place, header in producer_headers(data, stretch.size, BATCHES_KEPT):
+    for segment, (position, span, data) in readable_spans(log, offset, end_offset):
+        if span.has_producers:
+            for place, header in producer_headers(data, span.size, BATCHES_KEPT):
                 if header.is_control:
                     _replay_marker(states, segment, position + place, header)
                 else:
                     states.append(header, header.base_offset)
                 if pace.is_over(0):
                     yield None
-        if pace.is_over(stretch.size):
+        if pace.is_over(span.size):
             yield None
     return states
 
@@ -66,7 +66,7 @@ def _newest_snapshot(log: Log, end_offset: int) -> tuple[int, ProducerStates]:
     return log.start_offset, ProducerStates()
 
 
-def readable_stretches(log: Log, offset: int, end_offset: int) -> Iterator[tuple[Segment, Piece]]:
+def readable_spans(log: Log, offset: int, end_offset: int) -> Iterator[tuple[Segment, Piece]]:
     """Many batches at a time, with their segment, from the first that ends at or after `offset` up
     to the one that holds `end_offset`.
 
@@ -79,7 +79,7 @@ def readable_stretches(log: Log, offset: int, end_offset: int) -> Iterator[tuple
             found = with_sound_index(log, segment, lambda segment: segment.find(offset))
             if found is not None:
                 last = segment.find(end_offset) if end_offset < log.end_offset else None
-                for piece in segment.walk_stretches(found[0], end=last and last[0]):
+                for piece in segment.walk_spans(found[0], end=last and last[0]):
                     yield segment, piece
         except DamagedSegment as damage:
             logger.error("%s: the rest of this segment cannot be read", damage)

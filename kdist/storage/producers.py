@@ -94,7 +94,7 @@ class ProducerStates:
         return dict(self._producers)
 
     @property
-    def first_undecided_offset(self) -> int | None:
+    def first_unstable_offset(self) -> int | None:
         """Where the oldest open transaction began, None if there is none."""
         return next(iter(self._open), None)
 

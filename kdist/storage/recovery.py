@@ -87,20 +87,20 @@ class Recovery:
         start = valid_end = restart_indexes(segment, self._recovery_point)
         self.end_offset = segment.base_offset
         try:
-            walk = segment.walk_stretches(start, interval_bytes, self._recovery_point)
-            for position, stretch, _ in walk:
-                base_offset = stretch.base_offset
+            walk = segment.walk_spans(start, interval_bytes, self._recovery_point)
+            for position, span, _ in walk:
+                base_offset = span.base_offset
                 if position == start:
                     log.epochs.truncate_from_end(base_offset)  # later ones are read from the log
                     self.end_offset = max(self.end_offset, base_offset if start else 0)
                 if not self._follows(base_offset):
                     reason = f"base offset {base_offset} where {self.end_offset} must follow"
                     raise DamagedSegment(segment.path, position, reason)
-                segment.note_stretch(position, stretch, interval_bytes)
-                log.note_epoch(stretch)
-                valid_end, self.end_offset = segment.size, stretch.last_offset + 1
-                log.context.metrics.recovered_records += stretch.record_count
-                if pace.is_over(stretch.size):
+                segment.note_span(position, span, interval_bytes)
+                log.note_epoch(span)
+                valid_end, self.end_offset = segment.size, span.last_offset + 1
+                log.context.metrics.recovered_records += span.record_count
+                if pace.is_over(span.size):
                     yield None
         except DamagedSegment as damage:
             logger.warning("%s: %d bytes are cut off", damage, end - valid_end)

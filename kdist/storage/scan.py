@@ -1,7 +1,7 @@
 """Walking through a segment's batches, up to the first that is damaged.
 
 Three walks over the same bytes: `walk_headers` reads the 61 bytes of each batch and skips its
-records, `walk_batches` reads everything and checks the CRC, `walk_stretches` does either for many
+records, `walk_batches` reads everything and checks the CRC, `walk_spans` does either for many
 batches at a time. All end at `end`, or with `DamagedSegment` at the first batch that is wrong: what
 to do about that (cut, report, refuse) is for the caller.
 """
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kdist.errors import CorruptRecords
 from kdist.records.batch import HEADER_SIZE, BatchHeader, crc_fault, header_fault, read_header
-from kdist.records.stretch import Stretch, find_stretch
+from kdist.records.spans import BatchSpan, find_span
 from kdist.runtime.files import File
 from kdist.storage.checkpoints import INT64_MAX
 from kdist.storage.retention import RELATIVE_OFFSET_MAX
@@ -35,8 +35,8 @@ class DamagedSegment(CorruptRecords):
         self.reason = reason
 
 
-Piece = tuple[int, Stretch, memoryview]
-"""Position in the file, the stretch of batches there, and its bytes, at least all headers."""
+Piece = tuple[int, BatchSpan, memoryview]
+"""Position in the file, the span of batches there, and its bytes, at least all headers."""
 
 
 class ScannedBatch(NamedTuple):
@@ -90,7 +90,7 @@ def walk_batches(file: File, start: int, end: int, *, base_offset: int) -> Itera
         position += header.size
 
 
-def walk_stretches(
+def walk_spans(
     file: File,
     start: int,
     end: int,
@@ -102,21 +102,21 @@ def walk_stretches(
     """As `walk_headers`, many batches at a time.
 
     The CRC is checked of batches that do not end below `trusted_offset`. `room` is called before
-    each stretch and returns how many bytes it may have before its last batch.
+    each span and returns how many bytes it may have before its last batch.
     """
     position, offset_before = start, base_offset - 1
     offset_max = min(base_offset + RELATIVE_OFFSET_MAX, INT64_MAX)
     chunk, chunk_start, read_bytes = memoryview(b""), start, LOOKUP_BYTES
     while position < end:
         place = position - chunk_start
-        stretch = find_stretch(
+        span = find_span(
             chunk, place, end - chunk_start, offset_before, offset_max, trusted_offset, room()
         )
-        if stretch is not None:
-            yield position, stretch, chunk[place:]
-            position += stretch.size
-            offset_before = stretch.last_offset
-            is_read_whole = stretch.last_size <= LOOKUP_BYTES or offset_before >= trusted_offset
+        if span is not None:
+            yield position, span, chunk[place:]
+            position += span.size
+            offset_before = span.last_offset
+            is_read_whole = span.last_size <= LOOKUP_BYTES or offset_before >= trusted_offset
             read_bytes = _SCAN_BYTES if is_read_whole else LOOKUP_BYTES
             continue
         if chunk and not place:  # the chunk was read for this batch, after a check of its header

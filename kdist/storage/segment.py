@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from kdist.errors import DiskFull
 from kdist.model import NO_TIMESTAMP
 from kdist.records.batch import BatchHeader
-from kdist.records.stretch import Stretch
+from kdist.records.spans import BatchSpan
 from kdist.runtime.files import File, Files
 from kdist.storage.checkpoints import INT64_MAX
 from kdist.storage.faults import CorruptFile
@@ -24,7 +24,7 @@ from kdist.storage.scan import (
     ScannedBatch,
     walk_batches,
     walk_headers,
-    walk_stretches,
+    walk_spans,
 )
 
 FILE_BYTES_MAX = 2**31 - 1  # positions in the index are int32
@@ -148,15 +148,15 @@ class Segment:
         self._bytes_since_entry, self.size = since_entry, end
         return True
 
-    def note_stretch(self, position: int, stretch: Stretch, interval_bytes: int) -> None:
-        """As `note`, for batches that `walk_stretches` found in the file."""
+    def note_span(self, position: int, span: BatchSpan, interval_bytes: int) -> None:
+        """As `note`, for batches that `walk_spans` found in the file."""
         largest = self._largest or self.largest_timestamp
-        if stretch.newest_ms > largest[0]:
-            self._largest = stretch.newest_ms, stretch.newest_offset
-        before = stretch.size - stretch.last_size
+        if span.newest_ms > largest[0]:
+            self._largest = span.newest_ms, span.newest_offset
+        before = span.size - span.last_size
         self._bytes_since_entry += before
-        last = position + before, stretch.last_size, stretch.last_offset
-        self.note(*last, stretch.newest_ms, interval_bytes)
+        last = position + before, span.last_size, span.last_offset
+        self.note(*last, span.newest_ms, interval_bytes)
 
     @property
     def first_timestamp(self) -> int | None:
@@ -249,19 +249,19 @@ class Segment:
         """Position and header of each batch from position `start`, where one must begin."""
         return walk_headers(self.file, start, self.size, base_offset=self.base_offset)
 
-    def walk_stretches(
+    def walk_spans(
         self,
         start: int,
         interval_bytes: int = INT64_MAX,
         trusted_offset: int = INT64_MAX,
         end: int | None = None,
     ) -> Iterator[Piece]:
-        """As `walk_headers`, many batches at a time; see `scan.walk_stretches`.
+        """As `walk_headers`, many batches at a time; see `scan.walk_spans`.
 
-        With `interval_bytes` (`index.interval.bytes`), stretches are cut so that only the last
-        batch of each may need an index entry; pass each to `note_stretch` before asking for more.
+        With `interval_bytes` (`index.interval.bytes`), spans are cut so that only the last
+        batch of each may need an index entry; pass each to `note_span` before asking for more.
         """
-        return walk_stretches(
+        return walk_spans(
             self.file,
             start,
             self.size if end is None else end,
@@ -297,8 +297,8 @@ class Segment:
             index.begin_rebuild()
         self.forget_noted()
         try:
-            for position, stretch, _ in self.walk_stretches(0, index_interval_bytes):
-                self.note_stretch(position, stretch, index_interval_bytes)
+            for position, span, _ in self.walk_spans(0, index_interval_bytes):
+                self.note_span(position, span, index_interval_bytes)
         except DamagedSegment as found:
             damage = found
         self.size = end

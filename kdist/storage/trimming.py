@@ -88,9 +88,9 @@ def _cut(log: Log, position: int, offset: int) -> None:
     segment.cut(position)
     interval_bytes = log.settings.index_interval_bytes
     try:
-        walk = segment.walk_stretches(restart_indexes(segment, offset), interval_bytes)
-        for place, stretch, _ in walk:
-            segment.note_stretch(place, stretch, interval_bytes)
+        walk = segment.walk_spans(restart_indexes(segment, offset), interval_bytes)
+        for place, span, _ in walk:
+            segment.note_span(place, span, interval_bytes)
     except DamagedSegment as damage:  # older damage, below the cut
         logger.error("%s: the rest of this segment cannot be read", damage)
         segment.size = position

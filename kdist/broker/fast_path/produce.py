@@ -37,7 +37,7 @@ from kdist.protocol.produce import (
     ProduceTopicResult,
 )
 from kdist.records.batch import CODEC_MAX, Batch
-from kdist.records.usual import TAGS_BYTES, assign, find_batch
+from kdist.records.produced import TAGS_BYTES, assign, find_batch
 from kdist.records.validate import codec_max
 from kdist.replication.partition import ACKS_ALL, Partition
 from kdist.runtime.clock import Clock

@@ -25,8 +25,8 @@ from kdist.protocol.produce import (
     ProduceTopicResult,
     RecordError,
 )
-from kdist.records.usual import assign
-from kdist.records.validate import InvalidRecords, usual_batch
+from kdist.records.produced import assign
+from kdist.records.validate import InvalidRecords, plain_batch
 from kdist.replication.partition import ACKS_ALL, Partition
 from kdist.replication.replicas import Replicas
 from kdist.runtime.clock import Clock
@@ -150,7 +150,7 @@ class _Produce:
         partition = self._replicas.partitions.get((topic, data.index))
         if partition is None or (rules := partition.group_rules) is None:
             return False
-        batch = usual_batch(data.records or b"", rules, self._version)
+        batch = plain_batch(data.records or b"", rules, self._version)
         if batch is None or topic in INTERNAL_TOPICS:
             return False
         try:

@@ -30,7 +30,7 @@ class BatchRun(Batch):
     def numbers(self) -> tuple[array[int], array[int]]:
         """All records' offsets and timestamps."""
         count = self.header.record_count
-        return self.placed(partial(decode_numbers, is_run=True), self.encoded, count)
+        return self.placed(partial(decode_numbers, is_span=True), self.encoded, count)
 
     def batches(self, position: int) -> list[Batch]:
         """The run's batches, without those that end before `position`."""

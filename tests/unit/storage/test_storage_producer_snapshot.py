@@ -55,7 +55,7 @@ def test_a_snapshot_and_the_batches_behind_it_rebuild_the_states():
         for sent in log[cut:]:
             rebuilt.append(*sent)
         assert encode_snapshot(rebuilt) == encode_snapshot(whole)
-        assert rebuilt.first_undecided_offset == whole.first_undecided_offset
+        assert rebuilt.first_unstable_offset == whole.first_unstable_offset
 
 
 # Two producers with open transactions, as Kafka 3.9 wrote them.
@@ -74,7 +74,7 @@ def test_a_snapshot_is_what_kafka_writes():
         3: Producer(0, (Batch(119, 179, 19, 1700000000590),), 1700000000590, -1, 0),
         4: Producer(0, (Batch(59, 119, 19, 1700000000590),), 1700000000590, -1, 60),
     }
-    assert states.first_undecided_offset == 0
+    assert states.first_unstable_offset == 0
     assert encode_snapshot(states) == GOLDEN
 
 
@@ -88,7 +88,7 @@ def test_transactions_are_in_order_though_a_snapshot_lists_producers_by_id():
     states = ProducerStates()
     states.append(batch(producer_id=9, attributes=TRANSACTIONAL), 0)
     states.append(batch(producer_id=1, attributes=TRANSACTIONAL), 10)
-    assert decode_snapshot(encode_snapshot(states), PATH).first_undecided_offset == 0
+    assert decode_snapshot(encode_snapshot(states), PATH).first_unstable_offset == 0
 
 
 def test_a_producer_of_which_only_a_marker_is_left_reads_back_without_batches():

@@ -162,7 +162,7 @@ def test_a_failed_append_can_be_undone():
     states.restore(8, None)
     states.restore(7, before)
     assert states.producers == {7: before}
-    assert states.first_undecided_offset is None
+    assert states.first_unstable_offset is None
 
 
 def test_producers_expire_by_the_age_of_their_newest_batch():
@@ -189,10 +189,10 @@ def test_the_oldest_open_transaction_is_the_first_undecided_offset():
         batch(producer_id=2, attributes=TRANSACTIONAL),
         batch(producer_id=1, sequence=10, attributes=TRANSACTIONAL),
     )
-    assert states.first_undecided_offset == 10
+    assert states.first_unstable_offset == 10
     marker = batch(producer_id=1, sequence=-1, count=1, timestamp=3000, attributes=MARKER)
     assert states.end_transaction(marker, 40, coordinator_epoch=5) == OffsetRange(10, 41)
-    assert states.first_undecided_offset == 20
+    assert states.first_unstable_offset == 20
     producer = states.producer(1)
     assert producer is not None
     assert (producer.coordinator_epoch, producer.last_timestamp) == (5, 3000)

@@ -167,8 +167,8 @@ def test_a_truncated_segment_ends_and_grows_from_the_cut(kept: int, interval: in
     bench.segment.cut(positions[kept])
     bench.end = BASE + 3 * kept
     start = restart_indexes(bench.segment, bench.end)
-    for position, stretch, _ in bench.segment.walk_stretches(start, interval):
-        bench.segment.note_stretch(position, stretch, interval)
+    for position, span, _ in bench.segment.walk_spans(start, interval):
+        bench.segment.note_span(position, span, interval)
     assert bench.segment.file.size() == bench.segment.size == positions[kept]
     for _ in range(5):
         bench.grow()

@@ -1,6 +1,6 @@
 # cython: boundscheck=False, wraparound=False
 # ruff: noqa: F821 - an annotation alone declares a C variable
-"""The usual batch, compiled by Cython: the functions of `_reference_usual.py`.
+"""A produced batch, compiled by Cython: the functions of `_reference_produced.py`.
 
 There they take a fifth of a produce of one record, mostly to interpret the access to each field.
 Here the header is read in place, and made a tuple only once it has passed the checks.
@@ -23,7 +23,7 @@ from cython.cimports.cpython.buffer import (
 from cython.cimports.kdist.records._big_endian import header_fields, int16, int32, int64
 
 from kdist.model import NO_TIMESTAMP
-from kdist.records import _reference_usual, batch
+from kdist.records import _reference_produced, batch
 from kdist.records.batch import Batch, BatchHeader
 from kdist.records.record import INT64_MAX
 from kdist.wire.crc32c import crc32c
@@ -39,11 +39,11 @@ _RECORD_SIZE_MIN = cython.declare(_Size, batch.RECORD_SIZE_MIN)
 _LOG_APPEND_TIME = cython.declare(_Long, int(batch.Attribute.LOG_APPEND_TIME))
 _INT64_MAX = cython.declare(_Long, INT64_MAX)
 _MAGIC = cython.declare(_Long, batch.MAGIC)
-_TAGS_BYTES = cython.declare(_Size, _reference_usual.TAGS_BYTES)
+_TAGS_BYTES = cython.declare(_Size, _reference_produced.TAGS_BYTES)
 _NO_TIMESTAMP = cython.declare(_Long, NO_TIMESTAMP)
 _Batch = cython.declare(object, Batch)
 _BatchHeader = cython.declare(object, BatchHeader)
-_Measured = cython.declare(object, _reference_usual.Measured)
+_BatchTotals = cython.declare(object, _reference_produced.BatchTotals)
 _crc32c = cython.declare(object, crc32c)
 _new_tuple = cython.declare(object, tuple.__new__)
 
@@ -56,7 +56,7 @@ _COUNT = cython.declare(_Size, BatchHeader._fields.index("record_count"))
 def find_batch(
     frame: object, position: _Size, is_flexible: cython.bint, size_max: _Long, codec_max: _Long
 ) -> object:
-    """As `_reference_usual.find_batch`."""
+    """As `_reference_produced.find_batch`."""
     buffer: Py_buffer
     start: _Size
     PyObject_GetBuffer(frame, cython.address(buffer), PyBUF_SIMPLE)
@@ -77,7 +77,7 @@ def find_batch(
 def check_batch(
     whole: object, start: _Size, end: _Size, size_max: _Long, codec_max: _Long
 ) -> object:
-    """As `_reference_usual.check_batch`."""
+    """As `_reference_produced.check_batch`."""
     buffer: Py_buffer
     PyObject_GetBuffer(whole, cython.address(buffer), PyBUF_SIMPLE)
     try:
@@ -149,13 +149,15 @@ def _check(
     return _new_tuple(_Batch, (header, whole[start:end]))
 
 
-def find_run(whole: object, position: _Size, size_max: _Size, check_crcs: cython.bint) -> object:
-    """As `_reference_usual.find_run`."""
+def find_plain_span(
+    whole: object, position: _Size, size_max: _Size, check_crcs: cython.bint
+) -> object:
+    """As `_reference_produced.find_plain_span`."""
     buffer: Py_buffer
     PyObject_GetBuffer(whole, cython.address(buffer), PyBUF_SIMPLE)
     try:
         assert 0 <= position <= buffer.len
-        return _find_run(
+        return _find_plain_span(
             whole, cython.cast(_Pointer, buffer.buf), position, buffer.len, size_max, check_crcs
         )
     finally:
@@ -163,7 +165,7 @@ def find_run(whole: object, position: _Size, size_max: _Size, check_crcs: cython
 
 
 @cython.cfunc
-def _find_run(
+def _find_plain_span(
     whole: object,
     start: _Pointer,
     position: _Size,
@@ -209,8 +211,8 @@ def _find_run(
     return batch_count, run_size, run_count
 
 
-def measure(batches: object) -> object:
-    """As `_reference_usual.measure`."""
+def batch_totals(batches: object) -> object:
+    """As `_reference_produced.batch_totals`."""
     size: _Size = 0
     offset_count: _Long = 0
     record_count: _Long = 0
@@ -223,11 +225,12 @@ def measure(batches: object) -> object:
         record_count += cython.cast(_Long, header[_COUNT])
         newest_ms = max(newest_ms, cython.cast(_Long, header[_MAX_TIMESTAMP]))
         has_producers |= cython.cast(_Long, header[_PRODUCER_ID]) >= 0
-    return _new_tuple(_Measured, (size, offset_count, record_count, newest_ms, bool(has_producers)))
+    totals = (size, offset_count, record_count, newest_ms, bool(has_producers))
+    return _new_tuple(_BatchTotals, totals)
 
 
 def assign(batches: object, offset: _Long, leader_epoch: cython.int) -> list:
-    """As `_reference_usual.assign`."""
+    """As `_reference_produced.assign`."""
     buffer: Py_buffer
     offsets: list = []
     for each in batches:

@@ -1,6 +1,6 @@
 # cython: boundscheck=False, wraparound=False
 # ruff: noqa: F821 - an annotation alone declares a C variable
-"""Scanning many batches at a time, compiled by Cython: the functions of `_reference_stretch.py`.
+"""Scanning many batches at a time, compiled by Cython: the functions of `_reference_spans.py`.
 
 A batch whose CRC is not checked takes some 10 ns here. The interpreter takes microseconds to make
 an object of its header and look at each field.
@@ -21,7 +21,7 @@ from cython.cimports.cpython.buffer import (
 )
 from cython.cimports.kdist.records._big_endian import header_fields, int16, int32, int64
 
-from kdist.records import _reference_stretch, batch
+from kdist.records import _reference_spans, batch
 from kdist.records.batch import BatchHeader
 from kdist.wire.crc32c import crc32c
 
@@ -38,12 +38,12 @@ _CODEC_MAX = cython.declare(_Long, batch.CODEC_MAX)
 _NOT_PLAIN = cython.declare(_Long, int(batch.Attribute.TRANSACTIONAL | batch.Attribute.CONTROL))
 _MAGIC = cython.declare(_Long, batch.MAGIC)
 _BatchHeader = cython.declare(object, BatchHeader)
-_Stretch = cython.declare(object, _reference_stretch.Stretch)
+_BatchSpan = cython.declare(object, _reference_spans.BatchSpan)
 _crc32c = cython.declare(object, crc32c)
 _new_tuple = cython.declare(object, tuple.__new__)
 
 
-def find_stretch(
+def find_span(
     whole: object,
     position: _Size,
     end: _Size,
@@ -52,13 +52,14 @@ def find_stretch(
     trusted_offset: _Long,
     room_bytes: _Size,
 ) -> object:
-    """As `_reference_stretch.find_stretch`."""
+    """As `_reference_spans.find_span`."""
     buffer: Py_buffer
     first: _Pointer
     at: _Pointer
     newest: _Pointer
     size: _Size = 0
     last_size: _Size = 0
+    batch_count: _Long = 0
     record_count: _Long = 0
     has_producers: cython.bint = False
     assert position >= 0
@@ -79,6 +80,7 @@ def find_stretch(
             if int64(at + 35) > int64(newest + 35):
                 newest = at
             offset_before = _last_offset(at)
+            batch_count += 1
             record_count += int32(at + 57)
             has_producers |= int64(at + 43) >= 0
             last_size = _size(at)
@@ -91,12 +93,13 @@ def find_stretch(
             int64(first),
             offset_before,
             int32(first + 12),
+            batch_count,
             record_count,
             int64(newest + 35),
             _last_offset(newest),
             bool(has_producers),
         )
-        return _new_tuple(_Stretch, fields)
+        return _new_tuple(_BatchSpan, fields)
     finally:
         PyBuffer_Release(cython.address(buffer))
 
@@ -144,7 +147,7 @@ def _is_whole(whole: object, position: _Size, at: _Pointer) -> cython.bint:
 
 
 def producer_headers(whole: object, size: _Size, batches_kept: _Size) -> list:
-    """As `_reference_stretch.producer_headers`."""
+    """As `_reference_spans.producer_headers`."""
     buffer: Py_buffer
     at: _Pointer
     position: _Size

@@ -1,4 +1,4 @@
-"""The usual batch in plain Python: the reference for `_compiled_usual.py`.
+"""A produced batch in plain Python: the reference for `_compiled_produced.py`.
 
 Both modules have the same functions, with the same outcome for the same input. Nearly every produce
 has one batch, for which these functions are enough: it is found in its request and checked,
@@ -34,7 +34,7 @@ _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 
 
-class Measured(NamedTuple):
+class BatchTotals(NamedTuple):
     """Totals of several batches: bytes, offsets, records, the newest timestamp in ms."""
 
     size: int
@@ -96,7 +96,7 @@ def check_batch(
     return None
 
 
-def find_run(
+def find_plain_span(
     buffer: memoryview, position: int, size_max: int, check_crcs: bool
 ) -> tuple[int, int, int]:
     """How many batches from `position` on can be read as one, their bytes, and their records.
@@ -131,7 +131,7 @@ def find_run(
     return batch_count, size, count
 
 
-def measure(batches: Sequence[Batch]) -> Measured:
+def batch_totals(batches: Sequence[Batch]) -> BatchTotals:
     """The totals of batches that a log is about to append."""
     size = offset_count = record_count = 0
     newest_ms, has_producers = NO_TIMESTAMP, False
@@ -141,7 +141,7 @@ def measure(batches: Sequence[Batch]) -> Measured:
         record_count += header.record_count
         newest_ms = max(newest_ms, header.max_timestamp)
         has_producers |= header.producer_id >= 0
-    return Measured(size, offset_count, record_count, newest_ms, has_producers)
+    return BatchTotals(size, offset_count, record_count, newest_ms, has_producers)
 
 
 def assign(batches: Sequence[Batch], offset: int, leader_epoch: int) -> list[int]:

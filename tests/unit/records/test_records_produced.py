@@ -1,4 +1,4 @@
-"""The usual batch: the same expectations for both implementations of its functions."""
+"""A produced batch: the same expectations for both implementations of its functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kdist import records
 from kdist.model import NO_TIMESTAMP
-from kdist.records import _compiled_usual, _reference_usual
+from kdist.records import _compiled_produced, _reference_produced
 from kdist.records.batch import (
     CODEC_MAX,
     HEADER,
@@ -28,7 +28,7 @@ from kdist.wire import pure
 from kdist.wire.varint import put_unsigned
 
 BOTH = pytest.mark.parametrize(
-    "codec", [_reference_usual, _compiled_usual], ids=["reference", "compiled"]
+    "codec", [_reference_produced, _compiled_produced], ids=["reference", "compiled"]
 )
 BEFORE = b"what is before them"
 NOW_MS = 1_700_000_000_000
@@ -157,8 +157,8 @@ def test_both_find_the_same_in_damaged_frames(seed: int, is_flexible: bool) -> N
     if rng.random() < 0.5:
         start = len(frame) - len(data) - (3 if is_flexible else 0)
         seal(frame, start, len(data))
-    found = find(_compiled_usual, frame, is_flexible)
-    assert found == find(_reference_usual, frame, is_flexible)
+    found = find(_compiled_produced, frame, is_flexible)
+    assert found == find(_reference_produced, frame, is_flexible)
 
 
 headers = st.builds(
@@ -177,21 +177,21 @@ def test_batches_are_measured_and_get_their_offsets(
     group: list[BatchHeader], offset: int, leader_epoch: int
 ) -> None:
     batches = [Batch(header, bytearray(HEADER_SIZE + at)) for at, header in enumerate(group)]
-    measured = _reference_usual.measure(batches)
-    assert measured == (
+    totals = _reference_produced.batch_totals(batches)
+    assert totals == (
         sum(HEADER_SIZE + at for at in range(len(group))),
         sum(header.last_offset_delta + 1 for header in group),
         sum(header.record_count for header in group),
         max([NO_TIMESTAMP, *(header.max_timestamp for header in group)]),
         any(header.producer_id >= 0 for header in group),
     )
-    assert _compiled_usual.measure(batches) == measured
-    offsets = _reference_usual.assign(batches, offset, leader_epoch)
+    assert _compiled_produced.batch_totals(batches) == totals
+    offsets = _reference_produced.assign(batches, offset, leader_epoch)
     reference = [bytes(data) for _, data in batches]
     assert all(read_header(data)[0] == at for at, data in zip(offsets, reference, strict=True))
     assert all(read_header(data)[2] == leader_epoch for data in reference)
     again = [Batch(header, bytearray(len(data))) for header, data in batches]
-    assert _compiled_usual.assign(again, offset, leader_epoch) == offsets
+    assert _compiled_produced.assign(again, offset, leader_epoch) == offsets
     assert [bytes(data) for _, data in again] == reference
 
 
@@ -205,19 +205,19 @@ def test_a_batch_that_cannot_be_written_to_gets_no_offset(codec: ModuleType) -> 
 @pytest.mark.parametrize(
     ("is_pure", "is_built", "serving"),
     [
-        (False, True, _compiled_usual),
-        (True, True, _reference_usual),
-        (False, False, _reference_usual),
+        (False, True, _compiled_produced),
+        (True, True, _reference_produced),
+        (False, False, _reference_produced),
     ],
 )
 def test_the_compiled_functions_are_used_unless_pure_is_forced_or_not_built(
     monkeypatch: pytest.MonkeyPatch, is_pure: bool, is_built: bool, serving: ModuleType
 ) -> None:
     monkeypatch.setattr(pure, "IS_PURE", is_pure)
-    monkeypatch.delitem(sys.modules, "kdist.records.usual", raising=False)
+    monkeypatch.delitem(sys.modules, "kdist.records.produced", raising=False)
     if not is_built:
-        monkeypatch.delattr(records, "_compiled_usual")
-        monkeypatch.setitem(sys.modules, "kdist.records._compiled_usual", None)
-    chosen = runpy.run_module("kdist.records.usual")
-    for name in ("find_batch", "check_batch", "measure", "assign"):
+        monkeypatch.delattr(records, "_compiled_produced")
+        monkeypatch.setitem(sys.modules, "kdist.records._compiled_produced", None)
+    chosen = runpy.run_module("kdist.records.produced")
+    for name in ("find_batch", "check_batch", "batch_totals", "assign"):
         assert chosen[name] is getattr(serving, name)

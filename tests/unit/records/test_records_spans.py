@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist import records
-from kdist.records import _compiled_stretch, _reference_stretch
-from kdist.records._reference_stretch import Stretch
+from kdist.records import _compiled_spans, _reference_spans
+from kdist.records._reference_spans import BatchSpan
 from kdist.records.batch import HEADER, HEADER_SIZE, BatchHeader, iter_headers, read_header, seal
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec
@@ -22,7 +22,7 @@ from kdist.records.record import INT64_MAX
 from kdist.wire import pure
 
 BOTH = pytest.mark.parametrize(
-    "codec", [_reference_stretch, _compiled_stretch], ids=["reference", "compiled"]
+    "codec", [_reference_spans, _compiled_spans], ids=["reference", "compiled"]
 )
 NOW_MS = 1_700_000_000_000
 
@@ -40,9 +40,9 @@ def with_fields(data: bytearray, **fields: int) -> bytearray:
     return changed
 
 
-def find(codec: ModuleType, data: bytes | bytearray, **options: int) -> Stretch | None:
+def find(codec: ModuleType, data: bytes | bytearray, **options: int) -> BatchSpan | None:
     """With every CRC checked, unless `trusted_offset` says otherwise, and no other limits."""
-    found: Stretch | None = codec.find_stretch(
+    found: BatchSpan | None = codec.find_span(
         memoryview(data),
         options.get("position", 0),
         options.get("end", len(data)),
@@ -51,22 +51,22 @@ def find(codec: ModuleType, data: bytes | bytearray, **options: int) -> Stretch 
         options.get("trusted_offset", 0),
         options.get("room_bytes", 1 << 40),
     )
-    assert type(found) in (Stretch, type(None))
+    assert type(found) in (BatchSpan, type(None))
     return found
 
 
 @BOTH
-def test_batches_in_a_row_are_one_stretch(codec: ModuleType) -> None:
+def test_batches_in_a_row_are_one_span(codec: ModuleType) -> None:
     one, two, three = (
         numbered(5, 2, leader_epoch=3),
         numbered(7, 1, leader_epoch=3, timestamp_ms=NOW_MS + 90, codec=Codec.GZIP),
         numbered(8, 4, leader_epoch=3, producer_id=0, base_sequence=0),
     )
     data = one + two + three
-    whole = Stretch(len(data), len(three), 5, 11, 3, 7, NOW_MS + 90, 7, True)
+    whole = BatchSpan(len(data), len(three), 5, 11, 3, 3, 7, NOW_MS + 90, 7, True)
     assert find(codec, data) == whole
     assert find(codec, b"before" + data, position=6) == whole
-    first_two = Stretch(len(one + two), len(two), 5, 7, 3, 3, NOW_MS + 90, 7, False)
+    first_two = BatchSpan(len(one + two), len(two), 5, 7, 3, 2, 3, NOW_MS + 90, 7, False)
     assert find(codec, one + two) == find(codec, data[:-1]) == first_two
     assert find(codec, data, end=len(data) - 1) == first_two
     assert find(codec, data, offset_max=10) == first_two
@@ -79,7 +79,7 @@ def test_batches_in_a_row_are_one_stretch(codec: ModuleType) -> None:
 
 
 @BOTH
-def test_no_batches_are_no_stretch(codec: ModuleType) -> None:
+def test_no_batches_are_no_span(codec: ModuleType) -> None:
     data = numbered(5, 2)
     assert find(codec, b"") is find(codec, data, position=len(data)) is None
     assert find(codec, data, position=len(data) + 100, end=1000) is None
@@ -109,7 +109,7 @@ def test_no_batches_are_no_stretch(codec: ModuleType) -> None:
         with_fields(numbered(2, 1), crc=1),
     ],
 )
-def test_a_batch_that_does_not_continue_the_stretch_ends_it(
+def test_a_batch_that_does_not_continue_the_span_ends_it(
     codec: ModuleType, other: bytearray
 ) -> None:
     one = numbered(0, 2)
@@ -132,7 +132,7 @@ def test_a_batch_that_does_not_continue_the_stretch_ends_it(
         {"producer_id": INT64_MAX},
     ],
 )
-def test_gaps_of_compaction_and_markers_do_not_end_the_stretch(
+def test_gaps_of_compaction_and_markers_do_not_end_the_span(
     codec: ModuleType, fields: dict[str, int]
 ) -> None:
     found = find(codec, numbered(0, 2) + with_fields(numbered(2, 1), **fields))
@@ -153,7 +153,7 @@ def test_batches_below_the_trusted_offset_need_only_their_header(codec: ModuleTy
 
 
 @BOTH
-def test_a_stretch_ends_with_the_last_offset_of_all(codec: ModuleType) -> None:
+def test_a_span_ends_with_the_last_offset_of_all(codec: ModuleType) -> None:
     data = b"".join(
         with_fields(numbered(0, 1), base_offset=at) for at in (INT64_MAX - 1, INT64_MAX, -1)
     )
@@ -234,31 +234,31 @@ def test_both_find_the_same_in_damaged_batches(seed: int) -> None:
         "trusted_offset": rng.choice([0, 0, 2, 4, INT64_MAX]),
         "room_bytes": rng.choice([1 << 40, 1 << 40, -1, 0, 100]),
     }
-    found = find(_reference_stretch, data, **options)
-    assert find(_compiled_stretch, data, **options) == found
+    found = find(_reference_spans, data, **options)
+    assert find(_compiled_spans, data, **options) == found
     if found is not None:
         view = memoryview(data)[options["position"] :]
-        headers = _reference_stretch.producer_headers(view, found.size, 1)
-        assert _compiled_stretch.producer_headers(view, found.size, 1) == headers
+        headers = _reference_spans.producer_headers(view, found.size, 1)
+        assert _compiled_spans.producer_headers(view, found.size, 1) == headers
         assert bool(headers) is found.has_producers
 
 
 @pytest.mark.parametrize(
     ("is_pure", "is_built", "serving"),
     [
-        (False, True, _compiled_stretch),
-        (True, True, _reference_stretch),
-        (False, False, _reference_stretch),
+        (False, True, _compiled_spans),
+        (True, True, _reference_spans),
+        (False, False, _reference_spans),
     ],
 )
 def test_the_compiled_functions_are_used_unless_pure_is_forced_or_not_built(
     monkeypatch: pytest.MonkeyPatch, is_pure: bool, is_built: bool, serving: ModuleType
 ) -> None:
     monkeypatch.setattr(pure, "IS_PURE", is_pure)
-    monkeypatch.delitem(sys.modules, "kdist.records.stretch", raising=False)
+    monkeypatch.delitem(sys.modules, "kdist.records.spans", raising=False)
     if not is_built:
-        monkeypatch.delattr(records, "_compiled_stretch")
-        monkeypatch.setitem(sys.modules, "kdist.records._compiled_stretch", None)
-    chosen = runpy.run_module("kdist.records.stretch")
-    for name in ("find_stretch", "producer_headers"):
+        monkeypatch.delattr(records, "_compiled_spans")
+        monkeypatch.setitem(sys.modules, "kdist.records._compiled_spans", None)
+    chosen = runpy.run_module("kdist.records.spans")
+    for name in ("find_span", "producer_headers"):
         assert chosen[name] is getattr(serving, name)

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.errors import CorruptRecords
-from kdist.records import _compiled, _compiled_usual, _reference, _reference_usual
+from kdist.records import _compiled, _compiled_produced, _reference, _reference_produced
 from kdist.records.batch import HEADER, HEADER_SIZE, iter_headers, read_header, seal
 from kdist.records.build import build_batch, read_batch
 from kdist.records.compression import Codec
 
 BOTH = pytest.mark.parametrize(
-    ("usual", "codec"),
-    [(_reference_usual, _reference), (_compiled_usual, _compiled)],
+    ("produced", "codec"),
+    [(_reference_produced, _reference), (_compiled_produced, _compiled)],
     ids=["reference", "compiled"],
 )
 NOW_MS = 1_700_000_000_000
@@ -38,25 +38,29 @@ def with_fields(data: bytearray, **fields: int) -> bytearray:
     return changed
 
 
-def run_at(
-    usual: ModuleType, data: bytes | bytearray, at: int = 0, size_max: int = 1 << 20, **options: Any
+def span_at(
+    produced: ModuleType,
+    data: bytes | bytearray,
+    at: int = 0,
+    size_max: int = 1 << 20,
+    **options: Any,
 ) -> tuple[int, int, int]:
-    found: tuple[int, int, int] = usual.find_run(
+    found: tuple[int, int, int] = produced.find_plain_span(
         memoryview(data), at, size_max, options.get("check_crcs", True)
     )
     return found
 
 
 @BOTH
-def test_batches_in_a_row_are_one_run(usual: ModuleType, codec: ModuleType) -> None:
+def test_batches_in_a_row_are_one_span(produced: ModuleType, codec: ModuleType) -> None:
     one, two, three = numbered(0, 2), numbered(2, 1), numbered(3, 4)
     data = one + two + three
-    assert run_at(usual, data) == (3, len(data), 7)
-    assert run_at(usual, data, len(one)) == (2, len(two + three), 5)
-    assert run_at(usual, data, len(data)) == (0, 0, 0)
-    assert run_at(usual, data[:-1]) == (2, len(one + two), 3)
-    assert run_at(usual, data, size_max=len(data) - 1) == (2, len(one + two), 3)
-    assert run_at(usual, data, size_max=1) == (1, len(one), 2)
+    assert span_at(produced, data) == (3, len(data), 7)
+    assert span_at(produced, data, len(one)) == (2, len(two + three), 5)
+    assert span_at(produced, data, len(data)) == (0, 0, 0)
+    assert span_at(produced, data[:-1]) == (2, len(one + two), 3)
+    assert span_at(produced, data, size_max=len(data) - 1) == (2, len(one + two), 3)
+    assert span_at(produced, data, size_max=1) == (1, len(one), 2)
 
 
 @BOTH
@@ -81,25 +85,25 @@ def test_batches_in_a_row_are_one_run(usual: ModuleType, codec: ModuleType) -> N
     ],
 )
 def test_another_kind_of_batch_ends_the_run(
-    usual: ModuleType, codec: ModuleType, other: bytearray
+    produced: ModuleType, codec: ModuleType, other: bytearray
 ) -> None:
     one = numbered(0, 2)
-    assert run_at(usual, one + other + numbered(3, 1)) == (1, len(one), 2)
+    assert span_at(produced, one + other + numbered(3, 1)) == (1, len(one), 2)
 
 
 @BOTH
-def test_checksums_may_be_skipped(usual: ModuleType, codec: ModuleType) -> None:
+def test_checksums_may_be_skipped(produced: ModuleType, codec: ModuleType) -> None:
     data = numbered(0, 1) + with_fields(numbered(1, 1), crc=1)
-    assert run_at(usual, data, check_crcs=False) == (2, len(data), 2)
+    assert span_at(produced, data, check_crcs=False) == (2, len(data), 2)
 
 
 @BOTH
-def test_a_run_ends_with_the_last_offset_of_all(usual: ModuleType, codec: ModuleType) -> None:
+def test_a_span_ends_with_the_last_offset_of_all(produced: ModuleType, codec: ModuleType) -> None:
     last = (1 << 63) - 2
     data = b"".join(with_fields(numbered(0, 1), base_offset=at) for at in (last - 1, last))
-    assert run_at(usual, data) == (2, len(data), 2)
+    assert span_at(produced, data) == (2, len(data), 2)
     for offset in (last + 1, -1):
-        assert run_at(usual, with_fields(numbered(0, 1), base_offset=offset)) == (0, 0, 0)
+        assert span_at(produced, with_fields(numbered(0, 1), base_offset=offset)) == (0, 0, 0)
 
 
 buffers = st.none() | st.binary(max_size=200)
@@ -122,23 +126,23 @@ def of(tables: list[list[Any]], attributes: int = 0) -> bytearray:
 @BOTH
 @given(tables=tables, attributes=st.sampled_from([0, LOG_APPEND_TIME]))
 def test_a_runs_columns_are_those_of_its_batches(
-    usual: ModuleType, codec: ModuleType, tables: list[list[Any]], attributes: int
+    produced: ModuleType, codec: ModuleType, tables: list[list[Any]], attributes: int
 ) -> None:
     data = of(tables, attributes)
     records = [record for at, _ in iter_headers(data) for record in read_batch(data, at)]
     count = len(records)
-    assert run_at(usual, data) == (len(tables), len(data), count)
+    assert span_at(produced, data) == (len(tables), len(data), count)
     assert codec.decode_values(data, count, True) == [record.value for record in records]
     assert codec.decode_keys(data, count, True) == [record.key for record in records]
     assert codec.decode_headers(data, count, True) == [record.headers for record in records]
-    offsets, timestamps = codec.decode_numbers(data, count, is_run=True)
+    offsets, timestamps = codec.decode_numbers(data, count, is_span=True)
     assert list(offsets) == list(range(count))
     assert list(timestamps) == [record.timestamp for record in records]
 
 
 def outcome(decode: Any, data: bytearray, count: int) -> Any:
     try:
-        return decode(data, count, is_run=True)
+        return decode(data, count, is_span=True)
     except CorruptRecords:
         return CorruptRecords
 
@@ -147,13 +151,13 @@ def outcome(decode: Any, data: bytearray, count: int) -> Any:
 def test_both_have_the_same_outcome_for_damaged_runs(seed: int) -> None:
     rng = random.Random(seed)
     data = of([[(b"v", None, [("k", b"")], 7)] * rng.randrange(1, 4) for _ in range(3)])
-    whole = run_at(_reference_usual, data)[2]
+    whole = span_at(_reference_produced, data)[2]
     for _ in range(rng.randrange(4)):
         data[rng.randrange(len(data))] = rng.randrange(256)
     del data[rng.choice([len(data), len(data) - 1, rng.randrange(len(data))]) :]
     for check_crcs in (False, True):
-        found = run_at(_compiled_usual, data, check_crcs=check_crcs)
-        assert found == run_at(_reference_usual, data, check_crcs=check_crcs)
+        found = span_at(_compiled_produced, data, check_crcs=check_crcs)
+        assert found == span_at(_reference_produced, data, check_crcs=check_crcs)
     count = whole + rng.choice([0, 0, 0, 1, -1])
     for name in ("decode_values", "decode_keys", "decode_headers", "decode_numbers"):
         found = outcome(getattr(_compiled, name), data, count)

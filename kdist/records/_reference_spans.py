@@ -1,4 +1,4 @@
-"""Scanning a log many batches at a time, in plain Python: the reference for `_compiled_stretch.py`.
+"""Scanning a log many batches at a time, in plain Python: the reference for `_compiled_spans.py`.
 
 Both modules have the same functions, with the same outcome for the same input. A scan, such as the
 recovery after a crash, needs to know only that most batches are valid: so it gets a summary of as
@@ -14,7 +14,7 @@ from kdist.records.batch import HEADER_SIZE, BatchHeader, crc_fault, header_faul
 from kdist.wire.varint import Buffer
 
 
-class Stretch(NamedTuple):
+class BatchSpan(NamedTuple):
     """A summary of successive valid batches, with no gap between offsets and one leader epoch."""
 
     size: int
@@ -22,6 +22,7 @@ class Stretch(NamedTuple):
     base_offset: int
     last_offset: int
     leader_epoch: int
+    batch_count: int
     record_count: int
     newest_ms: int  # the largest timestamp
     newest_offset: int  # the last offset of the first batch with that timestamp
@@ -29,7 +30,7 @@ class Stretch(NamedTuple):
     """Whether any batch has a producer id."""
 
 
-def find_stretch(
+def find_span(
     buffer: memoryview,
     position: int,
     end: int,
@@ -37,15 +38,15 @@ def find_stretch(
     offset_max: int,
     trusted_offset: int,
     room_bytes: int,
-) -> Stretch | None:
-    """The longest stretch from `position` on; None if the first batch is invalid or incomplete.
+) -> BatchSpan | None:
+    """The longest span from `position` on; None if the first batch is invalid or incomplete.
 
     `buffer` is read from a file that ends at `end` (counted as `position` is). All offsets must be
     above `offset_before`, and at most `offset_max`. Of a batch that ends below `trusted_offset`
-    only the header must be in `buffer`; of all others the CRC is checked. The stretch ends with the
+    only the header must be in `buffer`; of all others the CRC is checked. The span ends with the
     first batch that begins more than `room_bytes` after its start, or before that one.
     """
-    size = last_size = record_count = 0
+    size = last_size = batch_count = record_count = 0
     first: BatchHeader | None = None
     newest: BatchHeader | None = None
     has_producers = False
@@ -63,16 +64,18 @@ def find_stretch(
         last_size = header.size
         size += last_size
         offset_before = header.last_offset
+        batch_count += 1
         record_count += header.record_count
         has_producers |= header.producer_id >= 0
     if first is None or newest is None:
         return None
-    return Stretch(
+    return BatchSpan(
         size,
         last_size,
         first.base_offset,
         offset_before,
         first.partition_leader_epoch,
+        batch_count,
         record_count,
         newest.max_timestamp,
         newest.last_offset,
@@ -103,7 +106,7 @@ def _sound_header(
 
 
 def producer_headers(buffer: Buffer, size: int, batches_kept: int) -> list[tuple[int, BatchHeader]]:
-    """Headers in a stretch of `size` bytes, with their positions, that producer state needs.
+    """Headers in a span of `size` bytes, with their positions, that producer state needs.
 
     It keeps `batches_kept` per producer, so only the last that many plain batches of each are
     returned; control and transactional batches all are.

@@ -23,7 +23,7 @@ from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
 from kdist.errors import CorruptRecords
 from kdist.model import NO_TIMESTAMP
-from kdist.records import _compiled_stretch, _reference_stretch
+from kdist.records import _compiled_spans, _reference_spans
 from kdist.records.batch import HEADER_SIZE, BatchHeader, iter_headers, read_header, seal
 from kdist.records.build import read_records
 from kdist.records.compression import Codec
@@ -35,13 +35,13 @@ from kdist.storage.loading import load_log
 from kdist.storage.names import Suffix
 from kdist.storage.producers import Producer, ProducerStates
 from kdist.storage.recovery import SavedOffsets
-from kdist.storage.scan import DamagedSegment, walk_batches, walk_headers, walk_stretches
+from kdist.storage.scan import DamagedSegment, walk_batches, walk_headers, walk_spans
 from kdist.storage.steps import run_steps
 
 T = TypeVar("T")
 
 BASE = 100
-IMPLEMENTATIONS = {"reference": _reference_stretch, "compiled": _compiled_stretch}
+IMPLEMENTATIONS = {"reference": _reference_spans, "compiled": _compiled_spans}
 BOTH = pytest.mark.parametrize("codec", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS)
 MARKERS = [
     write_marker(EndTransactionMarker(kind, 3)) for kind in (ControlType.COMMIT, ControlType.ABORT)
@@ -227,7 +227,7 @@ def started(world: World, codec: ModuleType, recovery_point: int) -> Found:
         now_ms=START_MS,
     )
     with (
-        patch("kdist.storage.scan.find_stretch", codec.find_stretch),
+        patch("kdist.storage.scan.find_span", codec.find_span),
         patch("kdist.storage.producer_loading.producer_headers", codec.producer_headers),
     ):
         log = run_steps(steps)
@@ -282,19 +282,19 @@ def test_both_scans_end_at_the_same_place_and_for_the_same_reason(
     trusted_offset = rng.choice([0, BASE + 3, writer.offset, INT64_MAX])
     room = rng.choice([-1, 0, 500, INT64_MAX])
     headers, reason = until_damage(careful_walk(file, end, trusted_offset))
-    with patch("kdist.storage.scan.find_stretch", codec.find_stretch):
+    with patch("kdist.storage.scan.find_span", codec.find_span):
         limits = {"trusted_offset": trusted_offset, "room": lambda: room}
-        walk = walk_stretches(file, 0, end, base_offset=BASE, **limits)
+        walk = walk_spans(file, 0, end, base_offset=BASE, **limits)
         pieces, found_reason = until_damage(walk)
     assert found_reason == reason
     starts = dict(headers)
-    assert sum(stretch.size for _, stretch, _ in pieces) == sum(h.size for _, h in headers)
-    for position, stretch, data in pieces:
+    assert sum(span.size for _, span, _ in pieces) == sum(h.size for _, h in headers)
+    for position, span, data in pieces:
         assert starts[position] == read_header(data)
-        inside = [h for at, h in headers if position <= at < position + stretch.size]
-        assert stretch.base_offset == inside[0].base_offset
-        assert stretch.last_offset == inside[-1].last_offset
-        assert stretch.size - stretch.last_size <= max(0, room) + inside[-2:][0].size
+        inside = [h for at, h in headers if position <= at < position + span.size]
+        assert span.base_offset == inside[0].base_offset
+        assert span.last_offset == inside[-1].last_offset
+        assert span.size - span.last_size <= max(0, room) + inside[-2:][0].size
 
 
 def until_damage(walk: Iterator[T]) -> tuple[list[T], str]:
@@ -314,6 +314,6 @@ def test_small_batches_are_read_together_and_large_ones_by_their_header(
     world = World()
     file = world.disk.create("/d01/0.log")
     file.write([batch_of([bytes(size)], base_offset=BASE + at).data for at in range(40)], 0)
-    pieces = list(walk_stretches(file, 0, file.size(), base_offset=BASE))
-    assert sum(stretch.record_count for _, stretch, _ in pieces) == 40
+    pieces = list(walk_spans(file, 0, file.size(), base_offset=BASE))
+    assert sum(span.record_count for _, span, _ in pieces) == 40
     assert world.disk.calls["read"] == reads
