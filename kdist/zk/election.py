@@ -65,8 +65,10 @@ async def find_leadership(zk: ZooKeeper) -> Leadership | None:
     """This session's leadership, if it is the controller.
 
     It is if the transaction that created `/controller` also wrote the epoch last. So the two reads
-    need not be atomic.
+    need not be atomic. The server may not have applied a claim whose answer was lost with another
+    server: it is synced first, else the controller would not know that it is.
     """
+    await zk.sync(_CONTROLLER)
     epoch, epoch_stat = await _epoch(zk)
     stat = await zk.exists(_CONTROLLER)
     if stat is None or stat.ephemeral_owner != zk.session_id or stat.czxid != epoch_stat.mzxid:

@@ -22,6 +22,7 @@ from kdist.zk.election import (
 )
 from kdist.zk.errors import BadVersion, ConnectionLoss, Fenced, MultiFailed, ZooKeeperError
 from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
+from tests.unit.zk.zk_ensemble import EnsembleWorld, run_ensemble
 from tests.unit.zk.zk_virtual import connected, run
 
 NOW_MS = 1_700_000_000_000
@@ -71,6 +72,28 @@ def test_a_claim_whose_answer_was_lost_is_recognised() -> None:
         assert await claim(other, 2, NOW_MS) is None
 
     run(scenario)
+
+
+def test_a_claim_whose_answer_was_lost_is_recognised_on_a_lagging_server() -> None:
+    async def scenario(world: EnsembleWorld) -> None:
+        zk = await world.client("zk2", "zk3")
+        await zk.create("/controller_epoch", b"7")
+        first = world.ensemble.server_of(zk)
+        second = "zk3" if first == "zk2" else "zk2"
+
+        def move(_: SessionState) -> None:
+            world.ensemble.lost_answers = 0.0
+            world.ensemble.crash(str(first))
+
+        zk.add_listener(move)
+        await asyncio.sleep(1)
+        world.ensemble.lag(second, 2_000)
+        world.ensemble.lost_answers = 1.0
+        assert await claim(zk, 1, NOW_MS) == Leadership(epoch=8, epoch_zk_version=1)
+        assert world.ensemble.server_of(zk) == second
+
+    for seed in range(10):
+        run_ensemble(scenario, seed)
 
 
 def test_a_resignation_lets_another_claim_at_once() -> None:
