@@ -24,9 +24,9 @@ import measuring
 from network_peers import Server, cores, free_port, running
 
 from kdist.cli.shared.connecting import ask_cluster
+from kdist.cli.standalone.zookeeper_server import ServerSettings, start_server
 from kdist.client.admin.topics import create_topic, delete_topic
 from kdist.runtime.disk import Disk
-from kdist.zk.server import ServerSettings, start_server
 
 OTHER = "other kdist"  # the broker of another checkout, which is measured beside this one's
 READY_S = 30.0

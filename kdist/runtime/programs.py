@@ -1,10 +1,13 @@
-"""Another program's output, with a limit on how long it may take."""
+"""Other programs: their output, with a limit on how long that may take; and where Java is."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from kdist.errors import UserError
+from kdist.runtime.files import Files
 
 logger = logging.getLogger(__name__)
 
@@ -32,3 +35,25 @@ async def output_of(argv: Sequence[str], timeout_ms: float) -> bytes:
             process.kill()
             await process.wait()
     return output
+
+
+def find_java(files: Files, environment: Mapping[str, str], whose: str) -> str:
+    """The `java` of JAVA_HOME, else the first on PATH; `UserError`, naming `whose`, without one."""
+    home = environment.get("JAVA_HOME")
+    if home:
+        java = f"{home}/bin/java"
+        if not files.exists(java):
+            raise UserError(f"JAVA_HOME is {home}, but there is no bin/java in it")
+        return java
+    for directory in environment.get("PATH", "").split(":"):
+        if directory and _is_there(files, f"{directory}/java"):
+            return f"{directory}/java"
+    raise UserError(f"{whose} needs Java 17 or newer, and there is no java on PATH or JAVA_HOME")
+
+
+def _is_there(files: Files, path: str) -> bool:
+    """False also if we may not look: PATH may contain directories closed to us."""
+    try:
+        return files.exists(path)
+    except PermissionError:
+        return False

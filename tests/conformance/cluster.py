@@ -30,8 +30,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "integration")]
 
 from peer.kafka_broker import KafkaBroker  # noqa: E402 - the line above is what finds it
 
+from kdist.cli.standalone.zookeeper_server import (  # noqa: E402
+    ServerSettings,
+    ZooKeeperServer,
+    start_server,
+)
 from kdist.runtime.disk import Disk  # noqa: E402
-from kdist.zk.server import ServerSettings, ZooKeeperServer, start_server  # noqa: E402
 
 START_TIMEOUT_S = 40
 STOP_TIMEOUT_S = 30

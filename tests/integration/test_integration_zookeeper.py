@@ -21,6 +21,7 @@ from zookeeper_server import (
     zookeeper_host,
 )
 
+from kdist.cli.standalone.zookeeper_server import ServerSettings, start_server
 from kdist.config.connect_string import ConnectString
 from kdist.controller.writing import CHUNK, CHUNKS_IN_FLIGHT
 from kdist.errors import UserError
@@ -37,7 +38,6 @@ from kdist.zk.election import (
 )
 from kdist.zk.errors import ConnectionLoss, Fenced
 from kdist.zk.kazoo_client import KazooZooKeeper
-from kdist.zk.server import ServerSettings, start_server
 from kdist.zk.watching import DataWatcher
 from tests.unit.zk.zk_contract import RequestContract, in_loop, in_state, until
 from tests.unit.zk.zk_session_contract import SessionContract

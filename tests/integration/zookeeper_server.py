@@ -1,7 +1,7 @@
 """A real ZooKeeper for tests, and a relay for each client that can be cut or held.
 
-`ZooKeeperHost` runs ZooKeeper by `kdist.zk.server` on a free port, one for each module of tests;
-only its own process is signalled. `Way` is a TCP relay in the test's event loop.
+`ZooKeeperHost` runs ZooKeeper as `kdist standalone` does, on a free port, one for each module of
+tests; only its own process is signalled. `Way` is a TCP relay in the test's event loop.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
+from kdist.cli.standalone.zookeeper_server import ServerSettings, ZooKeeperServer, start_server
 from kdist.config.connect_string import ConnectString
 from kdist.runtime.disk import Disk
 from kdist.zk.client import SessionState, ZooKeeper
 from kdist.zk.kazoo_client import KazooZooKeeper
-from kdist.zk.server import ServerSettings, ZooKeeperServer, start_server
 from tests.unit.zk.zk_contract import in_state
 
 TICK_MS = 50  # sessions may be as short as 100 ms, and no longer than 20 ticks

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Iterable
 from typing import NamedTuple
 
 from kdist.cli.standalone.home import BrokerPlan, Home
-from kdist.zk.server import ZooKeeperServer
+from kdist.cli.standalone.zookeeper_server import ZooKeeperServer
 
 STOP_TIMEOUT_S = 30.0
 _POLL_S = 0.2
@@ -97,7 +97,7 @@ class Children:
             await asyncio.sleep(_POLL_S)
         # After a signal the log's last words would be unrelated.
         status = self.zookeeper.status or 0
-        words = self.zookeeper.last_words() if status >= 0 else ""
+        words = self.zookeeper.log_tail() if status >= 0 else ""
         return Death("ZooKeeper", status, self.zookeeper.settings.log_path, words)
 
     async def stop(self, hurry: Awaitable[object]) -> list[Death]:

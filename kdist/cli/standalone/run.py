@@ -16,13 +16,14 @@ from kdist.cli.shared.show import show_count
 from kdist.cli.shared.table import Column, Row, print_table
 from kdist.cli.standalone.children import Children, Death
 from kdist.cli.standalone.home import HOST, BrokerPlan, Home
+from kdist.cli.standalone.zookeeper_server import ServerSettings, find_jars, start_server
 from kdist.client.cluster import Address, Cluster, NoBroker
 from kdist.errors import ApiError, UserError
 from kdist.network.client import ClientSettings
 from kdist.network.network import AsyncioNetwork
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
-from kdist.zk.server import ServerSettings, find_jars, find_java, start_server
+from kdist.runtime.programs import find_java
 
 READY_TIMEOUT_S = 60.0
 _POLL_S = 0.05
@@ -43,7 +44,7 @@ class StandaloneOptions(NamedTuple):
 def run(directory: str, options: StandaloneOptions) -> int:
     """Run until an interrupt; the exit status. `UserError` if it cannot start."""
     files = Disk()
-    find_java(files, os.environ)  # before anything is written
+    find_java(files, os.environ, "ZooKeeper")  # before anything is written
     find_jars(files)
     home = Home(files, os.path.abspath(directory))
     try:

@@ -14,6 +14,7 @@ from kdist.config.load_job import LoadJob, TopicLoadSettings
 from kdist.errors import KdistError, UserError
 from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
+from kdist.runtime.programs import find_java
 from kdist.spark.load.columns_named import VALUE, require_compatible
 from kdist.spark.load.commit import Commit, Reached, go_on
 from kdist.spark.load.footers import read_footer
@@ -25,7 +26,6 @@ from kdist.spark.load.report import RunReport, TopicReport, require_directory, w
 from kdist.spark.load.spark_java import ended_java
 from kdist.spark.load.spark_session import spark_session, told_in_a_sentence
 from kdist.spark.load.table import Shape, columns_of, records, rows, write
-from kdist.zk.server import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

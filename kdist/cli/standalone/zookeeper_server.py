@@ -1,4 +1,4 @@
-"""A ZooKeeper server for `kdist standalone` and for tests: find its jars, start it, stop it.
+"""ZooKeeper's process, for `kdist standalone` and for tests: find the jars, start it, stop it.
 
 The jars are PySpark's; PySpark is located, not imported. The server is a child process in a session
 of its own, so that Ctrl-C reaches only the caller, which decides what stops first. Its output goes
@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from kdist.errors import UserError
 from kdist.runtime.files import Files
+from kdist.runtime.programs import find_java
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _LOG_NAME = "zookeeper.log"
@@ -84,9 +85,9 @@ class ZooKeeperServer:
         """The exit status, negative for a signal's number; None while it runs."""
         return self._process.poll()
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The last lines of its log, without stack frames."""
-        return _end_of(self._read_log())
+        return _tail(self._read_log())
 
     async def wait_until_ready(self, timeout_s: float = 30.0) -> None:
         """Return once it serves; `UserError` if it ends before or takes too long."""
@@ -124,14 +125,14 @@ class ZooKeeperServer:
             return _port_taken(self.settings)
         return UserError(
             f"ZooKeeper ended with status {self.status}; {self.settings.log_path} says: "
-            f"{_end_of(log) or 'nothing'}"
+            f"{_tail(log) or 'nothing'}"
         )
 
     def _read_log(self) -> str:
         return self._files.read(self.settings.log_path).decode(errors="replace")
 
 
-def _end_of(log: str) -> str:
+def _tail(log: str) -> str:
     lines = [line for line in log.split("\n") if line and not line.startswith("\tat ")]
     return " | ".join(lines[-_LOG_LINES:])
 
@@ -144,7 +145,7 @@ async def start_server(
     Data of an earlier run in the directory is served again. `UserError` without Java or jars, or if
     the port is taken.
     """
-    java = find_java(files, environment)
+    java = find_java(files, environment, "ZooKeeper")
     jars = find_jars(files)
     # Checked before anything is written: an earlier server may still use this very directory.
     if await _is_listening(settings):
@@ -192,28 +193,6 @@ def configuration_text(settings: ServerSettings) -> str:
         "autopurge.purgeInterval": 24,  # hours
     }
     return "".join(f"{name}={value}\n" for name, value in rows.items())
-
-
-def find_java(files: Files, environment: Mapping[str, str], whose: str = "ZooKeeper") -> str:
-    """The `java` of JAVA_HOME, else the first on PATH; `UserError`, naming `whose`, without one."""
-    home = environment.get("JAVA_HOME")
-    if home:
-        java = f"{home}/bin/java"
-        if not files.exists(java):
-            raise UserError(f"JAVA_HOME is {home}, but there is no bin/java in it")
-        return java
-    for directory in environment.get("PATH", "").split(":"):
-        if directory and _is_there(files, f"{directory}/java"):
-            return f"{directory}/java"
-    raise UserError(f"{whose} needs Java 17 or newer, and there is no java on PATH or JAVA_HOME")
-
-
-def _is_there(files: Files, path: str) -> bool:
-    """False also if we may not look: PATH may contain directories closed to us."""
-    try:
-        return files.exists(path)
-    except PermissionError:
-        return False
 
 
 def find_jars(files: Files, package: str = "pyspark") -> str:
