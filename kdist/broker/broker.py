@@ -220,15 +220,11 @@ class Broker:
             timestamp_ms=self.context.clock.now_ms(),
             rack=config.broker.rack,
             host=config.broker.host or self.context.host,
+            disk=service.directory.meta.directory_id,
         )
         try:
-            is_direct = self._gateway.is_direct
-            register = partial(
-                self._membership.register,
-                registration,
-                service.directory.meta.cluster_id,
-                is_direct=is_direct,
-            )
+            cluster_id = service.directory.meta.cluster_id
+            register = partial(self._membership.register, registration, cluster_id)
             await self._patiently(register)
             self._dynamic.watch()
             self._overrides.watch()

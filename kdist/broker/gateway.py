@@ -45,8 +45,6 @@ class Gateway:
         self._http: HttpPages | None = None
         self._http_server: Server | None = None
         self.endpoints: tuple[Endpoint, ...] = ()
-        # Whether every advertised port is the port that the listener is bound to.
-        self.is_direct = True
 
     @property
     def inter_broker_listener(self) -> str:
@@ -78,7 +76,6 @@ class Gateway:
             port = await listener.listen(address.host, address.port)
             host = self._host if address.host in _EVERY_ADDRESS else address.host
             reached = advertised.get(address.name, Address(address.name, host, port))
-            self.is_direct &= reached.port == port
             self.endpoints += (Endpoint(reached, protocols[address.name]),)
 
     def configure(self, settings: NetworkSettings) -> None:

@@ -5,9 +5,11 @@ registers again and carries on; the controller sends it what changed. It refuses
 ZooKeeper now holds another cluster, as after its data was removed: the logs belong to the old one.
 
 An existing registration may be from this broker's last run, whose session has not expired yet. If
-it names this host and the very ports that this broker is bound to, it can be nobody else's, and is
+it names this host and the very disk whose lock this process holds, it can be nobody else's, and is
 deleted at once, together with that session's `/controller`. Otherwise the broker waits out the
 session timeout; if the registration is still there, another broker has this id, which is an error.
+Host and ports would not tell: cloned machines share them, and would delete each other's live
+registrations. Nor would the disk alone: a cloned disk has its original's id.
 """
 
 from __future__ import annotations
@@ -58,21 +60,16 @@ class Membership:
         self._epoch_known = epoch_known
         self._registration: BrokerRegistration | None = None
         self._cluster_id = ""
-        self._is_direct = False
         self._registered_in = 0  # the session's id
         self._changed = asyncio.Event()
 
-    async def register(
-        self, registration: BrokerRegistration, cluster_id: str, *, is_direct: bool
-    ) -> None:
+    async def register(self, registration: BrokerRegistration, cluster_id: str) -> None:
         """Register in this session.
 
-        `is_direct`: the ports in the registration are those that this process is bound to. Raises
-        `UserError` if another broker has the id or ZooKeeper holds another cluster; on
+        Raises `UserError` if another broker has the id or ZooKeeper holds another cluster; on
         `ConnectionLoss` and `SessionExpired` call it again.
         """
         self._registration, self._cluster_id = registration, cluster_id
-        self._is_direct = is_direct
         await require_cluster_id(self._zk, cluster_id)
         loop = asyncio.get_running_loop()
         end_s = math.inf
@@ -95,8 +92,7 @@ class Membership:
         if stat is None:
             return False
         if stat.ephemeral_owner != self._zk.session_id:
-            if self._is_direct:
-                await self._maybe_remove(registration)
+            await self._maybe_remove(registration)
             return False
         self._registered_in = self._zk.session_id
         self._epoch_known(stat.czxid)
@@ -110,7 +106,8 @@ class Membership:
             found = znodes.BROKER.decode(self._path, data)
         except (NoNode, CorruptZnode):
             return
-        if (found.endpoints, found.host) != (registration.endpoints, registration.host):
+        disk = registration.disk  # None if it could not be noted on a full disk
+        if disk is None or (found.disk, found.host) != (disk, registration.host):
             return
         operations: list[Operation] = [Delete(self._path, stat.version)]
         controller = await self._zk.exists(znodes.CONTROLLER.path())
@@ -147,7 +144,7 @@ class Membership:
                 await self._zk.reconnect()
             is_connected = self._zk.state is SessionState.CONNECTED
             if is_connected and self._registered_in != self._zk.session_id:
-                await self.register(self._registration, self._cluster_id, is_direct=self._is_direct)
+                await self.register(self._registration, self._cluster_id)
         except (ConnectionLoss, SessionExpired) as error:
             logger.warning("not registered: %s", error)
             await asyncio.sleep(_RETRY_MS / 1000)

@@ -64,7 +64,7 @@ class LogDirectory:
         except FileNotFoundError:
             raise UserError(f"{path} is not there: is its disk mounted?") from None
         try:
-            self.meta = claim_directory(files, path, *identity)
+            self.meta = claim_directory(files, path, *identity, surroundings.rng)
         except BaseException:
             self._lock.release()
             raise

@@ -1,7 +1,7 @@
 """The small files that identify a directory: its broker and cluster, its topic, its last stop.
 
     meta.properties          Java properties: version 0 with broker.id, or 1 with node.id;
-                             cluster.id; directory.id where Kafka gave one
+                             cluster.id; directory.id, which tells a disk from any other
     <partition>/partition.metadata    "version: 0", "topic_id: " and the id in base64url
     .kafka_cleanshutdown     {"version":0,"brokerEpoch":147}; empty before Kafka 3.7
 
@@ -12,11 +12,12 @@ disk moved to the wrong slot would lose its replicas. Format: docs/formats/meta-
 from __future__ import annotations
 
 import json
+import random
 import re
 import uuid
 from typing import NamedTuple
 
-from kdist.errors import UserError
+from kdist.errors import DiskFull, UserError
 from kdist.model import NO_EPOCH, ZERO_UUID, format_uuid, parse_uuid
 from kdist.runtime.files import Files
 from kdist.storage.checkpoints import INT32_MAX, parse_number
@@ -108,9 +109,11 @@ def check_meta(meta: MetaProperties, broker_id: int, cluster_id: str, path: str)
 
 
 def claim_directory(
-    files: Files, directory: str, broker_id: int, cluster_id: str
+    files: Files, directory: str, broker_id: int, cluster_id: str, rng: random.Random
 ) -> MetaProperties:
     """Make sure that a log directory is this broker's; claim it if it is blank.
+
+    One without an id of its own gets one, unless the disk is full: then a later start gives it.
 
     Raises `UserError` (or its subclass `CorruptFile`) if it is another broker's, if its
     `meta.properties` cannot be read, or if it holds partitions and has no such file.
@@ -119,10 +122,21 @@ def claim_directory(
     try:
         content = files.read(path)
     except FileNotFoundError:
-        return _claim_blank(files, directory, MetaProperties(broker_id, cluster_id))
+        return _claim_blank(files, directory, MetaProperties(broker_id, cluster_id, _new_id(rng)))
     meta = decode_meta(content, path)
     check_meta(meta, broker_id, cluster_id, path)
-    return meta
+    if meta.directory_id is not None:
+        return meta
+    identified = meta._replace(directory_id=_new_id(rng))
+    try:
+        files.replace(path, encode_meta(identified))
+    except DiskFull:
+        return meta
+    return identified
+
+
+def _new_id(rng: random.Random) -> str:
+    return format_uuid(uuid.UUID(int=rng.getrandbits(128), version=4))
 
 
 def _claim_blank(files: Files, directory: str, meta: MetaProperties) -> MetaProperties:

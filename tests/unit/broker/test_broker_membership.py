@@ -7,10 +7,14 @@ import asyncio
 import pytest
 
 from kdist.broker.broker import State
+from kdist.broker.membership import Membership
+from kdist.config.listeners import Listener
 from kdist.errors import UserError
+from kdist.metrics.broker import BrokerMetrics
 from kdist.zk import znodes
 from kdist.zk.client import SessionState
 from kdist.zk.memory_tree import Tree
+from kdist.zk.registration import BrokerRegistration, Endpoint
 from tests.unit.broker.broker_cluster import Cluster, create, produce
 
 PATH = znodes.BROKER.path(1)
@@ -76,6 +80,50 @@ def test_a_stopping_broker_leaves_a_successors_registration_under_its_id_alone()
         stat = tree.exists(PATH)
         assert stat is not None
         assert stat.ephemeral_owner == other.session_id
+
+    cluster.run(scenario())
+
+
+def registration(disk: str | None, port: int = 9092) -> BrokerRegistration:
+    listener = Listener("PLAINTEXT", "host-1", port)
+    return BrokerRegistration((Endpoint(listener, "PLAINTEXT"),), 0, host="host-1", disk=disk)
+
+
+async def register(cluster: Cluster, wanted: BrokerRegistration) -> float:
+    """Register broker 7 in a session of its own; returns how long that took, in seconds."""
+    zk = cluster.ensemble.client()
+    await zk.connect()
+    path = znodes.CLUSTER_ID.path()
+    cluster_id = znodes.CLUSTER_ID.decode(path, cluster.ensemble.tree.get(path).data).id
+    start_s = cluster.loop.time()
+    membership = Membership(zk, 7, 6_000, BrokerMetrics(), lambda _: None)
+    await membership.register(wanted, cluster_id)
+    return cluster.loop.time() - start_s
+
+
+@pytest.mark.parametrize("disk", ["second", None])
+def test_cloned_machines_do_not_delete_each_others_registration(disk: str | None) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        await register(cluster, registration("first"))
+        tree, path = cluster.ensemble.tree, znodes.BROKER.path(7)
+        before = tree.exists(path)
+        with pytest.raises(UserError, match=r"broker\.id 7 is taken"):
+            await register(cluster, registration(disk))
+        assert tree.exists(path) == before
+
+    cluster.run(scenario())
+
+
+def test_a_broker_on_the_same_disk_does_not_wait_for_its_old_session_though_ports_changed() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        await register(cluster, registration("first", 9092))
+        assert await register(cluster, registration("first", 9093)) < 0.5
 
     cluster.run(scenario())
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.errors import UserError
-from kdist.model import format_uuid
+from kdist.model import format_uuid, parse_uuid
 from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.storage.faults import CorruptFile
 from kdist.storage.meta import (
@@ -100,29 +100,50 @@ def test_meta_properties_that_cannot_be_read_are_refused(content, reason):
     assert reason in str(caught.value)
 
 
+def claim(disk, broker_id: int = 3, cluster_id: str = CLUSTER) -> MetaProperties:
+    return claim_directory(disk, "/d", broker_id, cluster_id, random.Random(7))
+
+
 def test_a_blank_directory_is_claimed_by_the_broker_for_good(disk):
-    assert claim_directory(disk, "/d", 3, CLUSTER) == MetaProperties(3, CLUSTER)
-    assert claim_directory(disk.crash(), "/d", 3, CLUSTER) == MetaProperties(3, CLUSTER)
+    first = claim(disk)
+    assert first == MetaProperties(3, CLUSTER, first.directory_id)
+    assert claim(disk.crash()) == first
+
+
+def test_each_disk_gets_an_id_of_its_own_also_one_of_an_older_release(disk):
+    disk.replace(PATH, encode_meta(MetaProperties(3, CLUSTER)))
+    first = claim(disk)
+    assert parse_uuid(first.directory_id)
+    assert claim(disk) == first
+    disk.replace(PATH, encode_meta(MetaProperties(3, CLUSTER)))
+    assert claim_directory(disk, "/d", 3, CLUSTER, random.Random(8)) != first
+
+
+def test_a_full_disk_without_an_id_can_be_used_all_the_same(disk):
+    meta = MetaProperties(3, CLUSTER)
+    disk.replace(PATH, encode_meta(meta))
+    disk.fill(0)
+    assert claim(disk) == meta
 
 
 def test_a_directory_with_only_what_a_filesystem_puts_there_is_blank(disk):
     disk.make_directory("/d/lost+found")
     disk.create("/d/.lock").close()
-    assert claim_directory(disk, "/d", 3, CLUSTER) == MetaProperties(3, CLUSTER)
+    assert claim(disk)._replace(directory_id=None) == MetaProperties(3, CLUSTER)
 
 
 def test_the_directory_of_another_broker_is_refused(disk):
-    claim_directory(disk, "/d", 3, CLUSTER)
+    claim(disk)
     before = disk.read(PATH)
     with pytest.raises(UserError, match=r"belongs to broker 3, but broker\.id is 4"):
-        claim_directory(disk, "/d", 4, CLUSTER)
+        claim(disk, 4)
     assert disk.read(PATH) == before
 
 
 def test_the_directory_of_another_cluster_is_refused(disk):
-    claim_directory(disk, "/d", 3, CLUSTER)
+    claim(disk)
     with pytest.raises(UserError, match="belongs to cluster 'kdistPeerTestsCluster0', but this"):
-        claim_directory(disk, "/d", 3, "other")
+        claim(disk, 3, "other")
 
 
 @pytest.mark.parametrize("content", [b"\0" * 10_000, b"version=" + b"9" * 10_000])
@@ -140,14 +161,14 @@ def test_another_cluster_is_named_before_another_broker():
 def test_a_directory_with_partitions_but_no_meta_properties_is_not_claimed(disk):
     disk.make_directory("/d/clicks-0")
     with pytest.raises(UserError, match=r"holds partitions and no meta\.properties"):
-        claim_directory(disk, "/d", 3, CLUSTER)
+        claim(disk)
     assert not disk.exists(PATH)
 
 
 def test_unreadable_meta_properties_are_not_replaced(disk):
     disk.replace(PATH, b"")
     with pytest.raises(CorruptFile):
-        claim_directory(disk, "/d", 3, CLUSTER)
+        claim(disk)
     assert disk.read(PATH) == b""
 
 
