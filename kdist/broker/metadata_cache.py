@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from kdist.controller.context import LEADER_DURING_DELETION
 from kdist.model import NO_LEADER, ZERO_UUID, Broker, TopicPartition, flat
-from kdist.protocol.leader_and_isr import FULL
+from kdist.protocol.leader_and_isr import FULL, INCREMENTAL
 from kdist.protocol.update_metadata import (
     LiveBroker,
     UpdatedPartition,
@@ -36,7 +36,7 @@ class KnownTopic(NamedTuple):
 
 
 class MetadataCache:
-    """Owner: the broker. `told` is set by the first UpdateMetadata."""
+    """Owner: the broker. `told` is set once an UpdateMetadata had all topics, not only brokers."""
 
     def __init__(self) -> None:
         self.brokers: dict[int, LiveBroker] = {}
@@ -59,7 +59,8 @@ class MetadataCache:
         gone: list[TopicPartition] = []
         for topic in request.topic_states:
             gone += self._update_topic(topic)
-        self.told.set()
+        if request.type != INCREMENTAL:  # which a kdist controller's first one is: brokers only
+            self.told.set()
         return gone
 
     def forget_controller(self, broker_id: int) -> None:
@@ -127,6 +128,14 @@ class MetadataCache:
         known = self.topics.get(partition.topic)
         state = known.partitions.get(partition.partition) if known else None
         return NO_LEADER if state is None else state.leader
+
+    def has_shared_replica(self, broker_id: int) -> bool:
+        """Whether the broker has a replica of a partition that others have replicas of."""
+        return any(
+            broker_id in state.replicas and len(state.replicas) > 1
+            for topic in self.topics.values()
+            for state in topic.partitions.values()
+        )
 
     def broker(self, broker_id: int, listener: str) -> Broker | None:
         """The address of a live broker on this listener; None if it has none there."""

@@ -28,6 +28,7 @@ from kdist.broker.handlers.topics import TopicsHandler
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.protocol import (
     alter_configs,
+    alter_partition,
     controlled_shutdown,
     create_partitions,
     create_topics,
@@ -135,6 +136,9 @@ def routes_to(to: Handlers) -> Routes:
             stop_replica.API.key: to.control.stop_replica,
             update_metadata.API.key: to.control.update_metadata,
             controlled_shutdown.API.key: lambda asked, call: to.control.controlled_shutdown(
+                asked, call.listener
+            ),
+            alter_partition.API.key: lambda asked, call: to.control.alter_partition(
                 asked, call.listener
             ),
             create_topics.API.key: lambda asked, _call: to.topics.create(asked),

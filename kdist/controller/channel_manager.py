@@ -31,9 +31,9 @@ class ControllerChannelManager:
         """Send full requests to all, which replace what they were sent before."""
         self._add_to_all(BrokerRequestBatch(is_full=True))
 
-    def update_brokers(self) -> None:
-        """The set of live brokers has changed."""
-        self._add_to_all(BrokerRequestBatch(has_brokers=True))
+    def update_brokers(self, has_new: bool) -> None:
+        """The set of live brokers has changed; `has_new`: some have registered."""
+        self._add_to_all(BrokerRequestBatch(has_brokers=True, has_new_brokers=has_new))
 
     def update_states(self, partitions: Collection[TopicPartition]) -> None:
         """Leaders and ISRs have changed: LeaderAndIsr to the replicas, UpdateMetadata to all."""

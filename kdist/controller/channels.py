@@ -1,8 +1,11 @@
 """The controller's channel to one broker: one request in flight, retried until it is answered.
 
 A channel belongs to one registration of the broker and is closed with it. Each connection begins
-with full requests; after that only changes are sent. Order within a round: LeaderAndIsr, so that a
-leader knows that it leads before clients are sent to it; UpdateMetadata; StopReplica.
+with full requests; after that only changes are sent. Order within a batch: LeaderAndIsr, so that a
+leader knows that it leads before clients are sent to it; UpdateMetadata; StopReplica. Where brokers
+may be unknown, an UpdateMetadata with nothing but brokers comes first: a Kafka broker silently does
+not follow a leader that it has not heard of. A batch that fails is sent again, with whatever came
+since, until the broker is gone from ZooKeeper; so no request overtakes an earlier one.
 """
 
 from __future__ import annotations
@@ -75,6 +78,7 @@ class BrokerRequestBatch:
     deleted: dict[TopicPartition, uuid.UUID] = dataclasses.field(default_factory=dict)
     stops: set[TopicPartition] = dataclasses.field(default_factory=set)  # by StopReplica
     has_brokers: bool = False  # the set of live brokers has changed
+    has_new_brokers: bool = False  # and has members that this broker may not know
     waiters: list[asyncio.Future[None]] = dataclasses.field(default_factory=list)
 
     @property
@@ -95,6 +99,7 @@ class BrokerRequestBatch:
         self.deleted |= other.deleted
         self.stops |= other.stops
         self.has_brokers |= other.has_brokers
+        self.has_new_brokers |= other.has_new_brokers
         self.waiters += other.waiters
 
     def release(self) -> None:
@@ -182,6 +187,8 @@ class BrokerChannel:
         self._sending = batch
         self._wake.clear()
         try:
+            if batch.is_full or (batch.has_new_brokers and batch.leaders):
+                await self._send_update_metadata(peer, BrokerRequestBatch(has_brokers=True))
             refused = await self._send_leader_and_isr(peer, batch)
             await self._send_update_metadata(peer, batch)
             refused.add(await self._send_stop_replica(peer, batch))

@@ -12,7 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from kdist.config.broker_config import BrokerConfig
 from kdist.controller.context import Topic
@@ -31,6 +31,8 @@ from kdist.model import ZERO_UUID, flat, format_uuid
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic
 from kdist.protocol.delete_topics import TopicToDelete
+
+Result = TypeVar("Result", covariant=True)
 
 
 class Outcome(NamedTuple):
@@ -60,16 +62,20 @@ class CommandResult(NamedTuple):
     settling: list[asyncio.Future[None]]
 
 
-class Command(Protocol):
-    """A request for some topics."""
+class Command(Protocol[Result]):
+    """What the controller is asked to do between two events."""
+
+    async def carry_out(self, context: CommandContext) -> Result:
+        """Do it, and return what to answer."""
+        ...
+
+
+class TopicsCommand(Command[CommandResult], Protocol):
+    """A request for some topics. A topic's error is reported in its outcome."""
 
     @property
     def names(self) -> Sequence[str | None]:
         """The topics' names."""
-        ...
-
-    async def carry_out(self, context: CommandContext) -> CommandResult:
-        """Do it. A topic's error is reported in its outcome."""
         ...
 
 

@@ -103,12 +103,20 @@ class ControllerContext:
         self.topics: dict[str, Topic] = {}
         self.queued_for_deletion: set[str] = set()  # topics that are being deleted
         self.unreadable: set[str] = set()  # topics whose znodes are corrupt
+        self.shutting_down: dict[int, int] = {}  # the broker epochs of those that want to stop
         self._states: dict[str, dict[int, LeaderAndIsr]] = {}
+        self._vetted: dict[str, dict[int, int]] = {}  # see `bounced`
 
     @property
     def alive(self) -> frozenset[int]:
         """The ids of the registered brokers."""
         return frozenset(self.brokers)
+
+    @property
+    def electable(self) -> frozenset[int]:
+        """The ids of the registered brokers that may lead: those that are not about to stop."""
+        stopping = self.shutting_down
+        return frozenset(i for i, each in self.brokers.items() if stopping.get(i) != each.epoch)
 
     def replicas(self, partition: TopicPartition) -> tuple[int, ...]:
         """The assigned replicas; none if the partition is not assigned."""
@@ -118,6 +126,18 @@ class ControllerContext:
     def leader_and_isr(self, partition: TopicPartition) -> LeaderAndIsr | None:
         """Who leads and is in sync; None if the partition never had a leader."""
         return self._states.get(partition.topic, {}).get(partition.partition)
+
+    def bounced(self, partition: TopicPartition) -> set[int]:
+        """Members of the ISR that have registered since it was decided on.
+
+        What they had may be lost, or was cut off. Invariant: of every state, the zxid up to which
+        registrations were known when it was decided on; each writer vets all members of the ISR.
+        """
+        state = self.leader_and_isr(partition)
+        if state is None:
+            return set()
+        vetted, brokers = self._vetted[partition.topic][partition.partition], self.brokers
+        return {i for i in state.isr if i in brokers and brokers[i].epoch > vetted}
 
     def partition_state(self, partition: TopicPartition) -> PartitionState:
         """The partition's state, by the table above."""
@@ -141,11 +161,26 @@ class ControllerContext:
         for topic in self.living_topics():
             yield from topic.partitions
 
+    @property
+    def newest_registration(self) -> int:
+        """The zxid of the newest registration that is known."""
+        return max((each.epoch for each in self.brokers.values()), default=0)
+
+    def put_state(self, partition: TopicPartition, state: LeaderAndIsr, vetted: int) -> None:
+        """Take over a leader and ISR that ZooKeeper now has; for `vetted` see `bounced`."""
+        self._states.setdefault(partition.topic, {})[partition.partition] = state
+        self._vetted.setdefault(partition.topic, {})[partition.partition] = vetted
+
+    def drop_state(self, partition: TopicPartition) -> None:
+        """Forget the state of a partition: its znode is gone."""
+        self._states[partition.topic].pop(partition.partition)
+
     def put_states(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> None:
-        """Take over leaders and ISRs that ZooKeeper now has."""
+        """Take over states that were decided on with all that is known, and written."""
+        vetted = self.newest_registration
         for partition, state in states.items():
             before = self.partition_state(partition)
-            self._states.setdefault(partition.topic, {})[partition.partition] = state
+            self.put_state(partition, state, vetted)
             after = self.partition_state(partition)
             assert after in ALLOWED[before], f"{partition} went from {before} to {after}"
 
@@ -154,5 +189,6 @@ class ControllerContext:
         for name in names:
             self.topics.pop(name, None)
             self._states.pop(name, None)
+            self._vetted.pop(name, None)
             self.queued_for_deletion.discard(name)
             self.unreadable.discard(name)

@@ -16,19 +16,25 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from kdist.controller.broker_commands import AlterPartition, ShutDownBroker
 from kdist.controller.commands import (
-    Command,
     CommandResult,
     CreateTopics,
     DeleteTopics,
     GrowTopics,
     Outcome,
+    TopicsCommand,
 )
 from kdist.controller.context import ONLINE, ControllerContext, OutOfDate
 from kdist.controller.term import ControllerDependencies, ControllerTerm
 from kdist.controller.writing import Writer
 from kdist.errors import ApiError, Error
 from kdist.metrics.declare import Reading
+from kdist.protocol.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from kdist.protocol.controlled_shutdown import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic
 from kdist.protocol.delete_topics import TopicToDelete
@@ -41,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_MS = 200  # between a term that ended in doubt and the next claim
 NOT_LOADED = "The controller has not loaded the cluster in time."
+UNDER_WAY = "The change is under way: it may be made yet."
 
 
 class ControllerStatus:
@@ -114,11 +121,6 @@ class Controller:
     def listener(self) -> str:
         """The name of the inter-broker listener."""
         return self._context.listener
-
-    def broker_epoch(self, broker_id: int) -> int | None:
-        """The epoch of a registered broker; None for any other, and while not active."""
-        live = self._term.cluster.brokers.get(broker_id) if self._term else None
-        return None if live is None else live.epoch
 
     # The life of a candidate
 
@@ -277,44 +279,75 @@ class Controller:
         """
         return await self._submit(DeleteTopics(topics), timeout_ms)
 
-    async def _submit(self, command: Command, timeout_ms: int) -> list[Outcome]:
+    async def _submit(self, command: TopicsCommand, timeout_ms: int) -> list[Outcome]:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_ms / 1000
         try:
             outcomes, settling = await self._carry_out(command, end_s)
         except TimeoutError:
-            return _all_failed(command, Error.REQUEST_TIMED_OUT, NOT_LOADED)
+            return _all_failed(command, ApiError(Error.REQUEST_TIMED_OUT, NOT_LOADED))
         except ApiError as failure:
-            return _all_failed(command, failure.error)
+            return _all_failed(command, failure)
         if settling:
             _, late = await asyncio.wait(settling, timeout=max(0.0, end_s - loop.time()))
             if late:
                 return [_timed_out(outcome) for outcome in outcomes]
         return outcomes
 
-    async def _carry_out(self, command: Command, end_s: float) -> CommandResult:
+    async def _carry_out(self, command: TopicsCommand, end_s: float) -> CommandResult:
         """Have the term carry it out. ApiError NOT_CONTROLLER; `TimeoutError` if unknown in time.
 
-        If the term ends meanwhile, a creation or growth is tried again in this broker's next one.
+        At the deadline ApiError REQUEST_TIMED_OUT, while the work goes on: whoever asked may send
+        other requests. If the term ends meanwhile, a creation or growth is tried again in this
+        broker's next one.
         """
         loop = asyncio.get_running_loop()
         while True:
             term = await self._status.term((end_s - loop.time()) * 1000)
             if term is None:
                 raise ApiError(Error.NOT_CONTROLLER)
+            answer = term.submit(command)
+            await asyncio.wait([answer], timeout=max(0.0, end_s - loop.time()))
+            if not answer.done():
+                raise ApiError(Error.REQUEST_TIMED_OUT, UNDER_WAY)
             try:
-                return await term.submit(command)
+                return answer.result()
             except ApiError:
                 if isinstance(command, DeleteTopics):
                     raise
+
+    # What brokers ask for
+
+    async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Answer a leader's proposals of ISRs."""
+        try:
+            return await self._current_term.submit(AlterPartition(request))
+        except ApiError as failure:
+            return AlterPartitionResponse(error_code=failure.error)
+
+    async def controlled_shutdown(
+        self, request: ControlledShutdownRequest
+    ) -> ControlledShutdownResponse:
+        """Move the leaders of a broker that is about to stop; answers which it still leads."""
+        try:
+            return await self._current_term.submit(ShutDownBroker(request))
+        except ApiError as failure:
+            return ControlledShutdownResponse(error_code=failure.error, remaining_partitions=[])
+
+    @property
+    def _current_term(self) -> ControllerTerm:
+        if self._term is None:
+            raise ApiError(Error.NOT_CONTROLLER)
+        return self._term
 
     def _reading(self, count: Callable[[ControllerContext], int]) -> Reading:
         """A metric counted from the controller context; NaN while another is the controller."""
         return lambda: float("nan") if self._term is None else count(self._term.cluster)
 
 
-def _all_failed(command: Command, error: Error, sentence: str = "") -> list[Outcome]:
-    return [Outcome(name, error, sentence or error.sentence) for name in command.names]
+def _all_failed(command: TopicsCommand, failure: ApiError) -> list[Outcome]:
+    sentence = failure.detail or failure.error.sentence
+    return [Outcome(name, failure.error, sentence) for name in command.names]
 
 
 def _timed_out(outcome: Outcome) -> Outcome:

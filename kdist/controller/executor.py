@@ -7,12 +7,21 @@ sends to the brokers; whatever it does not have, no broker was ever sent.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from kdist.controller.channel_manager import ControllerChannelManager
 from kdist.controller.context import ControllerContext, Topic
 from kdist.controller.deletions import Deletions
-from kdist.controller.elections import Plan, plan_for_new, plan_for_partitions
+from kdist.controller.elections import (
+    Plan,
+    Planner,
+    plan_for_broker_change,
+    plan_for_new,
+    plan_for_shutdown,
+)
+from kdist.controller.isr_proposals import IsrProposal, plan_for_proposals
+from kdist.controller.loading import Loader
 from kdist.controller.topics import Planned
 from kdist.controller.writing import Removed, Writer
 from kdist.metrics.controller import ControllerMetrics
@@ -28,6 +37,7 @@ class Executor:
         self,
         cluster: ControllerContext,
         writer: Writer,
+        loader: Loader,
         channels: ControllerChannelManager,
         metrics: ControllerMetrics,
         on_planned: Callable[[Planned], None],
@@ -36,36 +46,115 @@ class Executor:
         self.channels = channels
         self.deletions = Deletions()
         self._writer = writer
+        self._loader = loader
         self._metrics = metrics
         self._on_planned = on_planned
 
-    async def elect(self, plan: Plan) -> None:
-        """Give partitions the states of the plan."""
-        async for written in self._writer.write_states(plan):
-            self._put_states(written)
+    async def elect(self, partitions: Iterable[TopicPartition], planner: Planner) -> None:
+        """Give partitions the states that the planner has for them, and send those to the brokers.
 
-    def _put_states(self, written: Plan) -> None:
-        self._metrics.elections += len(written)
-        self.cluster.put_states(written)
-        self.channels.update_states(written)
+        All that one event changes goes out in one round of requests.
+        """
+        written, found = await self._write_states(partitions, planner)
+        self.channels.update_states(written | found)
 
     async def elect_first(self, partitions: Iterable[TopicPartition]) -> None:
         """Give their first state to those partitions that have none."""
         new = [each for each in partitions if self.cluster.leader_and_isr(each) is None]
-        await self.elect(plan_for_partitions(self.cluster, new, self._writer.controller_epoch))
+        await self.elect(new, plan_for_broker_change)
+
+    async def alter_isrs(self, proposals: Mapping[TopicPartition, IsrProposal]) -> None:
+        """Write those of the proposed ISRs that are acceptable; the answer is for the leaders."""
+        planner = partial(plan_for_proposals, proposals)
+        written, found = await self._write_states(proposals, planner)
+        self.channels.update_metadata(written)
+        self.channels.update_states(found)
+
+    async def move_leaders(self, broker_id: int) -> list[TopicPartition]:
+        """Have a broker that is about to stop lead nothing, and be in no ISR, where others can be.
+
+        Returns the partitions with other replicas that it leads all the same. Those without count
+        for nothing: they have nowhere to go, and waiting would not help.
+        """
+        replicas = self.cluster.replicas
+        shared = [
+            each
+            for each in self.cluster.partitions()
+            if broker_id in replicas(each) and len(replicas(each)) > 1
+        ]
+        await self.elect(shared, plan_for_shutdown)
+        states = ((each, self.cluster.leader_and_isr(each)) for each in shared)
+        return [each for each, state in states if state is not None and state.leader == broker_id]
+
+    async def _write_states(
+        self, partitions: Iterable[TopicPartition], planner: Planner
+    ) -> tuple[set[TopicPartition], set[TopicPartition]]:
+        """Plan and write; partitions that someone else wrote are read and planned for again, alone.
+
+        Returns the partitions that were written, and those found with a state of someone else's.
+        """
+        written: set[TopicPartition] = set()
+        found: set[TopicPartition] = set()
+        while plan := planner(self.cluster, partitions, self._writer.controller_epoch):
+            refused: Plan = {}
+            async for chunk, is_written in self._writer.write_states(plan):
+                if is_written:
+                    self._put_written(chunk)
+                    written |= chunk.keys()
+                else:
+                    refused |= chunk
+            if not refused:
+                break
+            partitions = await self._reread(refused, written, found)
+        return written, found
+
+    def _put_written(self, written: Plan) -> None:
+        self._metrics.elections += len(written)
+        self.cluster.put_states(written)
+
+    async def _reread(
+        self, refused: Plan, written: set[TopicPartition], found: set[TopicPartition]
+    ) -> list[TopicPartition]:
+        """Take in what ZooKeeper has of these partitions; returns those to plan for again.
+
+        A state as it was to be was written by us, and the answer was lost (KAFKA-1382). The znodes
+        of a topic that is gone are left alone: its own watch has fired.
+        """
+        read, unreadable = await self._loader.states(refused)
+        states = {each.partition: each for each in read}
+        missing = {each.topic for each in refused if each not in states} - unreadable
+        topics = await self._loader.existing_topics(sorted(missing)) if missing else set()
+        left: list[TopicPartition] = []
+        for partition, wanted in refused.items():
+            each, known = states.get(partition), self.cluster.leader_and_isr(partition)
+            if each is not None and each.state == wanted:
+                self._put_written({partition: wanted})
+                written.add(partition)
+                continue
+            if each is None and partition.topic not in topics:
+                continue
+            if each is None and known is not None:
+                self.cluster.drop_state(partition)
+            elif each is not None and each.state != known:
+                logger.warning("the state of %s was written by someone else", partition)
+                self.cluster.put_state(partition, each.state, each.mzxid)
+                found.add(partition)
+            left.append(partition)
+        return left
 
     async def create(self, planned: Sequence[Planned]) -> None:
         """Create topics with the states of their partitions."""
         for each in planned:
             self._on_planned(each)
         topics = [each.topic for each in planned]
-        states = plan_for_new(topics, self.cluster.alive, self._writer.controller_epoch)
+        states = plan_for_new(topics, self.cluster.electable, self._writer.controller_epoch)
         async for created, written in self._writer.create_topics(planned, states):
             for topic in created:
                 self.cluster.topics[topic.name] = topic
                 count = len(topic.assignment)
                 logger.info("created topic %s with %d partitions", topic.name, count)
-            self._put_states(written)
+            self._put_written(written)
+            self.channels.update_states(written)
 
     async def assign(self, topics: Sequence[Topic]) -> None:
         """Write topics' new assignments or ids."""

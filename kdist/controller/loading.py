@@ -68,9 +68,11 @@ class Loader:
         found = await gather(self._topic(name, watch(name), unreadable) for name in names)
         return [topic for topic in found if topic is not None], unreadable
 
-    async def states(self, topics: Iterable[Topic]) -> tuple[list[FoundState], set[str]]:
+    async def states(
+        self, partitions: Iterable[TopicPartition]
+    ) -> tuple[list[FoundState], set[str]]:
         """The states of partitions that have one, and the names of topics with a corrupt one."""
-        partitions = (each for topic in topics for each in topic.partitions)
+        partitions = iter(partitions)
         found: list[FoundState] = []
         unreadable: set[str] = set()
         while some := list(islice(partitions, IN_FLIGHT_MAX)):
@@ -84,6 +86,12 @@ class Loader:
                     logger.error("a topic is ignored: %s", error)
                     unreadable.add(each.topic)
         return [each for each in found if each.partition.topic not in unreadable], unreadable
+
+    async def existing_topics(self, names: Iterable[str]) -> set[str]:
+        """Those of the topics that have a znode."""
+        asked = list(names)
+        stats = await gather(self._zk.exists(znodes.TOPIC.path(name)) for name in asked)
+        return {name for name, stat in zip(asked, stats, strict=True) if stat is not None}
 
     async def _broker(self, name: str) -> LiveBroker | None:
         path = znodes.BROKER.path(name)

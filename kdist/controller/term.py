@@ -4,9 +4,9 @@ It loads the controller context from ZooKeeper, finishes what its predecessor le
 then handles one event at a time: a watch has fired, a broker has deleted replicas, a client has
 sent a request.
 A watch only says where to look; what to do follows from what is found there, so that a missed or
-repeated event does no harm, and starting up takes the same code as keeping up. When anything is in
-doubt (a write that found an unexpected version, a lost connection) the term ends, and a new one
-loads everything again.
+repeated event does no harm, and starting up takes the same code as keeping up. Partition states
+that someone else has written are taken in. The term ends when another controller was elected, or
+the connection is lost; and where topics are not as expected, a new one loads everything again.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import random
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kdist.config.broker_config import BrokerConfig
 from kdist.controller.channel_manager import ControllerChannelManager
 from kdist.controller.channels import ChannelContext, Connect
-from kdist.controller.commands import Command, CommandContext, CommandResult
+from kdist.controller.commands import Command, CommandContext
 from kdist.controller.context import ControllerContext, LiveBroker, OutOfDate, Topic
 from kdist.controller.elections import plan_for_broker_change
 from kdist.controller.executor import Executor
-from kdist.controller.loading import FoundState, Loader
+from kdist.controller.loading import Loader
 from kdist.controller.requests import ControllerIdAndEpoch
 from kdist.controller.topics import Planned, new_topic_id
 from kdist.controller.writing import Writer
@@ -34,12 +34,15 @@ from kdist.errors import ApiError, Error
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import ZERO_UUID, TopicPartition
 from kdist.runtime.clock import Clock
+from kdist.zk import znodes
 from kdist.zk.client import Watch, WatchEvent, ZooKeeper
 
 logger = logging.getLogger(__name__)
 
 WATCH_CREATED_MS = 250
+BROKER_CHANGE_MS = 20  # a host is twelve brokers: those that go or come within this are one event
 
+Result = TypeVar("Result")
 Event = Callable[[], Awaitable[None]]
 Process = Callable[["ControllerTerm"], Awaitable[None]]
 
@@ -64,9 +67,8 @@ class ControllerTerm:
     def __init__(self, context: ControllerDependencies, writer: Writer) -> None:
         self.cluster = ControllerContext()
         self._context = context
-        self._controller_epoch = writer.controller_epoch
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._submitted: set[asyncio.Future[CommandResult]] = set()
+        self._submitted: set[asyncio.Future[Any]] = set()
         self._watched: set[str] = set()  # topics whose znode has a watch of ours
         self._modified: set[str] = set()  # those of them whose watch has fired: to be read again
         self._loader = Loader(context.zk, context.listener)
@@ -81,7 +83,7 @@ class ControllerTerm:
             )
         )
         self._executor = Executor(
-            self.cluster, writer, self._channels, context.metrics, context.on_planned
+            self.cluster, writer, self._loader, self._channels, context.metrics, context.on_planned
         )
 
     async def run(self) -> None:
@@ -101,20 +103,23 @@ class ControllerTerm:
             if not answer.done():
                 answer.set_exception(ApiError(Error.NOT_CONTROLLER))
 
-    def submit(self, command: Command) -> asyncio.Future[CommandResult]:
-        """Queue a command for its turn; ApiError NOT_CONTROLLER if the term ends before that."""
-        answer: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
+    def submit(self, command: Command[Result]) -> asyncio.Future[Result]:
+        """Queue a command for its turn; ApiError NOT_CONTROLLER if the term ends before that.
+
+        A command is carried out even if its answer is no longer waited for.
+        """
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._submitted.add(answer)
         answer.add_done_callback(self._drop_answer)
         self._events.put_nowait(partial(self._carry_out, command, answer))
         return answer
 
-    def _drop_answer(self, answer: asyncio.Future[CommandResult]) -> None:
+    def _drop_answer(self, answer: asyncio.Future[Any]) -> None:
         self._submitted.discard(answer)
         if not answer.cancelled():
             answer.exception()  # retrieved here, as the caller may have given up
 
-    async def _carry_out(self, command: Command, answer: asyncio.Future[CommandResult]) -> None:
+    async def _carry_out(self, command: Command[Result], answer: asyncio.Future[Result]) -> None:
         context = CommandContext(self._executor, self._context.config(), self._context.rng)
         result = await command.carry_out(context)
         if not answer.done():  # cancelled if the caller has given up
@@ -125,17 +130,16 @@ class ControllerTerm:
     async def on_controller_failover(self) -> None:
         """Load the controller context, and finish what is half done. Raises what `run` raises."""
         cluster = self.cluster
-        cluster.brokers = await self._loader.brokers(
-            self._watch(ControllerTerm._process_broker_change)
-        )
+        # What an earlier controller wrote may not have come to this server yet.
+        await self._context.zk.sync(znodes.CONTROLLER_EPOCH.path())
+        cluster.brokers = await self._loader.brokers(self._watch_brokers())
         deletions = await self._read_deletion_requests()
         names = await self._loader.topic_names(self._watch(ControllerTerm._process_topic_change))
-        overtaken = await self._load_topics(names)
+        await self._load_topics(names)
         # Before elections: these get no leader.
         cluster.queued_for_deletion |= cluster.topics.keys() & deletions
         logger.info("controller of %d brokers and %d topics", len(cluster.brokers), len(names))
-        epoch = self._controller_epoch
-        await self._executor.elect(plan_for_broker_change(cluster, epoch, overtaken))
+        await self._executor.elect(cluster.partitions(), plan_for_broker_change)
         for _, broker in sorted(cluster.brokers.items()):
             self._channels.add_broker(broker)
         await self._begin_deletions(deletions)
@@ -143,7 +147,7 @@ class ControllerTerm:
     async def _process_broker_change(self) -> None:
         """Brokers have registered, gone, or re-registered."""
         before = self.cluster.brokers
-        after = await self._loader.brokers(self._watch(ControllerTerm._process_broker_change))
+        after = await self._loader.brokers(self._watch_brokers())
         gone = {i for i, broker in before.items() if after.get(i) != broker}
         come = {i for i, broker in after.items() if before.get(i) != broker}
         if not gone | come:
@@ -151,10 +155,10 @@ class ControllerTerm:
         logger.info("brokers gone: %s; registered: %s", sorted(gone), sorted(come))
         self.cluster.brokers = after
         for broker_id in sorted(gone):
+            self.cluster.shutting_down.pop(broker_id, None)
             self._channels.remove_broker(broker_id)
-        epoch = self._controller_epoch
-        await self._executor.elect(plan_for_broker_change(self.cluster, epoch, gone & come))
-        self._channels.update_brokers()
+        await self._executor.elect(self.cluster.partitions(), plan_for_broker_change)
+        self._channels.update_brokers(has_new=bool(come))
         self._channels.update_metadata(self._with_replicas_on(gone | come))
         for broker_id in sorted(come):
             self._channels.add_broker(after[broker_id])
@@ -216,32 +220,31 @@ class ControllerTerm:
     async def _load_and_elect(self, names: list[str]) -> None:
         """Load topics that are new or were written; give new partitions their first state."""
         topics, deleted = self.cluster.topics, self.cluster.queued_for_deletion
-        new = [name for name in names if name not in topics]
-        await self._load_topics(names)
-        come = (each for name in new if name in topics for each in topics[name].partitions)
-        if any(self.cluster.leader_and_isr(each) for each in come):
-            raise OutOfDate("a new topic has leaders already, which no broker was sent")
+        with_state = await self._load_topics(names)
+        self._channels.update_states([each for each in with_state if each.topic not in deleted])
         living = [topics[name] for name in names if name in topics and name not in deleted]
-        await self._executor.elect_first(each for topic in living for each in topic.partitions)
+        partitions = (each for topic in living for each in topic.partitions)
+        await self._executor.elect(partitions, plan_for_broker_change)
 
-    async def _load_topics(self, names: Collection[str]) -> set[int]:
+    async def _load_topics(self, names: Collection[str]) -> list[TopicPartition]:
         """Take topics over from ZooKeeper, and watch them.
 
-        Returns the leaders among them that have re-registered since the state was written.
+        Returns the partitions of topics new to the controller context that have a state already.
         """
         cluster = self.cluster
         found, unreadable = await self._loader.topics(names, self._watch_topic)
         new = [topic for topic in found if topic.name not in cluster.topics]
-        states, stateless = await self._loader.states(new)
+        partitions = (each for topic in new for each in topic.partitions)
+        states, stateless = await self._loader.states(partitions)
         unreadable |= stateless
         readable = {topic.name: topic for topic in found if topic.name not in unreadable}
-        if not cluster.unreadable.isdisjoint(readable):  # no broker was sent their partitions
-            raise OutOfDate("a topic whose znodes were corrupt can be read again")
+        cluster.unreadable -= readable.keys()
         cluster.unreadable |= unreadable
         for topic in readable.values():
             await self._put_topic(topic)
-        cluster.put_states({each.partition: each.state for each in states})
-        return {each.state.leader for each in states if self._is_overtaken(each)}
+        for each in states:
+            cluster.put_state(each.partition, each.state, each.mzxid)
+        return [each.partition for each in states]
 
     async def _put_topic(self, found: Topic) -> None:
         """Take one topic over. If an old tool wrote it without an id, it keeps its last or gets a
@@ -255,10 +258,6 @@ class ControllerTerm:
             raise OutOfDate(f"topic {found.name} was re-created by someone else")
         else:
             self.cluster.topics[found.name] = found
-
-    def _is_overtaken(self, found: FoundState) -> bool:
-        leader = self.cluster.brokers.get(found.state.leader)
-        return leader is not None and leader.epoch > found.mzxid
 
     async def _read_deletion_requests(self) -> set[str]:
         """The topics whose deletion was asked for; while deletion is off, refuses them all."""
@@ -285,12 +284,16 @@ class ControllerTerm:
 
     # Where events come from
 
-    def _watch(self, process: Process) -> Watch:
+    def _watch_brokers(self) -> Watch:
+        return self._watch(ControllerTerm._process_broker_change, BROKER_CHANGE_MS)
+
+    def _watch(self, process: Process, delay_ms: float = 0) -> Watch:
         term = weakref.ref(self)  # a watch stays until it fires, and may outlive the term by days
+        loop = asyncio.get_running_loop()
 
         def fired(_: WatchEvent) -> None:
             if (this := term()) is not None:
-                this._events.put_nowait(partial(process, this))
+                loop.call_later(delay_ms / 1000, this._events.put_nowait, partial(process, this))
 
         return fired
 

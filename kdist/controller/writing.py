@@ -1,10 +1,11 @@
 """What the controller writes to ZooKeeper: always in a multi that checks `/controller_epoch`.
 
-A controller that was replaced gets `Fenced`; one whose context is out of date gets `OutOfDate`. A
-write that takes several multis may then have been carried out in part; each such part is a state
-from which a controller can continue. Several multis are in flight at once: ZooKeeper carries them
-out in order, and syncs once for all that have arrived. If one is refused, so are the later ones
-that depend on it.
+A controller that was replaced gets `Fenced`, which ends its term. A partition state that someone
+else has written ends nothing: the caller gets back what was refused, to read it and plan again.
+Where topics are not as expected, `OutOfDate` is raised; a write that takes several multis may then
+have been carried out in part, and each such part is a state from which a controller can continue.
+Several multis are in flight at once: ZooKeeper carries them out in order, and syncs once for all
+that have arrived. If one is refused, so are the later ones that depend on it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from kdist.zk import znodes
 from kdist.zk.client import Create, Delete, Operation, Set, ZooKeeper
 from kdist.zk.cluster_values import EntitySettings
 from kdist.zk.election import Leadership, fenced_multi
-from kdist.zk.errors import MultiFailed, NoNode
+from kdist.zk.errors import ConnectionLoss, MultiFailed, NoNode
 from kdist.zk.topic_values import PartitionState, TopicAssignment
 
 # Operations in a multi. A server keeps its last 500 transactions in memory: 155 MB of this size.
@@ -113,12 +114,17 @@ class Writer:
             pass
         return [topic._replace(zk_version=topic.zk_version + 1) for topic in topics]
 
-    async def write_states(self, plan: Plan) -> AsyncIterator[Plan]:
-        """Write the states of the plan; yields them chunk by chunk, once they are written."""
+    async def write_states(self, plan: Plan) -> AsyncIterator[tuple[Plan, bool]]:
+        """Write the states of the plan, chunk by chunk; yields each, and whether it was written.
+
+        If not, a znode is not as expected, or the outcome is not known: read the states again.
+        """
         parents = await self._parents(sorted({each.topic for each in _created(plan)}))
         chunks = chunked(sorted(plan.items()), lambda each: [_state_operations(*each, parents)])
-        async for some in self._in_chunks(chunks):
-            yield dict(some)
+        async for some, refusal in self._outcomes(chunks):
+            if not isinstance(refusal, OutOfDate | ConnectionLoss | None):
+                raise refusal
+            yield dict(some), refusal is None
 
     async def request_deletions(self, names: Sequence[str]) -> None:
         """Record that the topics are to be deleted, by this controller or any later one."""
@@ -153,16 +159,23 @@ class Writer:
 
         A chunk that was refused is given to `write_found`, which reads what exists and tries again.
         """
+        async for items, refusal in self._outcomes(chunks):
+            if write_found is not None and isinstance(refusal, OutOfDate):
+                await write_found(items)
+            elif refusal is not None:
+                raise refusal
+            yield items
+
+    async def _outcomes(
+        self, chunks: Iterator[Chunk[T]]
+    ) -> AsyncIterator[tuple[Sequence[T], BaseException | None]]:
+        """Write the chunks; yields the items of each, and why it was refused or None."""
         while some := list(islice(chunks, CHUNKS_IN_FLIGHT)):
             outcomes = await asyncio.gather(
                 *(self._write_all(chunk.multis) for chunk in some), return_exceptions=True
             )
             for chunk, outcome in zip(some, outcomes, strict=True):
-                if write_found is not None and isinstance(outcome, OutOfDate):
-                    await write_found(chunk.items)
-                elif outcome is not None:
-                    raise outcome
-                yield chunk.items
+                yield chunk.items, outcome
 
     async def _write_all(self, multis: Iterable[Sequence[Operation]]) -> None:
         """Write them all; once all are answered, raise the first refusal."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from kdist.errors import ProtocolError
 from kdist.protocol import (
     alter_configs,
+    alter_partition,
     api_versions,
     controlled_shutdown,
     create_partitions,
@@ -73,6 +74,7 @@ TABLE = (
     delete_groups.API,  # 42
     incremental_alter_configs.API,  # 44
     offset_delete.API,  # 47
+    alter_partition.API,  # 56
     describe_cluster.API,  # 60
 )
 

@@ -104,6 +104,7 @@ class FakeBroker:
             # A name is not reused before all replicas of the deleted topic are gone.
             assert self.logs.get(partition, topic.topic_id) == topic.topic_id
             assert self.id in state.replicas
+            assert state.leader in {*self.brokers, -1}, "Kafka would silently not follow it"
             before = self.led.get(partition)
             assert before is None or before.leader_epoch <= state.leader_epoch
             self.led[partition] = _state_update(topic.topic_id, state)

@@ -1,10 +1,11 @@
-"""LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown (keys 4 to 7): from the controller.
+"""What brokers send each other: LeaderAndIsr, StopReplica, UpdateMetadata (keys 4 to 6) from the
+controller, ControlledShutdown and AlterPartition (7, 56) to it.
 
 They are accepted on the inter-broker listener only. If that is a separate listener behind a
 firewall, clients cannot send them. If clients use it too, anybody who reaches the port and knows
 the epochs can, until there are ACLs.
 
-Requests are refused if they come from a controller that was replaced, or are meant for an earlier
+Requests from a controller are refused if it was replaced, or they are meant for an earlier
 registration of this broker, or come on a connection that the controller has replaced by a newer
 one: a request stuck there when the network failed may arrive much later, and would re-create a
 topic that was deleted meanwhile. LeaderAndIsr first reads the settings of topics new to this broker
@@ -26,6 +27,7 @@ from kdist.broker.settings.topics import TopicOverrides
 from kdist.controller.controller import Controller
 from kdist.errors import Error
 from kdist.model import TopicPartition, topic_name_fault
+from kdist.protocol.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from kdist.protocol.controlled_shutdown import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
@@ -104,21 +106,18 @@ class ControlHandler:
     async def controlled_shutdown(
         self, request: ControlledShutdownRequest, listener: str
     ) -> ControlledShutdownResponse:
-        """ControlledShutdown: a broker may stop; no other replica could take over its partitions.
+        """ControlledShutdown: a broker is about to stop; the controller moves its leaders."""
+        if error := self._refuse_listener(listener):
+            return ControlledShutdownResponse(error_code=error, remaining_partitions=[])
+        return await self._controller.controlled_shutdown(request)
 
-        STALE_BROKER_EPOCH for an earlier registration's request and, as in `fence`, for one without
-        an epoch.
-        """
-        error = self._refuse_listener(listener) or self._shutdown_fault(request)
-        return ControlledShutdownResponse(error_code=error, remaining_partitions=[])
-
-    def _shutdown_fault(self, request: ControlledShutdownRequest) -> Error:
-        if not self._controller.is_active:
-            return Error.NOT_CONTROLLER
-        epoch = self._controller.broker_epoch(request.broker_id)
-        if epoch is None:
-            return Error.BROKER_NOT_AVAILABLE
-        return Error.STALE_BROKER_EPOCH if request.broker_epoch < epoch else Error.NONE
+    async def alter_partition(
+        self, request: AlterPartitionRequest, listener: str
+    ) -> AlterPartitionResponse:
+        """AlterPartition: a leader proposes ISRs to the controller."""
+        if error := self._refuse_listener(listener):
+            return AlterPartitionResponse(error_code=error)
+        return await self._controller.alter_partition(request)
 
     def _fence(
         self, request: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest, call: Call

@@ -37,7 +37,6 @@ def test_controlled_shutdown_needs_the_brokers_current_epoch(
 
     async def scenario() -> None:
         broker = await cluster.started()
-        await cluster.until(lambda: broker.service.controller.broker_epoch(1) is not None)
         epoch = broker.service.replicas.broker_epoch - epochs_ago
         request = ControlledShutdownRequest(broker_id=broker_id, broker_epoch=epoch)
         answer = await (await cluster.client()).send(request, 3)

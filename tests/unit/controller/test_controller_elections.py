@@ -24,7 +24,7 @@ from kdist.controller.elections import (
     elect,
     first_state,
     plan_for_broker_change,
-    plan_for_partitions,
+    plan_for_shutdown,
 )
 from kdist.model import LeaderAndIsr, TopicPartition
 from kdist.zk.registration import BrokerRegistration, Endpoint
@@ -56,7 +56,9 @@ def led(leader: int, *isr: int, epoch: int = 3, zk_version: int = 5) -> LeaderAn
 
 
 def planned(before: ControllerContext, bounced: set[int] | None = None) -> LeaderAndIsr | None:
-    return plan_for_broker_change(before, EPOCH, bounced or set()).get(CLICKS)
+    for broker_id in bounced or ():
+        before.brokers[broker_id] = live(broker_id, before.newest_registration + 1)
+    return plan_for_broker_change(before, before.partitions(), EPOCH).get(CLICKS)
 
 
 def test_a_new_partition_is_led_by_its_first_replica_alive() -> None:
@@ -107,10 +109,46 @@ def test_a_leader_that_registered_again_gives_way_to_one_that_stayed() -> None:
     assert planned(cluster({1, 2}, (1, 2), led(1, 1, 2)), {1}) == LeaderAndIsr(2, 4, (2,), EPOCH, 6)
 
 
+def test_a_follower_that_registered_again_leaves_the_isr_since_it_may_have_lost_its_tail() -> None:
+    assert planned(cluster({1, 2}, (1, 2), led(1, 1, 2)), {2}) == LeaderAndIsr(1, 4, (1,), EPOCH, 6)
+
+
+def test_a_host_that_goes_with_all_members_of_an_isr_leaves_it_as_it_was() -> None:
+    assert planned(cluster({3}, (1, 2), led(1, 1, 2))) == LeaderAndIsr(-1, 4, (1, 2), EPOCH, 6)
+
+
+def stopping(broker_id: int, before: ControllerContext) -> LeaderAndIsr | None:
+    before.shutting_down[broker_id] = before.brokers[broker_id].epoch
+    return plan_for_shutdown(before, [CLICKS], EPOCH).get(CLICKS)
+
+
+def test_a_leader_about_to_stop_gives_way_to_a_member_of_the_isr_and_leaves_it() -> None:
+    after = stopping(1, cluster({1, 2, 3}, (1, 2, 3), led(1, 1, 3)))
+    assert after == LeaderAndIsr(3, 4, (3,), EPOCH, 6)
+
+
+def test_a_follower_about_to_stop_leaves_the_isr() -> None:
+    after = stopping(2, cluster({1, 2}, (1, 2), led(1, 1, 2)))
+    assert after == LeaderAndIsr(1, 4, (1,), EPOCH, 6)
+
+
+def test_a_leader_about_to_stop_leads_on_where_nobody_else_is_in_sync() -> None:
+    assert stopping(1, cluster({1, 2}, (1, 2), led(1, 1))) is None
+
+
+def test_a_broker_about_to_stop_leads_on_when_others_come_and_go_but_is_not_elected() -> None:
+    before = cluster({1, 2}, (1, 2), led(1, 1))
+    assert stopping(1, before) is None
+    assert planned(before) is None
+    before = cluster({1, 3}, (2, 1), led(2, 2, 1))
+    before.shutting_down[1] = before.brokers[1].epoch
+    assert planned(before) == LeaderAndIsr(-1, 4, (2, 1), EPOCH, 6)
+
+
 def test_partitions_of_topics_queued_for_deletion_are_left_alone() -> None:
     before = cluster({2}, (1,), led(1, 1))
     before.queued_for_deletion.add("clicks")
-    assert plan_for_broker_change(before, EPOCH) == {}
+    assert plan_for_broker_change(before, before.partitions(), EPOCH) == {}
 
 
 replicas = st.lists(st.integers(1, 5), min_size=1, max_size=5, unique=True)
@@ -122,14 +160,14 @@ def test_a_leader_is_alive_and_in_the_isr_and_the_isr_never_grows_or_empties(
 ) -> None:
     isr = tuple(data.draw(st.lists(st.sampled_from(assigned), min_size=1, unique=True)))
     leader = data.draw(st.sampled_from([*isr, -1]))
-    after = elect(Election(leader, isr), assigned, alive)
+    after = elect(Election(leader, isr), assigned, alive, alive)
     assert set(after.isr) <= set(isr)
     assert after.isr
     if alive & set(isr):
         assert after.leader in alive & set(after.isr)
     else:
         assert after == Election(-1, isr)
-    assert elect(after, assigned, alive) == after
+    assert elect(after, assigned, alive, alive) == after
 
 
 @given(replicas, st.lists(st.tuples(st.sets(st.integers(1, 5)), st.sets(st.integers(1, 5)))))
@@ -138,9 +176,10 @@ def test_every_history_of_brokers_keeps_to_the_table_and_only_raises_epochs(
 ) -> None:
     made = cluster(set(), tuple(assigned), None)
     for alive, bounced in history:
-        made.brokers = {i: live(i) for i in alive}
+        newest = made.newest_registration
+        made.brokers = {i: live(i, newest + (i in bounced)) for i in alive}
         before = made.leader_and_isr(CLICKS)
-        plan = plan_for_partitions(made, [CLICKS], EPOCH, bounced)
+        plan = plan_for_broker_change(made, [CLICKS], EPOCH)
         made.put_states(plan)  # asserts that the table allows it
         after = made.leader_and_isr(CLICKS)
         if before and after and before != after:

@@ -68,8 +68,7 @@ class CountingWriter:
             self.created += [topic.name for topic in created]
             for partition in written:
                 del plan[partition]
-        async for _ in self.writer.write_states(plan):
-            pass
+        assert all([is_written async for _, is_written in self.writer.write_states(plan)])
 
     async def remove(self, *removed: Removed) -> list[str]:
         """The names, in the order they went."""
@@ -174,7 +173,8 @@ def test_the_states_of_thousands_of_partitions_are_sent_together() -> None:
         counting.in_flight_max = 0
         after = state()._replace(leader=2, zk_version=FIRST_ZK_VERSION + 1)
         plan = dict.fromkeys(parts("large", 2_000), after)
-        async for written in counting.writer.write_states(plan):
+        async for written, is_written in counting.writer.write_states(plan):
+            assert is_written
             for partition in written:
                 del plan[partition]
         assert not plan

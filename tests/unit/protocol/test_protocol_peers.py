@@ -52,7 +52,7 @@ def samples(case: Case):
 
 def test_as_many_messages_are_compared_as_the_peers_have():
     assert len(IN_KAFKA_PYTHON) == 334  # all but keys 4 to 7 and the records of __consumer_offsets
-    assert len(IN_KIO) == 298
+    assert len(IN_KIO) == 302
 
 
 @pytest.mark.parametrize("case", IN_KAFKA_PYTHON, ids=str)

@@ -1,0 +1,181 @@
+"""The ISRs that leaders propose by AlterPartition, judged against the controller context (pure).
+
+    what is wrong, in the order of the checks                       answer
+    the sender is not registered with exactly this broker epoch     STALE_BROKER_EPOCH, for all
+    no topic has the id; no such partition, or it is being deleted  UNKNOWN_TOPIC_ID,
+                                                                    UNKNOWN_TOPIC_OR_PARTITION
+    its leader epoch is newer: a later controller made it leader    NOT_CONTROLLER
+    its leader epoch is older                                       FENCED_LEADER_EPOCH
+    nothing: the state is as proposed, as when an answer was lost   success (KAFKA-14144)
+    its partition epoch is newer, older                             NOT_CONTROLLER,
+                                                                    INVALID_UPDATE_VERSION
+    the sender does not lead; the ISR lacks the leader, or has a    INVALID_REQUEST
+    broker that is no replica; recovery is not known yet
+    a member is dead, about to stop, or has registered anew         INELIGIBLE_REPLICA (KAFKA-14140)
+
+Otherwise the ISR is written, and the answer has the partition's new epoch. The leader epoch stays:
+an ISR change is no election. Source: Apache Kafka's `KafkaController.processAlterPartition`; for
+INVALID_REQUEST and newer partition epochs its `ReplicationControlManager`; KIP-497, 841, 903.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from kdist.controller.context import ControllerContext
+from kdist.errors import Error
+from kdist.model import NO_EPOCH, ZERO_UUID, LeaderAndIsr, TopicPartition
+from kdist.protocol.alter_partition import (
+    RECOVERED,
+    AlteredPartition,
+    AlteredPartitionResult,
+    AlteredTopic,
+    AlteredTopicResult,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+)
+
+Plan = dict[TopicPartition, LeaderAndIsr]
+
+
+class IsrProposal(NamedTuple):
+    """An ISR, with its members' broker epochs, -1 where the sender does not know (before v3)."""
+
+    leader: int  # who sent it
+    leader_epoch: int
+    isr: Mapping[int, int]
+    partition_epoch: int
+    recovery_state: int = RECOVERED
+
+
+def judge(
+    proposal: IsrProposal, partition: TopicPartition, cluster: ControllerContext
+) -> Error | LeaderAndIsr:
+    """The error to answer, or the state to write; the present state if that is as proposed."""
+    state = cluster.leader_and_isr(partition)
+    if state is None or partition.topic in cluster.queued_for_deletion:
+        return Error.UNKNOWN_TOPIC_OR_PARTITION
+    if proposal.leader_epoch != state.leader_epoch:
+        is_newer = proposal.leader_epoch > state.leader_epoch
+        return Error.NOT_CONTROLLER if is_newer else Error.FENCED_LEADER_EPOCH
+    if proposal.leader == state.leader and proposal.isr.keys() == set(state.isr):
+        return state
+    if proposal.partition_epoch != state.zk_version:
+        is_newer = proposal.partition_epoch > state.zk_version
+        return Error.NOT_CONTROLLER if is_newer else Error.INVALID_UPDATE_VERSION
+    if proposal.leader != state.leader or proposal.leader not in proposal.isr:
+        return Error.INVALID_REQUEST
+    if not proposal.isr.keys() <= {*cluster.replicas(partition), *state.isr}:
+        return Error.INVALID_REQUEST
+    if proposal.recovery_state != RECOVERED:
+        return Error.INVALID_REQUEST
+    if not all(_is_eligible(*each, cluster) for each in proposal.isr.items()):
+        return Error.INELIGIBLE_REPLICA
+    return state._replace(isr=tuple(proposal.isr), zk_version=state.zk_version + 1)
+
+
+def _is_eligible(member: int, epoch: int, cluster: ControllerContext) -> bool:
+    if member not in cluster.electable:
+        return False
+    return epoch in (NO_EPOCH, cluster.brokers[member].epoch)
+
+
+def plan_for_proposals(
+    proposals: Mapping[TopicPartition, IsrProposal],
+    cluster: ControllerContext,
+    partitions: Iterable[TopicPartition],
+    controller_epoch: int,
+) -> Plan:
+    """The states to write for those of the partitions whose proposals change them."""
+    plan: Plan = {}
+    for partition in partitions:
+        verdict = judge(proposals[partition], partition, cluster)
+        if isinstance(verdict, LeaderAndIsr) and verdict != cluster.leader_and_isr(partition):
+            plan[partition] = verdict._replace(controller_epoch=controller_epoch)
+    return plan
+
+
+def sender_error(broker_id: int, broker_epoch: int, cluster: ControllerContext) -> Error:
+    """Why nothing of the request is considered; NONE if its sender is who is registered."""
+    live = cluster.brokers.get(broker_id)
+    is_registered = live is not None and live.epoch == broker_epoch
+    return Error.NONE if is_registered else Error.STALE_BROKER_EPOCH
+
+
+def proposals_in(
+    request: AlterPartitionRequest, names: Mapping[object, str]
+) -> dict[TopicPartition, IsrProposal]:
+    """The proposals for known topics; `names` maps ids to names, and names to themselves."""
+    return {
+        TopicPartition(names[_key(topic)], each.partition_index): _proposal(request, each)
+        for topic in request.topics
+        if _key(topic) in names
+        for each in topic.partitions
+    }
+
+
+def response_to(
+    request: AlterPartitionRequest, names: Mapping[object, str], cluster: ControllerContext
+) -> AlterPartitionResponse:
+    """The answers, by what the controller context has once all that can be written is."""
+    proposals = proposals_in(request, names)
+    results = []
+    for topic in request.topics:
+        name = names.get(_key(topic))
+        unknown = Error.UNKNOWN_TOPIC_ID if topic.topic_id != ZERO_UUID else None
+        verdicts = [
+            (unknown or Error.UNKNOWN_TOPIC_OR_PARTITION)
+            if name is None
+            else judge(proposals[each], each, cluster)
+            for each in (TopicPartition(name or "", p.partition_index) for p in topic.partitions)
+        ]
+        results.append(
+            AlteredTopicResult(
+                topic_name=topic.topic_name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    _result(each.partition_index, verdict)
+                    for each, verdict in zip(topic.partitions, verdicts, strict=True)
+                ],
+            )
+        )
+    return AlterPartitionResponse(error_code=Error.NONE, topics=results)
+
+
+def names_in(request: AlterPartitionRequest, cluster: ControllerContext) -> dict[object, str]:
+    """The names of the request's topics that are known, by their ids or names."""
+    asked = {_key(topic) for topic in request.topics}
+    names: dict[object, str] = {}
+    for name, topic in cluster.topics.items():
+        names |= {key: name for key in (name, topic.id) if key in asked}
+    return names
+
+
+def _key(topic: AlteredTopic) -> object:
+    """A topic's id, or before version 2 its name."""
+    return topic.topic_id if topic.topic_id != ZERO_UUID else topic.topic_name
+
+
+def _proposal(request: AlterPartitionRequest, partition: AlteredPartition) -> IsrProposal:
+    isr = {each.broker_id: each.broker_epoch for each in partition.new_isr_with_epochs}
+    return IsrProposal(
+        request.broker_id,
+        partition.leader_epoch,
+        isr or dict.fromkeys(partition.new_isr, NO_EPOCH),
+        partition.partition_epoch,
+        partition.leader_recovery_state,
+    )
+
+
+def _result(index: int, verdict: Error | LeaderAndIsr) -> AlteredPartitionResult:
+    if isinstance(verdict, Error):
+        return AlteredPartitionResult(partition_index=index, error_code=verdict)
+    return AlteredPartitionResult(
+        partition_index=index,
+        error_code=Error.NONE,
+        leader_id=verdict.leader,
+        leader_epoch=verdict.leader_epoch,
+        isr=list(verdict.isr),
+        partition_epoch=verdict.zk_version,
+    )

@@ -1,0 +1,123 @@
+"""A proposed ISR meets each row of the table, in its order."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from kdist.config.listeners import Listener
+from kdist.controller.context import ControllerContext, LiveBroker, Topic
+from kdist.controller.isr_proposals import (
+    IsrProposal,
+    judge,
+    names_in,
+    plan_for_proposals,
+    proposals_in,
+    response_to,
+    sender_error,
+)
+from kdist.errors import Error
+from kdist.model import LeaderAndIsr, TopicPartition
+from kdist.protocol.alter_partition import AlteredPartition, AlteredTopic, AlterPartitionRequest
+from kdist.zk.registration import BrokerRegistration
+
+CLICKS = TopicPartition("clicks", 0)
+STATE = LeaderAndIsr(1, 5, (1, 2), 3, 8)
+PROPOSED = IsrProposal(1, 5, {1: 11, 2: 12, 3: 13}, 8)
+
+
+def cluster() -> ControllerContext:
+    """Broker 1 leads `clicks-0` with 2 in sync; 3 is alive, 4 about to stop, 5 gone."""
+    made = ControllerContext()
+    for i in (1, 2, 3, 4):
+        listener = Listener("PLAINTEXT", f"host-{i}", 9092)
+        made.brokers[i] = LiveBroker(i, 10 + i, BrokerRegistration((), 0), listener)
+    made.shutting_down[4] = 14
+    made.topics["clicks"] = Topic("clicks", uuid.UUID(int=5), {0: (1, 2, 3, 4, 5)}, 0)
+    made.put_states({CLICKS: STATE})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, STATE._replace(isr=(1, 2, 3), zk_version=9)),
+        ({"isr": {1: -1, 3: -1}}, STATE._replace(isr=(1, 3), zk_version=9)),
+        ({"leader_epoch": 6}, Error.NOT_CONTROLLER),
+        ({"leader_epoch": 4}, Error.FENCED_LEADER_EPOCH),
+        ({"leader_epoch": 4, "partition_epoch": 7, "isr": {9: 1}}, Error.FENCED_LEADER_EPOCH),
+        ({"partition_epoch": 7, "isr": {2: 12, 1: 11}}, STATE),
+        ({"partition_epoch": 7}, Error.INVALID_UPDATE_VERSION),
+        ({"partition_epoch": 9}, Error.NOT_CONTROLLER),
+        ({"leader": 2}, Error.INVALID_REQUEST),
+        ({"isr": {2: 12, 3: 13}}, Error.INVALID_REQUEST),
+        ({"isr": {}}, Error.INVALID_REQUEST),
+        ({"isr": {1: 11, 9: 1}}, Error.INVALID_REQUEST),
+        ({"recovery_state": 1}, Error.INVALID_REQUEST),
+        ({"isr": {1: 11, 5: 15}}, Error.INELIGIBLE_REPLICA),
+        ({"isr": {1: 11, 4: 14}}, Error.INELIGIBLE_REPLICA),
+        ({"isr": {1: 11, 3: 12}}, Error.INELIGIBLE_REPLICA),
+    ],
+)
+def test_a_proposal_is_judged_by_the_first_row_that_it_meets(
+    changes: dict[str, object], verdict: Error | LeaderAndIsr
+) -> None:
+    proposal = PROPOSED._replace(**changes)  # type: ignore[arg-type]
+    assert judge(proposal, CLICKS, cluster()) == verdict
+
+
+def test_a_partition_that_has_no_state_or_is_being_deleted_is_unknown() -> None:
+    made = cluster()
+    other = TopicPartition("clicks", 7)
+    assert judge(PROPOSED, other, made) is Error.UNKNOWN_TOPIC_OR_PARTITION
+    made.queued_for_deletion.add("clicks")
+    assert judge(PROPOSED, CLICKS, made) is Error.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize(
+    ("broker_id", "epoch", "error"),
+    [
+        (1, 11, Error.NONE),
+        (1, 10, Error.STALE_BROKER_EPOCH),
+        (1, 12, Error.STALE_BROKER_EPOCH),
+        (5, 15, Error.STALE_BROKER_EPOCH),
+    ],
+)
+def test_the_sender_is_registered_with_exactly_its_epoch(
+    broker_id: int, epoch: int, error: Error
+) -> None:
+    assert sender_error(broker_id, epoch, cluster()) is error
+
+
+def test_what_is_written_has_the_controllers_epoch_and_what_is_refused_is_not_planned() -> None:
+    made, second = cluster(), TopicPartition("clicks", 1)
+    made.topics["clicks"].assignment[1] = (1, 2)  # type: ignore[index]
+    made.put_states({second: STATE})
+    proposals = {CLICKS: PROPOSED, second: PROPOSED._replace(leader_epoch=4)}
+    plan = plan_for_proposals(proposals, made, proposals, 7)
+    assert plan == {CLICKS: LeaderAndIsr(1, 5, (1, 2, 3), 7, 9)}
+
+
+def request(by_id: bool) -> AlterPartitionRequest:
+    partition = AlteredPartition(partition_index=0, leader_epoch=5, new_isr=[1], partition_epoch=8)
+    unknown = {"topic_id": uuid.UUID(int=9)} if by_id else {"topic_name": "views"}
+    known = {"topic_id": uuid.UUID(int=5)} if by_id else {"topic_name": "clicks"}
+    topics = [AlteredTopic(partitions=[partition], **each) for each in (unknown, known)]
+    return AlterPartitionRequest(broker_id=1, broker_epoch=11, topics=topics)
+
+
+@pytest.mark.parametrize(
+    ("by_id", "error"),
+    [(True, Error.UNKNOWN_TOPIC_ID), (False, Error.UNKNOWN_TOPIC_OR_PARTITION)],
+)
+def test_topics_are_found_by_id_or_by_name_as_the_version_has_it(by_id: bool, error: Error) -> None:
+    made, asked = cluster(), request(by_id)
+    names = names_in(asked, made)
+    proposals = proposals_in(asked, names)
+    assert proposals == {CLICKS: IsrProposal(1, 5, {1: -1}, 8)}
+    made.put_states(plan_for_proposals(proposals, made, proposals, 7))
+    unknown, known = response_to(asked, names, made).topics
+    assert unknown.partitions[0].error_code == error
+    answered = known.partitions[0]
+    assert (answered.error_code, answered.isr, answered.partition_epoch) == (0, [1], 9)

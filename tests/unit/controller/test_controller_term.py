@@ -1,0 +1,86 @@
+"""A term begins with what was written before it, though its server of ZooKeeper lags behind."""
+
+from __future__ import annotations
+
+import random
+from unittest.mock import AsyncMock
+
+import pytest
+
+from kdist.config.load import broker_from
+from kdist.controller.term import ControllerDependencies, ControllerTerm
+from kdist.controller.writing import Writer
+from kdist.metrics.controller import ControllerMetrics
+from kdist.model import TopicPartition
+from kdist.runtime.clock import VirtualClock
+from kdist.runtime.virtual_loop import VirtualLoop
+from kdist.zk import znodes
+from kdist.zk.client import ZooKeeper
+from kdist.zk.election import Leadership, claim
+from kdist.zk.memory import MemoryEnsemble
+from kdist.zk.topic_values import PartitionState, TopicAssignment
+
+CLICKS = TopicPartition("clicks", 0)
+STATE = PartitionState(-1, 3, (1,), 1)
+SERVERS = ("a", "b", "c")
+GIVEN = {
+    "broker.id": "1",
+    "log.dir": "/d",
+    "listeners": "PLAINTEXT://:9092",
+    "zookeeper.connect": "z",
+}
+
+
+async def fill(zk: ZooKeeper) -> Leadership:
+    """A cluster with one partition, as an earlier controller left it."""
+    for path in znodes.STARTING_PATHS:
+        await zk.create(path, make_parents=True)
+    assignment = TopicAssignment({0: (1,)}, None)
+    await zk.create(znodes.TOPIC.path("clicks"), assignment.encode())
+    path = znodes.PARTITION_STATE.path(*CLICKS)
+    await zk.create(path, STATE.encode(), make_parents=True)
+    leadership = await claim(zk, 1, 0)
+    assert leadership is not None
+    return leadership
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_term_reads_what_the_last_one_wrote_though_its_server_lags(server: str) -> None:
+    clock = VirtualClock()
+    loop, rng = VirtualLoop(clock), random.Random(1)
+    ensemble = MemoryEnsemble(clock, rng, 2, servers=SERVERS, loop=loop)
+
+    async def scenario() -> None:
+        early, late = ensemble.client(), ensemble.client(servers=(server,))
+        await early.connect()
+        leadership = await fill(early)
+        await late.connect()
+        await late.sync("/")
+        ensemble.lag(server, 5_000)
+        path = znodes.PARTITION_STATE.path(*CLICKS)
+        await early.set(path, STATE._replace(leader_epoch=4).encode())
+        term = ControllerTerm(
+            ControllerDependencies(
+                zk=late,
+                clock=clock,
+                broker_id=1,
+                config=lambda: broker_from(GIVEN),
+                connect=AsyncMock(),
+                listener="PLAINTEXT",
+                rng=rng,
+                metrics=ControllerMetrics(),
+                on_planned=lambda _: None,
+            ),
+            Writer(late, leadership),
+        )
+        await term.on_controller_failover()
+        state = term.cluster.leader_and_isr(CLICKS)
+        assert state is not None
+        assert (state.leader_epoch, state.zk_version) == (4, 1)
+        await early.close()
+        await late.close()
+
+    try:
+        loop.run_until_complete(scenario())
+    finally:
+        loop.close()
