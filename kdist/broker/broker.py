@@ -2,7 +2,8 @@
 
     start: ZooKeeper session, cluster id, settings, log directory, HTTP, logs, listeners,
            registration, election; ready once a controller has sent it the cluster's metadata
-    stop:  listeners, candidacy, registration, requests in flight, directory, session
+    stop:  leaders moved where they can be, listeners, candidacy, registration, requests in flight,
+           directory, session
 
 Start raises `UserError`, and undoes what it has begun, if the log directory belongs to another
 cluster or broker, if a port or the broker id is taken, or if ZooKeeper does not answer or stops
@@ -22,6 +23,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kdist.broker.context import BrokerContext
+from kdist.broker.controller_access import move_leaders
 from kdist.broker.gateway import Gateway
 from kdist.broker.http import Page
 from kdist.broker.identity import find_cluster_id, make_starting_paths
@@ -36,6 +38,7 @@ from kdist.config.topic import TopicSettings
 from kdist.errors import DiskFailed, UserError
 from kdist.metrics.exposition import CONTENT_TYPE
 from kdist.model import OFFSETS_TOPIC
+from kdist.protocol.controlled_shutdown import ControlledShutdownRequest
 from kdist.storage.directory import LogDirectory
 from kdist.zk import znodes
 from kdist.zk.client import SessionState
@@ -305,6 +308,12 @@ class Broker:
         self.measures.broker.is_ready = 0
         self._tell("stopping")
         service = self.service
+        await move_leaders(
+            service.access,
+            self.context.config.broker,
+            ControlledShutdownRequest(broker_id=self.id, broker_epoch=self._epoch),
+            partial(service.cache.has_shared_replica, self.id),
+        )
         closing = asyncio.ensure_future(self._gateway.close(drain_ms))
         await asyncio.sleep(0)  # from here on no connection is accepted
         try:

@@ -1,14 +1,23 @@
-"""How a broker asks the controller to create a topic: by a call in-process, or by a request."""
+"""How a broker asks the controller for something: by a call in-process, or by a request."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from kdist.broker.metadata_cache import MetadataCache
+from kdist.config.broker import BrokerSettings
 from kdist.controller.controller import Controller
 from kdist.errors import ApiError, Error
 from kdist.network.client import Client
-from kdist.protocol.create_topics import API, CreateTopicsRequest, NewTopic
+from kdist.protocol import alter_partition, controlled_shutdown, create_topics
+from kdist.protocol.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from kdist.protocol.controlled_shutdown import ControlledShutdownRequest
+from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic
+
+logger = logging.getLogger(__name__)
 
 ConnectClient = Callable[[str, int], Awaitable[Client]]
 
@@ -16,7 +25,7 @@ _ROUND_TRIP_MS = 5_000  # in addition to the controller's own timeout
 
 
 class ControllerAccess:
-    """Owner: the broker."""
+    """Owner: the broker. Methods raise ApiError if no controller is known, or none answers."""
 
     def __init__(
         self, controller: Controller, cache: MetadataCache, listener: str, connect: ConnectClient
@@ -28,17 +37,63 @@ class ControllerAccess:
         self._connect = connect
 
     async def create(self, new: NewTopic, timeout_ms: int) -> Error:
-        """Create a topic. ApiError if there is no controller, or it does not answer."""
+        """Create a topic."""
         if self._controller.is_active:
             outcomes = await self._controller.create_topics([new], timeout_ms)
             return outcomes[0].error
+        request = CreateTopicsRequest(topics=[new], timeout_ms=timeout_ms)
+        answer = await self._ask(request, create_topics.API.newest, timeout_ms + _ROUND_TRIP_MS)
+        return Error.of(answer.topics[0].error_code)
+
+    async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Propose ISRs."""
+        if self._controller.is_active:
+            return await self._controller.alter_partition(request)
+        answer: AlterPartitionResponse = await self._ask(request, alter_partition.API.newest)
+        return answer
+
+    async def shut_down(self, request: ControlledShutdownRequest) -> int:
+        """Have this broker's leaders moved; returns how many it still leads that could move."""
+        if self._controller.is_active:
+            answer = await self._controller.controlled_shutdown(request)
+        else:
+            answer = await self._ask(request, controlled_shutdown.API.newest)
+        if answer.error_code != Error.NONE:
+            raise ApiError(Error.of(answer.error_code))
+        return len(answer.remaining_partitions)
+
+    async def _ask(self, request: Any, version: int, timeout_ms: float | None = None) -> Any:
         address = self._cache.broker(self._cache.controller_id, self._listener)
         if address is None:
             raise ApiError(Error.NOT_CONTROLLER, "no controller is known")
         client = await self._connect(address.host, address.port)
         try:
-            request = CreateTopicsRequest(topics=[new], timeout_ms=timeout_ms)
-            answer = await client.send(request, API.newest, timeout_ms + _ROUND_TRIP_MS)
+            return await client.send(request, version, timeout_ms)
         finally:
             client.close()
-        return Error.of(answer.topics[0].error_code)
+
+
+async def move_leaders(
+    access: ControllerAccess,
+    settings: BrokerSettings,
+    request: ControlledShutdownRequest,
+    has_replicated: Callable[[], bool],
+) -> None:
+    """Before a broker stops, have the controller move its leaders to other replicas.
+
+    A broker stops all the same once its tries are over. One whose partitions have no other replica
+    does not ask: nothing could move, so it stops without delay.
+    """
+    if not settings.controlled_shutdown_enable or not has_replicated():
+        return
+    for left in range(settings.controlled_shutdown_max_retries, 0, -1):
+        try:
+            remaining = await access.shut_down(request)
+        except ApiError as error:
+            logger.warning("the controller did not move this broker's leaders: %s", error)
+        else:
+            if not remaining:
+                return
+            logger.warning("%d partitions have no other replica in sync", remaining)
+        if left > 1:
+            await asyncio.sleep(settings.controlled_shutdown_retry_backoff_ms / 1000)

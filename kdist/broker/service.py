@@ -95,9 +95,9 @@ class Service:
         )
         self.schedule = Schedule(self.directory, self.replicas.committed_end)
         self.controller = self._make_controller()
-        access = ControllerAccess(self.controller, self.cache, listener, self._connect)
+        self.access = ControllerAccess(self.controller, self.cache, listener, self._connect)
         self.creation = AutoCreation(
-            self.cache, lambda: self._dynamic.config, access.create, measures.broker
+            self.cache, lambda: self._dynamic.config, self.access.create, measures.broker
         )
         self._dispatches: list[Dispatch] = []
 

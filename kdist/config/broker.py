@@ -104,3 +104,24 @@ class BrokerSettings(Settings):
         subject=CLUSTER,
         doc="How long the controller waits for a broker's response before it reconnects.",
     )
+    controlled_shutdown_enable: bool = setting(
+        "controlled.shutdown.enable",
+        default=True,
+        subject=CLUSTER,
+        doc="Whether a broker that stops first has its leaders moved to other replicas.",
+    )
+    controlled_shutdown_max_retries: int32 = setting(
+        "controlled.shutdown.max.retries",
+        default=3,
+        minimum=0,
+        subject=CLUSTER,
+        doc="How often a broker that stops has its leaders moved, before it stops all the same.",
+    )
+    controlled_shutdown_retry_backoff_ms: int32 = setting(
+        "controlled.shutdown.retry.backoff.ms",
+        default=5_000,
+        minimum=0,
+        unit="ms",
+        subject=CLUSTER,
+        doc="The pause between two such tries, in which replicas may get in sync.",
+    )

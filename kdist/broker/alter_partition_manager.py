@@ -1,0 +1,137 @@
+"""Sends the ISRs that this broker's leaders propose to the controller, by AlterPartition.
+
+One request is in flight; what is proposed meanwhile goes with the next. A request that gets no
+answer, or is refused as a whole, is sent again until the controller, whichever it is by then, has
+judged every partition. So a proposal may have been written although its answer never came: until it
+is answered, the leader must reckon with either.
+
+Source: Apache Kafka's `DefaultAlterPartitionManager`; KIP-497.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from kdist.errors import ApiError, Error
+from kdist.protocol.alter_partition import (
+    AlteredPartition,
+    AlteredTopic,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    IsrMember,
+)
+from kdist.runtime.tasks import raise_bug
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS = 50
+
+Ask = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
+"""Have the controller answer the request. ApiError if there is none, or it does not answer."""
+
+
+class Proposal(NamedTuple):
+    """An ISR as broker epochs by broker id, for the epochs in which its leader decided on it."""
+
+    topic_id: uuid.UUID
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: Mapping[int, int]
+
+
+class CommittedIsr(NamedTuple):
+    """An ISR as the controller has written it, and the partition's epoch with it."""
+
+    isr: tuple[int, ...]
+    partition_epoch: int
+
+
+Key = tuple[uuid.UUID, int]
+Answer = asyncio.Future[CommittedIsr]
+
+
+class AlterPartitionManager:
+    """Owner: the broker. A partition has one proposal at a time."""
+
+    def __init__(self, broker_id: int, broker_epoch: Callable[[], int], ask: Ask) -> None:
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._ask = ask
+        self._waiting: dict[Key, tuple[Proposal, Answer]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def propose(self, proposal: Proposal) -> Answer:
+        """Done once the ISR is written; ApiError if the controller refuses it.
+
+        FENCED_LEADER_EPOCH and INVALID_UPDATE_VERSION: a LeaderAndIsr is on its way, which ends the
+        proposal. INELIGIBLE_REPLICA: the ISR stays as it was.
+        """
+        key = (proposal.topic_id, proposal.partition)
+        assert key not in self._waiting, "one proposal at a time"
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self._waiting[key] = (proposal, answer)
+        if self._task is None:
+            self._task = asyncio.create_task(self._send_all(), name="AlterPartition")
+            self._task.add_done_callback(raise_bug)
+        return answer
+
+    def cancel(self) -> None:
+        """Send nothing more; what is under way may still be written."""
+        if self._task is not None:
+            self._task.cancel()
+        for _, answer in self._waiting.values():
+            answer.cancel()
+
+    async def _send_all(self) -> None:
+        while self._waiting:
+            try:
+                response = await self._ask(self._request())
+                if response.error_code != Error.NONE:
+                    raise ApiError(Error.of(response.error_code))
+            except ApiError as error:
+                logger.warning("AlterPartition failed, will retry: %s", error)
+                await asyncio.sleep(RETRY_MS / 1000)
+            else:
+                self._take_in(response)
+        self._task = None
+
+    def _request(self) -> AlterPartitionRequest:
+        topics: dict[uuid.UUID, list[AlteredPartition]] = {}
+        for proposal, _ in self._waiting.values():
+            topics.setdefault(proposal.topic_id, []).append(_altered(proposal))
+        return AlterPartitionRequest(
+            broker_id=self._broker_id,
+            broker_epoch=self._broker_epoch(),
+            topics=[AlteredTopic(topic_id=key, partitions=each) for key, each in topics.items()],
+        )
+
+    def _take_in(self, response: AlterPartitionResponse) -> None:
+        """Answer the proposals that the response judges; others are sent again."""
+        for topic in response.topics:
+            for result in topic.partitions:
+                waiting = self._waiting.pop((topic.topic_id, result.partition_index), None)
+                if waiting is None or waiting[1].done():
+                    continue
+                error = Error.of(result.error_code)
+                if error is not Error.NONE:
+                    waiting[1].set_exception(ApiError(error))
+                else:
+                    committed = CommittedIsr(tuple(result.isr), result.partition_epoch)
+                    waiting[1].set_result(committed)
+
+
+def _altered(proposal: Proposal) -> AlteredPartition:
+    return AlteredPartition(
+        partition_index=proposal.partition,
+        leader_epoch=proposal.leader_epoch,
+        new_isr_with_epochs=[
+            IsrMember(broker_id=member, broker_epoch=epoch)
+            for member, epoch in proposal.isr.items()
+        ],
+        partition_epoch=proposal.partition_epoch,
+    )

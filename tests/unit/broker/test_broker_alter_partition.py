@@ -1,0 +1,123 @@
+"""What a broker sends to have ISRs changed: one request at a time, until each has its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from kdist.broker.alter_partition_manager import AlterPartitionManager, CommittedIsr, Proposal
+from kdist.errors import ApiError, Error
+from kdist.protocol.alter_partition import (
+    AlteredPartitionResult,
+    AlteredTopicResult,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+)
+from kdist.runtime.clock import VirtualClock
+from kdist.runtime.virtual_loop import VirtualLoop
+
+TOPIC = uuid.UUID(int=5)
+
+
+class FakeController:
+    """Accepts what it is sent after a second, but for the errors that it was given."""
+
+    def __init__(self) -> None:
+        self.requests: list[list[int]] = []  # the partitions of each
+        self.failures: list[Error] = []  # of the next requests as a whole
+        self.refusals: dict[int, Error] = {}
+        self.in_flight = 0
+
+    async def answer(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        self.in_flight += 1
+        assert self.in_flight == 1
+        await asyncio.sleep(1)
+        self.in_flight -= 1
+        assert (request.broker_id, request.broker_epoch) == (1, 77)
+        [topic] = request.topics
+        self.requests.append([each.partition_index for each in topic.partitions])
+        if self.failures:
+            error = self.failures.pop(0)
+            if error is Error.REQUEST_TIMED_OUT:
+                raise ApiError(error)
+            return AlterPartitionResponse(error_code=error)
+        results = [
+            AlteredPartitionResult(
+                partition_index=each.partition_index,
+                error_code=self.refusals.get(each.partition_index, Error.NONE),
+                isr=[member.broker_id for member in each.new_isr_with_epochs],
+                partition_epoch=each.partition_epoch + 1,
+            )
+            for each in topic.partitions
+        ]
+        answered = AlteredTopicResult(topic_id=topic.topic_id, partitions=results)
+        return AlterPartitionResponse(error_code=Error.NONE, topics=[answered])
+
+
+def play(scenario: Callable[[FakeController, AlterPartitionManager], Awaitable[None]]) -> None:
+    loop = VirtualLoop(VirtualClock())
+
+    async def run() -> None:
+        controller = FakeController()
+        await scenario(controller, AlterPartitionManager(1, lambda: 77, controller.answer))
+
+    try:
+        loop.run_until_complete(run())
+    finally:
+        loop.close()
+
+
+def proposal(partition: int) -> Proposal:
+    return Proposal(TOPIC, partition, leader_epoch=3, partition_epoch=8, isr={1: 77, 2: 78})
+
+
+def test_what_is_proposed_while_a_request_is_in_flight_goes_together_with_the_next() -> None:
+    async def scenario(controller: FakeController, manager: AlterPartitionManager) -> None:
+        first = manager.propose(proposal(0))
+        await asyncio.sleep(0.5)
+        others = [manager.propose(proposal(i)) for i in (1, 2, 3)]
+        for answer in (first, *others):
+            assert await answer == CommittedIsr((1, 2), 9)
+        assert controller.requests == [[0], [1, 2, 3]]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    "failure", [Error.NOT_CONTROLLER, Error.STALE_BROKER_EPOCH, Error.REQUEST_TIMED_OUT]
+)
+def test_a_request_that_fails_as_a_whole_is_sent_again_until_it_is_answered(failure: Error) -> None:
+    async def scenario(controller: FakeController, manager: AlterPartitionManager) -> None:
+        controller.failures = [failure, failure]
+        assert await manager.propose(proposal(0)) == CommittedIsr((1, 2), 9)
+        assert controller.requests == [[0]] * 3
+
+    play(scenario)
+
+
+def test_a_partition_that_is_refused_hears_why_and_may_propose_anew() -> None:
+    async def scenario(controller: FakeController, manager: AlterPartitionManager) -> None:
+        controller.refusals[1] = Error.INELIGIBLE_REPLICA
+        accepted, refused = manager.propose(proposal(0)), manager.propose(proposal(1))
+        with pytest.raises(ApiError, match="INELIGIBLE_REPLICA"):
+            await refused
+        assert (await accepted).partition_epoch == 9
+        controller.refusals.clear()
+        assert (await manager.propose(proposal(1))).partition_epoch == 9
+
+    play(scenario)
+
+
+def test_a_broker_that_stops_sends_nothing_more() -> None:
+    async def scenario(controller: FakeController, manager: AlterPartitionManager) -> None:
+        answer = manager.propose(proposal(0))
+        await asyncio.sleep(0.5)
+        manager.cancel()
+        await asyncio.sleep(5)
+        assert answer.cancelled()
+        assert controller.requests == []
+
+    play(scenario)
