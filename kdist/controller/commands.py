@@ -1,12 +1,13 @@
-"""Clients' requests to create, grow and delete topics; each topic succeeds or fails by itself.
+"""What the controller is asked: to create, grow and delete topics, and to let a broker stop.
 
-All topics of a request are validated first. The valid ones are then written together: a hundred
-topics take a few transactions, not one each.
+Each topic of a request succeeds or fails by itself. All are validated first; the valid ones are
+then written together: a hundred topics take a few transactions, not one each.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import uuid
 from collections import Counter
@@ -28,9 +29,16 @@ from kdist.controller.topics import (
 )
 from kdist.errors import ApiError, Error
 from kdist.model import ZERO_UUID, flat, format_uuid
+from kdist.protocol.controlled_shutdown import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    RemainingPartition,
+)
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic
 from kdist.protocol.delete_topics import TopicToDelete
+
+logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result", covariant=True)
 
@@ -205,6 +213,30 @@ class DeleteTopics(NamedTuple):
         if label is not None:
             check_once(label, counts)
         return find_deletable(deletion, context.executor.cluster, by_id)
+
+
+class ShutDownBroker(NamedTuple):
+    """Move the leaders of a broker that is about to stop. It may not lead or join an ISR again."""
+
+    request: ControlledShutdownRequest
+
+    async def carry_out(self, context: CommandContext) -> ControlledShutdownResponse:
+        """STALE_BROKER_EPOCH for the request of an earlier registration, or without an epoch."""
+        request, cluster = self.request, context.executor.cluster
+        live = cluster.brokers.get(request.broker_id)
+        if live is None or request.broker_epoch < live.epoch:
+            error = Error.BROKER_NOT_AVAILABLE if live is None else Error.STALE_BROKER_EPOCH
+            return ControlledShutdownResponse(error_code=error, remaining_partitions=[])
+        cluster.shutting_down[live.id] = live.epoch
+        remaining = await context.executor.move_leaders(live.id)
+        logger.info("broker %d wants to stop, and still leads %d", live.id, len(remaining))
+        return ControlledShutdownResponse(
+            error_code=Error.NONE,
+            remaining_partitions=[
+                RemainingPartition(topic_name=each.topic, partition_index=each.partition)
+                for each in remaining
+            ],
+        )
 
 
 def _label(deletion: TopicToDelete, by_id: Mapping[uuid.UUID, Topic]) -> str | None:

@@ -16,16 +16,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from kdist.controller.broker_commands import AlterPartition, ShutDownBroker
 from kdist.controller.commands import (
     CommandResult,
     CreateTopics,
     DeleteTopics,
     GrowTopics,
     Outcome,
+    ShutDownBroker,
     TopicsCommand,
 )
 from kdist.controller.context import ONLINE, ControllerContext, OutOfDate
+from kdist.controller.isr_proposals import AlterPartition
 from kdist.controller.term import ControllerDependencies, ControllerTerm
 from kdist.controller.writing import Writer
 from kdist.errors import ApiError, Error

@@ -7,10 +7,9 @@ sends to the brokers; whatever it does not have, no broker was ever sent.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 
-from kdist.controller.channel_manager import ControllerChannelManager
+from kdist.controller.channels import ControllerChannelManager
 from kdist.controller.context import ControllerContext, Topic
 from kdist.controller.deletions import Deletions
 from kdist.controller.elections import (
@@ -20,7 +19,6 @@ from kdist.controller.elections import (
     plan_for_new,
     plan_for_shutdown,
 )
-from kdist.controller.isr_proposals import IsrProposal, plan_for_proposals
 from kdist.controller.loading import Loader
 from kdist.controller.topics import Planned
 from kdist.controller.writing import Removed, Writer
@@ -63,10 +61,9 @@ class Executor:
         new = [each for each in partitions if self.cluster.leader_and_isr(each) is None]
         await self.elect(new, plan_for_broker_change)
 
-    async def alter_isrs(self, proposals: Mapping[TopicPartition, IsrProposal]) -> None:
-        """Write those of the proposed ISRs that are acceptable; the answer is for the leaders."""
-        planner = partial(plan_for_proposals, proposals)
-        written, found = await self._write_states(proposals, planner)
+    async def alter_isrs(self, partitions: Iterable[TopicPartition], planner: Planner) -> None:
+        """Write ISRs that leaders have proposed; they learn by the answer, and others later."""
+        written, found = await self._write_states(partitions, planner)
         self.channels.update_metadata(written)
         self.channels.update_states(found)
 

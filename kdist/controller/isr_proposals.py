@@ -1,4 +1,4 @@
-"""The ISRs that leaders propose by AlterPartition, judged against the controller context (pure).
+"""AlterPartition: the ISRs that leaders propose, judged against the controller context.
 
     what is wrong, in the order of the checks                       answer
     the sender is not registered with exactly this broker epoch     STALE_BROKER_EPOCH, for all
@@ -21,9 +21,12 @@ INVALID_REQUEST and newer partition epochs its `ReplicationControlManager`; KIP-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 
+from kdist.controller.commands import CommandContext
 from kdist.controller.context import ControllerContext
+from kdist.controller.elections import Plan
 from kdist.errors import Error
 from kdist.model import NO_EPOCH, ZERO_UUID, LeaderAndIsr, TopicPartition
 from kdist.protocol.alter_partition import (
@@ -36,8 +39,6 @@ from kdist.protocol.alter_partition import (
     AlterPartitionResponse,
 )
 
-Plan = dict[TopicPartition, LeaderAndIsr]
-
 
 class IsrProposal(NamedTuple):
     """An ISR, with its members' broker epochs, -1 where the sender does not know (before v3)."""
@@ -47,6 +48,23 @@ class IsrProposal(NamedTuple):
     isr: Mapping[int, int]
     partition_epoch: int
     recovery_state: int = RECOVERED
+
+
+class AlterPartition(NamedTuple):
+    """Write the ISRs that a leader proposes, as far as `judge` accepts them."""
+
+    request: AlterPartitionRequest
+
+    async def carry_out(self, context: CommandContext) -> AlterPartitionResponse:
+        """Each partition is answered by what the controller context has in the end."""
+        request, cluster = self.request, context.executor.cluster
+        live = cluster.brokers.get(request.broker_id)
+        if live is None or live.epoch != request.broker_epoch:
+            return AlterPartitionResponse(error_code=Error.STALE_BROKER_EPOCH)
+        names = names_in(request, cluster)
+        proposals = proposals_in(request, names)
+        await context.executor.alter_isrs(proposals, partial(plan_for_proposals, proposals))
+        return response_to(request, names, cluster)
 
 
 def judge(
@@ -96,13 +114,6 @@ def plan_for_proposals(
     return plan
 
 
-def sender_error(broker_id: int, broker_epoch: int, cluster: ControllerContext) -> Error:
-    """Why nothing of the request is considered; NONE if its sender is who is registered."""
-    live = cluster.brokers.get(broker_id)
-    is_registered = live is not None and live.epoch == broker_epoch
-    return Error.NONE if is_registered else Error.STALE_BROKER_EPOCH
-
-
 def proposals_in(
     request: AlterPartitionRequest, names: Mapping[object, str]
 ) -> dict[TopicPartition, IsrProposal]:
@@ -118,7 +129,7 @@ def proposals_in(
 def response_to(
     request: AlterPartitionRequest, names: Mapping[object, str], cluster: ControllerContext
 ) -> AlterPartitionResponse:
-    """The answers, by what the controller context has once all that can be written is."""
+    """An error or state for each partition of the request."""
     proposals = proposals_in(request, names)
     results = []
     for topic in request.topics:

@@ -20,8 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from kdist.config.broker_config import BrokerConfig
-from kdist.controller.channel_manager import ControllerChannelManager
-from kdist.controller.channels import ChannelContext, Connect
+from kdist.controller.channels import ChannelContext, Connect, ControllerChannelManager
 from kdist.controller.commands import Command, CommandContext
 from kdist.controller.context import ControllerContext, LiveBroker, OutOfDate, Topic
 from kdist.controller.elections import plan_for_broker_change

@@ -144,6 +144,20 @@ def test_a_proposal_that_meets_someone_elses_state_is_judged_by_that() -> None:
     cluster.run(scenario())
 
 
+@pytest.mark.parametrize("epochs_ago", [1, -1])
+def test_a_proposal_of_another_registration_of_its_sender_is_refused(epochs_ago: int) -> None:
+    cluster = Cluster(seed=40)
+
+    async def scenario() -> None:
+        await cluster.start()
+        epoch = cluster.registered()[1] - epochs_ago
+        request = AlterPartitionRequest(broker_id=1, broker_epoch=epoch, topics=[])
+        response = await controller_of(cluster).alter_partition(request)
+        assert response.error_code == Error.STALE_BROKER_EPOCH
+
+    cluster.run(scenario())
+
+
 # States that someone else writes
 
 

@@ -15,7 +15,6 @@ from kdist.controller.isr_proposals import (
     plan_for_proposals,
     proposals_in,
     response_to,
-    sender_error,
 )
 from kdist.errors import Error
 from kdist.model import LeaderAndIsr, TopicPartition
@@ -73,21 +72,6 @@ def test_a_partition_that_has_no_state_or_is_being_deleted_is_unknown() -> None:
     assert judge(PROPOSED, other, made) is Error.UNKNOWN_TOPIC_OR_PARTITION
     made.queued_for_deletion.add("clicks")
     assert judge(PROPOSED, CLICKS, made) is Error.UNKNOWN_TOPIC_OR_PARTITION
-
-
-@pytest.mark.parametrize(
-    ("broker_id", "epoch", "error"),
-    [
-        (1, 11, Error.NONE),
-        (1, 10, Error.STALE_BROKER_EPOCH),
-        (1, 12, Error.STALE_BROKER_EPOCH),
-        (5, 15, Error.STALE_BROKER_EPOCH),
-    ],
-)
-def test_the_sender_is_registered_with_exactly_its_epoch(
-    broker_id: int, epoch: int, error: Error
-) -> None:
-    assert sender_error(broker_id, epoch, cluster()) is error
 
 
 def test_what_is_written_has_the_controllers_epoch_and_what_is_refused_is_not_planned() -> None:
