@@ -126,8 +126,9 @@ class BrokerChannel:
 
     def add(self, batch: BrokerRequestBatch) -> None:
         """Send the changes in the next round."""
-        self._pending.add(batch)
-        self._wake.set()
+        if not batch.is_empty:
+            self._pending.add(batch)
+            self._wake.set()
 
     def acknowledged(self) -> asyncio.Future[None]:
         """Done once the broker has acknowledged all that is pending now, or is gone."""
