@@ -239,7 +239,7 @@ class Broker:
         service.controller.on_loss.append(partial(service.cache.forget_controller, self.id))
         self._run("candidate", service.controller.run())
         self._run("lag", self.measures.watch_lag())
-        await self._await_metadata(service.cache.told)
+        await self._await_metadata(service.cache.loaded)
         self._tasks.call_later(_STRAYS_MS, service.replicas.warn_of_strays)
 
     async def _await_metadata(self, told: asyncio.Event) -> None:

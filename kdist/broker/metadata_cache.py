@@ -36,13 +36,13 @@ class KnownTopic(NamedTuple):
 
 
 class MetadataCache:
-    """Owner: the broker. `told` is set once an UpdateMetadata had all topics, not only brokers."""
+    """Owner: the broker. `loaded` is set once an UpdateMetadata had all topics, not only brokers."""
 
     def __init__(self) -> None:
         self.brokers: dict[int, LiveBroker] = {}
         self.topics: dict[str, KnownTopic] = {}
         self.controller_id = NO_CONTROLLER
-        self.told = asyncio.Event()
+        self.loaded = asyncio.Event()
         self._absent: dict[str, KnownTopic] = {}  # left out by a FULL request; last known state
         self._names: dict[uuid.UUID, str] = {}
         self._flat: Counter[str] = (
@@ -60,7 +60,7 @@ class MetadataCache:
         for topic in request.topic_states:
             gone += self._update_topic(topic)
         if request.type != INCREMENTAL:  # which a kdist controller's first one is: brokers only
-            self.told.set()
+            self.loaded.set()
         return gone
 
     def forget_controller(self, broker_id: int) -> None:
@@ -118,7 +118,7 @@ class MetadataCache:
         """Whether the cluster has the partition. True for any before the first UpdateMetadata:
         clients may take "unknown" for "deleted", and give up.
         """
-        if not self.told.is_set():
+        if not self.loaded.is_set():
             return True
         known = self.topics.get(partition.topic)
         return known is not None and partition.partition in known.partitions

@@ -209,8 +209,8 @@ class Service:
             epochs=LeaderEpochsHandler(replicas),
             log_dirs=LogDirsHandler(self.directory),
             cluster=DescribeClusterHandler(self.cache, self._cluster_id),
-            described_settings=DescribeConfigsHandler(stored, resources, self.cache.told),
-            altered_settings=AlterConfigsHandler(stored, resources, self.cache.told),
+            described_settings=DescribeConfigsHandler(stored, resources, self.cache.loaded),
+            altered_settings=AlterConfigsHandler(stored, resources, self.cache.loaded),
         )
 
     async def _reload_settings(self, owner: Owner) -> None:

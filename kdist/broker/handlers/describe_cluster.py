@@ -35,7 +35,7 @@ class DescribeClusterHandler:
                 brokers=[],
             )
         cache = self._cache
-        await cache.told.wait()
+        await cache.loaded.wait()
         brokers = cache.brokers_on(listener)
         is_listed = any(each.id == cache.controller_id for each in brokers)
         asks_operations = request.include_cluster_authorized_operations

@@ -75,7 +75,7 @@ class FindCoordinatorHandler:
         cache = self._cache
         topic = cache.topics.get(OFFSETS_TOPIC)
         if topic is None:
-            if cache.told.is_set():  # without metadata the topic may exist
+            if cache.loaded.is_set():  # without metadata the topic may exist
                 self._creation.create_offsets_topic()
             return None
         partition = TopicPartition(OFFSETS_TOPIC, partition_for(group_id, len(topic.partitions)))

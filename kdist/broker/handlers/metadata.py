@@ -51,7 +51,7 @@ class MetadataHandler:
         """The metadata for clients on `listener`. They wait until this broker has some, since they
         would take an empty answer for an empty cluster."""
         cache = self._cache
-        await cache.told.wait()
+        await cache.loaded.wait()
         brokers = cache.brokers_on(listener)
         reachable = {each.id for each in brokers}
         is_listed = cache.controller_id in reachable

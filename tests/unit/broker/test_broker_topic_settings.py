@@ -68,7 +68,7 @@ def test_the_settings_of_a_new_topic_are_not_read_by_the_broker_that_wrote_them(
         await cluster.started(1)
         second = await cluster.started(2)
         client = await cluster.client(1)
-        await cluster.until(lambda: second.service.cache.told.is_set())
+        await cluster.until(lambda: second.service.cache.loaded.is_set())
         reads: dict[int, list[str]] = {1: [], 2: []}
         for broker_id, zk in cluster.zks.items():
             note_reads(zk, reads[broker_id])
