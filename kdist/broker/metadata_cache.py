@@ -36,7 +36,7 @@ class KnownTopic(NamedTuple):
 
 
 class MetadataCache:
-    """Owner: the broker. `loaded` is set once an UpdateMetadata had all topics, not only brokers."""
+    """Owner: the broker. `loaded` is set once an UpdateMetadata had topics, not only brokers."""
 
     def __init__(self) -> None:
         self.brokers: dict[int, LiveBroker] = {}
