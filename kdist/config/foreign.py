@@ -81,7 +81,7 @@ IGNORED = {
     _TRANSACTIONS: ("transaction.*", "transactional.*"),
     _REPLICATION: (
         "replica.*", "num.replica.fetchers", "*.replication.throttled.*", "leader.imbalance.*",
-        "auto.leader.rebalance.enable", "controlled.shutdown.*", "request.timeout.ms",
+        "auto.leader.rebalance.enable", "request.timeout.ms",
         "socket.connection.setup.*",
     ),
     _QUOTAS: (

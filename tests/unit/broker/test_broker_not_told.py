@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kdist.controller.channels import BrokerChannel
+from kdist.controller.channels import BrokerChannel, BrokerRequestBatch
 from kdist.errors import Error
 from kdist.protocol.find_coordinator import FindCoordinatorRequest
 from tests.unit.broker.broker_cluster import Cluster, create, produce
@@ -19,14 +19,14 @@ def test_a_broker_without_metadata_yet_does_not_request_the_offsets_topic(
 ) -> None:
     """The topic probably exists. Clients retry, and waiting requests are answered in the end."""
     cluster = Cluster()
-    may_tell, tell = asyncio.Event(), BrokerChannel._tell_metadata
+    may_send, send = asyncio.Event(), BrokerChannel._send_update_metadata
 
-    async def tell_late(channel: BrokerChannel, *about: Any) -> None:
-        if channel.broker.id == 2:
-            await may_tell.wait()
-        await tell(channel, *about)
+    async def send_late(channel: BrokerChannel, peer: Any, batch: BrokerRequestBatch) -> None:
+        if channel.broker.id == 2 and batch.is_full:  # not the first one, which has only brokers
+            await may_send.wait()
+        await send(channel, peer, batch)
 
-    monkeypatch.setattr(BrokerChannel, "_tell_metadata", tell_late)
+    monkeypatch.setattr(BrokerChannel, "_send_update_metadata", send_late)
 
     async def scenario() -> None:
         await cluster.started(1)
@@ -42,7 +42,7 @@ def test_a_broker_without_metadata_yet_does_not_request_the_offsets_topic(
         asked = cluster.loop.create_task(ask(client, 9, "clicks"))
         await asyncio.sleep(10)
         assert not asked.done()
-        may_tell.set()
+        may_send.set()
         assert len((await asked).topics[0].partitions) == 2
         await starting
         assert "__consumer_offsets" not in broker.service.cache.topics
