@@ -4,8 +4,8 @@ Two fronts, the blocking `consumer.Consumer` and the asyncio `aio.Consumer`, dri
 Beneath it, `membership` joins the group and sends heartbeats, `coordinator` talks to the group's
 coordinator, and `rebalancing` tells the application what it gains and loses; `commits` stores a
 group's offsets and `positions` finds where to start; `fetcher` reads ahead, through `repeated` when
-there is one partition; `topics` holds metadata, and `context` what all parts share, such as
+there is one partition; `metadata` knows the leaders, and `context` what all parts share, such as
 connections. `partition` is the state of one partition, `iteration` a loop over records. Pure:
-`settings`, `given`, `assignors`, `sticky`, `subscriptions`, `fetch_session`, `opening`, `batch`.
-The broker's side is `kdist.groups`.
+`settings`, `arguments`, `assignors`, `sticky`, `subscriptions`, `fetch_session`, `opening`,
+`batch`. The broker's side is `kdist.groups`.
 """

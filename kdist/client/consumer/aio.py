@@ -18,9 +18,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
-from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
-from kdist.client.consumer.core import CLOSE_TIMEOUT_S, ConsumerClosed, Core, OnCommitted
-from kdist.client.consumer.given import (
+from kdist.client.consumer.arguments import (
     Given,
     check_callable,
     check_listener,
@@ -35,6 +33,8 @@ from kdist.client.consumer.given import (
     ignore,
     to_commit,
 )
+from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
+from kdist.client.consumer.core import CLOSE_TIMEOUT_S, ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
 from kdist.client.discovery import find_brokers, given_brokers
@@ -128,7 +128,7 @@ class Consumer:
         if max_records is not None:
             count = checked_max(max_records, "max_records")
         self._put_back()
-        return await self._taken(lambda: self._core.shelf.take_records(count), timeout_s)
+        return await self._taken(lambda: self._core.completed.take_records(count), timeout_s)
 
     async def poll_batches(
         self, timeout_s: float | None = None, max_batches: int = 1000
@@ -136,7 +136,7 @@ class Consumer:
         """As `poll`, but whole batches as producers sent them, with nothing decoded yet."""
         count = checked_max(max_batches, "max_batches")
         self._put_back()
-        return await self._taken(lambda: self._core.shelf.take_batches(count), timeout_s)
+        return await self._taken(lambda: self._core.completed.take_batches(count), timeout_s)
 
     async def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
         core = self._core
@@ -144,17 +144,17 @@ class Consumer:
         end_s = checked_end(timeout_s, core.context.now_s())
         while True:
             left_s = None if end_s is None else end_s - core.context.now_s()
-            core.shelf.begun = {}
+            core.completed.begun = {}
             await core.ready(left_s)
             try:
                 taken = take()
             except KdistError:
                 raise
             except BaseException:  # interrupted: nobody would receive what was taken by then
-                core.shelf.take_back()
+                core.completed.take_back()
                 raise
-            if core.shelf.is_hungry:
-                core.shelf.is_hungry = False
+            if core.completed.is_hungry:
+                core.completed.is_hungry = False
                 core.kick()
             if taken or (left_s is not None and left_s <= 0):
                 return taken
@@ -250,7 +250,7 @@ class Consumer:
         check_timeout(timeout_s)
         given = to_commit(offsets)
         await self._core.commit(given, timeout_s)
-        self._core.shelf.note_done(given)
+        self._core.completed.note_done(given)
 
     def commit_async(
         self, offsets: Given | None = None, on_committed: OnCommitted = ignore
@@ -260,7 +260,7 @@ class Consumer:
         self._put_back()
         given = to_commit(offsets)
         self._core.commit_soon(given, on_committed)
-        self._core.shelf.note_done(given)
+        self._core.completed.note_done(given)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
@@ -290,11 +290,11 @@ class Consumer:
                 self._open = None
 
     def _step_back(self, core: Core) -> None:
-        given, shelf = self._given, core.shelf
+        given, completed = self._given, core.completed
         if given is not None and given.batch.partition in core.partitions:
             partition = core.partitions[given.batch.partition]
-            shelf.begun = {partition: given.offset}
-        shelf.step_back({})
+            completed.begun = {partition: given.offset}
+        completed.step_back({})
 
     async def __aenter__(self) -> Self:
         return await self.start()

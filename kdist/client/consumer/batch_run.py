@@ -1,8 +1,8 @@
 """Runs of small adjacent batches, decoded as one, so that they share the cost of each call (pure).
 
 A slow producer's log has few records per batch, and a batch costs the interpreter as much as twenty
-records. A run is put on the shelf as one item, and its records come from columns decoded together.
-`poll_batches` still returns each batch as the log has it.
+records. A run is one item of the completed fetches, and its records come from columns decoded
+together. `poll_batches` still returns each batch as the log has it.
 """
 
 from __future__ import annotations

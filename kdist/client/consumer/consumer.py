@@ -18,9 +18,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kdist.client.background import BackgroundLoop
-from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
-from kdist.client.consumer.core import CLOSE_TIMEOUT_S, ConsumerClosed, Core, OnCommitted
-from kdist.client.consumer.given import (
+from kdist.client.consumer.arguments import (
     Given,
     check_callable,
     check_listener,
@@ -35,6 +33,8 @@ from kdist.client.consumer.given import (
     ignore,
     to_commit,
 )
+from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
+from kdist.client.consumer.core import CLOSE_TIMEOUT_S, ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.iteration import Iteration
 from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
@@ -90,7 +90,7 @@ class Consumer:
             background.stop()
             raise
         background.warn_if_left(self)
-        self._shelf = self._core.shelf
+        self._completed = self._core.completed
         self._sole_use = SoleUse(background.check_caller)
         self._is_closed = False
 
@@ -165,13 +165,13 @@ class Consumer:
             count = checked_max(max_records, "max_records")
         if rest := self._iteration.rest(count):
             return rest
-        return self._taken(lambda: self._shelf.take_records(count), timeout_s)
+        return self._taken(lambda: self._completed.take_records(count), timeout_s)
 
     def poll_batches(self, timeout_s: float | None = None, max_batches: int = 1000) -> list[Batch]:
         """As `poll`, but whole batches as producers sent them, with nothing decoded yet."""
         count = checked_max(max_batches, "max_batches")
         self._iteration.drop(self._give_back)
-        return self._taken(lambda: self._shelf.take_batches(count), timeout_s)
+        return self._taken(lambda: self._completed.take_batches(count), timeout_s)
 
     def _give_back(self, partition: Any) -> bool:
         """Have the records that iteration took but has not yielded yet fetched again."""
@@ -180,20 +180,20 @@ class Consumer:
         return True
 
     def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
-        """What `take` returns. If it is interrupted, what it took is put back on the shelf."""
+        """What `take` returns. If it is interrupted, what it took is fetched again."""
         self._sole_use.check()
         with self._sole_use.lock:
-            self._shelf.begun = {}
+            self._completed.begun = {}
             try:
                 return self._taken_in_time(take, timeout_s)
             except KdistError:
                 raise
             except BaseException:
-                self._call(self._shelf.take_back)
+                self._call(self._completed.take_back)
                 raise
 
     def _taken_in_time(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
-        core, shelf = self._core, self._shelf
+        core, completed = self._core, self._completed
         end_s = checked_end(timeout_s, core.context.now_s())
         if taken := self._taken_soon(take, end_s):
             return taken
@@ -202,7 +202,7 @@ class Consumer:
             self._run(core.ready(left_s))
             taken = take()
             self._maybe_kick()
-            if taken or (left_s is not None and left_s <= 0 and shelf.is_empty):
+            if taken or (left_s is not None and left_s <= 0 and completed.is_empty):
                 return taken
 
     def _taken_soon(self, take: Callable[[], list[T]], end_s: float | None) -> list[T]:
@@ -221,12 +221,12 @@ class Consumer:
             left_s = end_s - context.now_s()
             if taken or left_s <= 0:
                 return taken
-            context.news.wait_in_thread(left_s)
+            context.wakeup.wait_in_thread(left_s)
         return []
 
     def _maybe_kick(self) -> None:
-        if self._shelf.is_hungry:
-            self._shelf.is_hungry = False
+        if self._completed.is_hungry:
+            self._completed.is_hungry = False
             self._background.loop.call_soon_threadsafe(self._core.kick)
 
     def __iter__(self) -> Iterator[ConsumedRecord]:
@@ -234,10 +234,10 @@ class Consumer:
         return chain.from_iterable(self._runs())
 
     def _runs(self) -> Iterator[Iterator[ConsumedRecord]]:
-        iteration, shelf = self._iteration, self._shelf
+        iteration, completed = self._iteration, self._completed
 
         def take() -> list[Any]:
-            partition, records = shelf.take_run(self._poll_records_max)
+            partition, records = completed.take_run(self._poll_records_max)
             return [partition, records] if records else []
 
         while True:
@@ -250,7 +250,7 @@ class Consumer:
         """Make the current or next `poll` raise `WakenUp`, unless closed. Any thread may call."""
         if not self._is_closed:
             self._core.is_waking = True  # set here, as the next poll may be in this thread
-            self._background.loop.call_soon_threadsafe(self._core.context.news.set)
+            self._background.loop.call_soon_threadsafe(self._core.context.wakeup.set)
 
     # Positions
 
@@ -325,7 +325,7 @@ class Consumer:
         self._iteration.settle()
         given = to_commit(offsets)
         self._run(self._core.commit(given, timeout_s))
-        self._shelf.note_done(given)
+        self._completed.note_done(given)
 
     def commit_async(
         self, offsets: Given | None = None, on_committed: OnCommitted = ignore
@@ -335,7 +335,7 @@ class Consumer:
         self._iteration.settle()
         given = to_commit(offsets)
         self._call(self._core.commit_soon, given, on_committed)
-        self._shelf.note_done(given)
+        self._completed.note_done(given)
 
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
@@ -362,7 +362,7 @@ class Consumer:
         in_doubt = {} if is_done else self._iteration.last_given()
         self._iteration.drop()
         if not is_done:
-            self._shelf.step_back(in_doubt)
+            self._completed.step_back(in_doubt)
         try:
             self._background.run(self._core.close(timeout_s))
         finally:

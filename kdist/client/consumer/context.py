@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from kdist.client.cluster import Address, Cluster, Lane, NoBroker
-from kdist.client.consumer.news import News
 from kdist.client.consumer.settings import ConsumerSettings
+from kdist.client.consumer.wakeup import Wakeup
 from kdist.errors import ApiError, KdistError
 from kdist.network.client import ClientSettings
 from kdist.network.network import Network
@@ -19,7 +19,7 @@ _JITTER = 0.2
 
 
 class ConsumerContext:
-    """Owner: the loop. `news` is set whenever something happens that a poll may wait for."""
+    """Owner: the loop. `wakeup` is set whenever something happens that a poll may wait for."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class ConsumerContext:
     ) -> None:
         self.loop = network.loop
         self.settings = settings
-        self.news = News()
+        self.wakeup = Wakeup()
         self._trouble: KdistError | None = None
         self._rng = rng
         connections = ClientSettings(
@@ -80,7 +80,7 @@ class ConsumerContext:
         """Have the next poll raise `error`; of several, only the first is kept."""
         if self._trouble is None:
             self._trouble = error
-        self.news.set()
+        self.wakeup.set()
 
     def forgive(self, is_mended: Callable[[KdistError], bool]) -> None:
         """Drop the reported error if `is_mended` says that it no longer applies."""

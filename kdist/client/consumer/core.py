@@ -1,6 +1,6 @@
 """The consumer's core, which both fronts drive: its parts on one loop, and the work of a poll.
 
-The fronts (`consumer`, `aio`) call `ready`, then take records from `shelf` themselves. All else
+The fronts (`consumer`, `aio`) call `ready`, then take records from `completed` themselves. All else
 here runs on the loop. A position is that of the next record to return; commits default to it.
 """
 
@@ -14,17 +14,17 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from kdist.client.cluster import Address
 from kdist.client.committed import Offsets
+from kdist.client.consumer.arguments import check_offset, checked_names, checked_partitions
 from kdist.client.consumer.batch import Decoder
 from kdist.client.consumer.commits import Commits
 from kdist.client.consumer.context import ConsumerContext
 from kdist.client.consumer.fetcher import Fetcher, OffsetOutOfRange
-from kdist.client.consumer.given import check_offset, checked_names, checked_partitions
 from kdist.client.consumer.membership import Membership
-from kdist.client.consumer.partition import Partition, Shelf
+from kdist.client.consumer.metadata import Metadata
+from kdist.client.consumer.partition import CompletedFetches, Partition
 from kdist.client.consumer.positions import NoOffset, Positions
 from kdist.client.consumer.rebalancing import RebalanceListener, Rebalancing, Tell
 from kdist.client.consumer.settings import ConsumerSettings
-from kdist.client.consumer.topics import Topics
 from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, list_offsets
 from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.model import TopicPartition
@@ -52,7 +52,7 @@ class WakenUp(KdistError):
 
 
 class Core:
-    """Owner: the loop, except for `shelf`. `close` it when done."""
+    """Owner: the loop, except for `completed`. `close` it when done."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Core:
         self.settings = settings
         self.context = ConsumerContext(network, bootstrap, settings, rng)
         self.partitions: dict[TopicPartition, Partition] = {}
-        self.shelf = Shelf()
+        self.completed = CompletedFetches()
         self.subscribed: frozenset[str] = frozenset()
         self.is_waking = False
         self.is_closing = False
@@ -75,18 +75,18 @@ class Core:
         # A long poll wakes up this often, to count as polling and to auto-commit.
         self._look_again_s = min(_LOOK_AGAIN_S, settings.max_poll_interval_ms / 3000)
         self._background: set[asyncio.Task[None]] = set()
-        self.topics = Topics(self.context, self._topics_changed)
+        self.metadata = Metadata(self.context, self._topics_changed)
         self.membership: Membership | None = None
         self.rebalancing: Rebalancing | None = None
         self.commits: Commits | None = None
         if settings.group_id is not None:
-            self.membership = Membership(self.context, settings.group_id, self.topics.count)
+            self.membership = Membership(self.context, settings.group_id, self.metadata.count)
             self.commits = Commits(self.context, settings.group_id, self.membership)
             self.rebalancing = Rebalancing(
                 self.context, self.membership, self.partitions, tell, self._commit_before_rebalance
             )
         self._fetcher = Fetcher(
-            self.context, self.topics, self.partitions, self.shelf, decoders, self.kick
+            self.context, self.metadata, self.partitions, self.completed, decoders, self.kick
         )
         self._positions = Positions(self.context, self.partitions, self.commits, self.kick)
 
@@ -102,17 +102,17 @@ class Core:
             raise UserError("partitions are assigned manually: unsubscribe first")
         self.rebalancing.listener = listener or RebalanceListener()
         if isinstance(topics, re.Pattern):
-            self.topics.pattern, self.topics.wanted = topics, set()
-            self.topics.matched = frozenset()
+            self.metadata.pattern, self.metadata.wanted = topics, set()
+            self.metadata.matched = frozenset()
         else:
             names = checked_names(topics)
-            self.topics.pattern, self.topics.wanted = None, names
+            self.metadata.pattern, self.metadata.wanted = None, names
             self._want(frozenset(names))
-        self.topics.start()
+        self.metadata.start()
 
     @property
     def _is_subscribed(self) -> bool:
-        return bool(self.subscribed) or self.topics.pattern is not None
+        return bool(self.subscribed) or self.metadata.pattern is not None
 
     def _want(self, topics: frozenset[str]) -> None:
         assert self.membership is not None
@@ -124,17 +124,17 @@ class Core:
     def _topics_changed(self) -> None:
         """Called on fresh metadata: rejoin if topics or partition counts have changed."""
         member = self.membership
-        if self.topics.pattern is not None and self.topics.matched != self.subscribed:
-            self._want(self.topics.matched)
+        if self.metadata.pattern is not None and self.metadata.matched != self.subscribed:
+            self._want(self.metadata.matched)
         elif member is not None and member.group_counts is not None:
-            now = {t: self.topics.counts.get(t, n) for t, n in member.group_counts.items()}
-            wanted = self.subscribed | self.topics.counted
-            now |= {t: self.topics.counts[t] for t in wanted & self.topics.counts.keys()}
+            now = {t: self.metadata.counts.get(t, n) for t, n in member.group_counts.items()}
+            wanted = self.subscribed | self.metadata.counted
+            now |= {t: self.metadata.counts[t] for t in wanted & self.metadata.counts.keys()}
             if now != member.group_counts:
                 member.group_counts = None
                 member.want_join()
         else:
-            self.topics.counted = set()  # another member leads the group, or a join will set it
+            self.metadata.counted = set()  # another member leads the group, or a join will set it
         self.kick()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -147,9 +147,9 @@ class Core:
         for each in wanted:
             if each not in self.partitions:
                 self.partitions[each] = Partition(each)
-        self.topics.wanted = {each.topic for each in wanted}
+        self.metadata.wanted = {each.topic for each in wanted}
         if wanted:
-            self.topics.start()
+            self.metadata.start()
             self._schedule_commit()
 
     async def unsubscribe(self) -> None:
@@ -159,7 +159,7 @@ class Core:
         for partition in self.partitions.values():
             partition.is_revoked = True
         self.partitions.clear()
-        self.topics.pattern, self.topics.wanted = None, set()
+        self.metadata.pattern, self.metadata.wanted = None, set()
         self.subscribed = frozenset()
         if self.membership is not None:
             self.membership.topics = self.subscribed
@@ -197,7 +197,7 @@ class Core:
                 self.is_waking = False
                 raise WakenUp("the poll was woken up")
             self.context.raise_trouble()
-            self.context.news.clear()
+            self.context.wakeup.clear()
             if self.rebalancing is not None:
                 await self.rebalancing.take_part()
             self._maybe_commit()
@@ -205,21 +205,21 @@ class Core:
             left_s = self._look_again_s
             if end_s is not None:
                 left_s = min(left_s, end_s - self.context.now_s())
-            if not self.shelf.is_empty or left_s <= 0:
+            if not self.completed.is_empty or left_s <= 0:
                 return
-            await self.context.news.wait(left_s)
+            await self.context.wakeup.wait(left_s)
 
     def kick(self) -> None:
         """Look up missing positions, and fetch what can be fetched."""
         self._positions.kick()
         self._fetcher.kick()
-        if not self.shelf.is_empty:
-            self.context.news.set()
+        if not self.completed.is_empty:
+            self.context.wakeup.set()
 
     def wake_up(self) -> None:
         """Make the current or next poll raise `WakenUp`."""
         self.is_waking = True
-        self.context.news.set()
+        self.context.wakeup.set()
 
     # Positions
 
@@ -279,7 +279,7 @@ class Core:
         """Pause or resume these partitions; what was fetched is kept."""
         for partition in [self.partition(key) for key in keys]:
             partition.is_paused = is_paused
-            self.shelf.offer(partition)
+            self.completed.offer(partition)
         self.kick()
 
     def paused(self) -> frozenset[TopicPartition]:
@@ -369,7 +369,7 @@ class Core:
         A waiting poll raises `ConsumerClosed`; listeners may use the consumer until the end.
         """
         self.is_closing = True
-        self.context.news.set()
+        self.context.wakeup.set()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._finish()
@@ -378,7 +378,7 @@ class Core:
         finally:
             self._fetcher.stop()
             self._positions.stop()
-            self.topics.stop()
+            self.metadata.stop()
             if self.membership is not None:
                 self.membership.stop_beating()
             for task in self._background:

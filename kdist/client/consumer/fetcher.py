@@ -19,10 +19,10 @@ from kdist.client.consumer.batch import CorruptFetch, Decoder
 from kdist.client.consumer.batch_run import RUN_BYTES_MAX
 from kdist.client.consumer.context import ConsumerContext
 from kdist.client.consumer.fetch_session import FetchSession, SessionRequest, Wanted
+from kdist.client.consumer.metadata import Metadata
 from kdist.client.consumer.opening import Opening, open_fetched
-from kdist.client.consumer.partition import Partition, Shelf
+from kdist.client.consumer.partition import CompletedFetches, Partition
 from kdist.client.consumer.repeated import RepeatedFetch
-from kdist.client.consumer.topics import Topics
 from kdist.errors import ApiError, Error
 from kdist.model import NO_EPOCH, NO_LEADER, NO_OFFSET, TopicPartition
 from kdist.network.client import Client
@@ -57,28 +57,28 @@ class LogTruncated(OffsetOutOfRange):
 
 
 class Fetcher:
-    """Fetches `partitions` and puts their batches on the shelf. Owner: the loop."""
+    """Fetches `partitions` and hands over their batches as completed fetches. Owner: the loop."""
 
     def __init__(
         self,
         context: ConsumerContext,
-        topics: Topics,
+        metadata: Metadata,
         partitions: Mapping[TopicPartition, Partition],
-        shelf: Shelf,
+        completed: CompletedFetches,
         decoders: tuple[Decoder | None, Decoder | None],
         on_reset: Callable[[], None],
     ) -> None:
         self._context = context
         self._settings = context.settings
-        self._topics = topics
+        self._metadata = metadata
         self._partitions = partitions
-        self._shelf = shelf
+        self._completed = completed
         self._decoders = decoders
         self._on_reset = on_reset
         self._sessions: dict[int, FetchSession] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._repeated: RepeatedFetch | None = None
-        self._has_news = False
+        self._has_completed = False
         settings = context.settings
         self._enough_bytes = _AHEAD * settings.max_partition_fetch_bytes
         self._answer_timeout_ms = settings.request_timeout_ms + settings.fetch_max_wait_ms
@@ -126,10 +126,10 @@ class Fetcher:
     def _source(self, partition: Partition) -> int:
         if partition.preferred_replica is not None:
             return partition.preferred_replica
-        return self._topics.leader(partition.key).id
+        return self._metadata.leader(partition.key).id
 
     def _asked(self, partition: Partition, version: int) -> FetchPartition:
-        epoch = self._topics.leader(partition.key).epoch
+        epoch = self._metadata.leader(partition.key).epoch
         is_changed = epoch != partition.checked_epoch and version >= _VERSION_OF_EPOCHS
         return FetchPartition(
             partition=partition.key.partition,
@@ -256,11 +256,11 @@ class Fetcher:
         partition.last_stable_offset = result.last_stable_offset
         partition.log_start_offset = result.log_start_offset
         if result.records:
-            self._shelve(partition, result)
+            self._complete(partition, result)
         elif result.preferred_read_replica != NO_LEADER:
             partition.preferred_replica = result.preferred_read_replica
 
-    def _shelve(self, partition: Partition, result: FetchPartitionResult) -> None:
+    def _complete(self, partition: Partition, result: FetchPartitionResult) -> None:
         assert not hasattr(result.records, "chunks"), "decoded records are one buffer"
         opening = Opening(
             partition.key,
@@ -270,18 +270,18 @@ class Fetcher:
             self._decoders,
             RUN_BYTES_MAX,
         )
-        self._shelf.put(partition, open_fetched(result.records, opening))  # type: ignore[arg-type]
+        self._completed.put(partition, open_fetched(result.records, opening))  # type: ignore[arg-type]
         if partition.fetch_position == opening.position and not partition.is_faulty:
             self._hold(partition, _REFUSED_AGAIN_S)  # else the same would be fetched again at once
             fault = "the fetched data has no complete batch"
             self._context.report(CorruptFetch(partition.key, opening.position, fault))
-        self._has_news = True
+        self._has_completed = True
 
     def _tell(self) -> None:
-        """Wake a waiting poll if anything was put on the shelf."""
-        if self._has_news:
-            self._has_news = False
-            self._context.news.set()
+        """Wake a waiting poll if a fetch has brought anything."""
+        if self._has_completed:
+            self._has_completed = False
+            self._context.wakeup.set()
 
     def _refused(self, partition: Partition, error: Error) -> None:
         if error is Error.OFFSET_OUT_OF_RANGE:
@@ -299,7 +299,7 @@ class Fetcher:
         """Try again after the backoff, with fresh metadata."""
         partition.preferred_replica = None
         self._hold(partition, self._context.backoff_s())
-        self._topics.refresh()
+        self._metadata.refresh()
 
     def _hold(self, partition: Partition, delay_s: float) -> None:
         """Do not fetch the partition for so long, unless it is sought elsewhere."""

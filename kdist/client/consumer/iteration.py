@@ -15,7 +15,7 @@ from kdist.client.consumer.partition import Partition
 
 
 class Iteration:
-    """The run that is being yielded. Owner: the thread that takes from the shelf."""
+    """The run that is being yielded. Owner: the thread that takes completed fetches."""
 
     def __init__(self) -> None:
         self._partition: Partition | None = None

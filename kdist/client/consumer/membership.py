@@ -86,7 +86,7 @@ class Membership:
     def want_join(self) -> None:
         """Make the next poll join, or rejoin."""
         self.must_join = True
-        self._context.news.set()
+        self._context.wakeup.set()
 
     # Joining
 

@@ -1,10 +1,10 @@
-"""The state of one partition that is read, and the shelf of fetched batches.
+"""The state of one partition that is read, and the completed fetches of all.
 
     ... returned to the application ... position | ready ............ | fetch_position
 
-`Shelf` holds what is ready of all partitions, and hands it out partition by partition. The loop
-fills it and the consuming thread, another one in the blocking front, empties it. They need no lock:
-each counter here has a single writer, and deques are thread-safe. All other changes (seeks,
+`CompletedFetches` holds what is ready of all partitions, and returns it partition by partition. The
+loop fills it and the consuming thread, another one in the blocking front, empties it. They need no
+lock: each counter here has a single writer, and deques are thread-safe. All other changes (seeks,
 assignments) are made on the loop, while the consuming thread waits for it.
 """
 
@@ -39,7 +39,7 @@ class Partition:
         self.reset_offset = NO_OFFSET  # the offset that a broker gave for the last reset
         self.checked_epoch = NO_EPOCH  # the leader epoch last checked for truncation
         self.ready: deque[Ready] = deque()
-        self.is_shelved = False
+        self.is_queued = False
         self.is_faulty = False  # `ready` ends with an error
         self.received_bytes = 0  # written by the loop
         self.given_bytes = 0  # written by the consuming thread
@@ -183,7 +183,7 @@ class Partition:
         self.position_epoch = ready.leader_epoch
 
 
-class Shelf:
+class CompletedFetches:
     """The partitions that have something ready, in the order in which they take turns."""
 
     def __init__(self) -> None:
@@ -205,8 +205,8 @@ class Shelf:
 
     def offer(self, partition: Partition) -> None:
         """Put the partition in the queue if it has anything ready; also when it is resumed."""
-        if partition.ready and not partition.is_shelved:
-            partition.is_shelved = True
+        if partition.ready and not partition.is_queued:
+            partition.is_queued = True
             self._partitions.append(partition)
 
     @property
@@ -299,7 +299,7 @@ class Shelf:
                     return
             else:
                 # First: an interruption here leaves it queued twice, which does no harm.
-                partition.is_shelved = False
+                partition.is_queued = False
                 row.popleft()
                 if partition.may_give:
                     self.offer(partition)  # in case the loop has added something meanwhile

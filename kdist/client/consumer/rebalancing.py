@@ -70,13 +70,13 @@ class Rebalancing:
         return not (member.must_join or member.is_lost or self._joining)
 
     async def take_part(self) -> None:
-        """Advance a rebalance as far as it can go now; `news` is set when it can go further."""
+        """Advance a rebalance as far as it can go now; `wakeup` is set when it can go further."""
         if self._membership.is_lost:
             await self._lose()
         if self._joining is None and self._membership.must_join:
             await self._prepare()
             self._joining = self._context.loop.create_task(self._membership.join())
-            self._joining.add_done_callback(lambda _: self._context.news.set())
+            self._joining.add_done_callback(lambda _: self._context.wakeup.set())
         if self._joining is not None and self._joining.done():
             joined, self._joining = self._joining, None
             try:

@@ -14,10 +14,10 @@ from kdist.client.committed import Offsets
 from kdist.client.consumer.commits import Commits, Turn
 from kdist.client.consumer.consumer import Consumer
 from kdist.client.consumer.core import WakenUp
+from kdist.client.consumer.metadata import Metadata
 from kdist.client.consumer.opening import Opening, open_fetched
 from kdist.client.consumer.partition import Partition
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
-from kdist.client.consumer.topics import Topics
 from kdist.errors import KdistError, UserError
 from kdist.model import TopicPartition
 from kdist.records.build import build_batch
@@ -51,7 +51,7 @@ def given(consumer: Consumer, count: int) -> None:
         values = [b"%d" % number for number in range(start, start + 4)]
         data = build_batch(values, timestamp_ms=0, base_offset=start)
         opened = open_fetched(data, Opening(T0, start, decoders=(None, None)))
-        consumer._shelf.put(consumer._core.partitions[T0], opened)
+        consumer._completed.put(consumer._core.partitions[T0], opened)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def committed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Commits, "commit", commit)
     for name in ("start", "refresh"):
-        monkeypatch.setattr(Topics, name, lambda _: None)
+        monkeypatch.setattr(Metadata, name, lambda _: None)
     return found
 
 
@@ -155,7 +155,7 @@ async def fail_at(offset: int) -> None:
         consumer.seek(T0, 0)
         data = build_batch([b"x"] * 8, timestamp_ms=0, base_offset=0)
         opened = open_fetched(data, Opening(T0, 0, decoders=(None, None)))
-        consumer._core.shelf.put(consumer._core.partitions[T0], opened)
+        consumer._core.completed.put(consumer._core.partitions[T0], opened)
         async for record in consumer:
             if record.offset == offset:
                 raise KeyError

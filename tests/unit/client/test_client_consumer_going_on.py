@@ -62,7 +62,7 @@ def test_a_corrupt_batch_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> Non
         await group.produce(3)
         consumer = consumer_on(cluster, "reader")
         fetched = 0
-        shelve = Fetcher._shelve
+        complete = Fetcher._complete
 
         def damaged(fetcher: Fetcher, partition: object, result: FetchPartitionResult) -> None:
             nonlocal fetched
@@ -70,17 +70,17 @@ def test_a_corrupt_batch_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> Non
             records = bytearray(result.records or b"")
             records[-1] ^= 1
             result.records = bytes(records)
-            shelve(fetcher, partition, result)  # type: ignore[arg-type]
+            complete(fetcher, partition, result)  # type: ignore[arg-type]
 
         consumer.assign([ZERO])
         consumer.seek(ZERO, 2)
-        monkeypatch.setattr(Fetcher, "_shelve", damaged)
+        monkeypatch.setattr(Fetcher, "_complete", damaged)
         for _ in range(3):
             await asyncio.sleep(5)
             with pytest.raises(CorruptFetch, match="clicks-0, at offset 2"):
                 await consumer.poll(10)
         assert fetched == 1
-        monkeypatch.setattr(Fetcher, "_shelve", shelve)
+        monkeypatch.setattr(Fetcher, "_complete", complete)
         consumer.seek(ZERO, 2)
         assert await offsets(consumer, 1) == [2]
         await consumer.close()
@@ -130,21 +130,21 @@ def test_a_fetch_without_a_whole_batch_is_raised_and_retried_at_a_pace(
         await group.produce(3)
         consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
         fetched = 0
-        shelve = Fetcher._shelve
+        complete = Fetcher._complete
 
         def cut(fetcher: Fetcher, partition: object, result: FetchPartitionResult) -> None:
             nonlocal fetched
             fetched += 1
             result.records = bytes(result.records or b"")[:kept]  # type: ignore[arg-type]
-            shelve(fetcher, partition, result)  # type: ignore[arg-type]
+            complete(fetcher, partition, result)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Fetcher, "_shelve", cut)
+        monkeypatch.setattr(Fetcher, "_complete", cut)
         consumer.assign([ZERO])
         for _ in range(3):
             with pytest.raises(CorruptFetch, match="no complete batch"):
                 await consumer.poll(10)
         assert fetched <= 4
-        monkeypatch.setattr(Fetcher, "_shelve", shelve)
+        monkeypatch.setattr(Fetcher, "_complete", complete)
         assert await offsets(consumer, 3) == [0, 1, 2]
         await consumer.close()
 

@@ -126,11 +126,11 @@ def test_a_leader_with_a_pattern_keeps_the_topics_it_matched() -> None:
         while not consumer.assignment():
             await consumer.poll(0.2)
         await create(group._client, "cuts", 1)
-        topics = consumer._core.topics
-        topics.refresh()
-        await cluster.until(lambda: "cuts" in topics.matched)
-        await topics.count([TOPIC])
-        assert topics.matched == {TOPIC, "cuts"}
+        metadata = consumer._core.metadata
+        metadata.refresh()
+        await cluster.until(lambda: "cuts" in metadata.matched)
+        await metadata.count([TOPIC])
+        assert metadata.matched == {TOPIC, "cuts"}
         await consumer.close()
 
     cluster.run(scenario())

@@ -12,8 +12,8 @@ import pytest
 
 from kdist.client.consumer.batch import Decoder
 from kdist.client.consumer.consumer import Consumer
+from kdist.client.consumer.metadata import Metadata
 from kdist.client.consumer.opening import Opening, open_fetched
-from kdist.client.consumer.topics import Topics
 from kdist.model import TopicPartition
 from kdist.records.build import build_batch
 
@@ -24,7 +24,7 @@ T0 = TopicPartition("t", 0)
 def consumer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Consumer]:
     """A consumer that fetches nothing: it asks for no leader."""
     for name in ("start", "refresh"):
-        monkeypatch.setattr(Topics, name, lambda _: None)
+        monkeypatch.setattr(Metadata, name, lambda _: None)
     with Consumer("127.0.0.1:1") as opened:
         opened.assign([T0])
         opened.seek(T0, 0)
@@ -39,7 +39,7 @@ def put(consumer: Consumer, counts: list[int], decode: Decoder | None = None) ->
         values = [b"%d" % number for number in range(start, start + count)]
         data = build_batch(values, timestamp_ms=0, base_offset=start)
         opening = Opening(T0, start, decoders=(None, decode))
-        consumer._shelf.put(partition, open_fetched(data, opening))
+        consumer._completed.put(partition, open_fetched(data, opening))
 
 
 def test_a_loop_that_is_left_and_restarted_resumes_where_it_was(consumer: Consumer) -> None:
@@ -87,7 +87,7 @@ def test_a_poll_interrupted_while_it_waits_returns_nothing_twice(
 
     put(consumer, [5])
     assert len(consumer.poll(1)) == 5
-    monkeypatch.setattr(consumer._core.context.news, "wait_in_thread", interrupt)
+    monkeypatch.setattr(consumer._core.context.wakeup, "wait_in_thread", interrupt)
     with pytest.raises(KeyboardInterrupt):
         consumer.poll(1)
     assert consumer.position(T0) == 5

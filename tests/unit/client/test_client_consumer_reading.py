@@ -75,14 +75,14 @@ def test_a_reader_with_enough_ready_does_not_ask_for_more_after_each_batch() -> 
         consumer = consumer_on(cluster, "reader", fetch_max_bytes=4000)
         consumer.assign([TopicPartition(TOPIC, number) for number in range(8)])
         consumer.seek_to_beginning()
-        partitions, shelf = consumer._core.partitions.values(), consumer._core.shelf
+        partitions, completed = consumer._core.partitions.values(), consumer._core.completed
         await cluster.until(lambda: sum(each.ready_bytes for each in partitions) >= 4000)
         batch_bytes = 71
         batches = sum(each.ready_bytes for each in partitions) // batch_bytes
         consumer._core.kick()
         given = 0
-        while not shelf.is_hungry:
-            given += len(shelf.take_batches(1))
+        while not completed.is_hungry:
+            given += len(completed.take_batches(1))
         assert batches / 8 < given <= batches
         await consumer.close()
 

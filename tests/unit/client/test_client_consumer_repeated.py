@@ -100,7 +100,7 @@ def test_an_exception_is_raised_where_the_fetch_is_run() -> None:
         fetches.set_result(ANSWER)
         with pytest.raises(ApiError, match="REQUEST_TIMED_OUT"):
             await run
-        assert told == ["now"]  # something may have been shelved before
+        assert told == ["now"]  # a fetch may have been completed before
         run = asyncio.ensure_future(fetches.run(3, fail, lambda: None))
         await asyncio.sleep(0)
         with pytest.raises(ValueError, match="a bug"):

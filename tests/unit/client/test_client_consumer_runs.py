@@ -13,7 +13,7 @@ from kdist.client.consumer.batch import CorruptFetch, NotDecoded
 from kdist.client.consumer.batch_run import RUN_BYTES_MAX, BatchRun
 from kdist.client.consumer.iteration import Iteration
 from kdist.client.consumer.opening import Opening, Ready, open_fetched
-from kdist.client.consumer.partition import Partition, Shelf
+from kdist.client.consumer.partition import CompletedFetches, Partition
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import AbortedTransaction
 from kdist.records.batch import HEADER_SIZE, seal, stamp_append_time
@@ -42,11 +42,13 @@ def opened(data: bytes | bytearray, position: int = 0, **options: Any) -> list[R
     return list(open_fetched(data, Opening(KEY, position, **options)))
 
 
-def shelved(data: bytes | bytearray, position: int = 0, **options: Any) -> tuple[Shelf, Partition]:
-    shelf, partition = Shelf(), Partition(KEY)
+def completed_of(
+    data: bytes | bytearray, position: int = 0, **options: Any
+) -> tuple[CompletedFetches, Partition]:
+    completed, partition = CompletedFetches(), Partition(KEY)
     partition.seek(position)
-    shelf.put(partition, opened(data, position, **options))
-    return shelf, partition
+    completed.put(partition, opened(data, position, **options))
+    return completed, partition
 
 
 def log_append_time(first: int, count: int) -> bytearray:
@@ -97,8 +99,8 @@ def test_records_are_those_of_the_single_batches(
     aborted = [AbortedTransaction(producer_id=7, first_offset=0)] if is_committed_only else None
     options: dict[str, Any] = {"aborted": aborted, "decoders": (bytes.decode, int)}
     alone = opened(log, position, span_bytes_max=0, **options)
-    shelf, partition = shelved(log, position, **options)
-    found = [fields(record) for record in shelf.take_records(1000)]
+    completed, partition = completed_of(log, position, **options)
+    found = [fields(record) for record in completed.take_records(1000)]
     assert found == [
         fields(record)
         for each in alone
@@ -112,29 +114,29 @@ def test_records_are_those_of_the_single_batches(
 @given(log=logs, wanted=st.lists(st.integers(0, 7), min_size=1, max_size=40))
 def test_records_and_batches_may_be_taken_in_turn(log: bytes, wanted: list[int]) -> None:
     """0 takes two batches; any other number takes that many records."""
-    shelf, partition = shelved(log)
-    expected = [record.offset for record in shelved(log)[0].take_records(1000)]
+    completed, partition = completed_of(log)
+    expected = [record.offset for record in completed_of(log)[0].take_records(1000)]
     behind = [*expected[1:], 1 << 60]
     found: list[int] = []
     for count in wanted:
         if count:
-            found += [record.offset for record in shelf.take_records(count)]
+            found += [record.offset for record in completed.take_records(count)]
         else:
-            found += [offset for batch in shelf.take_batches(2) for offset in batch.offsets()]
+            found += [offset for batch in completed.take_batches(2) for offset in batch.offsets()]
         assert found == expected[: len(found)]
         if found:
             assert partition.position is not None
             assert found[-1] < partition.position <= behind[len(found) - 1]
-    found += [record.offset for record in shelf.take_records(1000)]
+    found += [record.offset for record in completed.take_records(1000)]
     assert found == expected
     assert partition.ready_bytes == 0
 
 
 def test_poll_batches_returns_each_batch_as_it_is_in_the_log() -> None:
     batches = [numbered(0, 3), numbered(3, 1), numbered(4, 2)]
-    shelf, partition = shelved(b"".join(batches), 1)
+    completed, partition = completed_of(b"".join(batches), 1)
     assert isinstance(partition.ready[0].batch, BatchRun)
-    found = shelf.take_batches(2) + shelf.take_batches(2)
+    found = completed.take_batches(2) + completed.take_batches(2)
     assert [bytes(each.encoded) for each in found] == batches
     assert [each.values() for each in found] == [[b"1", b"2"], [b"3"], [b"4", b"5"]]
     assert [each.keys() for each in found] == [[b"k1", b"k2"], [b"k3"], [b"k4", b"k5"]]
@@ -151,18 +153,18 @@ def test_a_large_batch_is_not_part_of_a_run() -> None:
 
 
 def test_a_record_of_a_run_can_be_pickled() -> None:
-    shelf, _ = shelved(numbered(0, 1) + numbered(1, 2))
-    for record in shelf.take_records(5):
+    completed, _ = completed_of(numbered(0, 1) + numbered(1, 2))
+    for record in completed.take_records(5):
         assert fields(pickle.loads(pickle.dumps(record))) == fields(record)
 
 
 def test_a_wrong_checksum_is_raised_after_the_whole_batches() -> None:
     broken = numbered(3, 1)
     broken[-1] ^= 1
-    shelf, partition = shelved(numbered(0, 2) + numbered(2, 1) + broken + numbered(4, 1))
-    assert [record.value for record in shelf.take_records(9)] == [b"0", b"1", b"2"]
+    completed, partition = completed_of(numbered(0, 2) + numbered(2, 1) + broken + numbered(4, 1))
+    assert [record.value for record in completed.take_records(9)] == [b"0", b"1", b"2"]
     with pytest.raises(CorruptFetch, match="clicks-3, at offset 3: CRC is"):
-        shelf.take_records(9)
+        completed.take_records(9)
     assert partition.position == 3
 
 
@@ -173,16 +175,16 @@ def test_damage_below_a_valid_checksum_is_raised_after_the_whole_batches(
     broken = numbered(3, 1)
     broken[HEADER_SIZE] = 0  # the length of its record
     seal(broken, 0, len(broken))
-    shelf, partition = shelved(numbered(0, 2) + numbered(2, 1) + broken + numbered(4, 1))
+    completed, partition = completed_of(numbered(0, 2) + numbered(2, 1) + broken + numbered(4, 1))
     if is_by_batch:
-        found = shelf.take_batches(9)
+        found = completed.take_batches(9)
         assert [each.values() for each in [*found[:2], found[3]]] == [[b"0", b"1"], [b"2"], [b"4"]]
         with pytest.raises(CorruptFetch, match="clicks-3, at offset 3: "):
             found[2].values()
         return
-    assert [record.value for record in shelf.take_records(9)] == [b"0", b"1", b"2"]
+    assert [record.value for record in completed.take_records(9)] == [b"0", b"1", b"2"]
     with pytest.raises(CorruptFetch, match="clicks-3, at offset 3: "):
-        shelf.take_records(9)
+        completed.take_records(9)
     assert partition.position == 3
 
 
@@ -193,20 +195,20 @@ def test_records_before_one_that_cannot_be_decoded_are_returned() -> None:
         return int(value)
 
     log = numbered(0, 2) + numbered(2, 3) + numbered(5, 1)
-    shelf, partition = shelved(log, decoders=(None, refuse_three))
-    assert [record.value for record in shelf.take_records(9)] == [0, 1, 2]
+    completed, partition = completed_of(log, decoders=(None, refuse_three))
+    assert [record.value for record in completed.take_records(9)] == [0, 1, 2]
     with pytest.raises(NotDecoded, match="clicks-3, offset 3"):
-        shelf.take_records(9)
+        completed.take_records(9)
     assert partition.position == 3
-    assert [each.offsets() for each in shelf.take_batches(9)] == [range(3, 5), range(5, 6)]
+    assert [each.offsets() for each in completed.take_batches(9)] == [range(3, 5), range(5, 6)]
     assert partition.ready_bytes == 0
 
 
 @given(st.integers(0, 6))
 def test_iteration_over_a_run_tracks_its_position(count: int) -> None:
-    shelf, partition = shelved(b"".join(numbered(first, 2) for first in (0, 2, 4)))
+    completed, partition = completed_of(b"".join(numbered(first, 2) for first in (0, 2, 4)))
     iteration = Iteration()
-    iteration.begin(*shelf.take_run(10))  # type: ignore[arg-type]
+    iteration.begin(*completed.take_run(10))  # type: ignore[arg-type]
     left = iteration.left
     for _ in range(count):
         next(left)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kdist.client.consumer.given import checked_topics, to_commit
+from kdist.client.consumer.arguments import checked_topics, to_commit
 from kdist.client.consumer.settings import ConsumerSettings, read_settings
 from kdist.errors import UserError
 from kdist.model import TopicPartition

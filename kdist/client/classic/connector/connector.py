@@ -23,8 +23,8 @@ from kdist.client.classic.connector.rebalancing import ConsumerRebalanceListener
 from kdist.client.classic.connector.settings import ConnectorSettings, read_settings
 from kdist.client.classic.connector.stream import Stream
 from kdist.client.classic.connector.subscription import Filtered, Subscription, TopicFilter, Topics
+from kdist.client.consumer.arguments import check_listener, checked_decoders
 from kdist.client.consumer.batch import Decoder
-from kdist.client.consumer.given import check_listener, checked_decoders
 from kdist.config.connect_string import ConnectString
 from kdist.errors import UserError
 from kdist.network.network import AsyncioNetwork

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kdist.client.consumer.batch import NotDecoded
 from kdist.client.consumer.iteration import Iteration
 from kdist.client.consumer.opening import Opening, open_fetched
-from kdist.client.consumer.partition import Partition, Shelf
+from kdist.client.consumer.partition import CompletedFetches, Partition
 from kdist.errors import CorruptRecords
 from kdist.model import TopicPartition
 from kdist.records.build import build_batch
@@ -21,13 +21,13 @@ def partition(number: int = 0) -> Partition:
     return found
 
 
-def put(shelf: Shelf, into: Partition, *counts: int, **options: object) -> None:
+def put(completed: CompletedFetches, into: Partition, *counts: int, **options: object) -> None:
     """Add batches of these many records after those fetched before."""
     for count in counts:
         start = into.fetch_position
         values = [b"%d" % number for number in range(start, start + count)]
         data = build_batch(values, timestamp_ms=0, base_offset=start)
-        shelf.put(into, open_fetched(data, Opening(into.key, start, **options)))  # type: ignore[arg-type]
+        completed.put(into, open_fetched(data, Opening(into.key, start, **options)))  # type: ignore[arg-type]
 
 
 @given(
@@ -36,62 +36,62 @@ def put(shelf: Shelf, into: Partition, *counts: int, **options: object) -> None:
 )
 def test_records_and_batches_may_be_taken_in_turn(counts: list[int], wanted: list[int]) -> None:
     """0 takes a batch; any other number takes that many records."""
-    shelf, one = Shelf(), partition()
-    put(shelf, one, *counts)
+    completed, one = CompletedFetches(), partition()
+    put(completed, one, *counts)
     found: list[int] = []
     for count in wanted:
         if count:
-            found += [record.offset for record in shelf.take_records(count)]
+            found += [record.offset for record in completed.take_records(count)]
         else:
-            found += [offset for batch in shelf.take_batches(1) for offset in batch.offsets()]
+            found += [offset for batch in completed.take_batches(1) for offset in batch.offsets()]
         assert found == list(range(len(found)))
         assert one.position == len(found)
-    found += [record.offset for record in shelf.take_records(1000)]
+    found += [record.offset for record in completed.take_records(1000)]
     assert found == list(range(sum(counts)))
     assert one.ready_bytes == 0
-    assert shelf.is_empty
+    assert completed.is_empty
 
 
 def test_partitions_take_turns() -> None:
-    shelf, one, two = Shelf(), partition(0), partition(1)
-    put(shelf, one, 4, 4)
-    put(shelf, two, 4, 4)
-    assert [shelf.take_records(2)[0].partition for _ in range(4)] == [0, 1, 0, 1]
+    completed, one, two = CompletedFetches(), partition(0), partition(1)
+    put(completed, one, 4, 4)
+    put(completed, two, 4, 4)
+    assert [completed.take_records(2)[0].partition for _ in range(4)] == [0, 1, 0, 1]
 
 
 def test_a_paused_partition_keeps_its_ready_records() -> None:
-    shelf, one = Shelf(), partition()
-    put(shelf, one, 3)
+    completed, one = CompletedFetches(), partition()
+    put(completed, one, 3)
     one.is_paused = True
-    assert shelf.is_empty
-    assert shelf.take_records(5) == []
+    assert completed.is_empty
+    assert completed.take_records(5) == []
     one.is_paused = False
-    shelf.offer(one)
-    assert len(shelf.take_records(5)) == 3
+    completed.offer(one)
+    assert len(completed.take_records(5)) == 3
 
 
 def test_a_seek_drops_the_ready_records() -> None:
-    shelf, one = Shelf(), partition()
-    put(shelf, one, 3)
+    completed, one = CompletedFetches(), partition()
+    put(completed, one, 3)
     one.seek(7)
-    assert shelf.take_records(5) == []
+    assert completed.take_records(5) == []
     assert (one.position, one.fetch_position, one.ready_bytes) == (7, 7, 0)
 
 
 def test_an_error_is_raised_after_all_records_before_it_and_raised_again() -> None:
-    shelf, one = Shelf(), partition()
-    put(shelf, one, 3)
+    completed, one = CompletedFetches(), partition()
+    put(completed, one, 3)
     data = build_batch([b"x"], timestamp_ms=0, base_offset=3)
     data[-1] ^= 1
-    shelf.put(one, open_fetched(data, Opening(one.key, 3)))
-    assert len(shelf.take_records(10)) == 3
+    completed.put(one, open_fetched(data, Opening(one.key, 3)))
+    assert len(completed.take_records(10)) == 3
     for _ in range(2):
         with pytest.raises(CorruptRecords):
-            shelf.take_records(10)
+            completed.take_records(10)
         with pytest.raises(CorruptRecords):
-            shelf.take_batches(10)
+            completed.take_batches(10)
     one.seek(4)
-    assert shelf.take_records(10) == []
+    assert completed.take_records(10) == []
 
 
 def test_records_before_one_that_cannot_be_decoded_are_returned() -> None:
@@ -100,30 +100,30 @@ def test_records_before_one_that_cannot_be_decoded_are_returned() -> None:
             raise ValueError("three")
         return int(value)
 
-    shelf, one = Shelf(), partition()
-    put(shelf, one, 6, decoders=(None, refuse_three))
-    assert [record.value for record in shelf.take_records(10)] == [0, 1, 2]
+    completed, one = CompletedFetches(), partition()
+    put(completed, one, 6, decoders=(None, refuse_three))
+    assert [record.value for record in completed.take_records(10)] == [0, 1, 2]
     assert one.position == 3
     with pytest.raises(NotDecoded, match="t-0, offset 3"):
-        shelf.take_records(10)
+        completed.take_records(10)
     assert one.ready_bytes > 0
 
 
 def test_room_is_reported_once_there_is_some() -> None:
-    shelf, one = Shelf(), partition()
-    put(shelf, one, 4, 4)
+    completed, one = CompletedFetches(), partition()
+    put(completed, one, 4, 4)
     one.starved_above_bytes = one.ready_bytes
-    shelf.take_records(2)
-    assert not shelf.is_hungry  # of a batch that was not returned completely
-    shelf.take_records(2)
-    assert shelf.is_hungry
+    completed.take_records(2)
+    assert not completed.is_hungry  # of a batch that was not returned completely
+    completed.take_records(2)
+    assert completed.is_hungry
 
 
 @given(st.integers(0, 5), st.booleans())
 def test_iteration_tracks_its_position(count: int, is_settled_between: bool) -> None:
-    shelf, one, iteration = Shelf(), partition(), Iteration()
-    put(shelf, one, 5)
-    found, records = shelf.take_run(10)
+    completed, one, iteration = CompletedFetches(), partition(), Iteration()
+    put(completed, one, 5)
+    found, records = completed.take_run(10)
     assert found is one
     iteration.begin(one, records)
     left = iteration.left
@@ -140,9 +140,9 @@ def test_iteration_tracks_its_position(count: int, is_settled_between: bool) -> 
 
 
 def test_iteration_drops_what_is_no_longer_wanted() -> None:
-    shelf, one, iteration = Shelf(), partition(), Iteration()
-    put(shelf, one, 5)
-    iteration.begin(*shelf.take_run(10))  # type: ignore[arg-type]
+    completed, one, iteration = CompletedFetches(), partition(), Iteration()
+    put(completed, one, 5)
+    iteration.begin(*completed.take_run(10))  # type: ignore[arg-type]
     left = iteration.left
     next(left)
     iteration.drop(lambda each: each.key.partition == 9)
@@ -156,9 +156,9 @@ def test_iteration_drops_what_is_no_longer_wanted() -> None:
 
 def test_iteration_leaves_a_position_that_was_looked_up_meanwhile() -> None:
     """The log lost records that iteration still returned, and the loop reset to the log's end."""
-    shelf, one, iteration = Shelf(), partition(), Iteration()
-    put(shelf, one, 5)
-    iteration.begin(*shelf.take_run(10))  # type: ignore[arg-type]
+    completed, one, iteration = CompletedFetches(), partition(), Iteration()
+    put(completed, one, 5)
+    iteration.begin(*completed.take_run(10))  # type: ignore[arg-type]
     next(iteration.left)
     one.seek(2)
     iteration.settle()

@@ -33,7 +33,7 @@ _PERMANENT = frozenset((Error.INVALID_TOPIC_EXCEPTION, Error.TOPIC_AUTHORIZATION
 _REFRESH_UNKNOWN_S = 1.0  # a topic that is not there yet is looked for this often
 
 
-class Topics:
+class Metadata:
     """Metadata of the topics in `wanted`, or of all that match `pattern`. Owner: the loop."""
 
     def __init__(self, context: ConsumerContext, on_change: Callable[[], None]) -> None:

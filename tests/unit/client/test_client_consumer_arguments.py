@@ -11,8 +11,7 @@ import pytest
 
 from kdist import Admin, Producer, SimpleConsumer, aio
 from kdist.client.consumer.aio import Consumer as AsyncConsumer
-from kdist.client.consumer.consumer import Consumer
-from kdist.client.consumer.given import (
+from kdist.client.consumer.arguments import (
     check_offset,
     checked_decoders,
     checked_names,
@@ -21,6 +20,7 @@ from kdist.client.consumer.given import (
     checked_topics,
     to_commit,
 )
+from kdist.client.consumer.consumer import Consumer
 from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import UserError
 from kdist.model import TopicPartition
