@@ -13,7 +13,7 @@ import pytest
 from standalone_process import Standalone, standalone
 
 from kdist.client.consumer.consumer import Consumer
-from kdist.client.producer import leaving
+from kdist.client.producer import at_exit
 from kdist.model import TopicPartition
 
 PROGRAM = """
@@ -93,4 +93,4 @@ def test_what_a_broker_that_hangs_does_not_take_is_told_and_the_program_ends(
         "kdist-producer was not closed: 2 of its records were not acknowledged, and may be lost; "
         "use `with`, or close it\n"
     )
-    assert took_s < leaving.FLUSH_S + 15
+    assert took_s < at_exit.FLUSH_S + 15

@@ -1,4 +1,4 @@
-"""A batch's records as Arrow columns, straight from its bytes, without an object per record (pure).
+"""Columns of records as Arrow arrays, without an object per record (pure).
 
 Only headers do create objects. `arrow` is the `pyarrow` module, which the caller imports, since it
 is an optional dependency.
@@ -7,22 +7,10 @@ is an optional dependency.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
-from kdist.records.codec import decode_keys_into, decode_values_into
-from kdist.records.record import BinaryColumn
-
-if TYPE_CHECKING:
-    from kdist.client.consumer.batch import Batch
-
-
-def column_of(arrow: Any, batch: Batch, name: str) -> Any:
-    """One of `ARROW_COLUMNS`, of the records from the batch's `start` to its `end`.
-
-    Offsets are int64, timestamps in ms, keys and values binary, headers a list of name and value.
-    """
-    return _COLUMNS[name](arrow, batch)[batch.places]
+from kdist.records.record import BinaryColumn, HeaderPairs
 
 
 def binary(arrow: Any, column: BinaryColumn) -> Any:
@@ -37,32 +25,8 @@ def integers(arrow: Any, kind: Any, numbers: array[int]) -> Any:
     return arrow.Array.from_buffers(kind, len(numbers), [None, arrow.py_buffer(numbers)])
 
 
-def _bytes(
-    decode_into: Callable[[BinaryColumn, Any, int], None],
-) -> Callable[[Any, Batch], Any]:
-    def of(arrow: Any, batch: Batch) -> Any:
-        column = BinaryColumn()
-        batch.placed(decode_into, column, batch.body, batch.header.record_count)
-        return binary(arrow, column)
-
-    return of
-
-
-def _headers(arrow: Any, batch: Batch) -> Any:
+def headers(arrow: Any, rows: Iterable[HeaderPairs]) -> Any:
+    """For each record a list of its headers' names and values."""
     pair = arrow.struct([("name", arrow.string()), ("value", arrow.binary())])
-    rows = [
-        [{"name": name, "value": value} for name, value in pairs] for pairs in batch.all_headers
-    ]
-    return arrow.array(rows, arrow.list_(pair))
-
-
-_COLUMNS: dict[str, Callable[[Any, Batch], Any]] = {
-    "offset": lambda arrow, batch: integers(arrow, arrow.int64(), batch.numbers[0]),
-    "timestamp": lambda arrow, batch: integers(
-        arrow, arrow.timestamp("ms", tz="UTC"), batch.numbers[1]
-    ),
-    "key": _bytes(decode_keys_into),
-    "value": _bytes(decode_values_into),
-    "headers": _headers,
-}
-ARROW_COLUMNS = tuple(_COLUMNS)
+    lists = [[{"name": name, "value": value} for name, value in pairs] for pairs in rows]
+    return arrow.array(lists, arrow.list_(pair))

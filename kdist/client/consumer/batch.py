@@ -16,13 +16,19 @@ from functools import cached_property, partial
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from kdist.client.consumer.arrow import ARROW_COLUMNS, column_of
+from kdist.client.consumer import arrow
 from kdist.errors import ApiError, CorruptRecords, Error
 from kdist.model import TopicPartition
 from kdist.records.batch import BatchHeader, TimestampType
 from kdist.records.build import body_numbers, decode_body, read_body
-from kdist.records.codec import decode_headers, decode_keys, decode_values
-from kdist.records.record import HeaderPairs, Record
+from kdist.records.codec import (
+    decode_headers,
+    decode_keys,
+    decode_keys_into,
+    decode_values,
+    decode_values_into,
+)
+from kdist.records.record import BinaryColumn, HeaderPairs, Record
 from kdist.wire.varint import Buffer
 
 if TYPE_CHECKING:
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Decoder = Callable[[bytes], Any]
+
+ARROW_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 
 class NotDecoded(ApiError):
@@ -356,5 +364,19 @@ class Batch:
         """
         import pyarrow
 
-        arrays = [column_of(pyarrow, self, name) for name in columns]
+        arrays = [self._arrow_column(pyarrow, name)[self.places] for name in columns]
         return pyarrow.RecordBatch.from_arrays(arrays, names=list(columns))
+
+    def _arrow_column(self, pyarrow: Any, name: str) -> Any:
+        match name:
+            case "offset":
+                return arrow.integers(pyarrow, pyarrow.int64(), self.numbers[0])
+            case "timestamp":
+                milliseconds = pyarrow.timestamp("ms", tz="UTC")
+                return arrow.integers(pyarrow, milliseconds, self.numbers[1])
+            case "headers":
+                return arrow.headers(pyarrow, self.all_headers)
+        decode_into = {"key": decode_keys_into, "value": decode_values_into}[name]
+        column = BinaryColumn()
+        self.placed(decode_into, column, self.body, self.header.record_count)
+        return arrow.binary(pyarrow, column)

@@ -19,19 +19,19 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from kdist.client.partitioner import Partitioner, partition_for, partitions_for
+from kdist.client.producer.arguments import TIMESTAMP_END
 from kdist.client.producer.batch import (
     RECORD_OVERHEAD_BYTES,
     TIMESTAMP_BYTES,
-    Batch,
     Column,
+    PartitionQueue,
+    ProducerBatch,
 )
 from kdist.client.producer.faults import ProducerClosed, RecordTooLarge
-from kdist.client.producer.given import TIMESTAMP_END
 from kdist.client.producer.memory import Memory
-from kdist.client.producer.queue import PartitionQueue
+from kdist.client.producer.metadata import Topic
 from kdist.client.producer.results import Sent
 from kdist.client.producer.settings import ProducerSettings
-from kdist.client.producer.topics import Topic
 from kdist.errors import ApiError, Error
 from kdist.records.batch import HEADER_SIZE
 from kdist.records.codec import pack_headers
@@ -70,7 +70,7 @@ class Row(NamedTuple):
     timestamp: int | None
 
 
-def _add_more(batch: Batch, headers: Any, timestamp: Any, room_bytes: int) -> int | None:
+def _add_more(batch: ProducerBatch, headers: Any, timestamp: Any, room_bytes: int) -> int | None:
     """Append a record's headers and timestamp to the batch's columns; returns their size in bytes.
 
     None if one of them is unusual, lacks its column in the batch, or does not fit into the room.
@@ -110,7 +110,7 @@ class Accumulator:
     ) -> None:
         self.lock = threading.Lock()
         self.topics: dict[str, Topic] = {}
-        self.plain: dict[str, Batch] = {}  # open, sticky, and of values alone, by topic
+        self.plain: dict[str, ProducerBatch] = {}  # open, sticky, and of values alone, by topic
         self.active: dict[PartitionQueue, None] = {}
         self.memory = Memory(settings.buffer_memory)
         self.is_closed = False
@@ -240,7 +240,7 @@ class Accumulator:
                 batch.error, batch.is_done = ProducerClosed(why), True  # nobody here will tell
         self.topics.clear()
 
-    def maybe_make_plain(self, name: str, batch: Batch) -> None:
+    def maybe_make_plain(self, name: str, batch: ProducerBatch) -> None:
         """Offer the batch to the fast path if it qualifies, else withdraw it."""
         if not batch.is_plain:
             if self.plain.get(name) is batch:
@@ -289,7 +289,7 @@ class Accumulator:
         topic.turn += 1
         return topic.turn % count
 
-    def _batch(self, queue: PartitionQueue, size: int) -> Batch | NeedRoom | None:
+    def _batch(self, queue: PartitionQueue, size: int) -> ProducerBatch | NeedRoom | None:
         """The open batch, with room for `size` more bytes; None if it was full and is now sealed.
 
         The caller then chooses the partition again: a sticky one may have changed.
@@ -306,7 +306,7 @@ class Accumulator:
         limit = min(self.batch_bytes, max(wanted, batch.limit_bytes * _GROWTH))
         return batch if self.grow(batch, limit) else NeedRoom(size)
 
-    def grow(self, batch: Batch, limit_bytes: int) -> bool:
+    def grow(self, batch: ProducerBatch, limit_bytes: int) -> bool:
         """Raise the batch's limit to so many bytes; False if there is no memory for that."""
         more = limit_bytes - batch.limit_bytes
         if more > 0:
@@ -316,12 +316,12 @@ class Accumulator:
             batch.limit_bytes = limit_bytes
         return True
 
-    def open(self, queue: PartitionQueue, size: int) -> Batch | NeedRoom:
+    def open(self, queue: PartitionQueue, size: int) -> ProducerBatch | NeedRoom:
         """A new batch with room for `size` bytes."""
         limit = max(size, min(self.batch_bytes, _FIRST_LIMIT_BYTES))
         if not self.memory.take(limit):
             return NeedRoom(limit)
-        batch = Batch(queue, queue.take_number(), self._now_s(), self._clock.now_ms())
+        batch = ProducerBatch(queue, queue.take_number(), self._now_s(), self._clock.now_ms())
         batch.limit_bytes = batch.held_bytes = limit
         # Active first: if this thread is interrupted here, no batch is left where nobody looks.
         self.active[queue] = None

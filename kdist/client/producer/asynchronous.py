@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Self, TypeVar, overload
 
+from kdist.client.producer.arguments import check_timeout, checked_partition
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
 from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.core import Core, Steps
-from kdist.client.producer.given import check_timeout, checked_partition
 from kdist.client.producer.message import Message, MessageSet
 from kdist.client.producer.results import RecordMetadata, Sent, SentMany
 from kdist.client.producer.settings import read_settings

@@ -1,32 +1,37 @@
-"""A batch of records for one partition, from its first record to its acknowledgement.
+"""A partition's batches: each from its first record to its acknowledgement, and all in order.
 
     open -- full, due or waited for --> sealed -- a request takes it --> in flight --> done
                                           ^------ retried ----------------'
 
 While it is open, any thread appends to it under the accumulator's lock. Once it is sealed, only the
 loop touches it.
+
+A batch gets its sequence number when it is first sent and keeps it on every retry, so a broker
+writes it once. After an error that leaves a gap in the sequence the queue is *stale*: it waits
+until nothing is in flight, then starts again at 0 under a newer epoch (KIP-360). After a batch has
+to be retried, the queue is *recovering*: only one batch at a time is in flight, so that the batches
+behind it keep their order, even without idempotence.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
+from kdist.client.producer.identity import NOBODY, Identity
 from kdist.client.producer.message import Message
 from kdist.model import NO_OFFSET, NO_SEQUENCE
 from kdist.records.record import Headers
 
-if TYPE_CHECKING:
-    from kdist.client.producer.queue import PartitionQueue
-
+SEQUENCE_MASK = 0x7FFF_FFFF
 RECORD_OVERHEAD_BYTES = 16  # at most: a record's lengths and deltas, without its timestamp delta
 TIMESTAMP_BYTES = 9  # at most: the timestamp delta of a record that has its own timestamp
 
 Column = list[bytes | None]
 
 
-class Batch:
+class ProducerBatch:
     """Columns of records, then one frame of bytes, then an offset or an error."""
 
     __slots__ = (
@@ -81,8 +86,8 @@ class Batch:
         self.is_done = False
         self.base_offset = NO_OFFSET
         self.error: BaseException | None = None
-        self.parts: Sequence[tuple[int, Batch]] = ()  # after a split: first index, batch
-        self.whole: Batch | None = None  # the batch that this one was split from
+        self.parts: Sequence[tuple[int, ProducerBatch]] = ()  # after a split: first index, batch
+        self.whole: ProducerBatch | None = None  # the batch that this one was split from
         self.callbacks: deque[Callable[[], object]] = deque()
 
     @property
@@ -136,7 +141,7 @@ class Batch:
                 self.timestamp_ms if self.timestamps is None else self.timestamps[index],
             )
 
-    def find(self, index: int) -> tuple[Batch, int]:
+    def find(self, index: int) -> tuple[ProducerBatch, int]:
         """The batch that holds the record after any splits, and the record's index in it."""
         batch = self
         while batch.parts:
@@ -166,3 +171,141 @@ class Batch:
             return self.callbacks.popleft()
         except IndexError:
             return None
+
+
+class PartitionQueue:
+    """Owner: the loop, except for `open` and `take_number`, which the accumulator's lock guards."""
+
+    __slots__ = (
+        "_in_flight_to",
+        "_next_sequence",
+        "check_waiter",
+        "hurry",
+        "identity",
+        "in_flight",
+        "is_recovering",
+        "is_stale",
+        "last_number",
+        "leader",
+        "open",
+        "partition",
+        "prefix",
+        "retry_at_s",
+        "topic",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        leader: int,
+        hurry: Callable[[ProducerBatch], None],
+        check_waiter: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.leader = leader
+        self.hurry = hurry
+        self.check_waiter = check_waiter
+        self.open: ProducerBatch | None = None
+        self.waiting: deque[ProducerBatch] = deque()  # sealed, in order
+        self.in_flight: list[ProducerBatch] = []  # in flight, in order
+        self.retry_at_s = 0.0
+        self.is_recovering = False
+        self.is_stale = False
+        self.identity = NOBODY
+        self.prefix: tuple[int, bytes] = (-1, b"")  # a request's version, and its encoded start
+        self.last_number = 0
+        self._next_sequence = 0
+        self._in_flight_to = leader  # the leader that the batches in flight were sent to
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    def take_number(self) -> int:
+        """The next batch's number."""
+        self.last_number += 1
+        return self.last_number
+
+    def batches(self) -> Iterable[ProducerBatch]:
+        """All batches that are not done. From any thread, while the loop goes on."""
+        yield from (*self.in_flight, *self.waiting)
+        if self.open is not None:
+            yield self.open
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to send and nothing in flight."""
+        return self.open is None and not self.waiting and not self.in_flight
+
+    @property
+    def may_send(self) -> bool:
+        """Whether another batch can be sent now without breaking order or numbering."""
+        if not self.in_flight:
+            return True
+        # A new leader would write this batch before those in flight to the old one.
+        return not (self.is_recovering or self.is_stale) and self.leader == self._in_flight_to
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether a batch that is not done was sent at least once, and so may have been written."""
+        return bool(self.in_flight) or any(batch.attempts for batch in self.waiting)
+
+    # Sending
+
+    def mark_in_flight(self, batch: ProducerBatch) -> None:
+        """Note that the batch is now in flight; the caller has taken it from `waiting`."""
+        self.in_flight.append(batch)
+        self._in_flight_to = self.leader
+
+    def number(self, batch: ProducerBatch) -> bool:
+        """Give the batch its sequence number; False if it already has one."""
+        if batch.sequence != NO_SEQUENCE:
+            return False
+        batch.sequence = self._next_sequence
+        self._next_sequence = self._next_sequence + batch.count & SEQUENCE_MASK
+        return True
+
+    def begin_anew(self, identity: Identity) -> None:
+        """Number the waiting batches from 0 under a new identity. Nothing may be in flight."""
+        assert not self.in_flight, "a batch in flight already has its sequence number"
+        self.identity = identity
+        self.is_stale = False
+        self._next_sequence = 0
+        for batch in self.waiting:
+            batch.sequence = NO_SEQUENCE
+
+    # Answers
+
+    def mark_answered(self, batch: ProducerBatch) -> None:
+        """Note that the batch is no longer in flight."""
+        self.in_flight.remove(batch)
+        if not self.in_flight and not self._has_returned():
+            self.is_recovering = False
+
+    def _has_returned(self) -> bool:
+        return bool(self.waiting) and self.waiting[0].attempts > 0
+
+    def is_first(self, batch: ProducerBatch) -> bool:
+        """Whether every earlier batch is done."""
+        return not any(
+            each.number < batch.number for each in (*self.in_flight, *_first(self.waiting))
+        )
+
+    def put_back(self, batch: ProducerBatch) -> None:
+        """Queue the batch to be sent again, in its place."""
+        place = 0
+        while place < len(self.waiting) and self.waiting[place].number < batch.number:
+            place += 1
+        self.waiting.insert(place, batch)
+        self.is_recovering = True
+
+    def put_back_parts(self, parts: Iterable[ProducerBatch]) -> None:
+        """Queue the parts of a split batch, which share its number, in its place."""
+        for part in reversed(list(parts)):
+            self.put_back(part)
+
+
+def _first(batches: deque[ProducerBatch]) -> Iterable[ProducerBatch]:
+    return (batches[0],) if batches else ()

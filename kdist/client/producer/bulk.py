@@ -15,9 +15,8 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from kdist.client.producer.accumulator import Accumulator, Need, NeedRoom, NeedTopic
-from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES, Batch, Column
+from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES, Column, PartitionQueue, ProducerBatch
 from kdist.client.producer.faults import RecordTooLarge
-from kdist.client.producer.queue import PartitionQueue
 from kdist.client.producer.results import SentMany
 from kdist.records.batch import HEADER_SIZE
 from kdist.records.codec import running_sizes
@@ -151,9 +150,9 @@ def _cut(sizes: array[int], start: int, room_bytes: int) -> tuple[int, int]:
     return end, sizes[end] - before
 
 
-def _refused(queue: PartitionQueue, size: int) -> Batch:
+def _refused(queue: PartitionQueue, size: int) -> ProducerBatch:
     """A failed batch that stands for a record too large to send, so the others are still sent."""
-    batch = Batch(queue, 0, 0.0, 0)
+    batch = ProducerBatch(queue, 0, 0.0, 0)
     batch.error = RecordTooLarge(f"a record of {size} bytes is larger than max_request_size")
     batch.is_done = True
     return batch

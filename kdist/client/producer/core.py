@@ -17,14 +17,9 @@ from typing import Any, TypeVar
 from kdist.client.background import ENDING
 from kdist.client.cluster import Cluster, api_error
 from kdist.client.discovery import find_brokers
-from kdist.client.producer import leaving
+from kdist.client.producer import at_exit
 from kdist.client.producer.accumulator import Accumulator, Need, NeedRoom, NeedTopic, Row
-from kdist.client.producer.batch import Batch
-from kdist.client.producer.bulk import Bulk
-from kdist.client.producer.context import ProducerContext
-from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, Asking
-from kdist.client.producer.faults import BufferFull, ProducerClosed
-from kdist.client.producer.given import (
+from kdist.client.producer.arguments import (
     check_name,
     check_partition,
     checked_headers,
@@ -34,14 +29,19 @@ from kdist.client.producer.given import (
     encoded_column,
     listed,
 )
+from kdist.client.producer.batch import ProducerBatch
+from kdist.client.producer.bulk import Bulk
+from kdist.client.producer.context import ProducerContext
+from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, RequestEncoder
+from kdist.client.producer.faults import BufferFull, ProducerClosed
 from kdist.client.producer.identity import Identities
 from kdist.client.producer.link import LinkSettings
 from kdist.client.producer.message import Message, MessageSet
+from kdist.client.producer.metadata import Metadata
 from kdist.client.producer.results import Sent, SentMany, make_known
 from kdist.client.producer.sender import Sender
 from kdist.client.producer.settings import ProducerConfig
 from kdist.client.producer.settling import Settling
-from kdist.client.producer.topics import Topics
 from kdist.errors import ApiError, Error, UserError
 from kdist.network.client import ClientSettings
 from kdist.records.compression import Codec
@@ -82,12 +82,12 @@ class Core:
             and callables.value_encoder is None
             and callables.key_encoder is None
         )
-        self._topics = Topics(
+        self._metadata = Metadata(
             self._cluster, self.accumulator.topics, self._hurry, self._kick, self._check_waiter
         )
         self._identities = Identities(self._cluster, self._kick) if is_idempotent else None
         self._settling = Settling(
-            loop, settings, self.accumulator, self._topics.want, is_idempotent=is_idempotent
+            loop, settings, self.accumulator, self._metadata.want, is_idempotent=is_idempotent
         )
         codec = Codec[settings.compression_type.upper()]
         self._sender = Sender(
@@ -101,19 +101,21 @@ class Core:
                 ZSTD_VERSION_MIN if codec is Codec.ZSTD else VERSION_MIN,
             ),
             self.accumulator,
-            self._topics,
-            Asking(_ACKS[settings.acks], settings.request_timeout_ms, settings.client_id, codec),
+            self._metadata,
+            RequestEncoder(
+                _ACKS[settings.acks], settings.request_timeout_ms, settings.client_id, codec
+            ),
             self._identities,
             self._settling,
             self._tell_dequeued if self._handler is not None else None,
         )
         self._refreshing = loop.call_later(settings.metadata_max_age_ms / 1000, self._refresh)
         self._is_closing = False
-        leaving.note_open(self)
+        at_exit.note_open(self)
 
     def __del__(self) -> None:
         if not self.accumulator.is_closed:  # the event loop ended without `close`
-            leaving.warn_of_loss(self)
+            at_exit.warn_of_loss(self)
 
     @classmethod
     async def open(cls, context: ProducerContext, config: ProducerConfig) -> Core:
@@ -128,7 +130,7 @@ class Core:
     def _kick_by(self, when_s: float) -> None:
         self._sender.kick_by(when_s)
 
-    def _hurry(self, batch: Batch) -> None:
+    def _hurry(self, batch: ProducerBatch) -> None:
         batch.is_hurried = True
         self._kick()
 
@@ -141,7 +143,7 @@ class Core:
                 raise UserError("what runs on the producer's loop cannot wait for it: await it")
 
     def _refresh(self) -> None:
-        self._topics.refresh()
+        self._metadata.refresh()
         age_s = self._settings.metadata_max_age_ms / 1000
         self._refreshing = self.loop.call_later(age_s, self._refresh)
 
@@ -239,8 +241,8 @@ class Core:
         if isinstance(need, NeedRoom):
             used = f"all {self._settings.buffer_memory} bytes of buffer_memory were in use {limit}"
             raise BufferFull(used) from None
-        if self._topics.last_error is not None:
-            raise self._topics.last_error from None
+        if self._metadata.last_error is not None:
+            raise self._metadata.last_error from None
         topic = self.accumulator.topics.get(need.topic)
         error = topic.error if topic is not None and topic.error else Error.LEADER_NOT_AVAILABLE
         raise ApiError(error, f"topic {need.topic} was not there {limit}") from None
@@ -248,9 +250,9 @@ class Core:
     async def _know(self, need: NeedTopic) -> None:
         """Wait for fresh metadata that has the topic; `ApiError` if it lacks the partition."""
         check_name(need.topic)
-        with self._topics.awaited(need.topic):
+        with self._metadata.awaited(need.topic):
             while True:
-                await self._topics.changed()
+                await self._metadata.changed()
                 self.accumulator.check_open()
                 topic = self.accumulator.topics.get(need.topic)
                 if topic is None:
@@ -327,11 +329,11 @@ class Core:
         await self.flush_last(timeout_s)  # `_end` fails what is left
 
     async def _end(self) -> None:
-        leaving.note_closed(self)
+        at_exit.note_closed(self)
         self._refuse_new()
         self._refreshing.cancel()
         self._sender.close()
-        self._topics.close()
+        self._metadata.close()
         if self._identities is not None:
             self._identities.close()
         self._cluster.close()
@@ -352,7 +354,7 @@ class Core:
             for need in self.add_row(topic, row, partition):
                 await self.meet(need, until_s)
 
-    def _tell_dequeued(self, batch: Batch) -> None:
+    def _tell_dequeued(self, batch: ProducerBatch) -> None:
         assert self._handler is not None, "only called with a handler"
         queue = batch.queue
         # Scheduled, not called here: the batch is sent whatever the handler raises.

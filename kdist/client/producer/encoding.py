@@ -13,8 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 
-from kdist.client.producer.batch import Batch
-from kdist.client.producer.queue import SEQUENCE_MASK, PartitionQueue
+from kdist.client.producer.batch import SEQUENCE_MASK, PartitionQueue, ProducerBatch
 from kdist.model import NO_EPOCH, NO_SEQUENCE
 from kdist.protocol import produce
 from kdist.protocol.envelope import encode_request
@@ -36,7 +35,7 @@ _PRODUCER_POSITION = 43  # in a batch's header: id, epoch, sequence
 _PRODUCER = struct.Struct(">qhi")
 
 
-class Asking:
+class RequestEncoder:
     """What all produce requests of one producer have in common."""
 
     __slots__ = ("_acks", "_client_id", "_codec", "_timeout_ms")
@@ -47,7 +46,7 @@ class Asking:
         self._client_id = client_id
         self._codec = codec
 
-    def encode(self, batch: Batch, version: int) -> None:
+    def encode(self, batch: ProducerBatch, version: int) -> None:
         """Encode the batch's records into its frame, and release them. `stamp` has to follow.
 
         `ValueError` if it has no records, because the thread that opened it was interrupted: no
@@ -98,7 +97,7 @@ class Asking:
             queue.prefix = version, prefix
         return prefix
 
-    def join(self, batches: Sequence[Batch], version: int) -> bytearray:
+    def join(self, batches: Sequence[ProducerBatch], version: int) -> bytearray:
         """The frame of one request for all these batches, each of a different partition."""
         topics: dict[str, list[memoryview]] = {}
         for batch in batches:
@@ -126,7 +125,7 @@ class Asking:
         header = RequestHeader(produce.API.key, version, 0, self._client_id)
         return encode_request(header, request)
 
-    def frame(self, batch: Batch, version: int) -> bytearray:
+    def frame(self, batch: ProducerBatch, version: int) -> bytearray:
         """The frame of a request for this batch alone, in this version."""
         frame = _frame_of(batch)
         prefix = self._prefix(batch.queue, version)
@@ -151,17 +150,17 @@ def _put_count(part: bytearray, count: int) -> None:
     _INT32.pack_into(part, len(part) - _INT32.size, count)
 
 
-def _frame_of(batch: Batch) -> bytearray:
+def _frame_of(batch: ProducerBatch) -> bytearray:
     assert batch.frame is not None, "a batch is encoded before it is sent"
     return batch.frame
 
 
-def records_of(batch: Batch) -> memoryview:
+def records_of(batch: ProducerBatch) -> memoryview:
     """The record batch, as the log will store it."""
     return memoryview(_frame_of(batch))[batch.prefix_size :]
 
 
-def stamp(batch: Batch) -> None:
+def stamp(batch: ProducerBatch) -> None:
     """Write producer id, epoch and sequence into an encoded batch, then its checksum."""
     frame, at = _frame_of(batch), batch.prefix_size
     id_, epoch = batch.queue.identity
@@ -169,13 +168,13 @@ def stamp(batch: Batch) -> None:
     seal(frame, at, len(frame) - at)
 
 
-def cut_in_two(batch: Batch) -> list[Batch]:
+def cut_in_two(batch: ProducerBatch) -> list[ProducerBatch]:
     """Split an encoded batch that is too large into two unencoded ones, both with its number."""
     records = read_batch(records_of(batch))
     middle = len(records) // 2
     parts = []
     for start, end in ((0, middle), (middle, len(records))):
-        part = Batch(batch.queue, batch.number, batch.created_s, batch.timestamp_ms)
+        part = ProducerBatch(batch.queue, batch.number, batch.created_s, batch.timestamp_ms)
         part.whole = batch
         part.held_bytes = batch.held_bytes // 2
         for _, timestamp, key, value, headers in records[start:end]:

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kdist.client.cluster import Cluster, raise_for
-from kdist.client.producer.queue import NOBODY, Identity
 from kdist.errors import ApiError, Error
+from kdist.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kdist.protocol import init_producer_id
 from kdist.protocol.init_producer_id import InitProducerIdRequest
 
 _BUMP_VERSION_MIN = 3  # first to bump the epoch (KIP-360); before it, a new id serves as well
 _NO_TRANSACTION_MS = 2**31 - 1
 _PAUSE_S = 0.1
+
+
+class Identity(NamedTuple):
+    """The producer id and epoch by which brokers know a producer."""
+
+    id: int
+    epoch: int
+
+
+NOBODY = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class Identities:

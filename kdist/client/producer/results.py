@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from kdist.client.producer.batch import Batch
-from kdist.client.producer.given import check_timeout
+from kdist.client.producer.arguments import check_timeout
+from kdist.client.producer.batch import ProducerBatch
 from kdist.model import NO_OFFSET, OffsetRange
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class _Promise(Generic[T]):
 
     __slots__ = ()
 
-    def _batches(self) -> Iterable[Batch]:
+    def _batches(self) -> Iterable[ProducerBatch]:
         raise NotImplementedError
 
     def _error(self) -> BaseException | None:
@@ -146,11 +146,11 @@ class Sent(_Promise[RecordMetadata]):
 
     __slots__ = ("_batch", "_index")
 
-    def __init__(self, batch: Batch, index: int) -> None:
+    def __init__(self, batch: ProducerBatch, index: int) -> None:
         self._batch = batch
         self._index = index
 
-    def _batches(self) -> Iterable[Batch]:
+    def _batches(self) -> Iterable[ProducerBatch]:
         batch = self._batch
         if not batch.parts:
             return (batch,)
@@ -191,9 +191,9 @@ class SentMany(_Promise[dict[int, list[OffsetRange]]]):
 
     def __init__(self) -> None:
         self.count = 0
-        self.pieces: list[tuple[Batch, int, int]] = []  # records from start up to end
+        self.pieces: list[tuple[ProducerBatch, int, int]] = []  # records from start up to end
 
-    def add(self, batch: Batch, start: int, end: int) -> None:
+    def add(self, batch: ProducerBatch, start: int, end: int) -> None:
         """Note that a batch holds some of the call's records, from index `start` up to `end`."""
         self.count += end - start
         self.pieces.append((batch, start, end))
@@ -202,7 +202,7 @@ class SentMany(_Promise[dict[int, list[OffsetRange]]]):
         """Add a record that was sent on its own."""
         self.add(sent._batch, sent._index, sent._index + 1)
 
-    def _resolved(self) -> Iterable[tuple[Batch, int, int]]:
+    def _resolved(self) -> Iterable[tuple[ProducerBatch, int, int]]:
         """The pieces, in the batches that hold them now."""
         for whole, start, end in self.pieces:
             at = start
@@ -212,7 +212,7 @@ class SentMany(_Promise[dict[int, list[OffsetRange]]]):
                 yield batch, first, first + taken
                 at += taken
 
-    def _batches(self) -> Iterable[Batch]:
+    def _batches(self) -> Iterable[ProducerBatch]:
         if all(not batch.parts for batch, _, _ in self.pieces):
             return [batch for batch, _, _ in self.pieces]
         return [batch for batch, _, _ in self._resolved()]

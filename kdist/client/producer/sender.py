@@ -20,14 +20,13 @@ from functools import partial
 from typing import Any
 
 from kdist.client.producer.accumulator import Accumulator
-from kdist.client.producer.batch import Batch
-from kdist.client.producer.encoding import Asking, stamp
-from kdist.client.producer.identity import Identities
+from kdist.client.producer.batch import PartitionQueue, ProducerBatch
+from kdist.client.producer.encoding import RequestEncoder, stamp
+from kdist.client.producer.identity import NOBODY, Identities
 from kdist.client.producer.link import Link, LinkSettings, Outcome
-from kdist.client.producer.queue import NOBODY, PartitionQueue
+from kdist.client.producer.metadata import Metadata
 from kdist.client.producer.settings import ProducerSettings
 from kdist.client.producer.settling import Settling
-from kdist.client.producer.topics import Topics
 from kdist.errors import ApiError, Error
 from kdist.model import NO_LEADER
 from kdist.network.network import Network
@@ -47,17 +46,17 @@ class Sender:
         settings: ProducerSettings,
         links: LinkSettings,
         accumulator: Accumulator,
-        topics: Topics,
-        asking: Asking,
+        metadata: Metadata,
+        encoder: RequestEncoder,
         identities: Identities | None,
         settling: Settling,
-        on_dequeue: Callable[[Batch], None] | None,
+        on_dequeue: Callable[[ProducerBatch], None] | None,
     ) -> None:
         self._loop = network.loop
         self._network = network
         self._accumulator = accumulator
-        self._topics = topics
-        self._asking = asking
+        self._metadata = metadata
+        self._encoder = encoder
         self._identities = identities
         self._settling = settling
         self._on_dequeue = on_dequeue
@@ -150,7 +149,7 @@ class Sender:
         for queue in tuple(self._accumulator.active):
             first = queue.waiting[0] if queue.waiting else queue.open
             if first is None:
-                if not queue.flying:
+                if not queue.in_flight:
                     idle.append(queue)
                 continue
             oldest_s = min(oldest_s, first.created_s)
@@ -195,7 +194,7 @@ class Sender:
         leader = queue.leader
         if leader == NO_LEADER:
             return ApiError(Error.LEADER_NOT_AVAILABLE, "the partition has no leader")
-        if leader not in self._topics.addresses:
+        if leader not in self._metadata.addresses:
             return ApiError(Error.LEADER_NOT_AVAILABLE, f"its leader {leader} is no known broker")
         link = self._links.get(leader)
         return link.error if link is not None else None
@@ -212,9 +211,9 @@ class Sender:
             if queue.open is not None:
                 self._accumulator.seal(queue, is_known=True)
 
-    def _due_s(self, queue: PartitionQueue, first: Batch) -> float:
+    def _due_s(self, queue: PartitionQueue, first: ProducerBatch) -> float:
         """When the queue's first batch that is not in flight may and should be sent."""
-        if queue.flying and not queue.may_send:
+        if queue.in_flight and not queue.may_send:
             return math.inf  # an answer will kick
         if queue.waiting or first.is_hurried or self._accumulator.memory.is_wanted:
             return queue.retry_at_s
@@ -223,8 +222,8 @@ class Sender:
     # Sending
 
     def _send_to(self, leader: int, queues: deque[PartitionQueue], now_s: float) -> None:
-        if leader == NO_LEADER or leader not in self._topics.addresses:
-            self._topics.want({queue.topic for queue in queues})
+        if leader == NO_LEADER or leader not in self._metadata.addresses:
+            self._metadata.want({queue.topic for queue in queues})
             return
         link = self._links.get(leader)
         if link is None:
@@ -233,9 +232,9 @@ class Sender:
         if link.resting_until_s > now_s:
             return
         if not link.may_send():
-            link.maybe_connect(self._topics.addresses, leader, now_s)
+            link.maybe_connect(self._metadata.addresses, leader, now_s)
             if link.is_down:
-                self._topics.want({queue.topic for queue in queues})  # it may lead no more
+                self._metadata.want({queue.topic for queue in queues})  # it may lead no more
             return
         if self._identities is not None:
             queues = deque(queue for queue in queues if self._is_identified(queue))
@@ -253,7 +252,7 @@ class Sender:
             self._fail_all(queue, self._identities.fatal)
             return False
         newer = self._identities.newer_than(queue.identity)
-        if newer is None or queue.flying:
+        if newer is None or queue.in_flight:
             return False
         queue.begin_anew(newer)
         return True
@@ -263,9 +262,9 @@ class Sender:
         while queue.waiting:
             self._settling.fail(queue.waiting.popleft(), error)
 
-    def _take(self, queues: deque[PartitionQueue], version: int) -> list[Batch]:
+    def _take(self, queues: deque[PartitionQueue], version: int) -> list[ProducerBatch]:
         """One request's batches: one per partition, as many as fit, or a single large one."""
-        taken: list[Batch] = []
+        taken: list[ProducerBatch] = []
         room_bytes = self._request_bytes_max
         for _ in range(len(queues)):
             if not queues[0].waiting:
@@ -282,7 +281,7 @@ class Sender:
                 break
             room_bytes -= size
             queue.waiting.popleft()
-            queue.take_off(batch)
+            queue.mark_in_flight(batch)
             taken.append(batch)
             if queue.waiting and queue.may_send:
                 queues.append(queue)
@@ -311,7 +310,7 @@ class Sender:
                 room_bytes -= batch.size_bytes
                 is_first = False
 
-    def _first(self, queue: PartitionQueue, version: int) -> Batch | None:
+    def _first(self, queue: PartitionQueue, version: int) -> ProducerBatch | None:
         """The next batch, encoded and numbered; None if encoding failed, and the batch with it."""
         batch = queue.waiting[0]
         is_new = batch.frame is None
@@ -319,7 +318,7 @@ class Sender:
             try:
                 if self._on_dequeue is not None and not batch.attempts:
                     self._on_dequeue(batch)
-                self._asking.encode(batch, version)
+                self._encoder.encode(batch, version)
             except (TypeError, ValueError, RuntimeError, MemoryError) as error:  # only this batch's
                 self._settling.fail(queue.waiting.popleft(), error)
                 self.kick()  # for the batches behind it, as there may be no answer to wait for
@@ -328,17 +327,17 @@ class Sender:
             stamp(batch)
         return batch
 
-    def _post(self, link: Link, batches: Sequence[Batch]) -> None:
+    def _post(self, link: Link, batches: Sequence[ProducerBatch]) -> None:
         for batch in batches:
             batch.attempts += 1
         try:
             if len(batches) == 1:
-                frame = self._asking.frame(batches[0], link.version)
+                frame = self._encoder.frame(batches[0], link.version)
             else:
-                frame = self._asking.join(batches, link.version)
+                frame = self._encoder.join(batches, link.version)
         except MemoryError as error:
             for batch in batches:
-                batch.queue.land(batch)
+                batch.queue.mark_answered(batch)
                 self._settling.fail(batch, error)
             self.kick()
             return
@@ -349,7 +348,7 @@ class Sender:
         link.pipe.post(frame, link.version, outcome, is_answered=self._is_answered)
 
     def _answered(
-        self, link: Link, batches: Sequence[Batch], response: Any, error: ApiError | None
+        self, link: Link, batches: Sequence[ProducerBatch], response: Any, error: ApiError | None
     ) -> None:
         link.in_flight -= 1
         link.batches_in_flight -= len(batches)

@@ -14,7 +14,7 @@ from typing import Any
 
 from kdist.client.cluster import api_error
 from kdist.client.producer.accumulator import Accumulator
-from kdist.client.producer.batch import Batch
+from kdist.client.producer.batch import ProducerBatch
 from kdist.client.producer.encoding import cut_in_two
 from kdist.client.producer.faults import DeliveryTimedOut
 from kdist.client.producer.settings import ProducerSettings
@@ -43,12 +43,12 @@ class Settling:
         self._accumulator = accumulator
         self._look_up = look_up
         self._is_idempotent = is_idempotent
-        self._finished: deque[Batch] = deque()  # batches whose callbacks are still to be called
+        self._finished: deque[ProducerBatch] = deque()  # their callbacks are yet to be called
         self._want_calls = ending_ticks(loop, self._call_back)
 
     # Answers
 
-    def answer(self, batches: Iterable[Batch], response: Any) -> None:
+    def answer(self, batches: Iterable[ProducerBatch], response: Any) -> None:
         """Apply the broker's answer to a request with these batches; it is None with acks=0."""
         results = {}
         if response is not None:
@@ -59,7 +59,7 @@ class Settling:
             }
         for batch in batches:
             queue = batch.queue
-            queue.land(batch)
+            queue.mark_answered(batch)
             if response is None:
                 self.deliver(batch, NO_OFFSET, NO_TIMESTAMP)
                 continue
@@ -72,13 +72,13 @@ class Settling:
             else:
                 self.deliver(batch, result.base_offset, result.log_append_time_ms)
 
-    def lose(self, batches: Iterable[Batch], error: ApiError) -> None:
+    def lose(self, batches: Iterable[ProducerBatch], error: ApiError) -> None:
         """No answer will come to a request with these batches: it timed out, or was cut off."""
         for batch in batches:
-            batch.queue.land(batch)
+            batch.queue.mark_answered(batch)
             self._refuse(batch, error.error, str(error))
 
-    def _refuse(self, batch: Batch, error: Error, message: str | None) -> None:
+    def _refuse(self, batch: ProducerBatch, error: Error, message: str | None) -> None:
         queue = batch.queue
         verdict = judge(
             error,
@@ -110,14 +110,14 @@ class Settling:
 
     # The end of a batch
 
-    def expire(self, batch: Batch) -> None:
+    def expire(self, batch: ProducerBatch) -> None:
         """Fail a batch, taken from its queue, that exceeded the delivery timeout."""
         last = f": {batch.error}" if batch.error is not None else ""
         limit = f"{self._settings.delivery_timeout_ms} ms"
         sentence = f"{batch.queue} did not acknowledge it within {limit}{last}"
         self.fail(batch, DeliveryTimedOut(sentence))
 
-    def fail(self, batch: Batch, error: BaseException) -> None:
+    def fail(self, batch: ProducerBatch, error: BaseException) -> None:
         """Fail a batch. If it was numbered, there may now be a gap in the sequence.
 
         Later batches that were sent already may be in the log, and would be written twice if they
@@ -129,7 +129,7 @@ class Settling:
         batch.error = error
         self._settle(batch)
 
-    def deliver(self, batch: Batch, base_offset: int, append_time_ms: int) -> None:
+    def deliver(self, batch: ProducerBatch, base_offset: int, append_time_ms: int) -> None:
         """Settle a batch that was acknowledged."""
         batch.error = None
         batch.base_offset = base_offset
@@ -138,7 +138,7 @@ class Settling:
             batch.timestamps = None
         self._settle(batch)
 
-    def _settle(self, batch: Batch) -> None:
+    def _settle(self, batch: ProducerBatch) -> None:
         memory = self._accumulator.memory
         batch.frame = None
         memory.give_back(batch.held_bytes)
@@ -150,7 +150,7 @@ class Settling:
             self._finish(whole)
             whole = whole.whole
 
-    def _finish(self, batch: Batch) -> None:
+    def _finish(self, batch: ProducerBatch) -> None:
         batch.is_done = True
         if batch.callbacks:
             if not self._finished:

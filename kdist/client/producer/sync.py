@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any, Self, TypeVar, overload
 
 from kdist.client.background import FORKED, BackgroundLoop
+from kdist.client.producer.arguments import check_timeout, checked_partition
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
 from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.core import Core, Steps
 from kdist.client.producer.faults import BufferFull
-from kdist.client.producer.given import check_timeout, checked_partition
 from kdist.client.producer.message import Message, MessageSet
 from kdist.client.producer.results import Sent, SentMany
 from kdist.client.producer.settings import read_settings

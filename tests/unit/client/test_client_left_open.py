@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from kdist import Admin, Consumer, Producer, SimpleConsumer
-from kdist.client.producer import leaving
+from kdist.client.producer import at_exit
 from tests.unit.client.producer_world import FINE, Fault, Scene, play
 
 CLIENTS: list[Callable[[], Any]] = [
@@ -55,7 +55,7 @@ async def left_open(scene: Scene, fault: Fault) -> None:
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     gc.collect()
-    return [each.getMessage() for each in caplog.records if each.name == leaving.logger.name]
+    return [each.getMessage() for each in caplog.records if each.name == at_exit.logger.name]
 
 
 def test_records_left_unacknowledged_when_the_loop_ended_are_reported(
@@ -101,5 +101,5 @@ def test_a_copy_in_another_process_does_not_warn(caplog: pytest.LogCaptureFixtur
         def count_unsettled(self) -> int:
             raise AssertionError("its lock may be held for ever")
 
-    leaving.warn_of_loss(Copy())  # type: ignore[arg-type]
+    at_exit.warn_of_loss(Copy())  # type: ignore[arg-type]
     assert told(caplog) == []

@@ -11,10 +11,9 @@ import threading
 
 import pytest
 
-from kdist.client.producer.batch import Batch
+from kdist.client.producer.batch import PartitionQueue, ProducerBatch
 from kdist.client.producer.faults import ProducerClosed
 from kdist.client.producer.message import Message, MessageSet
-from kdist.client.producer.queue import PartitionQueue
 from kdist.client.producer.results import Sent
 from kdist.errors import UserError
 from tests.unit.client.producer_world import Scene, play
@@ -85,7 +84,7 @@ def test_a_forked_process_does_not_wait_for_its_parents_records() -> None:
 
 @pytest.mark.parametrize("timeout", [float("inf"), 1e12])
 def test_a_results_timeout_may_be_of_any_length(timeout: float) -> None:
-    batch = Batch(PartitionQueue("t", 0, 1, lambda _: answered.set()), 1, 0.0, 7)
+    batch = ProducerBatch(PartitionQueue("t", 0, 1, lambda _: answered.set()), 1, 0.0, 7)
     batch.values.append(b"v")
     answered = threading.Event()
 

@@ -42,7 +42,8 @@ async def check_all_is_well(
     memory = producer._started.accumulator.memory
     assert memory.free >= memory.size - lost_bytes
     assert not any(
-        queue.flying or queue.waiting for queue in producer._started.accumulator.topics["t"].queues
+        queue.in_flight or queue.waiting
+        for queue in producer._started.accumulator.topics["t"].queues
     )
     await producer.close()
 
@@ -183,10 +184,10 @@ def test_unacknowledged_records_can_be_counted_while_the_loop_sends() -> None:
         await producer.send("t", b"b")
         found = iter(queue.batches())
         next(found)
-        queue.take_off(queue.waiting.popleft())  # as the loop may at any moment
+        queue.mark_in_flight(queue.waiting.popleft())  # as the loop may at any moment
         assert len(list(found)) == 1
-        queue.waiting.extend(queue.flying)
-        queue.flying.clear()
+        queue.waiting.extend(queue.in_flight)
+        queue.in_flight.clear()
         await check_all_is_well(scene, producer, 1)
 
     play(work)

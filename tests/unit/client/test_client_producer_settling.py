@@ -85,7 +85,7 @@ def test_a_new_leader_gets_nothing_before_requests_in_flight_to_the_old_one_end(
             sent = [await producer.send("t", b"1")]
             await asyncio.sleep(1)
             scene.brokers.leaders[T0] = 1
-            producer._started._topics.want(["t"])
+            producer._started._metadata.want(["t"])
             for number in range(2, 10):
                 await asyncio.sleep(1)
                 sent.append(await producer.send("t", b"%d" % number))

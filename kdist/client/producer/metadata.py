@@ -1,6 +1,6 @@
 """What the producer knows of topics: a queue for each partition, and which one is sticky now.
 
-`Topics` requests metadata in the background and updates leaders. Where brokers create topics
+`Metadata` requests metadata in the background and updates leaders. Where brokers create topics
 automatically, a metadata request creates a missing topic. So only topics in use are requested:
 asking for every topic ever sent to would recreate those that were deleted. Partitions are never
 removed.
@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kdist.client.cluster import Address, Cluster, NoBroker
-from kdist.client.producer.batch import Batch
-from kdist.client.producer.queue import PartitionQueue
+from kdist.client.producer.batch import PartitionQueue, ProducerBatch
 from kdist.errors import ApiError, Error
 from kdist.model import NO_LEADER
 from kdist.protocol.metadata import (
@@ -65,14 +64,14 @@ class Topic:
         return self.sticky
 
 
-class Topics:
+class Metadata:
     """Looks up topics' metadata. Owner: the loop."""
 
     def __init__(
         self,
         cluster: Cluster,
         known: dict[str, Topic],
-        hurry: Callable[[Batch], None],
+        hurry: Callable[[ProducerBatch], None],
         on_change: Callable[[], None],
         check_waiter: Callable[[], None] = lambda: None,
     ) -> None:

@@ -12,30 +12,42 @@ import atexit
 import logging
 from concurrent.futures import Future, wait
 from os import getpid
-from typing import TYPE_CHECKING
+from typing import Protocol
 from weakref import WeakSet
-
-if TYPE_CHECKING:
-    from kdist.client.producer.core import Core
 
 logger = logging.getLogger(__name__)
 
 FLUSH_S = 2.0
 
-_OPEN: WeakSet[Core] = WeakSet()
+
+class OpenProducer(Protocol):
+    """What a producer's core is asked at exit."""
+
+    name: str
+    process: int  # the id of the one that opened it
+    loop: asyncio.AbstractEventLoop
+
+    def count_unsettled(self) -> int:
+        """How many records are neither acknowledged nor failed."""
+
+    async def flush_last(self, timeout_s: float | None) -> None:
+        """Send what is there; returns when time is up."""
 
 
-def note_open(core: Core) -> None:
+_OPEN: WeakSet[OpenProducer] = WeakSet()
+
+
+def note_open(core: OpenProducer) -> None:
     """Register an open producer."""
     _OPEN.add(core)
 
 
-def note_closed(core: Core) -> None:
+def note_closed(core: OpenProducer) -> None:
     """Forget a producer: it was closed, or its losses were logged."""
     _OPEN.discard(core)
 
 
-def warn_of_loss(core: Core) -> None:
+def warn_of_loss(core: OpenProducer) -> None:
     """Log how many records of an unclosed producer may be lost, if there are any."""
     if count := _count_owed(core):
         logger.warning(
@@ -46,7 +58,7 @@ def warn_of_loss(core: Core) -> None:
         )
 
 
-def _count_owed(core: Core) -> int:
+def _count_owed(core: OpenProducer) -> int:
     """How many records the producer has yet to deliver; none for a copy in a forked process.
 
     Such a copy is not even asked: a thread of the parent may have held its lock.
@@ -63,7 +75,7 @@ def _leave() -> None:
         warn_of_loss(core)
 
 
-def _begin_flush(core: Core) -> Future[None] | None:
+def _begin_flush(core: OpenProducer) -> Future[None] | None:
     work = core.flush_last(FLUSH_S)
     try:
         return asyncio.run_coroutine_threadsafe(work, core.loop)
