@@ -30,7 +30,7 @@ from measuring import cpu_ns
 
 from kdist import Producer
 from kdist.config.mirror import load_mirror
-from kdist.mirror import parcel
+from kdist.mirror import rewritten_batch as rewritten
 from kdist.mirror.process import run_mirror
 
 PORT, APART = 19430, 30  # below the kernel's ephemeral ports
@@ -101,7 +101,7 @@ CONTENDERS = {
 
 def run_decoding(file: str) -> None:
     """Run a mirror that decodes and re-encodes every batch."""
-    parcel._may_pass = lambda _batch: False
+    rewritten._may_pass = lambda _batch: False
     run_mirror(load_mirror(Path(file).read_text(), file), os.environ)
 
 

@@ -11,7 +11,7 @@ import logging
 from kdist.agent.queue import Queue, Queued
 from kdist.client.cluster import Cluster
 from kdist.client.partitioner import partition_for
-from kdist.client.producing import produce
+from kdist.client.produce_once import produce
 from kdist.errors import ApiError, Error, UserError
 from kdist.metrics.agent import AgentMetrics
 from kdist.model import TopicPartition

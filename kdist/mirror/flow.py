@@ -18,18 +18,18 @@ from kdist.client.consumer.aio import Consumer
 from kdist.client.consumer.batch import Batch, CorruptFetch
 from kdist.client.consumer.fetcher import OffsetOutOfRange
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
-from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, list_offsets
+from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, find_ranges, list_offsets
 from kdist.config.mirror import Flow, MirrorSettings
 from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.metrics.declare import Family
 from kdist.metrics.mirror import FlowMetrics, StreamMetrics
-from kdist.mirror.behind import measure_lag
 from kdist.mirror.consuming import core_of
+from kdist.mirror.flow_topics import FlowTopics, id_of
+from kdist.mirror.lag import ask_lag, held_lag
 from kdist.mirror.loss import Loss, loss_of
+from kdist.mirror.position_marker import mark_of
 from kdist.mirror.stream import Route, State, Stream
 from kdist.mirror.target import RETRY_MS, Target
-from kdist.mirror.topics import FlowTopics, id_of
-from kdist.mirror.trace import mark_of
 from kdist.mirror.trouble import Trouble
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
@@ -62,7 +62,7 @@ class MirrorMeasures:
         self.streams = Family(StreamMetrics, "flow", "topic", "partition")
 
 
-class RunningFlow(RebalanceListener):
+class MirrorFlow(RebalanceListener):
     """A flow while it runs, and the `Source` of its streams. Owner: the loop."""
 
     def __init__(
@@ -157,12 +157,47 @@ class RunningFlow(RebalanceListener):
                         stream.fail(loss)
                     if self.topics.is_copy_recreated(partition.topic):
                         stream.doubt()
-                await measure_lag(self, self._context.clock.now_ms())
+                await self._measure_lag(self._context.clock.now_ms())
                 self._refreshed_at_s = self._now_s()
                 self.trouble.end()
             except (ApiError, NoBroker) as error:
                 self.trouble.begin(error)
             await asyncio.sleep(self._settings.refresh_interval_ms / 1000)
+
+    async def _measure_lag(self, now_ms: int) -> None:
+        """Update the lag metrics of the partitions. `ApiError`."""
+        positions = await self._positions()
+        ranges = await find_ranges(self.source, positions, is_committed_only=True)
+        for partition, position in positions.items():
+            stream = self.streams.get(partition)
+            end = ranges[partition].end
+            if stream is not None and stream.oldest is not None and stream.position is not None:
+                lag = held_lag(stream.oldest, max(end - stream.position, 0), now_ms)
+            else:
+                lag = await ask_lag(self.source, partition, position, ranges[partition], now_ms)
+            if partition not in self.streams:
+                continue  # revoked meanwhile
+            metrics = self.measures.streams[self.labels(partition)]
+            metrics.lag_records = lag.records
+            metrics.lag_bytes = lag.bytes_about
+            metrics.lag_seconds = lag.seconds
+
+    async def _positions(self) -> dict[TopicPartition, int]:
+        """The streams' positions; for a stream without one yet, the committed offset.
+
+        Without that, 0 for a partition that is to be mirrored from the earliest record, and none
+        for one from the latest.
+        """
+        known = {partition: stream.position for partition, stream in self.streams.items()}
+        unknown = [partition for partition, position in known.items() if position is None]
+        committed = await self.commits(unknown) if unknown else {}
+        assert self.topics is not None, "looked at first"
+        for partition in unknown:
+            if (found := committed[partition]) is not None:
+                known[partition] = found.offset
+            elif self.topics.begin_at(partition) == "earliest":
+                known[partition] = 0
+        return {each: position for each, position in known.items() if position is not None}
 
     async def _subscribe(self) -> None:
         """Subscribe to the wanted topics. Called only between polls, never amid a rebalance."""

@@ -11,7 +11,7 @@ from kdist.broker.http import HttpPages, Page
 from kdist.config.addresses import parse_host_port
 from kdist.config.mirror import MirrorConfig
 from kdist.metrics.exposition import CONTENT_TYPE, Exposition
-from kdist.mirror.flow import MirrorContext, MirrorMeasures, RunningFlow
+from kdist.mirror.flow import MirrorContext, MirrorFlow, MirrorMeasures
 from kdist.mirror.stream import State
 from kdist.network.network import Server
 
@@ -29,7 +29,7 @@ class Mirror:
         self.exposition.add_family(self.measures.flows)
         self.exposition.add_family(self.measures.streams)
         self.flows = [
-            RunningFlow(flow, config.mirror, context, self.measures) for flow in config.flows
+            MirrorFlow(flow, config.mirror, context, self.measures) for flow in config.flows
         ]
         self._config = config
         self._context = context
@@ -86,7 +86,7 @@ class Mirror:
         body = {"status": "ok" if is_well else "trouble", "flows": flows}
         return Page(200 if is_well else 503, "application/json", json.dumps(body).encode() + b"\n")
 
-    def _health(self, flow: RunningFlow) -> dict[str, object]:
+    def _health(self, flow: MirrorFlow) -> dict[str, object]:
         stopped = {
             str(partition): str(stream.failure)
             for partition, stream in flow.streams.items()

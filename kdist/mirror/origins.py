@@ -18,10 +18,10 @@ from collections.abc import Mapping
 
 from kdist.client.admin.topics import create_topic
 from kdist.client.cluster import Cluster
+from kdist.client.fetch_once import fetch_at
 from kdist.client.offsets import find_ranges
-from kdist.client.producing import produce
+from kdist.client.produce_once import produce
 from kdist.errors import ApiError, CorruptRecords, Error
-from kdist.mirror.looking import look_at
 from kdist.mirror.selection import Origin
 from kdist.model import TopicPartition
 from kdist.records.batch import iter_headers
@@ -41,7 +41,7 @@ async def read_origins(cluster: Cluster) -> dict[str, Origin]:
     offset, end = (await find_ranges(cluster, [_PARTITION]))[_PARTITION]
     origins: dict[str, Origin] = {}
     while offset < end:
-        buffer = (await look_at(cluster, _PARTITION, offset)).buffer
+        buffer = (await fetch_at(cluster, _PARTITION, offset)).buffer
         begin = offset
         for at, header in iter_headers(buffer, may_end_partial=True):
             offset = header.next_offset

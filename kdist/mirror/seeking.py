@@ -15,9 +15,9 @@ from kdist.client.offsets import OffsetAndMetadata
 from kdist.config.mirror import Flow
 from kdist.errors import ApiError, Error, UserError
 from kdist.mirror.origins import read_origins, write_origins
+from kdist.mirror.position_lookup import SOUGHT, look_up_position
+from kdist.mirror.position_marker import mark_of
 from kdist.mirror.selection import Origin
-from kdist.mirror.standing import SOUGHT, find_standing
-from kdist.mirror.trace import mark_of
 from kdist.model import TopicPartition
 
 
@@ -41,8 +41,8 @@ async def seek(
         found[each] = offset
         if await _exists(target, there):
             sought = OffsetAndMetadata(offset, SOUGHT)
-            standing = await find_standing(target, there, mark_of(cluster_id, each), sought)
-            found[each] = max(offset, standing.position or 0)
+            known = await look_up_position(target, there, mark_of(cluster_id, each), sought)
+            found[each] = max(offset, known.position or 0)
     try:
         await alter_group_offsets(source, flow.group, offsets, SOUGHT)
     except ApiError as error:

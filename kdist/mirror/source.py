@@ -11,7 +11,7 @@ from kdist.model import TopicPartition
 
 
 class Source(Protocol):
-    """A flow's source. `RunningFlow` implements it."""
+    """A flow's source. `MirrorFlow` implements it."""
 
     async def committed(self, partition: TopicPartition) -> OffsetAndMetadata | None:
         """The offset that the flow's group has committed, if any."""

@@ -13,11 +13,11 @@ from kdist.client.cluster import Cluster
 from kdist.client.offsets import find_ranges
 from kdist.config.mirror import Flow
 from kdist.errors import UserError
-from kdist.mirror.behind import Lag, look_behind
 from kdist.mirror.copying import count_partitions
+from kdist.mirror.lag import Lag, ask_lag
 from kdist.mirror.origins import read_origins
+from kdist.mirror.position_lookup import why_stopped
 from kdist.mirror.selection import Selection, begin_at, select
-from kdist.mirror.standing import why_stopped
 from kdist.model import TopicPartition
 
 
@@ -64,7 +64,7 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
         first = start if begin_at(flow, each, noted) == "earliest" else end
         begin = first if position is None else position
         lost = max(0, start - begin)
-        lag = await look_behind(source, each, (max(begin, start), end), now_ms)
+        lag = await ask_lag(source, each, begin, ranges[each], now_ms)
         name = TopicPartition(flow.renamed(each.topic), each.partition)
         rows.append(PartitionStatus(each, name, position, end, lag, lost, stopped))
     return FlowStatus(flow.name, rows, selection.held)

@@ -27,11 +27,11 @@ from kdist.client.consumer.batch import Batch, CorruptFetch
 from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import ApiError, CorruptRecords, Error, KdistError, UserError
 from kdist.metrics.mirror import FlowMetrics
-from kdist.mirror.parcel import Parcel
+from kdist.mirror.position_lookup import copy_recreated, find_end, look_up_position, note_of
+from kdist.mirror.position_marker import Run, run_for
+from kdist.mirror.rewritten_batch import RewrittenBatch
 from kdist.mirror.source import Source
-from kdist.mirror.standing import copy_recreated, find_end, find_standing, note_of
 from kdist.mirror.target import Target, result_of
-from kdist.mirror.trace import Run, run_for
 from kdist.mirror.trouble import FROM_TARGET, Trouble, may_pass
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.runtime.tasks import raise_bug
@@ -62,9 +62,9 @@ class Route(NamedTuple):
 
 
 class _Flight(NamedTuple):
-    """A parcel in flight. Its answer, however late, proves our position as of `posted_at_s`."""
+    """A batch in flight. Its answer, however late, proves our position as of `posted_at_s`."""
 
-    parcel: Parcel
+    rewritten: RewrittenBatch
     answered: asyncio.Future[Any]
     posted_at_s: float
 
@@ -93,7 +93,7 @@ class Stream:
         self._target = target
         self._metrics = metrics
         self._on_change = on_change
-        self._waiting: deque[Parcel] = deque()
+        self._waiting: deque[RewrittenBatch] = deque()
         self._in_flight: deque[_Flight] = deque()
         self._run: Run | None = None
         self._is_alone = True  # whether the next batch must be the only one in flight
@@ -120,13 +120,13 @@ class Stream:
             try:
                 if batch.start < self._read_to or not len(batch):  # compaction may have left none
                     continue
-                parcel = Parcel(batch)
+                rewritten = RewrittenBatch(batch)
             except CorruptRecords as error:
                 self.fail(CorruptFetch(batch.partition, batch.start, error.detail))
                 return
-            self._read_to = parcel.end
-            self._waiting.append(parcel)
-            self.held_bytes += len(parcel)
+            self._read_to = rewritten.end
+            self._waiting.append(rewritten)
+            self.held_bytes += len(rewritten)
         self._news.set()
 
     @property
@@ -135,10 +135,10 @@ class Stream:
         return self._read_to >= 0
 
     @property
-    def oldest(self) -> Parcel | None:
+    def oldest(self) -> RewrittenBatch | None:
         """The first batch that was read and is not acknowledged, if there is one."""
         if self._in_flight:
-            return self._in_flight[0].parcel
+            return self._in_flight[0].rewritten
         return self._waiting[0] if self._waiting else None
 
     @property
@@ -213,26 +213,26 @@ class Stream:
         """Find the position in the target, and read the source from there."""
         route, asked_at_s, self._is_doubted = self.route, _now_s(), False
         committed = await self._source.committed(route.source)
-        standing = await find_standing(self._target.cluster, route.target, route.mark, committed)
-        position = standing.position
+        found = await look_up_position(self._target.cluster, route.target, route.mark, committed)
+        position = found.position
         if position is None:
             position = await self._source.start_offset(route.source)
         if committed is None:
             # Before the first batch is sent: its note says where to search for our batches, if
             # others write behind them.
-            first = OffsetAndMetadata(position, note_of(standing.target_end))
+            first = OffsetAndMetadata(position, note_of(found.target_end))
             await self._source.commit({route.source: first})
-        self._run = run = standing.run
+        self._run = run = found.run
         self._is_ahead = run is None or run.next_offset < position
         self._proven_at_s = asked_at_s
         self._is_alone = True
         self.position = self._read_to = position
-        self.target_end = standing.target_end
-        self.leader_epoch = standing.leader_epoch
+        self.target_end = found.target_end
+        self.leader_epoch = found.leader_epoch
         if (fault := self._source.fault_of(route.source)) is not None:
             raise fault
         self.state = State.FLOWING
-        self._source.read_from(route.source, position, standing.leader_epoch)
+        self._source.read_from(route.source, position, found.leader_epoch)
 
     async def _flow(self) -> KdistError:
         """Send batches and handle answers; returns the source's failure once all is sent.
@@ -251,12 +251,12 @@ class Stream:
                 )
             while self._waiting and not self._in_flight and self._silence_s() > _PROOF_S:
                 await self._prove()
-            while (parcel := self._next()) is not None:
+            while (rewritten := self._next()) is not None:
                 self._waiting.popleft()
                 posted_at_s = _now_s()
-                answered = connection.post(self.route.target, parcel.data)
+                answered = connection.post(self.route.target, rewritten.data)
                 answered.add_done_callback(lambda _: self._news.set())
-                self._in_flight.append(_Flight(parcel, answered, posted_at_s))
+                self._in_flight.append(_Flight(rewritten, answered, posted_at_s))
         return self.failure
 
     def _silence_s(self) -> float:
@@ -270,8 +270,8 @@ class Stream:
         self._proven_at_s = asked_at_s
         self._is_alone = True
 
-    def _next(self) -> Parcel | None:
-        """The parcel to send now, stamped; None if none may be sent yet."""
+    def _next(self) -> RewrittenBatch | None:
+        """The batch to send now, stamped; None if none may be sent yet."""
         if not self._waiting or len(self._in_flight) >= IN_FLIGHT_MAX or self._is_draining:
             return None
         silence_s = self._silence_s()
@@ -279,15 +279,15 @@ class Stream:
             return None  # not before `_prove`
         if not self._in_flight and silence_s > _SILENCE_S:
             self._is_alone = True
-        parcel = self._waiting[0]
-        run = run_for(self.route.mark, self._run, parcel.start, parcel.end)
+        rewritten = self._waiting[0]
+        run = run_for(self.route.mark, self._run, rewritten.start, rewritten.end)
         if run is not self._run:
             self._is_alone = True
         if self._is_alone and self._in_flight:
             return None
-        parcel.stamp(run)
-        self._run = run._replace(next_offset=parcel.end)
-        return parcel
+        rewritten.stamp(run)
+        self._run = run._replace(next_offset=rewritten.end)
+        return rewritten
 
     def _settle(self) -> None:
         """Handle the answers that have arrived, in order. `ApiError` for the first refusal.
@@ -295,19 +295,19 @@ class Stream:
         `UserError` if the target's topic was recreated.
         """
         while self._in_flight and self._in_flight[0].answered.done():
-            parcel, answered, posted_at_s = self._in_flight[0]
+            rewritten, answered, posted_at_s = self._in_flight[0]
             try:
-                result = result_of(answered, self.route.target, parcel)
+                result = result_of(answered, self.route.target, rewritten)
             except ApiError as error:
                 if error.error is not Error.DUPLICATE_SEQUENCE_NUMBER:
                     raise
             else:
                 if 0 <= (base := result.base_offset) < self.target_end:
                     raise copy_recreated(self.route.target, base, self.target_end, has_ours=True)
-                self.target_end = base + parcel.count
+                self.target_end = base + rewritten.count
             self._in_flight.popleft()
             self._proven_at_s = posted_at_s
-            self._acknowledge(parcel)
+            self._acknowledge(rewritten)
 
     def _settle_quietly(self) -> None:
         try:
@@ -317,18 +317,18 @@ class Stream:
         except UserError as error:
             self._halt(error)
 
-    def _acknowledge(self, parcel: Parcel) -> None:
-        self.held_bytes -= len(parcel)
-        self.position = parcel.end
+    def _acknowledge(self, rewritten: RewrittenBatch) -> None:
+        self.held_bytes -= len(rewritten)
+        self.position = rewritten.end
         self._is_ahead = False
-        self.leader_epoch = parcel.leader_epoch
+        self.leader_epoch = rewritten.leader_epoch
         self._is_alone = False
         self.trouble.end()
         metrics = self._metrics
         metrics.passed_batches += 1
-        metrics.passed_records += parcel.count
-        metrics.passed_bytes += len(parcel)
-        metrics.rebuilt_batches += parcel.is_rebuilt
+        metrics.passed_records += rewritten.count
+        metrics.passed_bytes += len(rewritten)
+        metrics.rebuilt_batches += rewritten.is_rebuilt
         self._on_change(self)
 
     # Failures

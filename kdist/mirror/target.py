@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from kdist.client.cluster import Address, Cluster, raise_for
-from kdist.client.producing import ACKS_ALL
+from kdist.client.produce_once import ACKS_ALL
 from kdist.errors import ApiError, Error
-from kdist.mirror.parcel import Parcel
+from kdist.mirror.rewritten_batch import RewrittenBatch
 from kdist.model import NO_LEADER, TopicPartition
 from kdist.network.client import Client, ClientSettings
 from kdist.network.network import Network
@@ -58,7 +58,7 @@ class ProduceConnection(Client):
 
 
 def result_of(
-    answered: asyncio.Future[Any], partition: TopicPartition, parcel: Parcel
+    answered: asyncio.Future[Any], partition: TopicPartition, rewritten: RewrittenBatch
 ) -> ProducePartitionResult:
     """The broker's result for a posted batch; `ApiError` if it refused the batch."""
     (topic,) = answered.result().responses
@@ -67,9 +67,9 @@ def result_of(
     if limit is not None:
         raise ApiError(
             Error.of(result.error_code),
-            f"{partition} of the target refuses the batch that ends at source offset {parcel.end}:"
-            f" raise {limit} of topic {partition.topic} in the target to the source's value, at"
-            f" least {len(parcel)}, and restart the mirror",
+            f"{partition} of the target refuses the batch that ends at source offset"
+            f" {rewritten.end}: raise {limit} of topic {partition.topic} in the target to the"
+            f" source's value, at least {len(rewritten)}, and restart the mirror",
         )
     raise_for(result.error_code, str(partition), result.error_message)
     return result

@@ -6,16 +6,14 @@ the topic also tests that the controller works and reaches the broker.
 
 from __future__ import annotations
 
-from typing import Any
-
 from kdist.client.admin.topics import NewTopic, create_topics, delete_topic
 from kdist.client.cluster import Cluster
-from kdist.client.producing import produce
+from kdist.client.fetch_once import fetch_at
+from kdist.client.produce_once import produce
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
-from kdist.ops.fetching import Reader
 from kdist.ops.gate import PROBE_PREFIX
-from kdist.records.build import build_batch
+from kdist.records.build import build_batch, read_batch
 
 _SETTINGS = {"min.insync.replicas": "1"}
 
@@ -48,13 +46,11 @@ async def _write_and_read(cluster: Cluster, partition: TopicPartition, timestamp
     await cluster.topic(partition.topic)  # its leader is known from here on
     batch = build_batch([written], timestamp_ms=timestamp_ms)
     offset = (await produce(cluster, {partition: batch}))[partition]
-    reader = Reader(cluster, {partition: offset})
-    async for fetched in reader.read():
-        values: list[Any] = [record.value for _, record in fetched.records]
-        if values:
-            reader.leave(partition)
-            if bytes(values[0] or b"") != written:
-                raise UserError(f"{partition} returned other bytes than were written")
+    returned = (await fetch_at(cluster, partition, offset)).buffer
+    if not returned:
+        raise UserError(f"{partition} does not return what was written")
+    if read_batch(returned)[0].value != written:
+        raise UserError(f"{partition} returned other bytes than were written")
 
 
 async def _delete(cluster: Cluster, name: str) -> None:

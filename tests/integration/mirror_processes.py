@@ -21,9 +21,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kdist.client.cluster import Cluster, parse_addresses
+from kdist.client.fetch_once import fetch_at
 from kdist.client.offsets import find_ranges
 from kdist.errors import ApiError
-from kdist.mirror.looking import look_at
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.network.network import AsyncioNetwork
@@ -204,7 +204,7 @@ def batches_of(address: str, topic: str, partition: int) -> list[Held]:
         at, end = (await find_ranges(cluster, [key]))[key]
         held: list[Held] = []
         while at < end:
-            buffer = (await look_at(cluster, key, at)).buffer
+            buffer = (await fetch_at(cluster, key, at)).buffer
             for position, header in iter_headers(buffer, may_end_partial=True):
                 data = bytes(memoryview(buffer)[position : position + header.size])
                 held.append(Held(header, data[HEADER_SIZE:]))

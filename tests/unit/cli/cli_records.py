@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kdist.client.cluster import Cluster, parse_addresses
-from kdist.client.producing import produce
+from kdist.client.produce_once import produce
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.network.network import AsyncioNetwork

@@ -20,17 +20,16 @@ from kdist.client.cluster import (
     parse_addresses,
     raise_worst,
 )
+from kdist.client.fetch_once import fetch_at
 from kdist.client.offsets import find_offsets
-from kdist.client.producing import produce
+from kdist.client.produce_once import produce
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import NO_LEADER, TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.network.network import AsyncioNetwork
-from kdist.ops import fetching
-from kdist.ops.fetching import Reader
 from kdist.protocol.list_offsets import LATEST_TIMESTAMP
 from kdist.protocol.metadata import MetadataTopicResult
-from kdist.records.build import build_batch
+from kdist.records.build import build_batch, read_batch
 from tests.unit.broker.broker_cluster import PORT
 from tests.unit.broker.broker_cluster import Cluster as BrokerCluster
 from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
@@ -99,49 +98,36 @@ def test_a_broker_whose_address_is_dead_is_found_again(running: CliCluster) -> N
     with_client(running, work)
 
 
-def test_a_reader_resumes_after_its_connections_broke(running: CliCluster) -> None:
+def test_a_fetch_connects_again_after_its_connections_broke(running: CliCluster) -> None:
     async def work(cluster: Cluster) -> None:
         partition = await partition_of(cluster, "broken")
-        reader = Reader(cluster, {partition: 0})
-        seen: list[bytes | None] = []
-        async for fetched in reader.read():
-            seen += [record.value for _, record in fetched.records]
-            if len(seen) == 3:
-                break
+        for offset in range(3):
+            await produce(cluster, {partition: batch(b"%d" % offset)})
             for each in cluster._lane._clients.values():
                 each.close()
-            await produce(cluster, {partition: batch(b"%d" % len(seen))})
-        assert seen == [b"0", b"1", b"2"]
+            fetched = await fetch_at(cluster, partition, offset)
+            assert [record.value for record in read_batch(fetched.buffer)] == [b"%d" % offset]
 
     with_client(running, work)
 
 
-def test_a_reader_waits_for_a_leader_up_to_a_deadline(
-    running: CliCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetching, "RETRY_MS", 300)
-
+def test_a_fetch_waits_for_a_leader_up_to_a_deadline(running: CliCluster) -> None:
     async def work(cluster: Cluster) -> None:
         partition = await partition_of(cluster, "leaderless")
         await produce(cluster, {partition: batch(b"a")})
         cluster.leaders[partition] = NO_LEADER
-        async for fetched in Reader(cluster, {partition: 0}).read():
-            assert len(fetched.records) == 1
-            break
-        missing = TopicPartition("leaderless", 7)
-        with pytest.raises(ApiError, match="leaderless-7 has no leader"):
-            async for _ in Reader(cluster, {missing: 0}).read():
-                pass
+        assert len(list((await fetch_at(cluster, partition, 0)).headers())) == 1
+        with pytest.raises(ApiError, match="leaderless-7"):
+            await fetch_at(cluster, TopicPartition("leaderless", 7), 0)
 
-    with_client(running, work)
+    with_client(running, work, retry_ms=300)
 
 
-def test_reading_beyond_the_end_is_an_error(running: CliCluster) -> None:
+def test_a_fetch_beyond_the_end_is_an_error(running: CliCluster) -> None:
     async def work(cluster: Cluster) -> None:
         partition = await partition_of(cluster, "beyond")
-        with pytest.raises(ApiError, match="beyond-0: it has no offset 5") as told:
-            async for _ in Reader(cluster, {partition: 5}).read():
-                pass
+        with pytest.raises(ApiError, match="beyond-0") as told:
+            await fetch_at(cluster, partition, 5)
         assert told.value.error is Error.OFFSET_OUT_OF_RANGE
 
     with_client(running, work)

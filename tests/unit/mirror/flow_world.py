@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kdist.config.mirror import load_mirror
-from kdist.mirror.flow import MirrorContext, RunningFlow
+from kdist.mirror.flow import MirrorContext, MirrorFlow
 from kdist.mirror.mirror import Mirror
 from kdist.mirror.stream import State, Stream
 from kdist.model import TopicPartition
@@ -80,7 +80,7 @@ class FlowScene:
             await asyncio.sleep(0.1)
 
 
-def flow_of(mirror: Mirror) -> RunningFlow:
+def flow_of(mirror: Mirror) -> MirrorFlow:
     (flow,) = mirror.flows
     return flow
 

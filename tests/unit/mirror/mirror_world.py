@@ -16,9 +16,9 @@ from kdist.client.consumer.batch import Batch
 from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import ApiError, Error
 from kdist.metrics.mirror import FlowMetrics
+from kdist.mirror.position_marker import mark_of
 from kdist.mirror.stream import Route, Stream
 from kdist.mirror.target import Target
-from kdist.mirror.trace import mark_of
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.network.simulated import SimulatedNetwork

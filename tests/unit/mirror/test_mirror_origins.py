@@ -8,12 +8,12 @@ import pytest
 from mirror_world import PARTITION, Scene, play, source_batches
 
 from kdist.client.cluster import Cluster, parse_addresses
+from kdist.client.fetch_once import FetchedBatches
 from kdist.errors import CorruptRecords
-from kdist.mirror.behind import NO_LAG, look_behind
-from kdist.mirror.looking import Looked
+from kdist.mirror.lag import NO_LAG, ask_lag
 from kdist.mirror.origins import TOPIC, read_origins, write_origins
 from kdist.mirror.selection import Origin
-from kdist.model import TopicPartition
+from kdist.model import OffsetRange, TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec
@@ -71,7 +71,7 @@ def test_a_record_that_is_not_an_origin_is_an_error(value: bytes) -> None:
 
 def test_messages_of_an_old_log_are_handled_as_batches() -> None:
     records = [Record(offset, 1_000 + offset, None, b"x") for offset in (5, 6, 8)]
-    found = list(Looked(write_message_set(records, 1, Codec.GZIP)).headers())
+    found = list(FetchedBatches(write_message_set(records, 1, Codec.GZIP)).headers())
     assert [(each.base_offset, each.record_count) for each in found] == [(5, 2), (8, 1)]
     assert found[0].base_timestamp == 1_005
 
@@ -83,8 +83,8 @@ def test_lag_is_measured_by_the_first_record_that_is_behind() -> None:
         for batch in batches:
             log.append(bytes(build_batch(batch.raw_values(), timestamp_ms=5_000)))
         cluster, end = cluster_of(scene), len(log.records)
-        assert await look_behind(cluster, PARTITION, (end, end), 9_000) == NO_LAG
-        lag = await look_behind(cluster, PARTITION, (0, end), 9_000)
+        assert await ask_lag(cluster, PARTITION, end, OffsetRange(0, end), 9_000) == NO_LAG
+        lag = await ask_lag(cluster, PARTITION, 0, OffsetRange(0, end), 9_000)
         size = len(log.data[0]) / len(batches[0].raw_values())
         assert lag == (end, end * size, 4.0)
         cluster.close()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from mirror_world import Mirror, Scene, play, source_batches, values_of
 
+from kdist.client.fetch_once import FetchedBatches, fetch_at
 from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import ApiError, Error
-from kdist.mirror.looking import Looked, look_at
 from kdist.model import TopicPartition
 from kdist.records.build import build_batch
 
@@ -44,12 +44,12 @@ def test_a_target_whose_retention_outruns_the_look_up_is_asked_again(
 ) -> None:
     gone = [ApiError(Error.OFFSET_OUT_OF_RANGE, "t-0")]
 
-    async def look(*asked: Any) -> Looked:
+    async def look(*asked: Any) -> FetchedBatches:
         if gone:
             raise gone.pop()
-        return await look_at(*asked)
+        return await fetch_at(*asked)
 
-    monkeypatch.setattr("kdist.mirror.standing.look_at", look)
+    monkeypatch.setattr("kdist.mirror.position_lookup.fetch_at", look)
 
     async def work(scene: Scene) -> None:
         scene.source = source_batches(scene.rng, 5, 0.0)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kdist.config.mirror import load_mirror
-from kdist.mirror.flow import RunningFlow
+from kdist.mirror.flow import MirrorFlow
 from kdist.mirror.process import run_mirror
 
 TEXT = "flow.f.source=h1:1\nflow.f.target=h2:1\n"
@@ -16,7 +16,7 @@ TEXT = "flow.f.source=h1:1\nflow.f.target=h2:1\n"
 def run_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """Run a mirror, and stop it a moment after a callback has raised `error`."""
 
-    async def run(_: RunningFlow, stop: asyncio.Event) -> None:
+    async def run(_: MirrorFlow, stop: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         loop.call_soon(raise_it)
         loop.call_later(0.1, stop.set)
@@ -25,7 +25,7 @@ def run_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def raise_it() -> None:
         raise error
 
-    monkeypatch.setattr(RunningFlow, "run", run)
+    monkeypatch.setattr(MirrorFlow, "run", run)
     run_mirror(load_mirror(TEXT, "file"), {})
 
 

@@ -6,7 +6,7 @@ import pytest
 from mirror_world import Scene, play, source_batches, values_of
 
 from kdist.errors import Error
-from kdist.mirror.standing import why_stopped
+from kdist.mirror.position_lookup import why_stopped
 from kdist.mirror.stream import State
 from tests.unit.client.producer_world import FINE, Fault
 

@@ -17,7 +17,7 @@ from mirror_world import (
 from kdist.client.consumer.batch import Batch
 from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import Error, KdistError
-from kdist.mirror.standing import SOUGHT
+from kdist.mirror.position_lookup import SOUGHT
 from kdist.mirror.stream import IN_FLIGHT_MAX, State
 from kdist.model import NO_PRODUCER_ID, TopicPartition
 from kdist.records.batch import HEADER, BatchHeader, read_header
@@ -355,6 +355,6 @@ def test_a_bug_in_a_stream_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def break_down(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("kdist.mirror.parcel.Parcel.stamp", break_down)
+    monkeypatch.setattr("kdist.mirror.rewritten_batch.RewrittenBatch.stamp", break_down)
     with pytest.raises(ZeroDivisionError):
         play(work)

@@ -1,7 +1,4 @@
-"""Reads a few batches of a partition at an offset.
-
-Used to find a mirror's position and lag; the records to mirror are fetched by a consumer.
-"""
+"""Fetches a few batches of a partition at an offset, once and without a consumer."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from kdist.wire.varint import Buffer
 _LOOK_BYTES = 1 << 20
 
 
-class Looked(NamedTuple):
+class FetchedBatches(NamedTuple):
     """The complete batches that one fetch returned."""
 
     buffer: Buffer
@@ -29,9 +26,9 @@ class Looked(NamedTuple):
             yield header
 
 
-async def look_at(
+async def fetch_at(
     cluster: Cluster, partition: TopicPartition, offset: int, bytes_max: int = _LOOK_BYTES
-) -> Looked:
+) -> FetchedBatches:
     """The batches from `offset` on, at least one whole batch if there is one. `ApiError`."""
     asked = FetchPartition(
         partition=partition.partition, fetch_offset=offset, partition_max_bytes=bytes_max
@@ -51,4 +48,4 @@ async def look_at(
         records = None if found.error_code else found.records or b""
         return {partition: Outcome(found.error_code, records)}
 
-    return Looked((await cluster.ask_leaders([partition], ask))[partition])
+    return FetchedBatches((await cluster.ask_leaders([partition], ask))[partition])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.errors import UserError
-from kdist.mirror.trace import OFFSETS_MAX, Run, last_run, mark_of, read_run, run_for
+from kdist.mirror.position_marker import OFFSETS_MAX, Run, last_run, mark_of, read_run, run_for
 from kdist.model import TopicPartition
 from kdist.records.batch import BatchHeader, read_header
 from kdist.records.build import build_batch

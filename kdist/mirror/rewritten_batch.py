@@ -1,7 +1,7 @@
 """A batch of the source prepared for the target (pure): a new header, the same records.
 
 The header's changes: base offset and leader epoch, which the target's broker assigns; producer id,
-epoch and sequence, which become the mirror's trace; the transactional bit, which is cleared, since
+epoch and sequence, which become the position marker; the transactional bit, which is cleared, since
 only committed records are read; and so the CRC. The records are neither decoded nor decompressed,
 except in batches that a producer may not send as they are. These are rebuilt:
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 
 from kdist.client.consumer.batch import Batch
-from kdist.mirror.trace import Run
+from kdist.mirror.position_marker import Run
 from kdist.model import NO_EPOCH
 from kdist.records.batch import (
     CHECKED_POSITION,
@@ -35,7 +35,7 @@ _PRODUCER = struct.Struct(">qhi")  # id, epoch, base sequence
 _PRODUCER_POSITION = 43
 
 
-class Parcel:
+class RewrittenBatch:
     """A batch to send: `data`, which covers the source's offsets up to `end`, exclusive.
 
     `start` is `end` less the number of records.
@@ -61,7 +61,7 @@ class Parcel:
         return len(self.data)
 
     def stamp(self, run: Run) -> None:
-        """Write the trace, and the CRC over it."""
+        """Write the position marker, and the CRC over it."""
         _PRODUCER.pack_into(
             self.data, _PRODUCER_POSITION, run.producer_id, run.epoch, run.base_sequence
         )

@@ -1,8 +1,9 @@
 """Finds a mirror's position in a partition, from the target's own log.
 
-The last batch of the target partition with the mirror's mark has the position (`trace.py`). That is
-the log's last batch, unless others write there too. Then the log is read from where it ended at the
-mirror's last commit, which is noted in the metadata of each commit to the source.
+The last batch of the target partition with the mirror's mark has the position
+(`position_marker.py`). That is the log's last batch, unless others write there too. Then the log is
+read from where it ended at the mirror's last commit, which is noted in the metadata of each commit
+to the source.
 
 Some commits override the log, and say so in their note: those of `kdist mirror seek`; and, until a
 batch is sent, the mirror's own commits of such a position, or of one that it reached only past
@@ -16,10 +17,10 @@ import re
 from typing import NamedTuple, TypeGuard
 
 from kdist.client.cluster import Cluster
+from kdist.client.fetch_once import fetch_at
 from kdist.client.offsets import OffsetAndMetadata, find_ranges
 from kdist.errors import ApiError, Error, UserError
-from kdist.mirror.looking import look_at
-from kdist.mirror.trace import Run, last_run
+from kdist.mirror.position_marker import Run, last_run
 from kdist.model import NO_EPOCH, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ _NOTE = re.compile(rf"(?:{SOUGHT} )?target=(\d+)(?: stopped: (.*))?", re.DOTALL)
 _NOTE_LENGTH_MAX = 1000  # a broker accepts 4096 characters of metadata with an offset
 
 
-class Standing(NamedTuple):
+class TargetPosition(NamedTuple):
     """A mirror's position, and the source's leader epoch there, or `NO_EPOCH`.
 
     `position` is None if the partition was never mirrored. `run` is that of our last batch in the
@@ -57,12 +58,12 @@ def why_stopped(note: str) -> str | None:
     return noted[2] if noted else None
 
 
-async def find_standing(
+async def look_up_position(
     cluster: Cluster,
     target: TopicPartition,
     mark: int,
     committed: OffsetAndMetadata | None,
-) -> Standing:
+) -> TargetPosition:
     """Ask the target. `UserError` if it has lost records that it acknowledged; `ApiError`."""
     start, end = (await find_ranges(cluster, [target]))[target]
     noted = _NOTE.fullmatch(committed.metadata) if committed else None
@@ -74,14 +75,14 @@ async def find_standing(
     if has_lost and (run is None or committed is None or run.next_offset > committed.offset):
         raise copy_recreated(target, end, noted_end or 0, has_ours=run is not None)
     if _overrides(committed, run) and not has_lost:
-        return Standing(committed.offset, committed.leader_epoch, run, end)
+        return TargetPosition(committed.offset, committed.leader_epoch, run, end)
     if run is not None:
         same = committed is not None and committed.offset == run.next_offset
         epoch = committed.leader_epoch if committed is not None and same else NO_EPOCH
-        return Standing(run.next_offset, epoch, run, end)
+        return TargetPosition(run.next_offset, epoch, run, end)
     if committed is None:
-        return Standing(None, NO_EPOCH, None, end)
-    return Standing(committed.offset, committed.leader_epoch, None, end)
+        return TargetPosition(None, NO_EPOCH, None, end)
+    return TargetPosition(committed.offset, committed.leader_epoch, None, end)
 
 
 async def find_end(
@@ -136,14 +137,14 @@ async def _find_run(
     start, end = bounds
     if start == end:
         return None  # empty, perhaps by retention
-    run = last_run((await look_at(cluster, target, end - 1, 1)).headers(), mark)
+    run = last_run((await fetch_at(cluster, target, end - 1, 1)).headers(), mark)
     if run is not None:
         return run
     offset = start if noted_end is None else min(max(start, noted_end - 1), end)
     if end - offset > 1:
         logger.info("others write to %s: searching our last batch from %d on", target, offset)
     while offset < end:
-        headers = list((await look_at(cluster, target, offset)).headers())
+        headers = list((await fetch_at(cluster, target, offset)).headers())
         if not headers:
             break  # the remaining offsets were compacted away
         run = last_run(headers, mark) or run
