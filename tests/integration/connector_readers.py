@@ -55,8 +55,8 @@ class Reader:
     def owned(self) -> list[TopicPartition]:
         joined = self.connector._joined
         assert joined is not None, "it has joined when it was made"
-        claims = dict(joined.rebalancer.claims)
-        return sorted(key for key, claim in claims.items() if claim.may_give)
+        owned = dict(joined.rebalancer.owned)
+        return sorted(key for key, ownership in owned.items() if ownership.may_give)
 
     def leave(self) -> None:
         """Shut down while the threads wait for more: each ends."""

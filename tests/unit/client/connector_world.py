@@ -159,8 +159,8 @@ class Member:
 
     @property
     def giving(self) -> list[TopicPartition]:
-        claims = self.joined.rebalancer.claims
-        return sorted(key for key, claim in claims.items() if claim.may_give)
+        owned = self.joined.rebalancer.owned
+        return sorted(key for key, ownership in owned.items() if ownership.may_give)
 
     async def _work(self) -> None:
         while self.is_reading:

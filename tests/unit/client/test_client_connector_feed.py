@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kdist.client.classic.connector.claim import Claim
 from kdist.client.classic.connector.feed import Feed
+from kdist.client.classic.connector.ownership import Ownership
 from kdist.client.classic.connector.settings import read_settings
 from kdist.client.classic.connector.stream import ConsumerTimeout, Stream
 from kdist.client.classic.connector.streams import Streams
@@ -87,11 +87,11 @@ class Fed:
         self.feed = Feed(self.consumer, [], self.streams, reset_to_start=False)  # type: ignore[arg-type]
         self.running = asyncio.get_running_loop().create_task(self.feed.run())
 
-    def own(self, partition: TopicPartition, start: int) -> Claim:
-        claim = Claim(partition, "c-0")
-        claim.start = start
-        self.feed.add(claim)
-        return claim
+    def own(self, partition: TopicPartition, start: int) -> Ownership:
+        ownership = Ownership(partition, "c-0")
+        ownership.start = start
+        self.feed.add(ownership)
+        return ownership
 
     async def give(self, *given: Batch) -> None:
         self.consumer.given.put_nowait(list(given))
@@ -124,9 +124,9 @@ async def test_a_full_stream_is_fed_again_when_it_has_room() -> None:
 @on_a_loop
 async def test_batches_of_a_released_partition_are_dropped() -> None:
     fed = Fed()
-    claim = fed.own(FIRST, 0)
+    ownership = fed.own(FIRST, 0)
     fed.own(SECOND, 0)
-    fed.feed.remove([claim])
+    fed.feed.remove([ownership])
     assert fed.consumer.assigned == [SECOND]
     await fed.give(batch_of(FIRST, 0, b"a"), batch_of(SECOND, 0, b"b"))
     assert next(fed.stream).value == b"b"

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from kdist.client.classic.connector.claim import Claim
+from kdist.client.classic.connector.ownership import Ownership
 from kdist.client.classic.connector.registry import Lost, Registry
 from kdist.client.classic.connector.subscription import Topics
 from kdist.model import TopicPartition
@@ -201,14 +201,14 @@ def registry_on(zk: MemoryZooKeeper, consumer: str) -> Registry:
     return Registry(zk, GROUP, consumer, registration, lambda: None)
 
 
-async def owned(registry: Registry, at: int) -> Claim:
-    """A claim of partition 0 whose position is `at`, not committed."""
-    claim = Claim(TopicPartition(TOPIC, 0), f"{registry.consumer}-0")
-    assert await registry.claim(claim)
-    if await registry.load_offset(claim) is None:
-        await registry.begin_at(claim, 0)
-    claim.finish(at)
-    return claim
+async def owned(registry: Registry, at: int) -> Ownership:
+    """An ownership of partition 0 whose position is `at`, not committed."""
+    ownership = Ownership(TopicPartition(TOPIC, 0), f"{registry.consumer}-0")
+    assert await registry.claim(ownership)
+    if await registry.load_offset(ownership) is None:
+        await registry.begin_at(ownership, 0)
+    ownership.finish(at)
+    return ownership
 
 
 def test_a_member_that_lost_its_session_commits_nothing_even_unknowingly() -> None:
@@ -221,7 +221,7 @@ def test_a_member_that_lost_its_session_commits_nothing_even_unknowingly() -> No
         first, second = (registry_on(zk, name) for zk, name in zip(zks, "ab", strict=True))
         stale = await owned(first, 50)
         cluster.ensemble.expire(zks[0])
-        assert await second.claim(Claim(stale.partition, "b-0"))
+        assert await second.claim(Ownership(stale.partition, "b-0"))
         with pytest.raises((ConnectionLoss, SessionExpired)):
             await first.save(stale)
         assert cluster.ensemble.tree.get(offset_path(0)).data == b"0"
@@ -237,17 +237,17 @@ def test_of_two_claims_one_holds_until_it_is_released() -> None:
         for zk in zks:
             await zk.connect()
         first, second = (registry_on(zk, name) for zk, name in zip(zks, "ab", strict=True))
-        claim = await owned(first, 7)
-        wanted = Claim(claim.partition, "b-0")
+        ownership = await owned(first, 7)
+        wanted = Ownership(ownership.partition, "b-0")
         assert not await second.claim(wanted)
-        assert await second.owner(claim.partition) == "a-0"
-        await first.save(claim, release=True)
-        assert await second.owner(claim.partition) == "nobody"
+        assert await second.owner(ownership.partition) == "a-0"
+        await first.save(ownership, release=True)
+        assert await second.owner(ownership.partition) == "nobody"
         assert await second.claim(wanted)
         assert await second.load_offset(wanted) == 7, "it was committed as it was released"
         with pytest.raises(Lost):
-            await first.save(claim, release=True)  # again, as if no answer had come
-        assert await second.owner(claim.partition) == "b-0"
+            await first.save(ownership, release=True)  # again, as if no answer had come
+        assert await second.owner(ownership.partition) == "b-0"
 
     cluster.run(scenario())
 
@@ -260,8 +260,8 @@ def test_a_commit_whose_answer_is_lost_is_harmless(is_carried_out: bool) -> None
         zk = cluster.ensemble.client()
         await zk.connect()
         registry = registry_on(zk, "a")
-        claim = await owned(registry, 5)
-        committing = cluster.loop.create_task(registry.save(claim))
+        ownership = await owned(registry, 5)
+        committing = cluster.loop.create_task(registry.save(ownership))
         if is_carried_out:
             while cluster.ensemble.tree.get(offset_path(0)).data != b"5":
                 await asyncio.sleep(0.000_01)  # the answer takes longer than that
@@ -271,8 +271,8 @@ def test_a_commit_whose_answer_is_lost_is_harmless(is_carried_out: bool) -> None
         with pytest.raises(ConnectionLoss):
             await committing
         cluster.ensemble.resume(zk)
-        claim.finish(6)
-        await registry.save(claim)
+        ownership.finish(6)
+        await registry.save(ownership)
         assert cluster.ensemble.tree.get(offset_path(0)).data == b"6"
 
     cluster.run(scenario())
@@ -285,15 +285,15 @@ def test_a_claim_whose_answer_is_lost_is_ours_or_is_given_up() -> None:
         zk = cluster.ensemble.client()
         await zk.connect()
         registry = registry_on(zk, "a")
-        claim = await owned(registry, 5)
-        assert await registry.claim(Claim(claim.partition, "a-1")), "our own znode"
+        ownership = await owned(registry, 5)
+        assert await registry.claim(Ownership(ownership.partition, "a-1")), "our own znode"
         assert cluster.ensemble.tree.get(owner_path(0)).data == b"a-1"
-        await registry.disown(claim.partition)
+        await registry.disown(ownership.partition)
         assert cluster.ensemble.tree.exists(owner_path(0)) is None
         other = cluster.ensemble.client()
         await other.connect()
         await other.create(owner_path(0), b"b-0", ephemeral=True)
-        await registry.disown(claim.partition)
+        await registry.disown(ownership.partition)
         assert cluster.ensemble.tree.get(owner_path(0)).data == b"b-0"
 
     cluster.run(scenario())

@@ -1,4 +1,4 @@
-"""A stream returns the messages of its chunks, and its claims know which were processed."""
+"""A stream returns the messages of its chunks, and its ownerships know which were processed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kdist.client.classic.connector.claim import Claim
+from kdist.client.classic.connector.ownership import Ownership
 from kdist.client.classic.connector.stream import Chunk, ConsumerTimeout, Stream
 from kdist.client.consumer.batch import Batch, NotDecoded
 from kdist.errors import CorruptRecords
@@ -28,10 +28,10 @@ def stream_of(
     return Stream("c-0", chunks_max, timeout_s, on_hungry)
 
 
-def open_claim(start: int = 0) -> Claim:
-    claim = Claim(PARTITION, "c-0")
-    claim.start = start
-    return claim
+def open_claim(start: int = 0) -> Ownership:
+    ownership = Ownership(PARTITION, "c-0")
+    ownership.start = start
+    return ownership
 
 
 def batch_of(base_offset: int, *values: bytes, decoder: Any = None) -> Batch:
@@ -40,8 +40,8 @@ def batch_of(base_offset: int, *values: bytes, decoder: Any = None) -> Batch:
     return Batch(PARTITION, header, data, at, base_offset, (None, decoder))
 
 
-def chunk(claim: Claim, base_offset: int, *values: bytes) -> Chunk:
-    return Chunk(claim, [batch_of(base_offset, *values)])
+def chunk(ownership: Ownership, base_offset: int, *values: bytes) -> Chunk:
+    return Chunk(ownership, [batch_of(base_offset, *values)])
 
 
 def test_a_message_has_all_its_fields() -> None:
@@ -53,33 +53,33 @@ def test_a_message_has_all_its_fields() -> None:
 
 
 def test_a_message_counts_as_processed_when_the_next_is_asked_for() -> None:
-    stream, claim = stream_of(), open_claim(5)
-    stream.put(chunk(claim, 5, b"a", b"b"))
-    assert claim.position == 5
+    stream, ownership = stream_of(), open_claim(5)
+    stream.put(chunk(ownership, 5, b"a", b"b"))
+    assert ownership.position == 5
     next(stream)
-    assert claim.position == 5
+    assert ownership.position == 5
     next(stream)
-    assert claim.position == 6
+    assert ownership.position == 6
     with pytest.raises(ConsumerTimeout):
         next(stream)
-    assert claim.position == 7
+    assert ownership.position == 7
 
 
 def test_a_loop_left_in_the_middle_resumes_there() -> None:
-    stream, claim = stream_of(), open_claim()
-    stream.put(chunk(claim, 0, b"a", b"b", b"c"))
+    stream, ownership = stream_of(), open_claim()
+    stream.put(chunk(ownership, 0, b"a", b"b", b"c"))
     for message in stream:
         assert message.value == b"a"
         break
-    assert claim.position == 0
+    assert ownership.position == 0
     assert [next(stream).value, next(stream).value] == [b"b", b"c"]
-    assert claim.position == 2
+    assert ownership.position == 2
 
 
 def test_next_and_loops_in_turn_return_every_message_once() -> None:
-    stream, claim = stream_of(), open_claim()
+    stream, ownership = stream_of(), open_claim()
     batches = [batch_of(at, b"%d" % at, b"%d" % (at + 1), b"%d" % (at + 2)) for at in (0, 3, 6)]
-    stream.put(Chunk(claim, batches))
+    stream.put(Chunk(ownership, batches))
     given = [next(stream).offset]
     for message in stream:
         given.append(message.offset)
@@ -87,7 +87,7 @@ def test_next_and_loops_in_turn_return_every_message_once() -> None:
             break
     given.append(next(stream).offset)
     assert given == [0, 1, 2, 3, 4]
-    assert claim.position == 4
+    assert ownership.position == 4
     assert [message.offset for _, message in zip(range(4), stream, strict=False)] == [5, 6, 7, 8]
 
 
@@ -102,40 +102,40 @@ def test_a_message_whose_decoding_was_interrupted_is_returned_next(
             raise errors.pop()
         return value
 
-    stream, claim = stream_of(), open_claim()
+    stream, ownership = stream_of(), open_claim()
     batches = [batch_of(0, b"a", b"b", decoder=decode), batch_of(2, b"c", b"d", decoder=decode)]
-    stream.put(Chunk(claim, batches))
+    stream.put(Chunk(ownership, batches))
     assert [next(stream).value, next(stream).value] == [b"a", b"b"]
     with pytest.raises(error):
         next(stream)
-    assert claim.position == 2
+    assert ownership.position == 2
     assert [next(stream).value, next(stream).value] == [b"c", b"d"]
 
 
 def test_a_damaged_batch_is_not_skipped() -> None:
-    stream, claim = stream_of(), open_claim()
+    stream, ownership = stream_of(), open_claim()
     damaged = batch_of(1, b"b")
     damaged.body = b"\xff"
-    stream.put(Chunk(claim, [batch_of(0, b"a"), damaged, batch_of(2, b"c")]))
+    stream.put(Chunk(ownership, [batch_of(0, b"a"), damaged, batch_of(2, b"c")]))
     assert next(stream).value == b"a"
     for _ in range(2):
         with pytest.raises(CorruptRecords):
             next(stream)
-        assert claim.position == 1
+        assert ownership.position == 1
 
 
 def test_settle_counts_only_messages_returned_to_its_own_thread() -> None:
-    stream, claim = stream_of(), open_claim()
-    stream.put(chunk(claim, 0, b"a", b"b"))
+    stream, ownership = stream_of(), open_claim()
+    stream.put(chunk(ownership, 0, b"a", b"b"))
     next(stream)
     other = threading.Thread(target=stream.settle)
     other.start()
     other.join()
-    assert claim.position == 0
+    assert ownership.position == 0
     stream.settle()
-    assert claim.position == 1
+    assert ownership.position == 1
     next(stream)
-    assert claim.position == 1
+    assert ownership.position == 1
 
 
 def test_no_message_of_a_closed_claim_is_returned() -> None:
@@ -151,22 +151,22 @@ def test_no_message_of_a_closed_claim_is_returned() -> None:
 
 
 def test_a_held_claim_resumes_where_it_was() -> None:
-    stream, claim = stream_of(), open_claim()
-    stream.put(chunk(claim, 0, b"a", b"b"))
+    stream, ownership = stream_of(), open_claim()
+    stream.put(chunk(ownership, 0, b"a", b"b"))
     next(stream)
-    claim.hold(is_held=True)
+    ownership.hold(is_held=True)
     with pytest.raises(ConsumerTimeout):
         next(stream)
-    claim.hold(is_held=False)
+    ownership.hold(is_held=False)
     assert next(stream).value == b"b"
 
 
 def test_a_full_stream_reports_when_it_has_room() -> None:
     hungry: list[Stream] = []
-    stream, claim = stream_of(on_hungry=hungry.append), open_claim()
-    stream.put(chunk(claim, 0, b"a"))
+    stream, ownership = stream_of(on_hungry=hungry.append), open_claim()
+    stream.put(chunk(ownership, 0, b"a"))
     assert not stream.is_full
-    stream.put(chunk(claim, 1, b"b"))
+    stream.put(chunk(ownership, 1, b"b"))
     assert stream.is_full
     next(stream)
     assert hungry == [stream]
@@ -176,10 +176,10 @@ def test_a_full_stream_reports_when_it_has_room() -> None:
 
 def test_room_left_by_a_lost_partition_is_reported_too() -> None:
     hungry: list[Stream] = []
-    stream, claim = stream_of(on_hungry=hungry.append), open_claim()
-    stream.put(chunk(claim, 0, b"a"))
-    stream.put(chunk(claim, 1, b"b"))
-    claim.close()
+    stream, ownership = stream_of(on_hungry=hungry.append), open_claim()
+    stream.put(chunk(ownership, 0, b"a"))
+    stream.put(chunk(ownership, 1, b"b"))
+    ownership.close()
     stream.look()
     assert hungry == [stream]
 
@@ -210,8 +210,8 @@ def test_an_error_is_raised_once_to_the_reader() -> None:
 
 
 def test_a_message_that_cannot_be_decoded_is_raised_once_and_then_skipped() -> None:
-    stream, claim = stream_of(), open_claim()
-    stream.put(Chunk(claim, [batch_of(0, b"1", b"{", b"3", decoder=json.loads)]))
+    stream, ownership = stream_of(), open_claim()
+    stream.put(Chunk(ownership, [batch_of(0, b"1", b"{", b"3", decoder=json.loads)]))
     assert next(stream).payload() == 1
     with pytest.raises(NotDecoded) as refused:
         next(stream)
@@ -219,4 +219,4 @@ def test_a_message_that_cannot_be_decoded_is_raised_once_and_then_skipped() -> N
     assert next(stream).payload() == 3
     with pytest.raises(ConsumerTimeout):
         next(stream)
-    assert claim.position == 3
+    assert ownership.position == 3

@@ -53,7 +53,7 @@ def test_a_partition_whose_target_has_never_answered_is_behind(
     async def work(scene: FlowScene) -> None:
         await create(scene.client, "t")
         await produce(scene.client, "t", b"1", b"2", b"3")
-        monkeypatch.setattr("kdist.mirror.stream.find_standing", refuse_for_now)
+        monkeypatch.setattr("kdist.mirror.stream.look_up_position", refuse_for_now)
         flow = flow_of(scene.start(flow_f_start=start))
         await asyncio.sleep(10)
         assert flow.measures.streams[LABELS].lag_records == STARTS[start]
@@ -71,7 +71,7 @@ def test_a_record_without_a_timestamp_is_not_behind_since_1970(
         part = ProducePartition(index=0, records=build_batch([b"old"], timestamp_ms=-1))
         topics = [ProduceTopic(name="t", partition_data=[part])]
         await scene.client.send(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics))
-        monkeypatch.setattr("kdist.mirror.stream.find_standing", refuse_for_now)
+        monkeypatch.setattr("kdist.mirror.stream.look_up_position", refuse_for_now)
         flow = flow_of(scene.start(flow_f_start="earliest"))
         await asyncio.sleep(10)
         assert flow.measures.streams[LABELS].lag_records == 1

@@ -1,4 +1,4 @@
-"""Fetches from the brokers into the streams: one consumer without a group reads all claims.
+"""Fetches from the brokers into the streams: one consumer without a group reads all it owns.
 
 A partition's batches from one poll form one chunk of its stream. While a stream has
 `queued.max.message.chunks` waiting, its partitions are paused; the consumer keeps what it has
@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from kdist.client.classic.connector.claim import Claim
+from kdist.client.classic.connector.ownership import Ownership
 from kdist.client.classic.connector.stream import Chunk, Stream
 from kdist.client.classic.connector.streams import Streams
 from kdist.client.cluster import Address
@@ -27,7 +27,7 @@ _TRY_AGAIN_S = 1.0
 
 
 class Feed:
-    """Fetches for the claims added to it. `bootstrap` is the list that `consumer` bootstraps from.
+    """Fetches the partitions added to it. `bootstrap` is the list that `consumer` bootstraps from.
 
     Owner: the loop.
     """
@@ -44,7 +44,7 @@ class Feed:
         self._bootstrap = bootstrap
         self._stream_of = streams.of
         self._reset_to_start = reset_to_start
-        self._claims: dict[TopicPartition, Claim] = {}
+        self._owned: dict[TopicPartition, Ownership] = {}
 
     def note_brokers(self, addresses: Sequence[Address]) -> None:
         """Replace the bootstrap brokers' addresses by the current ones."""
@@ -64,21 +64,21 @@ class Feed:
                 logger.warning("cannot look up the start of %s yet: %s", partition, error)
             await asyncio.sleep(_TRY_AGAIN_S)
 
-    def add(self, claim: Claim) -> None:
-        """Fetch from the claim's position on."""
-        assert claim.start is not None, "the start is known by now"
-        self._claims[claim.partition] = claim
-        self._consumer.assign(self._claims)
-        self._consumer.seek(claim.partition, claim.start)
-        if self._stream_of(claim).is_full:
-            self._consumer.pause(claim.partition)
+    def add(self, ownership: Ownership) -> None:
+        """Fetch from the ownership's position on."""
+        assert ownership.start is not None, "the start is known by now"
+        self._owned[ownership.partition] = ownership
+        self._consumer.assign(self._owned)
+        self._consumer.seek(ownership.partition, ownership.start)
+        if self._stream_of(ownership).is_full:
+            self._consumer.pause(ownership.partition)
 
-    def remove(self, claims: list[Claim]) -> None:
+    def remove(self, owned: list[Ownership]) -> None:
         """Stop fetching these."""
-        for claim in claims:
-            if self._claims.get(claim.partition) is claim:
-                del self._claims[claim.partition]
-        self._consumer.assign(self._claims)
+        for ownership in owned:
+            if self._owned.get(ownership.partition) is ownership:
+                del self._owned[ownership.partition]
+        self._consumer.assign(self._owned)
 
     def resume(self, stream: Stream) -> None:
         """Resume a stream's partitions, as it has room again."""
@@ -87,7 +87,9 @@ class Feed:
             self._consumer.resume(*partitions)
 
     def _of(self, stream: Stream) -> list[TopicPartition]:
-        return [key for key, claim in self._claims.items() if self._stream_of(claim) is stream]
+        return [
+            key for key, ownership in self._owned.items() if self._stream_of(ownership) is stream
+        ]
 
     async def run(self) -> None:
         """Fetch until cancelled."""
@@ -105,11 +107,11 @@ class Feed:
         for batch in batches:
             found.setdefault(batch.partition, []).append(batch)
         for partition, several in found.items():
-            claim = self._claims.get(partition)
-            if claim is None:
+            ownership = self._owned.get(partition)
+            if ownership is None:
                 continue  # released while its batches were being fetched
-            stream = self._stream_of(claim)
-            stream.put(Chunk(claim, several))
+            stream = self._stream_of(ownership)
+            stream.put(Chunk(ownership, several))
             if stream.is_full:
                 self._consumer.pause(*self._of(stream))
 
@@ -118,7 +120,7 @@ class Feed:
         if _may_pass(error):
             logger.warning("fetching is retried: %s", error)
             return
-        for stream in {self._stream_of(claim) for claim in self._claims.values()}:
+        for stream in {self._stream_of(ownership) for ownership in self._owned.values()}:
             stream.fail(error)
 
 

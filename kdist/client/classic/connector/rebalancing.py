@@ -10,9 +10,9 @@ Partitions that stay ours are read throughout; the paper releases everything fir
 When the connection to ZooKeeper is lost, the session lives on for a while. Messages are delivered
 for another third of the session timeout that the servers granted. After that another consumer may
 own our partitions, so nothing is delivered until the connection is back. If the session has ended
-by then, all claims are void, and the consumer registers again. Messages delivered but not committed
-are delivered again by the next owner. A process that was paused for longer than its session may
-deliver messages before it learns of that, but it cannot commit them.
+by then, nothing is owned any more, and the consumer registers again. Messages delivered but not
+committed are delivered again by the next owner. A process that was paused for longer than its
+session may deliver messages before it learns of that, but it cannot commit them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from kdist.client.classic.connector.claim import Claim
 from kdist.client.classic.connector.feed import Feed
+from kdist.client.classic.connector.ownership import Ownership
 from kdist.client.classic.connector.registry import Lost, Registry
 from kdist.client.classic.connector.settings import ConnectorSettings
 from kdist.client.classic.connector.streams import Streams
@@ -74,7 +74,7 @@ class Rebalancer:
         tell: Tell,
         listener: ConsumerRebalanceListener | None,
     ) -> None:
-        self.claims: dict[TopicPartition, Claim] = {}
+        self.owned: dict[TopicPartition, Ownership] = {}
         self._zk = zk
         self._registry = registry
         self._settings = settings
@@ -85,7 +85,7 @@ class Rebalancer:
         self._listener = listener
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
-        self._untold: list[Claim] = []  # closed claims that the listener was not told of yet
+        self._untold: list[Ownership] = []  # closed, and the listener was not told yet
         self._doubtful: set[TopicPartition] = set()  # our owner znode may or may not exist
         self._tasks: set[asyncio.Task[None]] = set()
         self._hold_timer: asyncio.TimerHandle | None = None
@@ -120,19 +120,19 @@ class Rebalancer:
             self.look()
         elif state is SessionState.EXPIRED:
             logger.warning("the ZooKeeper session of %s expired: rejoining", self._consumer)
-            self._drop(list(self.claims.values()))
+            self._drop(list(self.owned.values()))
             self.look()
 
     def _hold(self, is_held: bool) -> None:
-        for claim in self.claims.values():
-            claim.hold(is_held=is_held)
+        for ownership in self.owned.values():
+            ownership.hold(is_held=is_held)
         self._streams.look()
 
-    def _drop(self, claims: list[Claim]) -> None:
-        """Give up claims that ended with their session."""
-        self._stop_giving(claims)
-        for claim in claims:
-            del self.claims[claim.partition]
+    def _drop(self, owned: list[Ownership]) -> None:
+        """Give up what ended with its session."""
+        self._stop_giving(owned)
+        for ownership in owned:
+            del self.owned[ownership.partition]
 
     # -- rebalancing
 
@@ -173,53 +173,53 @@ class Rebalancer:
         self._feed.note_brokers(group.brokers)
         owners = group.owners(self._settings.assignment_strategy)
         mine = {key: owner for key, owner in owners.items() if self._streams.has(owner)}
-        await self._release([c for c in self.claims.values() if mine.get(c.partition) != c.owner])
+        await self._release([c for c in self.owned.values() if mine.get(c.partition) != c.owner])
         for partition in self._doubtful - mine.keys():
             await self._registry.disown(partition)
             self._doubtful.discard(partition)
-        return await self._claim({key: mine[key] for key in mine.keys() - self.claims.keys()})
+        return await self._claim({key: mine[key] for key in mine.keys() - self.owned.keys()})
 
-    async def _release(self, claims: list[Claim]) -> None:
-        """Release these claims, and those that were closed before."""
-        closed = [claim for claim in self.claims.values() if not claim.is_open]
-        claims = list(dict.fromkeys((*claims, *closed)))
-        self._stop_giving(claims)
+    async def _release(self, owned: list[Ownership]) -> None:
+        """Release these, and those that were closed before."""
+        closed = [ownership for ownership in self.owned.values() if not ownership.is_open]
+        owned = list(dict.fromkeys((*owned, *closed)))
+        self._stop_giving(owned)
         told, self._untold = self._untold, []
         if told and self._listener is not None:
             await self._tell(self._listener.before_releasing_partitions, _numbers(told))
-        await asyncio.gather(*map(self._release_one, claims))
+        await asyncio.gather(*map(self._release_one, owned))
 
-    async def _release_one(self, claim: Claim) -> None:
+    async def _release_one(self, ownership: Ownership) -> None:
         try:
             commit = self._settings.auto_commit_enable
-            await self._registry.save(claim, release=True, commit=commit)
+            await self._registry.save(ownership, release=True, commit=commit)
         except Lost as error:
             logger.warning("a position was not committed: %s", error)
             with contextlib.suppress(Lost):  # it is not ours any more, so there is no release to do
-                await self._registry.save(claim, release=True, commit=False)
-        if self.claims.get(claim.partition) is claim:
-            del self.claims[claim.partition]
+                await self._registry.save(ownership, release=True, commit=False)
+        if self.owned.get(ownership.partition) is ownership:
+            del self.owned[ownership.partition]
 
     async def _claim(self, wanted: Mapping[TopicPartition, str]) -> bool:
         """Claim these partitions, and start reading them; False if some are not ours yet."""
-        claims = [Claim(partition, wanted[partition]) for partition in sorted(wanted)]
+        owned = [Ownership(partition, wanted[partition]) for partition in sorted(wanted)]
         session = self._zk.session_id
         self._doubtful |= wanted.keys()
-        got = await asyncio.gather(*map(self._registry.claim, claims))
+        got = await asyncio.gather(*map(self._registry.claim, owned))
         if self._zk.state is SessionState.EXPIRED or self._zk.session_id != session:
             raise SessionExpired("what was claimed is gone with its session")
         self._doubtful -= wanted.keys()
-        new = [claim for claim, is_ours in zip(claims, got, strict=True) if is_ours]
-        self.claims.update({claim.partition: claim for claim in new})
+        new = [ownership for ownership, is_ours in zip(owned, got, strict=True) if is_ours]
+        self.owned.update({ownership.partition: ownership for ownership in new})
         if new:
             logger.info("%s owns %d more partitions", self._consumer, len(new))
         if new and self._listener is not None:
             await self._tell(self._listener.before_starting_fetchers, self._consumer, _owners(new))
-        for claim in new:
-            self._keep(self._begin(claim))
-        if len(new) < len(claims):
-            await self._complain(claims[got.index(False)].partition)
-        return len(new) == len(claims)
+        for ownership in new:
+            self._keep(self._begin(ownership))
+        if len(new) < len(owned):
+            await self._complain(owned[got.index(False)].partition)
+        return len(new) == len(owned)
 
     async def _complain(self, partition: TopicPartition) -> None:
         self._tries += 1
@@ -232,57 +232,57 @@ class Rebalancer:
 
     # -- one partition
 
-    async def _begin(self, claim: Claim) -> None:
+    async def _begin(self, ownership: Ownership) -> None:
         """Look up where to start, and have the partition fetched from there."""
-        while claim.is_open:
+        while ownership.is_open:
             try:
-                start = await self._registry.load_offset(claim)
+                start = await self._registry.load_offset(ownership)
                 if start is None:
-                    start = await self._feed.first_offset(claim.partition)
-                    await self._registry.begin_at(claim, start)
+                    start = await self._feed.first_offset(ownership.partition)
+                    await self._registry.begin_at(ownership, start)
             except ConnectionLoss as error:
-                logger.info("starting %s is retried: %s", claim.partition, error)
+                logger.info("starting %s is retried: %s", ownership.partition, error)
                 await asyncio.sleep(self._settings.retry_s)
             except SessionExpired:
-                return  # the claim ended with the session
+                return  # the ownership ended with the session
             except Lost as error:
-                self._give_up(claim, error)
+                self._give_up(ownership, error)
             except KdistError as error:
-                self._streams.of(claim).fail(error)
+                self._streams.of(ownership).fail(error)
                 return
             else:
-                if claim.is_open:
-                    claim.start = start
-                    self._feed.add(claim)
+                if ownership.is_open:
+                    ownership.start = start
+                    self._feed.add(ownership)
                 return
 
-    def _give_up(self, claim: Claim, error: Lost) -> None:
-        """Somebody else wrote this claim's offset: claim it again, from that offset."""
-        logger.warning("giving up a claim: %s", error)
-        self._stop_giving([claim])
+    def _give_up(self, ownership: Ownership, error: Lost) -> None:
+        """Somebody else wrote the partition's offset: claim it again, from that offset."""
+        logger.warning("giving up a partition: %s", error)
+        self._stop_giving([ownership])
         self.look()
 
-    def _stop_giving(self, claims: list[Claim]) -> None:
-        self._untold += [claim for claim in claims if claim.is_open]
-        for claim in claims:
-            claim.close()
-        if claims:
-            self._feed.remove(claims)
+    def _stop_giving(self, owned: list[Ownership]) -> None:
+        self._untold += [ownership for ownership in owned if ownership.is_open]
+        for ownership in owned:
+            ownership.close()
+        if owned:
+            self._feed.remove(owned)
             self._streams.look()
 
     # -- commits
 
     async def commit(self) -> None:
         """Commit the processed positions; raises `ConnectionLoss` and `SessionExpired`."""
-        claims = [claim for claim in self.claims.values() if claim.is_open]
-        await asyncio.gather(*map(self._commit_one, claims))
+        owned = [ownership for ownership in self.owned.values() if ownership.is_open]
+        await asyncio.gather(*map(self._commit_one, owned))
 
-    async def _commit_one(self, claim: Claim) -> None:
+    async def _commit_one(self, ownership: Ownership) -> None:
         try:
-            await self._registry.save(claim)
+            await self._registry.save(ownership)
         except Lost as error:
-            if claim.is_open:
-                self._give_up(claim, error)
+            if ownership.is_open:
+                self._give_up(ownership, error)
 
     async def _commit_regularly(self) -> None:
         while True:
@@ -303,18 +303,18 @@ class Rebalancer:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:  # a bug, or a listener's error: deliver nothing from here on
-            self._stop_giving(list(self.claims.values()))
+            self._stop_giving(list(self.owned.values()))
             self._streams.fail(error)
             self._settled.set()
 
     async def close(self) -> None:
-        """Stop delivering, commit if auto-commit is on, release all claims, and leave the group."""
+        """Stop delivering, commit if auto-commit is on, release everything, and leave the group."""
         self._remove_listener()
         if self._hold_timer is not None:
             self._hold_timer.cancel()
         for task in tuple(self._tasks):
             task.cancel()
-        self._stop_giving(list(self.claims.values()))
+        self._stop_giving(list(self.owned.values()))
         try:
             async with asyncio.timeout(_LEAVE_S):
                 await self._leave()
@@ -326,15 +326,17 @@ class Rebalancer:
         await self._registry.unregister()
 
 
-def _numbers(claims: Iterable[Claim]) -> dict[str, set[int]]:
+def _numbers(owned: Iterable[Ownership]) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
-    for claim in claims:
-        found.setdefault(claim.partition.topic, set()).add(claim.partition.partition)
+    for ownership in owned:
+        found.setdefault(ownership.partition.topic, set()).add(ownership.partition.partition)
     return found
 
 
-def _owners(claims: Iterable[Claim]) -> dict[str, dict[int, str]]:
+def _owners(owned: Iterable[Ownership]) -> dict[str, dict[int, str]]:
     found: dict[str, dict[int, str]] = {}
-    for claim in claims:
-        found.setdefault(claim.partition.topic, {})[claim.partition.partition] = claim.owner
+    for ownership in owned:
+        found.setdefault(ownership.partition.topic, {})[ownership.partition.partition] = (
+            ownership.owner
+        )
     return found

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kdist.client.classic.connector.assignment import Owners, assign, ordered
-from kdist.client.classic.connector.claim import Claim
+from kdist.client.classic.connector.ownership import Ownership
 from kdist.client.classic.connector.subscription import Subscription, read_subscription, stream_id
 from kdist.client.cluster import Address
 from kdist.errors import KdistError, UserError
@@ -68,7 +68,7 @@ class Group(NamedTuple):
 
 
 class Lost(KdistError):
-    """A claim is no longer ours, or somebody else has written its offset."""
+    """A partition is no longer ours, or somebody else has written its offset."""
 
 
 class Registry:
@@ -207,11 +207,11 @@ class Registry:
     def _offset_path(self, partition: TopicPartition) -> str:
         return znodes.CONSUMER_OFFSET.path(self._group, *partition)
 
-    async def claim(self, claim: Claim) -> bool:
+    async def claim(self, ownership: Ownership) -> bool:
         """Take ownership of a partition; False while another session owns it."""
-        path = self._owner_path(claim.partition)
-        data = znodes.CONSUMER_OWNER.encode(claim.owner)
-        claim.session_id = self._zk.session_id
+        path = self._owner_path(ownership.partition)
+        data = znodes.CONSUMER_OWNER.encode(ownership.owner)
+        ownership.session_id = self._zk.session_id
         try:
             await self._zk.create(path, data, ephemeral=True, make_parents=True)
         except NodeExists:
@@ -231,66 +231,72 @@ class Registry:
         data = await self._get(self._owner_path(partition))
         return data.decode(errors="replace") if data is not None else "nobody"
 
-    async def load_offset(self, claim: Claim) -> int | None:
+    async def load_offset(self, ownership: Ownership) -> int | None:
         """The group's committed offset in a partition; None if it has none."""
-        path = self._offset_path(claim.partition)
+        path = self._offset_path(ownership.partition)
         try:
             znode = await self._zk.get(path)
         except NoNode:
             return None
-        claim.committed = znodes.CONSUMER_OFFSET.decode(path, znode.data)
-        claim.version = znode.stat.version
-        claim.is_in_doubt = False
-        return claim.committed
+        ownership.committed = znodes.CONSUMER_OFFSET.decode(path, znode.data)
+        ownership.version = znode.stat.version
+        ownership.is_in_doubt = False
+        return ownership.committed
 
-    async def begin_at(self, claim: Claim, offset: int) -> None:
+    async def begin_at(self, ownership: Ownership, offset: int) -> None:
         """Commit the offset that a group starts at, so that no later owner starts further on."""
-        topic_path = znodes.CONSUMER_OFFSETS.path(self._group, claim.partition.topic)
+        topic_path = znodes.CONSUMER_OFFSETS.path(self._group, ownership.partition.topic)
         try:
             await self._zk.create(topic_path, make_parents=True)
         except NodeExists:
             pass  # another partition of the topic has created it
-        claim.start = offset
-        await self.save(claim)
+        ownership.start = offset
+        await self.save(ownership)
 
-    async def save(self, claim: Claim, *, release: bool = False, commit: bool = True) -> None:
-        """Commit a claim's position if it has moved, and with `release` give up its ownership.
+    async def save(
+        self, ownership: Ownership, *, release: bool = False, commit: bool = True
+    ) -> None:
+        """Commit a position if it has moved, and with `release` give up the ownership.
 
         `Lost` if it was no longer ours: then nothing was written. After `ConnectionLoss`, retry.
         """
-        async with claim.lock:
-            if claim.session_id != self._zk.session_id:
-                raise Lost(f"{claim.partition}: it was claimed in a session that has ended")
-            position = claim.position if commit else None
-            path = self._owner_path(claim.partition)
+        async with ownership.lock:
+            if ownership.session_id != self._zk.session_id:
+                raise Lost(f"{ownership.partition}: it was claimed in a session that has ended")
+            position = ownership.position if commit else None
+            path = self._owner_path(ownership.partition)
             # The delete would hit another owner's znode as well as ours, and an earlier release may
             # have succeeded without our knowing. While it is ours, nobody else can create it.
             if release and not await self._is_ours(path):
-                raise Lost(f"{claim.partition}: it is no longer ours")
+                raise Lost(f"{ownership.partition}: it is no longer ours")
             operations: list[Operation] = [Check(path)]
-            if position is not None and position != claim.committed:
-                operations.append(await self._to_commit(claim, position))
+            if position is not None and position != ownership.committed:
+                operations.append(await self._to_commit(ownership, position))
             if release:
                 operations.append(Delete(path))
             if len(operations) > 1:
-                await self._write(claim, operations, position)
+                await self._write(ownership, operations, position)
 
-    async def _to_commit(self, claim: Claim, position: int) -> Operation:
-        if claim.is_in_doubt:
-            await self.load_offset(claim)
-        path = self._offset_path(claim.partition)
+    async def _to_commit(self, ownership: Ownership, position: int) -> Operation:
+        if ownership.is_in_doubt:
+            await self.load_offset(ownership)
+        path = self._offset_path(ownership.partition)
         data = znodes.CONSUMER_OFFSET.encode(position)
-        return Create(path, data) if claim.version is None else Set(path, data, claim.version)
+        return (
+            Create(path, data) if ownership.version is None else Set(path, data, ownership.version)
+        )
 
-    async def _write(self, claim: Claim, operations: list[Operation], position: int | None) -> None:
+    async def _write(
+        self, ownership: Ownership, operations: list[Operation], position: int | None
+    ) -> None:
         try:
             outcomes = await self._zk.multi(operations)
         except (ConnectionLoss, asyncio.CancelledError):
-            claim.is_in_doubt = True  # it may have been carried out
+            ownership.is_in_doubt = True  # it may have been carried out
             raise
         except MultiFailed as failed:
-            raise Lost(f"{claim.partition}: {failed}") from None
+            raise Lost(f"{ownership.partition}: {failed}") from None
         for operation, outcome in zip(operations, outcomes, strict=True):
             if isinstance(operation, Create | Set):
-                claim.committed = position
-                claim.version = outcome.version if isinstance(outcome, Stat) else 0
+                ownership.committed = position
+                ownership.version = outcome.version if isinstance(outcome, Stat) else 0

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from kdist.client.classic.connector.claim import Claim
+from kdist.client.classic.connector.ownership import Ownership
 from kdist.client.consumer.batch import Batch, ConsumedRecord, NotDecoded
 from kdist.errors import KdistError
 
@@ -42,8 +42,8 @@ _as_message = partial(tuple.__new__, Message)
 class Chunk:
     """Batches of one partition from one poll; they are opened one by one."""
 
-    def __init__(self, claim: Claim, batches: list[Batch]) -> None:
-        self.claim = claim
+    def __init__(self, ownership: Ownership, batches: list[Batch]) -> None:
+        self.ownership = ownership
         self.messages: Iterator[Message] = iter(())  # of the batch that is open
         self._end: int | None = None  # the offset behind the open batch
         self._batches = deque(batches)
@@ -55,7 +55,7 @@ class Chunk:
         Raises `NotDecoded` for a message on which a decoder fails; the message is then skipped.
         """
         if self._end is not None:
-            self.claim.finish(self._end)
+            self.ownership.finish(self._end)
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
             raise refusal
@@ -119,12 +119,12 @@ class Stream:
             self._changed.notify()
 
     def look(self) -> None:
-        """Called when claims were closed, held or resumed: drop chunks of closed ones, and wake the
+        """Called when partitions were closed, held or resumed: drop chunks of closed ones, wake the
         iterating thread.
         """
         with self._changed:
             was_full = self.is_full
-            self._chunks = deque(each for each in self._chunks if each.claim.is_open)
+            self._chunks = deque(each for each in self._chunks if each.ownership.is_open)
             self._changed.notify()
         if was_full and not self.is_full:
             self._on_hungry(self)
@@ -147,7 +147,7 @@ class Stream:
     def settle(self) -> None:
         """Count the last message as processed, if the calling thread got it from this stream."""
         if self._thread == threading.get_ident() and self._chunk is not None:
-            self._chunk.claim.settle()
+            self._chunk.ownership.settle()
 
     def __iter__(self) -> Iterator[Message]:
         """Iterate over messages. Raises `ConsumerTimeout`, `NotDecoded`, and brokers' errors.
@@ -166,13 +166,13 @@ class Stream:
     def _give(self) -> Iterator[Message]:
         try:
             while (chunk := self._next_chunk()) is not None:
-                claim = chunk.claim
+                ownership = chunk.ownership
                 for message in chunk.messages:
-                    if not claim.may_give:
+                    if not ownership.may_give:
                         chunk.put_back(message)
                         break
-                    claim.done = claim.given
-                    claim.given = message
+                    ownership.done = ownership.given
+                    ownership.given = message
                     yield message
                 else:
                     if not chunk.open_next():
@@ -195,7 +195,7 @@ class Stream:
         """Under the lock: whether the iterating thread can continue."""
         if self._is_stopped or self._errors:
             return True
-        while self._chunk is None or not self._chunk.claim.is_open:
+        while self._chunk is None or not self._chunk.ownership.is_open:
             if not self._chunks:
                 self._chunk = None
                 return False
@@ -203,4 +203,4 @@ class Stream:
             self._chunk = self._chunks.popleft()
             if was_full:
                 self._on_hungry(self)
-        return self._chunk.claim.may_give
+        return self._chunk.ownership.may_give

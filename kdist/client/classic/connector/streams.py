@@ -1,4 +1,4 @@
-"""All streams of one connector, and which of them delivers the messages of a claim.
+"""All streams of one connector, and which of them delivers the messages of a partition.
 
 A topic subscribed by name has its own streams; a filter's streams serve all topics that pass it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kdist.client.classic.connector.claim import Claim
+from kdist.client.classic.connector.ownership import Ownership
 from kdist.client.classic.connector.settings import ConnectorSettings
 from kdist.client.classic.connector.stream import Stream
 from kdist.client.classic.connector.subscription import STATIC, Subscription, stream_id
@@ -45,10 +45,10 @@ class Streams:
         """Whether `owner` names one of our streams."""
         return owner in self._names
 
-    def of(self, claim: Claim) -> Stream:
-        """The stream that delivers the messages of a claim."""
-        topic = None if self._is_shared else claim.partition.topic
-        return self._streams[_Place(topic, claim.owner)]
+    def of(self, ownership: Ownership) -> Stream:
+        """The stream that delivers the messages of an owned partition."""
+        topic = None if self._is_shared else ownership.partition.topic
+        return self._streams[_Place(topic, ownership.owner)]
 
     def by_topic(self, topic: str | None) -> list[Stream]:
         """The streams of a topic, or with None those of the filter."""

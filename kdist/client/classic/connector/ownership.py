@@ -1,8 +1,8 @@
-"""A partition that one of our streams owns, from its claim to its release.
+"""The ownership of a partition by one of our streams, from its claim to its release.
 
 `position` is the offset to commit: behind the last processed message. A message counts as processed
 when its stream is asked for the next one, so a message in progress when a consumer dies is
-delivered again: at least once. The loop opens, holds and closes a claim; the thread that iterates
+delivered again: at least once. The loop opens, holds and closes it; the thread that iterates
 over the stream advances the position. No lock is needed: each attribute has one writer, and at
 worst the loop reads a position that is one message too low.
 """
@@ -15,8 +15,8 @@ from kdist.client.consumer.batch import ConsumedRecord
 from kdist.model import TopicPartition
 
 
-class Claim:
-    """One period of ownership. A partition that is claimed again gets a new `Claim`."""
+class Ownership:
+    """One period of ownership. A partition that is claimed again gets a new `Ownership`."""
 
     def __init__(self, partition: TopicPartition, owner: str) -> None:
         self.partition = partition
