@@ -1,12 +1,19 @@
-"""Settings that several clients share, each under its own name, and common checks (pure)."""
+"""Reads a client's settings, and declares those that several clients share (pure).
+
+A name may have dots or underscores. A value is a Python value, or text as in a properties file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from kdist.config.declare import setting
+from kdist.client.cluster import did_you_mean
+from kdist.config.declare import Setting, Settings, setting
+from kdist.config.kinds import Kind, show_text
 from kdist.errors import UserError
+
+S = TypeVar("S", bound=Settings)
 
 FINDING = "Finding the brokers"
 
@@ -29,6 +36,48 @@ def server_list(name: str, given: Servers | None) -> tuple[str, ...]:
     raise UserError(
         f"{name} is {given!r}, and must be host:port, several separated by commas, or a list"
     )
+
+
+def read_settings(
+    kind: type[S], values: Mapping[str, Any], owner: str, others: Iterable[str] = ()
+) -> S:
+    """The settings of `owner`, such as "a producer"; `UserError` for the first that is wrong.
+
+    `others` are the owner's other arguments, of which a wrong name may be a misspelling.
+    """
+    rows = {row.name.replace(".", "_"): row for row in kind.TABLE}
+    found = {}
+    for name, value in values.items():
+        row = rows.get(name.replace(".", "_"))
+        if row is None:
+            names = (*rows, *others)
+            if "." in name:
+                names = tuple(each.replace("_", ".") for each in rows)
+            raise UserError(f"{owner} has no setting {name!r}{did_you_mean(name, names)}")
+        found[row.attribute] = _read_value(row, name, value)
+    for row in kind.TABLE:
+        if row.is_required and row.attribute not in found:
+            raise UserError(f"{owner} needs {row.name}: {row.doc}")
+    return kind(**found)
+
+
+def _read_value(row: Setting, name: str, value: Any) -> Any:
+    if row.attribute in SERVERS:
+        return server_list(name, value)
+    check_text(name, value)
+    choices, is_nullable = row.shape.choices, row.shape.nullable
+    if value is None and "none" in choices:
+        return "none"
+    try:
+        if row.shape.kind is not Kind.STRING or choices:
+            return row.read(show_text(tuple(value) if isinstance(value, list) else value))
+    except (ValueError, TypeError):
+        pass
+    else:  # a name, which may begin and end with spaces
+        if value is None or isinstance(value, str):
+            return value or (None if is_nullable else "")
+    allowed = "True or False" if row.shape.kind is Kind.BOOLEAN else row.allowed()
+    raise UserError(f"{name} is {value!r}, and must be {allowed}{' or None' * is_nullable}")
 
 
 def check_text(name: str, value: Any) -> None:

@@ -1,7 +1,6 @@
 """The settings of a consumer: Kafka's names in snake case, each declared once (pure).
 
-Defaults are those of Java's consumer unless a row says why. `read_settings` checks what an
-application passes, and rejects a wrong name or value with one sentence.
+Defaults are those of Java's consumer unless a row says why.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from kdist.client import shared_settings
-from kdist.client.cluster import did_you_mean
-from kdist.config.declare import Setting, Settings, setting, settings
-from kdist.config.kinds import NOUNS, Kind, int32
+from kdist.config.declare import Settings, setting, settings
+from kdist.config.kinds import int32
 from kdist.errors import UserError
 
 GROUP, OFFSETS, FETCHING, CONNECTIONS = "Group", "Offsets", "Fetching", "Connections"
@@ -183,48 +181,17 @@ class ConsumerSettings(Settings):
         return self.isolation_level == "read_committed"
 
 
-_TABLE = {row.attribute: row for row in ConsumerSettings.TABLE}
-_TYPES = {Kind.BOOLEAN: bool, Kind.STRING: str, Kind.INT: int}
-
-
-def read_settings(given: Mapping[str, Any]) -> ConsumerSettings:
+def read_settings(values: Mapping[str, Any]) -> ConsumerSettings:
     """An application's settings, checked; `UserError` names the first that is wrong."""
-    for name in given:
-        if name not in _TABLE:
-            hint = did_you_mean(name.replace(".", "_"), _TABLE)
-            raise UserError(f"a consumer has no setting {name!r}{hint}")
-    found = ConsumerSettings(**{name: _value(_TABLE[name], each) for name, each in given.items()})
+    if values.get("group_id") == "":
+        raise UserError("group_id is empty: give a name, or None for no group")
+    found = shared_settings.read_settings(ConsumerSettings, values, "a consumer")
     _check_together(found)
     return found
 
 
-def _value(row: Setting, value: Any) -> Any:
-    if row.attribute in shared_settings.SERVERS:
-        return shared_settings.server_list(row.name, value)
-    shared_settings.check_text(row.name, value)
-    if value is None and row.shape.nullable:
-        return None
-    if row.shape.kind is Kind.LIST:
-        items = (value,) if isinstance(value, str) else value
-        is_list = isinstance(items, list | tuple)
-        if is_list and all(isinstance(each, str) for each in items) and row.admits(tuple(items)):
-            return tuple(items)
-    elif type(value) is _TYPES[row.shape.kind] and row.admits(value):
-        return value
-    allowed = "True or False" if row.shape.kind is Kind.BOOLEAN else _allowed(row)
-    raise UserError(f"{row.name} is {value!r}, and must be {allowed}")
-
-
-def _allowed(row: Setting) -> str:
-    if row.shape.kind is Kind.STRING and not row.shape.choices:
-        return NOUNS.get(Kind.STRING, "text") + (" or None" if row.shape.nullable else "")
-    return row.allowed()
-
-
 def _check_together(found: ConsumerSettings) -> None:
     """Checks that involve several settings."""
-    if found.group_id == "":
-        raise UserError("group_id is empty: give a name, or None for no group")
     if not found.partition_assignment_strategy:
         raise UserError("partition_assignment_strategy is empty: name one or more")
     if found.group_instance_id is not None and found.group_id is None:

@@ -1,7 +1,6 @@
 """A producer's settings: Kafka's names in snake case, and Kafka's defaults unless a row says why.
 
-Each is declared once, and read by `read_settings`, which accepts Python values, or text as in a
-properties file. Settings that are callables are listed separately, in `Callables`.
+Each is declared once. Settings that are callables are listed separately, in `Callables`.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from kdist.client import shared_settings
-from kdist.client.cluster import did_you_mean
 from kdist.client.partitioner import Partitioner
 from kdist.client.producer.callbacks import CallbackHandler
 from kdist.client.shared_settings import FINDING
-from kdist.config.declare import Setting, Settings, setting, settings
-from kdist.config.kinds import INT32_MAX, int32, int64, show_text
+from kdist.config.declare import Settings, setting, settings
+from kdist.config.kinds import INT32_MAX, int32, int64
 from kdist.errors import UserError
 
 Encoder = Callable[[Any], bytes | None]
@@ -191,58 +189,37 @@ class ProducerConfig(NamedTuple):
     is_idempotent: bool
 
 
-_ROWS: Mapping[str, Setting] = {row.attribute: row for row in ProducerSettings.TABLE}
-
-
-def read_settings(given: Mapping[str, Any]) -> ProducerConfig:
+def read_settings(values: Mapping[str, Any]) -> ProducerConfig:
     """The settings of a producer; `UserError` with one sentence for the first that is wrong."""
-    names = (*_ROWS, *Callables._fields)
-    for name in given:
-        if name not in names:
-            raise UserError(f"a producer has no setting {name}{did_you_mean(name, names)}")
-    plain = {name: _read(_ROWS[name], value) for name, value in given.items() if name in _ROWS}
-    code = {name: value for name, value in given.items() if name in Callables._fields}
+    code = {name: value for name, value in values.items() if name in Callables._fields}
+    plain = {name: value for name, value in values.items() if name not in code}
+    read = shared_settings.read_settings(ProducerSettings, plain, "a producer", Callables._fields)
     _check_callables(code)
-    settings = ProducerSettings(**plain)
-    return ProducerConfig(settings, Callables(**code), _is_idempotent(settings, plain))
-
-
-def _read(row: Setting, value: Any) -> Any:
-    if row.attribute in shared_settings.SERVERS:
-        return shared_settings.server_list(row.attribute, value)
-    shared_settings.check_text(row.attribute, value)
-    if isinstance(value, list | tuple):
-        value = tuple(value)
-    elif value is None and row.attribute == "compression_type":
-        value = "none"
-    try:
-        return row.read(show_text(value))
-    except (ValueError, TypeError):
-        raise UserError(f"{row.attribute}={value!r}: it must be {row.allowed()}") from None
+    is_asked_for = bool({"enable_idempotence", "enable.idempotence"} & values.keys())
+    return ProducerConfig(read, Callables(**code), _is_idempotent(read, is_asked_for=is_asked_for))
 
 
 def _check_callables(code: Mapping[str, Any]) -> None:
     for name, value in code.items():
         if name == "callback_handler":
             if value is not None and not isinstance(value, CallbackHandler):
-                raise UserError(f"callback_handler={value!r}: it must be a CallbackHandler")
+                raise UserError(f"callback_handler is {value!r}, and must be a CallbackHandler")
         elif name == "partitioner":
             if not callable(value) and value not in ("sticky", "round_robin"):
-                raise UserError(
-                    f"partitioner={value!r}: it must be one of sticky, round_robin, or a callable"
-                )
+                allowed = "one of sticky, round_robin, or a callable"
+                raise UserError(f"partitioner is {value!r}, and must be {allowed}")
         elif value is not None and not callable(value):
-            raise UserError(f"{name}={value!r}: it must be a callable that returns bytes")
+            raise UserError(f"{name} is {value!r}, and must be a callable that returns bytes")
 
 
-def _is_idempotent(settings: ProducerSettings, given: Mapping[str, Any]) -> bool:
+def _is_idempotent(settings: ProducerSettings, *, is_asked_for: bool) -> bool:
     """Whether idempotence is on: by default unless another setting rules it out, as in Java's
     producer since 3.0. `UserError` if it was asked for and is ruled out.
     """
     in_flight = settings.max_in_flight_requests_per_connection
     can_be = settings.acks in ("all", "-1") and in_flight <= IDEMPOTENT_IN_FLIGHT_MAX
     can_be = can_be and settings.retries > 0
-    if can_be or not given.get("enable_idempotence"):
+    if can_be or not (is_asked_for and settings.enable_idempotence):
         return can_be and settings.enable_idempotence
     raise UserError(
         "enable_idempotence needs acks=all, retries, and at most "

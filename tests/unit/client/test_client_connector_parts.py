@@ -54,7 +54,7 @@ def test_an_old_settings_file_is_accepted_as_it_is() -> None:
     [
         ({"grup.id": "g"}, "has no setting 'grup.id': did you mean group.id?"),
         ({"auto.offset.reset": "earliest"}, "must be one of smallest, largest"),
-        ({"auto.commit.enable": 1}, "must be 'true' or 'false'"),
+        ({"auto.commit.enable": 1}, "must be True or False"),
         ({"consumer.timeout.ms": -2}, "must be an integer from -1 to 2147483647"),
         ({"group.id": "a/b"}, "group.id 'a/b' has a character other than"),
     ],

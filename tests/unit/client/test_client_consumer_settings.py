@@ -18,6 +18,11 @@ def test_the_defaults_are_those_of_the_java_consumer() -> None:
     assert found.partition_assignment_strategy == ("range", "cooperative-sticky")
 
 
+def test_names_with_dots_and_text_are_accepted_as_in_a_properties_file() -> None:
+    found = read_settings({"group.id": " g", "max.poll.records": "7", "check_crcs": "false"})
+    assert (found.group_id, found.max_poll_records, found.check_crcs) == (" g", 7, False)
+
+
 def test_a_single_strategy_is_accepted_as_a_list_of_one() -> None:
     found = read_settings({"partition_assignment_strategy": "sticky"})
     assert found.partition_assignment_strategy == ("sticky",)
@@ -27,7 +32,7 @@ def test_a_single_strategy_is_accepted_as_a_list_of_one() -> None:
     ("given", "sentence"),
     [
         ({"grup_id": "g"}, "a consumer has no setting 'grup_id': did you mean group_id?"),
-        ({"group.id": "g"}, "a consumer has no setting 'group.id': did you mean group_id?"),
+        ({"grup.id": "g"}, "a consumer has no setting 'grup.id': did you mean group.id?"),
         ({"zzz": 1}, "a consumer has no setting 'zzz'"),
         ({"group_id": ""}, "group_id is empty: give a name, or None for no group"),
         ({"group_id": 5}, "group_id is 5, and must be text or None"),

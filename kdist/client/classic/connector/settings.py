@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from kdist.client import shared_settings
-from kdist.client.cluster import did_you_mean
-from kdist.config.declare import Setting, Settings, setting, settings
-from kdist.config.kinds import Kind, int32
+from kdist.config.declare import Settings, setting, settings
+from kdist.config.kinds import int32
 from kdist.errors import UserError
 from kdist.model import topic_name_fault
 
@@ -186,42 +185,19 @@ IGNORED = frozenset(
     }
 )
 
-_TABLE = {row.name.replace(".", "_"): row for row in ConnectorSettings.TABLE}
-_TYPES = {Kind.BOOLEAN: bool, Kind.STRING: str, Kind.INT: int}
-
 
 def read_settings(config: Mapping[str, Any]) -> ConnectorSettings:
     """The settings of a configuration; `UserError` names the first that is wrong or missing."""
     if not isinstance(config, Mapping):
         raise UserError(f"a connector's configuration must be a dict of settings, not {config!r}")
-    config = {name: value for name, value in config.items() if name not in IGNORED}
-    given = {name.replace(".", "_"): value for name, value in config.items()}
-    for name in config:
-        if name.replace(".", "_") not in _TABLE:
-            hint = did_you_mean(name.replace("_", "."), [row.name for row in _TABLE.values()])
-            raise UserError(f"a connector has no setting {name!r}{hint}")
-    for key, row in _TABLE.items():
-        if row.is_required and key not in given:
-            raise UserError(f"a connector needs {row.name}: {row.doc}")
-    found = ConnectorSettings(
-        **{_TABLE[key].attribute: _value(_TABLE[key], value) for key, value in given.items()}
-    )
+    values = {
+        name: each.strip() if isinstance(each, str) else each
+        for name, each in config.items()
+        if name not in IGNORED
+    }
+    found = shared_settings.read_settings(ConnectorSettings, values, "a connector")
     for name, part in (("group.id", found.group_id), ("consumer.id", found.consumer_id)):
         fault = part is not None and topic_name_fault(part)
         if fault:
             raise UserError(f"{name} {part!r} {fault}, and it becomes part of a path")
     return found
-
-
-def _value(row: Setting, value: Any) -> Any:
-    shared_settings.check_text(row.name, value)
-    if value is None and row.shape.nullable:
-        return None
-    try:
-        if isinstance(value, str):
-            return row.read(value)
-        if type(value) is _TYPES[row.shape.kind] and row.admits(value):
-            return value
-        raise ValueError(row.allowed())
-    except ValueError as allowed:
-        raise UserError(f"{row.name} is {value!r}, and must be {allowed}") from None
