@@ -268,16 +268,28 @@ class Cluster:
 
     # Trying again
 
-    async def retried(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What `work` returns, retried after retriable errors; the last error when time is up."""
-        end_s = self._network.loop.time() + self._retry_s
+    async def retried(
+        self,
+        work: Callable[[], Awaitable[T]],
+        timeout_s: float | None = None,
+        *,
+        may_pass: Callable[[ApiError | NoBroker], bool] | None = None,
+        pause_s: Callable[[], float] = lambda: _PAUSE_S,
+    ) -> T:
+        """What `work` returns, retried after errors that `may_pass`; the last one when time is up.
+
+        By default for up to `retry_ms`, after the errors that `Cluster.may_pass` says.
+        """
+        may_pass = may_pass or self.may_pass
+        now_s = self._network.loop.time
+        end_s = now_s() + (self._retry_s if timeout_s is None else timeout_s)
         while True:
             try:
                 return await work()
             except (ApiError, NoBroker) as error:
-                if not self.may_pass(error) or self._network.loop.time() > end_s:
+                if not may_pass(error) or now_s() >= end_s:
                     raise
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(pause_s())
 
     def may_pass(self, error: ApiError | NoBroker) -> bool:
         """Whether to retry. `NoBroker` is retriable only once a broker has answered before."""

@@ -35,12 +35,12 @@ def commit_request(group: str, offsets: Offsets) -> OffsetCommitRequest:
     return OffsetCommitRequest(group_id=group, topics=topics)
 
 
-def _partition(number: int, given: OffsetAndMetadata) -> OffsetCommitPartition:
+def _partition(number: int, place: OffsetAndMetadata) -> OffsetCommitPartition:
     return OffsetCommitPartition(
         partition_index=number,
-        committed_offset=given.offset,
-        committed_leader_epoch=given.leader_epoch,
-        committed_metadata=given.metadata,
+        committed_offset=place.offset,
+        committed_leader_epoch=place.leader_epoch,
+        committed_metadata=place.metadata,
     )
 
 

@@ -19,9 +19,9 @@ def given_brokers(servers: Sequence[str], zk_connect: str) -> Sequence[Address]:
 
 async def find_brokers(servers: Sequence[str], zk_connect: str) -> Sequence[Address]:
     """The given or registered addresses; `UserError` also if no broker is registered."""
-    given = given_brokers(servers, zk_connect)
-    if given:
-        return given
+    known = given_brokers(servers, zk_connect)
+    if known:
+        return known
     from kdist.client.zookeeper_session import registered_brokers  # here, as kazoo loads slowly
 
     found = await registered_brokers(zk_connect)

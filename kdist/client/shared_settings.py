@@ -24,9 +24,9 @@ Servers = str | Iterable[str]
 SERVERS = ("bootstrap_servers", "broker_list")  # the settings of that type
 
 
-def server_list(name: str, given: Servers | None) -> tuple[str, ...]:
+def server_list(name: str, servers: Servers | None) -> tuple[str, ...]:
     """The single addresses, none for None; `UserError` unless given a string or a list of them."""
-    texts: Any = (given,) if isinstance(given, str) else () if given is None else given
+    texts: Any = (servers,) if isinstance(servers, str) else () if servers is None else servers
     if not isinstance(texts, bytes | Mapping) and isinstance(texts, Iterable):
         texts = tuple(texts)
         if all(isinstance(each, str) for each in texts):
@@ -34,7 +34,7 @@ def server_list(name: str, given: Servers | None) -> tuple[str, ...]:
             parts = (part.strip() for each in texts for part in each.split(","))
             return tuple(part for part in parts if part)
     raise UserError(
-        f"{name} is {given!r}, and must be host:port, several separated by commas, or a list"
+        f"{name} is {servers!r}, and must be host:port, several separated by commas, or a list"
     )
 
 

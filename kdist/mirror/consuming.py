@@ -18,7 +18,7 @@ _FETCH_BYTES = 16 << 20
 
 def core_of(flow: Flow, settings: MirrorSettings, network: Network, rng: random.Random) -> Core:
     """A member of the flow's group that commits nothing by itself."""
-    given = {
+    values = {
         "group_id": flow.group,
         "client_id": flow.group,
         "enable_auto_commit": False,
@@ -31,7 +31,7 @@ def core_of(flow: Flow, settings: MirrorSettings, network: Network, rng: random.
         "metadata_max_age_ms": settings.refresh_interval_ms,
     }
     addresses = parse_addresses(flow.settings.source)
-    return Core(network, addresses, read_settings(given), rng, (None, None), _call)
+    return Core(network, addresses, read_settings(values), rng, (None, None), _call)
 
 
 async def _call(function: Callable[[Partitions], object], partitions: Partitions) -> None:

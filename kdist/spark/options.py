@@ -103,13 +103,13 @@ class ReadOptions(NamedTuple):
     consumer: dict[str, Any]
 
 
-def read_options(given: Mapping[str, str]) -> ReadOptions:
+def read_options(arguments: Mapping[str, str]) -> ReadOptions:
     """Parse and check the options; `UserError` for the first that is wrong."""
-    options = {name.lower(): text for name, text in given.items()}
+    options = {name.lower(): text for name, text in arguments.items()}
     for name in options:
         _require_known(name)
     if not options.get(BOOTSTRAP, "").strip():
-        raise UserError(f"the option {BOOTSTRAP} must be given, as host:port")
+        raise UserError(f"the option {BOOTSTRAP} must be arguments, as host:port")
     parse_addresses(options[BOOTSTRAP])
     strategy = options.get("startingoffsetsbytimestampstrategy", "error").lower()
     if strategy not in ("error", "latest"):
@@ -130,9 +130,9 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     )
 
 
-def wants_headers(given: Mapping[str, str]) -> bool:
+def wants_headers(arguments: Mapping[str, str]) -> bool:
     """Whether the schema has the column `headers`; Spark asks before any option is checked."""
-    return _flag({name.lower(): text for name, text in given.items()}, "includeHeaders", False)
+    return _flag({name.lower(): text for name, text in arguments.items()}, "includeHeaders", False)
 
 
 def _require_known(name: str) -> None:

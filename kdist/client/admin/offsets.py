@@ -66,8 +66,8 @@ async def alter_group_offsets(
     # Checked first, as the coordinator's own UNKNOWN_TOPIC_OR_PARTITION would be retried: it may
     # not know of a new topic yet.
     await require_partitions(cluster, offsets)
-    given = {key: OffsetAndMetadata(offset, metadata) for key, offset in offsets.items()}
-    request = commit_request(group, given)
+    places = {key: OffsetAndMetadata(offset, metadata) for key, offset in offsets.items()}
+    request = commit_request(group, places)
 
     async def commit() -> None:
         answer = await cluster.ask(request, await group_coordinator(cluster, group))

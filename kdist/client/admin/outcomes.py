@@ -30,11 +30,11 @@ class SomeFailed(ApiError):
         self.done = dict(done)
 
 
-def listed(given: Iterable[V], what: str) -> list[V]:
+def listed(items: Iterable[V], what: str) -> list[V]:
     """The items without duplicates; `UserError` for a bare string, which is a list of letters."""
-    if isinstance(given, str | bytes):
-        raise UserError(f"{what} must be a list: [{given!r}]")
-    return list(dict.fromkeys(given))
+    if isinstance(items, str | bytes):
+        raise UserError(f"{what} must be a list: [{items!r}]")
+    return list(dict.fromkeys(items))
 
 
 def fault_of(code: int, about: str, message: str | None = None) -> ApiError | None:

@@ -189,10 +189,10 @@ async def alter_broker_settings(
 
 
 def _changed(
-    kind: int, name: str, given: Mapping[str, str], unset: Iterable[str], validate_only: bool
+    kind: int, name: str, values: Mapping[str, str], unset: Iterable[str], validate_only: bool
 ) -> IncrementalAlterConfigsRequest:
     names = listed(unset, "settings")
-    changes = [SettingChange(name=key, config_operation=SET, value=given[key]) for key in given]
+    changes = [SettingChange(name=key, config_operation=SET, value=values[key]) for key in values]
     changes += [SettingChange(name=key, config_operation=DELETE, value=None) for key in names]
     resource = ChangedResource(resource_type=kind, resource_name=name, configs=changes)
     return IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)

@@ -19,26 +19,20 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
 from kdist.client.consumer.arguments import (
-    Given,
-    check_callable,
-    check_listener,
+    ToCommit,
     check_timeout,
     checked_decoders,
     checked_end,
     checked_max,
-    checked_partitions,
-    checked_times,
-    checked_topics,
-    found_offsets,
     ignore,
-    to_commit,
 )
 from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
 from kdist.client.consumer.core import CLOSE_TIMEOUT_S, ConsumerClosed, Core, OnCommitted
+from kdist.client.consumer.iteration import Iteration
 from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
 from kdist.client.discovery import find_brokers, given_brokers
-from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, OffsetAndTimestamp, check_time
+from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp
 from kdist.client.shared_settings import Servers
 from kdist.errors import KdistError
 from kdist.model import NO_EPOCH, TopicPartition
@@ -74,8 +68,7 @@ class Consumer:
 
     def _use(self, core: Core) -> None:
         self._open: Core | None = core
-        self._unread: list[ConsumedRecord] = []  # polled by `async for`, the next record last
-        self._given: ConsumedRecord | None = None  # the last record that `async for` yielded
+        self._iteration = Iteration()
 
     @property
     def _core(self) -> Core:
@@ -96,8 +89,7 @@ class Consumer:
         self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None
     ) -> None:
         """Read these topics, or all whose names match a pattern, as a member of the group."""
-        check_listener(listener, RebalanceListener)
-        self._core.subscribe(checked_topics(topics), listener)
+        self._core.subscribe(topics, listener)
 
     def subscription(self) -> frozenset[str]:
         """The subscribed topics."""
@@ -105,9 +97,9 @@ class Consumer:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without group management."""
-        wanted = checked_partitions(partitions)
-        self._put_back()
-        self._core.assign(wanted)
+        self._iteration.settle()
+        self._core.assign(partitions)
+        self._give_back()
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions assigned to this consumer."""
@@ -115,7 +107,7 @@ class Consumer:
 
     async def unsubscribe(self) -> None:
         """Drop all topics and partitions, and leave the group."""
-        self._put_back()
+        self._iteration.drop()
         await self._core.unsubscribe()
 
     # Records
@@ -127,7 +119,8 @@ class Consumer:
         count = self._core.settings.max_poll_records
         if max_records is not None:
             count = checked_max(max_records, "max_records")
-        self._put_back()
+        if rest := self._iteration.rest(count):
+            return rest
         return await self._taken(lambda: self._core.completed.take_records(count), timeout_s)
 
     async def poll_batches(
@@ -135,12 +128,11 @@ class Consumer:
     ) -> list[Batch]:
         """As `poll`, but whole batches as producers sent them, with nothing decoded yet."""
         count = checked_max(max_batches, "max_batches")
-        self._put_back()
+        self._give_back()
         return await self._taken(lambda: self._core.completed.take_batches(count), timeout_s)
 
     async def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
         core = self._core
-        self._given = None
         end_s = checked_end(timeout_s, core.context.now_s())
         while True:
             left_s = None if end_s is None else end_s - core.context.now_s()
@@ -160,19 +152,25 @@ class Consumer:
                 return taken
 
     async def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
-        while True:
-            if not self._unread:
-                self._unread = (await self.poll())[::-1]
-            self._given = self._unread.pop()
-            yield self._given
+        iteration = self._iteration
 
-    def _put_back(self) -> None:
-        """Set positions to where `async for` is; records it has not yielded are fetched again."""
-        unread, self._unread = self._unread, []
-        first = {record.batch.partition: record.offset for record in unread}
-        for key, offset in first.items():
-            if key in self._core.partitions:
-                self._core.seek(key, offset, NO_EPOCH)
+        def take() -> list[Any]:
+            core = self._core
+            partition, records = core.completed.take_run(core.settings.max_poll_records)
+            return [partition, records] if records else []
+
+        while True:
+            for record in iteration.left:  # shared with loops that were left
+                yield record
+            if iteration.is_given:
+                iteration.drop()
+                iteration.begin(*await self._taken(take, None))
+
+    def _give_back(self) -> None:
+        """Have the records that iteration took but has not yielded yet fetched again."""
+        partition = self._iteration.drop()
+        if partition is not None and not partition.is_revoked and partition.position is not None:
+            self._core.seek(partition.key, partition.position, NO_EPOCH)
 
     def wakeup(self) -> None:
         """Make the current or next `poll` raise `WakenUp`."""
@@ -184,54 +182,50 @@ class Consumer:
         """Continue from `offset`; with the `leader_epoch` committed beside it, a truncated log is
         detected (KIP-320).
         """
-        self._put_back()
+        self._iteration.drop([partition])
         self._core.seek(partition, offset, leader_epoch)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Continue from the first record of these partitions; of all assigned if none is named."""
-        self._put_back()
+        self._iteration.drop(partitions)
         self._core.seek_to("earliest", partitions)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Continue from the end of these partitions; of all assigned if none is named."""
-        self._put_back()
+        self._iteration.drop(partitions)
         self._core.seek_to("latest", partitions)
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
         """Continue from the first record at or after a time (ms), or the end if there is none."""
-        check_time(timestamp_ms)
-        self._put_back()
+        self._iteration.drop(partitions)
         await self._core.seek_to_time(timestamp_ms, partitions)
 
     async def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
         """The offset of the next record to be returned."""
-        self._put_back()
-        check_timeout(timeout_s)
+        self._iteration.settle()
         return await self._core.position(partition, timeout_s)
 
     async def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time (ms); None where there is none."""
-        return await self._core.list_offsets(checked_times(timestamps_ms))
+        return await self._core.offsets_for_times(timestamps_ms)
 
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """The first offset of each partition (its log start offset)."""
-        earliest = dict.fromkeys(checked_partitions(partitions), TIMESTAMPS["earliest"])
-        return found_offsets(await self._core.list_offsets(earliest))
+        return await self._core.ends("earliest", partitions)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The end offset of each partition: its high watermark, or its last stable offset with
         `isolation_level` read_committed.
         """
-        latest = dict.fromkeys(checked_partitions(partitions), TIMESTAMPS["latest"])
-        return found_offsets(await self._core.list_offsets(latest))
+        return await self._core.ends("latest", partitions)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of these until `resume`; they stay assigned to this consumer."""
-        self._put_back()
+        self._give_back()
         self._core.pause(partitions, is_paused=True)
 
     def resume(self, *partitions: TopicPartition) -> None:
@@ -244,30 +238,23 @@ class Consumer:
 
     # Commits
 
-    async def commit(self, offsets: Given | None = None, timeout_s: float | None = None) -> None:
+    async def commit(self, offsets: ToCommit | None = None, timeout_s: float | None = None) -> None:
         """Commit offsets, by default the current positions; returns when they are committed."""
-        self._put_back()
-        check_timeout(timeout_s)
-        given = to_commit(offsets)
-        await self._core.commit(given, timeout_s)
-        self._core.completed.note_done(given)
+        self._iteration.settle()
+        await self._core.commit(offsets, timeout_s)
 
     def commit_async(
-        self, offsets: Given | None = None, on_committed: OnCommitted = ignore
+        self, offsets: ToCommit | None = None, on_committed: OnCommitted = ignore
     ) -> None:
         """Commit in the background; calls `on_committed(offsets, error)` when done."""
-        check_callable(on_committed, "on_committed")
-        self._put_back()
-        given = to_commit(offsets)
-        self._core.commit_soon(given, on_committed)
-        self._core.completed.note_done(given)
+        self._iteration.settle()
+        self._core.commit_soon(offsets, on_committed)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The offsets that the group has committed; None where it has none."""
-        check_timeout(timeout_s)
-        return await self._core.committed(checked_partitions(partitions), timeout_s)
+        return await self._core.committed(partitions, timeout_s)
 
     # The end
 
@@ -281,20 +268,14 @@ class Consumer:
     async def _close(self, timeout_s: float, *, is_done: bool) -> None:
         check_timeout(timeout_s)
         if self._open is not None and not self._open.is_closing:
-            self._put_back()
+            in_doubt = {} if is_done else self._iteration.last_given()
+            self._iteration.drop()
             if not is_done:
-                self._step_back(self._open)
+                self._open.completed.step_back(in_doubt)
             try:
                 await self._open.close(timeout_s)
             finally:
                 self._open = None
-
-    def _step_back(self, core: Core) -> None:
-        given, completed = self._given, core.completed
-        if given is not None and given.batch.partition in core.partitions:
-            partition = core.partitions[given.batch.partition]
-            completed.begun = {partition: given.offset}
-        completed.step_back({})
 
     async def __aenter__(self) -> Self:
         return await self.start()

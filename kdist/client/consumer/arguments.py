@@ -19,7 +19,7 @@ from kdist.config.kinds import INT32_MAX, INT64_MAX
 from kdist.errors import KdistError, UserError
 from kdist.model import NO_EPOCH, TopicPartition, topic_name_fault
 
-Given = Mapping[TopicPartition, int | OffsetAndMetadata]
+ToCommit = Mapping[TopicPartition, int | OffsetAndMetadata]
 
 
 def checked_decoders(
@@ -32,15 +32,15 @@ def checked_decoders(
     return key, value
 
 
-def checked_topics(given: Iterable[str] | re.Pattern[str]) -> list[str] | re.Pattern[str]:
+def checked_topics(topics: Iterable[str] | re.Pattern[str]) -> list[str] | re.Pattern[str]:
     """What to subscribe to; `UserError` for a bare string, which would be a list of letters."""
-    if isinstance(given, str):
-        raise UserError(f"topics must be a list: [{given!r}]")
-    if isinstance(given, re.Pattern) and not isinstance(given.pattern, str):
-        raise UserError(f"{given!r} matches bytes, but topic names are text")
-    if not isinstance(given, re.Pattern | Iterable):
-        raise UserError(f"topics must be a list of names or a pattern, not {given!r}")
-    return given if isinstance(given, re.Pattern) else list(given)
+    if isinstance(topics, str):
+        raise UserError(f"topics must be a list: [{topics!r}]")
+    if isinstance(topics, re.Pattern) and not isinstance(topics.pattern, str):
+        raise UserError(f"{topics!r} matches bytes, but topic names are text")
+    if not isinstance(topics, re.Pattern | Iterable):
+        raise UserError(f"topics must be a list of names or a pattern, not {topics!r}")
+    return topics if isinstance(topics, re.Pattern) else list(topics)
 
 
 def checked_names(topics: Iterable[Any]) -> set[str]:
@@ -57,62 +57,64 @@ def _check_name(topic: Any) -> None:
         raise UserError(f"topic {topic!r} {fault}")
 
 
-def check_listener(given: Any, kind: type) -> None:
+def check_listener(listener: Any, kind: type) -> None:
     """`UserError` unless it is None or has the methods of `kind`; it need not be a subclass."""
     for name in vars(kind):
-        if not (name.startswith("_") or given is None or callable(getattr(given, name, None))):
-            raise UserError(f"{given!r} is not a {kind.__name__}: it has no method {name}")
+        if not (
+            name.startswith("_") or listener is None or callable(getattr(listener, name, None))
+        ):
+            raise UserError(f"{listener!r} is not a {kind.__name__}: it has no method {name}")
 
 
-def check_callable(given: Any, name: str) -> None:
+def check_callable(function: Any, name: str) -> None:
     """It can be called: who finds out later does so in the background."""
-    if not callable(given):
-        raise UserError(f"{name} is a callable, not {given!r}")
+    if not callable(function):
+        raise UserError(f"{name} is a callable, not {function!r}")
 
 
-def to_commit(given: Given | None) -> Offsets | None:
+def to_commit(wanted: ToCommit | None) -> Offsets | None:
     """The offsets to commit, checked; None, which means all positions, stays None."""
-    if given is None:
+    if wanted is None:
         return None
-    _check_mapping(given, "offsets to commit")
+    _check_mapping(wanted, "offsets to commit")
     places = [
         each if isinstance(each, OffsetAndMetadata) else OffsetAndMetadata(each)
-        for each in given.values()
+        for each in wanted.values()
     ]
-    offsets = dict(zip(checked_partitions(given), places, strict=True))
+    offsets = dict(zip(checked_partitions(wanted), places, strict=True))
     for key, each in offsets.items():
         check_offset(each.offset, each.leader_epoch, f" to commit for {key}")
     return offsets
 
 
-def checked_partitions(given: Iterable[TopicPartition]) -> list[TopicPartition]:
+def checked_partitions(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Partitions, which may be given as plain pairs; `UserError` for anything else."""
-    if not isinstance(given, Iterable):
-        raise UserError(f"partitions must be a list of TopicPartition, not {given!r}")
-    return [_partition(each) for each in given]
+    if not isinstance(partitions, Iterable):
+        raise UserError(f"partitions must be a list of TopicPartition, not {partitions!r}")
+    return [_partition(each) for each in partitions]
 
 
-def _partition(given: Any) -> TopicPartition:
-    is_pair = isinstance(given, tuple | list) and len(given) == 2
-    if not is_pair or not _is_number(given[1], 0, INT32_MAX):
-        raise UserError(f"{given!r} is not a partition: give TopicPartition(topic, number)")
-    _check_name(given[0])
-    return TopicPartition(*given)
+def _partition(pair: Any) -> TopicPartition:
+    is_pair = isinstance(pair, tuple | list) and len(pair) == 2
+    if not is_pair or not _is_number(pair[1], 0, INT32_MAX):
+        raise UserError(f"{pair!r} is not a partition: give TopicPartition(topic, number)")
+    _check_name(pair[0])
+    return TopicPartition(*pair)
 
 
-def checked_times(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+def checked_times(times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Times by partition; partitions may be given as plain pairs."""
-    _check_mapping(given, "times")
-    for each in given.values():
+    _check_mapping(times, "times")
+    for each in times.values():
         check_time(each)
-    return dict(zip(checked_partitions(given), given.values(), strict=True))
+    return dict(zip(checked_partitions(times), times.values(), strict=True))
 
 
-def checked_max(given: int, name: str) -> int:
+def checked_max(limit: int, name: str) -> int:
     """A limit on how many to return; `UserError` if it is below 1."""
-    if not _is_number(given, 1, INT64_MAX):
-        raise UserError(f"{name} must be 1 or more, not {given!r}")
-    return given
+    if not _is_number(limit, 1, INT64_MAX):
+        raise UserError(f"{name} must be 1 or more, not {limit!r}")
+    return limit
 
 
 def checked_end(timeout_s: Any, now_s: float) -> float | None:
@@ -129,9 +131,9 @@ def check_timeout(timeout_s: Any) -> None:
         raise UserError(f"timeout_s must be a number of seconds or None, not {timeout_s!r}")
 
 
-def _check_mapping(given: Any, what: str) -> None:
-    if not isinstance(given, Mapping):
-        raise UserError(f"{what} must be a dict by partition, not {given!r}")
+def _check_mapping(mapping: Any, what: str) -> None:
+    if not isinstance(mapping, Mapping):
+        raise UserError(f"{what} must be a dict by partition, not {mapping!r}")
 
 
 def check_offset(offset: Any, leader_epoch: Any, what: str = "") -> None:
@@ -142,8 +144,8 @@ def check_offset(offset: Any, leader_epoch: Any, what: str = "") -> None:
         raise UserError(f"{leader_epoch!r} is not a leader epoch: they go from 0 to {INT32_MAX}")
 
 
-def _is_number(given: Any, least: int, most: int) -> bool:
-    return isinstance(given, SupportsIndex) and least <= given.__index__() <= most
+def _is_number(value: Any, least: int, most: int) -> bool:
+    return isinstance(value, SupportsIndex) and least <= value.__index__() <= most
 
 
 def found_offsets(

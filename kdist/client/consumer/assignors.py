@@ -103,8 +103,8 @@ def assign_cooperatively(counts: Mapping[str, int], members: Sequence[Member]) -
         for partition in member.owned:
             owners.setdefault(partition, set()).add(member.id)
     return {
-        taker: [each for each in given if owners.get(each, {taker}) <= {taker}]
-        for taker, given in found.items()
+        taker: [each for each in partitions if owners.get(each, {taker}) <= {taker}]
+        for taker, partitions in found.items()
     }
 
 

@@ -19,19 +19,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kdist.client.background import BackgroundLoop
 from kdist.client.consumer.arguments import (
-    Given,
-    check_callable,
-    check_listener,
+    ToCommit,
     check_timeout,
     checked_decoders,
     checked_end,
     checked_max,
-    checked_partitions,
-    checked_times,
-    checked_topics,
-    found_offsets,
     ignore,
-    to_commit,
 )
 from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
 from kdist.client.consumer.core import CLOSE_TIMEOUT_S, ConsumerClosed, Core, OnCommitted
@@ -40,7 +33,7 @@ from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
 from kdist.client.consumer.sole_use import SoleUse
 from kdist.client.discovery import find_brokers
-from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, OffsetAndTimestamp, check_time
+from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp
 from kdist.client.shared_settings import Servers
 from kdist.errors import KdistError, UserError
 from kdist.model import NO_EPOCH, TopicPartition
@@ -125,8 +118,7 @@ class Consumer:
 
         A new call replaces the last. `listener` is called on rebalances, within `poll`.
         """
-        check_listener(listener, RebalanceListener)
-        self._call(self._core.subscribe, checked_topics(topics), listener)
+        self._call(self._core.subscribe, topics, listener)
 
     def subscription(self) -> frozenset[str]:
         """The subscribed topics."""
@@ -134,9 +126,9 @@ class Consumer:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without group management."""
-        wanted = checked_partitions(partitions)
-        self._iteration.drop()
-        self._call(self._core.assign, wanted)
+        self._iteration.settle()
+        self._call(self._core.assign, partitions)
+        self._give_back()
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions assigned to this consumer."""
@@ -170,14 +162,14 @@ class Consumer:
     def poll_batches(self, timeout_s: float | None = None, max_batches: int = 1000) -> list[Batch]:
         """As `poll`, but whole batches as producers sent them, with nothing decoded yet."""
         count = checked_max(max_batches, "max_batches")
-        self._iteration.drop(self._give_back)
+        self._give_back()
         return self._taken(lambda: self._completed.take_batches(count), timeout_s)
 
-    def _give_back(self, partition: Any) -> bool:
+    def _give_back(self) -> None:
         """Have the records that iteration took but has not yielded yet fetched again."""
-        if partition.position is not None:
+        partition = self._iteration.drop()
+        if partition is not None and not partition.is_revoked and partition.position is not None:
             self._call(self._core.seek, partition.key, partition.position, NO_EPOCH)
-        return True
 
     def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
         """What `take` returns. If it is interrupted, what it took is fetched again."""
@@ -256,28 +248,26 @@ class Consumer:
 
     def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> None:
         """Continue from `offset`; the `leader_epoch` beside it detects truncation (KIP-320)."""
-        self._drop(partition)
+        self._iteration.drop([partition])
         self._call(self._core.seek, partition, offset, leader_epoch)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Continue from the first record of these partitions; of all assigned if none is named."""
-        self._drop(*partitions)
+        self._iteration.drop(partitions)
         self._call(self._core.seek_to, "earliest", partitions)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Continue from the end of these partitions; of all assigned if none is named."""
-        self._drop(*partitions)
+        self._iteration.drop(partitions)
         self._call(self._core.seek_to, "latest", partitions)
 
     def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
         """Continue from the first record at or after a time (ms), or the end if there is none."""
-        check_time(timestamp_ms)
-        self._drop(*partitions)
+        self._iteration.drop(partitions)
         self._run(self._core.seek_to_time(timestamp_ms, partitions))
 
     def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
         """The offset of the next record to be returned."""
-        check_timeout(timeout_s)
         self._iteration.settle()
         return self._run(self._core.position(partition, timeout_s))
 
@@ -285,23 +275,19 @@ class Consumer:
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time (ms); None where there is none."""
-        return self._run(self._core.list_offsets(checked_times(timestamps_ms)))
+        return self._run(self._core.offsets_for_times(timestamps_ms))
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each partition (its log start offset)."""
-        return self._ends("earliest", partitions)
+        return self._run(self._core.ends("earliest", partitions))
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The high watermark of each; with read_committed, its last stable offset."""
-        return self._ends("latest", partitions)
-
-    def _ends(self, end: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        wanted = dict.fromkeys(checked_partitions(partitions), TIMESTAMPS[end])
-        return found_offsets(self._run(self._core.list_offsets(wanted)))
+        return self._run(self._core.ends("latest", partitions))
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of these until `resume`; they stay assigned to this consumer."""
-        self._iteration.drop(self._give_back)
+        self._give_back()
         self._call(self._core.pause, partitions, True)
 
     def resume(self, *partitions: TopicPartition) -> None:
@@ -314,35 +300,28 @@ class Consumer:
 
     # Commits
 
-    def commit(self, offsets: Given | None = None, timeout_s: float | None = None) -> None:
+    def commit(self, offsets: ToCommit | None = None, timeout_s: float | None = None) -> None:
         """Commit offsets, by default the current positions; returns when they are committed.
 
         An offset is a number, or an `OffsetAndMetadata`. Raises `CommitFailed` if the group has
         rebalanced without this member, `ApiError` for an error that outlasts `timeout_s` (None:
         `default_api_timeout_ms`) or is not retriable.
         """
-        check_timeout(timeout_s)
         self._iteration.settle()
-        given = to_commit(offsets)
-        self._run(self._core.commit(given, timeout_s))
-        self._completed.note_done(given)
+        self._run(self._core.commit(offsets, timeout_s))
 
     def commit_async(
-        self, offsets: Given | None = None, on_committed: OnCommitted = ignore
+        self, offsets: ToCommit | None = None, on_committed: OnCommitted = ignore
     ) -> None:
         """Commit in the background thread, which then calls `on_committed(offsets, error)`."""
-        check_callable(on_committed, "on_committed")
         self._iteration.settle()
-        given = to_commit(offsets)
-        self._call(self._core.commit_soon, given, on_committed)
-        self._completed.note_done(given)
+        self._call(self._core.commit_soon, offsets, on_committed)
 
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The offsets that the group has committed; None where it has none."""
-        check_timeout(timeout_s)
-        return self._run(self._core.committed(checked_partitions(partitions), timeout_s))
+        return self._run(self._core.committed(partitions, timeout_s))
 
     # The end
 
@@ -376,9 +355,6 @@ class Consumer:
         self._close(CLOSE_TIMEOUT_S, is_done=error is None)
 
     # Calls to the loop
-
-    def _drop(self, *partitions: TopicPartition) -> None:
-        self._iteration.drop(lambda each: not partitions or each.key in partitions)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:

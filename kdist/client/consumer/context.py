@@ -63,16 +63,9 @@ class ConsumerContext:
 
     async def retried(self, work: Callable[[], Awaitable[T]], timeout_s: float | None = None) -> T:
         """What `work` returns, retried after retriable errors; the last error when time is up."""
-        if timeout_s is None:
-            timeout_s = self.settings.default_api_timeout_ms / 1000
-        end_s = self.now_s() + timeout_s
-        while True:
-            try:
-                return await work()
-            except (ApiError, NoBroker) as error:
-                if not may_pass(error) or self.now_s() >= end_s:
-                    raise
-            await self.back_off()
+        return await self.cluster.retried(
+            work, timeout_s, may_pass=may_pass, pause_s=self.backoff_s
+        )
 
     # Errors for the next poll
 

@@ -10,11 +10,23 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from kdist.client.cluster import Address
 from kdist.client.committed import Offsets
-from kdist.client.consumer.arguments import check_offset, checked_names, checked_partitions
+from kdist.client.consumer.arguments import (
+    ToCommit,
+    check_callable,
+    check_listener,
+    check_offset,
+    check_timeout,
+    checked_names,
+    checked_partitions,
+    checked_times,
+    checked_topics,
+    found_offsets,
+    to_commit,
+)
 from kdist.client.consumer.batch import Decoder
 from kdist.client.consumer.commits import Commits
 from kdist.client.consumer.context import ConsumerContext
@@ -25,7 +37,13 @@ from kdist.client.consumer.partition import CompletedFetches, Partition
 from kdist.client.consumer.positions import NoOffset, Positions
 from kdist.client.consumer.rebalancing import RebalanceListener, Rebalancing, Tell
 from kdist.client.consumer.settings import ConsumerSettings
-from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, list_offsets
+from kdist.client.offsets import (
+    TIMESTAMPS,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    check_time,
+    list_offsets,
+)
 from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.model import TopicPartition
 from kdist.network.network import Network
@@ -96,6 +114,8 @@ class Core:
         self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None
     ) -> None:
         """Read these topics, or all that match, as a member of the group."""
+        check_listener(listener, RebalanceListener)
+        topics = checked_topics(topics)
         if self.membership is None or self.rebalancing is None:
             raise UserError("subscribing needs a group_id; without one, assign partitions")
         if self.partitions and not self._is_subscribed:
@@ -139,9 +159,9 @@ class Core:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these, without a group; partitions that stay keep their positions."""
+        wanted = checked_partitions(partitions)
         if self._is_subscribed:
             raise UserError("topics are subscribed: unsubscribe first")
-        wanted = list(partitions)
         for gone in set(self.partitions) - set(wanted):
             self.partitions.pop(gone).is_revoked = True
         for each in wanted:
@@ -253,6 +273,7 @@ class Core:
 
     async def seek_to_time(self, timestamp_ms: int, keys: Iterable[TopicPartition]) -> None:
         """Continue from the first record at or after a time, or the end if there is none."""
+        check_time(timestamp_ms)
         wanted = [self.partition(key).key for key in keys] or list(self.partitions)
         found = await self.list_offsets(dict.fromkeys(wanted, timestamp_ms))
         for key, offset in found.items():
@@ -263,6 +284,7 @@ class Core:
 
     async def position(self, key: TopicPartition, timeout_s: float | None) -> int:
         """The offset of the next record to be returned."""
+        check_timeout(timeout_s)
         partition = self.partition(key)
         if timeout_s is None:
             timeout_s = self.settings.default_api_timeout_ms / 1000
@@ -295,6 +317,19 @@ class Core:
             self.context.cluster, timestamps, is_committed_only=committed_only
         )
 
+    async def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after each time (ms); None where there is none."""
+        return await self.list_offsets(checked_times(timestamps_ms))
+
+    async def ends(
+        self, which: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """The `earliest` or `latest` offset of each partition."""
+        wanted = dict.fromkeys(checked_partitions(partitions), TIMESTAMPS[which])
+        return found_offsets(await self.list_offsets(wanted))
+
     # Committing
 
     def positions(self, partitions: Iterable[Partition] | None = None) -> Offsets:
@@ -305,25 +340,33 @@ class Core:
             if each.position is not None
         }
 
-    async def commit(self, offsets: Offsets | None, timeout_s: float | None) -> None:
+    async def commit(self, offsets: ToCommit | None, timeout_s: float | None) -> None:
         """Commit these offsets, or all positions; returns once the coordinator has them."""
+        check_timeout(timeout_s)
+        checked = to_commit(offsets)
         await self._group_commits().commit(
-            self.positions() if offsets is None else offsets, timeout_s
+            self.positions() if checked is None else checked, timeout_s
         )
+        self.completed.note_done(checked)
 
-    def commit_soon(self, offsets: Offsets | None, on_committed: OnCommitted) -> None:
+    def commit_soon(self, offsets: ToCommit | None, on_committed: OnCommitted) -> None:
         """Commit in the background, then call `on_committed`."""
-        given = self.positions() if offsets is None else dict(offsets)
+        check_callable(on_committed, "on_committed")
+        checked = to_commit(offsets)
+        self._commit_soon(self.positions() if checked is None else checked, on_committed)
+        self.completed.note_done(checked)
+
+    def _commit_soon(self, offsets: Offsets, on_committed: OnCommitted) -> None:
         commits = self._group_commits()
         turn = commits.take_turn()  # taken now, so that later commits come after this one
 
         async def commit() -> None:
             error: KdistError | None = None
             try:
-                await commits.commit(given, turn=turn)
+                await commits.commit(offsets, turn=turn)
             except KdistError as refused:
                 error = refused
-            on_committed(given, error)
+            on_committed(offsets, error)
 
         task = self.context.loop.create_task(commit())
         self._background.add(task)
@@ -338,7 +381,8 @@ class Core:
         self, keys: Iterable[TopicPartition], timeout_s: float | None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The offsets that the group has committed."""
-        return await self._group_commits().committed(list(keys), timeout_s)
+        check_timeout(timeout_s)
+        return await self._group_commits().committed(checked_partitions(keys), timeout_s)
 
     def _schedule_commit(self) -> None:
         if self.settings.enable_auto_commit and self.commits is not None:
@@ -349,7 +393,7 @@ class Core:
         if is_quiet and self.context.now_s() >= self._commit_at_s:  # refused during a rebalance
             self._schedule_commit()
             if self.partitions:
-                self.commit_soon(None, _log_failure)
+                self._commit_soon(self.positions(), _log_failure)
 
     async def _commit_before_rebalance(self, partitions: Collection[Partition]) -> None:
         if not self.settings.enable_auto_commit:

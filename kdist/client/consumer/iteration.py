@@ -6,12 +6,13 @@ iterator, whose length hint says how many are left; from that commits learn whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from operator import length_hint
 
 from kdist.client.consumer.batch import ConsumedRecord
 from kdist.client.consumer.partition import Partition
+from kdist.model import TopicPartition
 
 
 class Iteration:
@@ -65,15 +66,21 @@ class Iteration:
         partition, left = self._partition, length_hint(self.left)
         if partition is None or partition.position != self._position:
             return {}
-        given = len(self._records) - left
-        if not given:
+        count = len(self._records) - left
+        if not count:
             return {partition: self._position}
         was_left, first = self._rest
-        return {partition: first if left == was_left else self._records[given - 1].offset}
+        return {partition: first if left == was_left else self._records[count - 1].offset}
 
-    def drop(self, is_dropped: Callable[[Partition], bool] = lambda _: True) -> None:
-        """Settle, and discard the rest of the run if `is_dropped` says so of its partition."""
+    def drop(self, partitions: Collection[TopicPartition] = ()) -> Partition | None:
+        """Settle, and discard the rest of the run if it is of these partitions; () means any.
+
+        Returns its partition, if records were discarded: they can be fetched again.
+        """
         self.settle()
-        if self._partition is not None and is_dropped(self._partition):
-            list(self.left)
-            self._partition, self._records = None, []
+        partition, left = self._partition, length_hint(self.left)
+        if partition is None or (partitions and partition.key not in partitions):
+            return None
+        list(self.left)  # exhausted, as a loop may hold it
+        self._partition, self._records = None, []
+        return partition if left else None

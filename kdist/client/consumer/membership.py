@@ -168,10 +168,10 @@ class Membership:
         self.group_counts = await self._count({t for member in members for t in member.topics})
         if answer.skip_assignment:
             return []  # a static leader has come back: the assignment stays (KIP-814)
-        given = assignor.assign(self.group_counts, members)
+        assigned = assignor.assign(self.group_counts, members)
         return [
             SyncGroupAssignment(member_id=member, assignment=write_assignment(partitions))
-            for member, partitions in given.items()
+            for member, partitions in assigned.items()
         ]
 
     async def _sync(

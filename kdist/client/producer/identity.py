@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,7 +15,6 @@ from kdist.protocol.init_producer_id import InitProducerIdRequest
 
 _BUMP_VERSION_MIN = 3  # first to bump the epoch (KIP-360); before it, a new id serves as well
 _NO_TRANSACTION_MS = 2**31 - 1
-_PAUSE_S = 0.1
 
 
 class Identity(NamedTuple):
@@ -53,15 +53,9 @@ class Identities:
 
     async def _ask(self) -> None:
         try:
-            while True:
-                try:
-                    self._current = self._bumped = await self._ask_brokers()
-                    break
-                except ApiError as error:
-                    if not error.error.retriable:
-                        self.fatal = error
-                        break
-                await asyncio.sleep(_PAUSE_S)
+            self._current = self._bumped = await self._cluster.retried(self._ask_brokers, math.inf)
+        except ApiError as error:
+            self.fatal = error
         finally:
             self._asking = None
         self._on_change()

@@ -64,7 +64,7 @@ def spark_session(
     name: str,
     master: str,
     zone: str,
-    given: Mapping[str, str],
+    extra: Mapping[str, str],
     environment: MutableMapping[str, str],
 ) -> Iterator[SparkSession]:
     """A new session, stopped in the end. The settings `given` override ours.
@@ -83,7 +83,7 @@ def spark_session(
     if is_alone(master):
         environment.setdefault("SPARK_LOCAL_IP", _LOOPBACK)  # else Java looks up the host's name
     builder = SparkSession.builder.appName(name).master(master)
-    for key, text in settings_of(master, zone, given).items():
+    for key, text in settings_of(master, zone, extra).items():
         builder = builder.config(key, text)
     with _quiet_py4j():
         with put_off_interrupts() as interrupts:
@@ -160,17 +160,17 @@ def is_alone(master: str) -> bool:
     return master.startswith("local")
 
 
-def settings_of(master: str, zone: str, given: Mapping[str, str]) -> dict[str, str]:
+def settings_of(master: str, zone: str, extra: Mapping[str, str]) -> dict[str, str]:
     """Spark's settings; those in `given` override ours."""
     local = _LOCAL if is_alone(master) else {}
     progress = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
-    java = f"-Dlog4j2.configurationFile=file:{_LOG4J} {given.get(_JAVA, '')}".strip()
+    java = f"-Dlog4j2.configurationFile=file:{_LOG4J} {extra.get(_JAVA, '')}".strip()
     return {
         **_SETTINGS,
         **local,
         **progress,
         "spark.sql.session.timeZone": zone,
-        **given,
+        **extra,
         _JAVA: java,
     }
 

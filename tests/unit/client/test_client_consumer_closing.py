@@ -149,13 +149,17 @@ def test_all_returned_records_are_committed_at_a_normal_close(committed: list[in
     assert committed == [6]
 
 
+def eight_given(consumer: aio.Consumer) -> None:
+    consumer.assign([T0])
+    consumer.seek(T0, 0)
+    data = build_batch([b"x"] * 8, timestamp_ms=0, base_offset=0)
+    opened = open_fetched(data, Opening(T0, 0, decoders=(None, None)))
+    consumer._core.completed.put(consumer._core.partitions[T0], opened)
+
+
 async def fail_at(offset: int) -> None:
     async with aio.Consumer("127.0.0.1:1", group_id="g") as consumer:
-        consumer.assign([T0])
-        consumer.seek(T0, 0)
-        data = build_batch([b"x"] * 8, timestamp_ms=0, base_offset=0)
-        opened = open_fetched(data, Opening(T0, 0, decoders=(None, None)))
-        consumer._core.completed.put(consumer._core.partitions[T0], opened)
+        eight_given(consumer)
         async for record in consumer:
             if record.offset == offset:
                 raise KeyError
@@ -165,6 +169,32 @@ def test_the_record_at_which_an_awaited_loop_failed_is_not_committed(committed: 
     with pytest.raises(KeyError):
         asyncio.run(fail_at(5))
     assert committed == [5]
+
+
+async def commit_after_each() -> None:
+    async with aio.Consumer("127.0.0.1:1", group_id="g") as consumer:
+        eight_given(consumer)
+        async for record in consumer:
+            await consumer.commit()
+            assert await consumer.position(T0) == record.offset + 1
+            if record.offset == 7:
+                break
+
+
+def test_a_commit_within_an_awaited_loop_fetches_nothing_again(committed: list[int]) -> None:
+    asyncio.run(commit_after_each())
+    assert committed == [*range(1, 9), 8]
+
+
+def test_a_partition_assigned_again_within_a_loop_goes_on_at_the_next_record(
+    committed: list[int],
+) -> None:
+    del committed
+    with Consumer("127.0.0.1:1", group_id="g") as consumer:
+        given(consumer, 4)
+        next(iter(consumer))
+        consumer.assign([T0])
+        assert consumer.position(T0) == consumer._core.partitions[T0].fetch_position == 1
 
 
 def test_a_second_thread_is_refused_while_the_first_is_in_a_call(committed: list[int]) -> None:

@@ -145,7 +145,7 @@ def test_iteration_drops_what_is_no_longer_wanted() -> None:
     iteration.begin(*completed.take_run(10))  # type: ignore[arg-type]
     left = iteration.left
     next(left)
-    iteration.drop(lambda each: each.key.partition == 9)
+    iteration.drop([TopicPartition("t", 9)])
     assert next(left).offset == 1
     iteration.drop()
     assert list(left) == []

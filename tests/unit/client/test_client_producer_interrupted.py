@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kdist.client.producer.asynchronous import AsyncProducer
-from kdist.client.producer.encoding import Asking
+from kdist.client.producer.encoding import RequestEncoder
 from kdist.client.producer.results import Sent
 from kdist.model import TopicPartition
 from tests.unit.client.producer_world import Scene, play
@@ -85,9 +85,9 @@ def test_a_request_that_runs_out_of_memory_fails(
 def raising(
     monkeypatch: pytest.MonkeyPatch, method: str, error: type[Exception], at: int
 ) -> list[None]:
-    """Have a method of `Asking` raise at its `at`-th call; yields the calls."""
+    """Have a method of `RequestEncoder` raise at its `at`-th call; yields the calls."""
     calls: list[None] = []
-    usual: Callable[..., Any] = getattr(Asking, method)
+    usual: Callable[..., Any] = getattr(RequestEncoder, method)
 
     def call(*arguments: Any) -> Any:
         calls.append(None)
@@ -95,7 +95,7 @@ def raising(
             raise error
         return usual(*arguments)
 
-    monkeypatch.setattr(Asking, method, call)
+    monkeypatch.setattr(RequestEncoder, method, call)
     return calls
 
 

@@ -32,7 +32,7 @@ class Ownership:
         # Written by the stream's thread, once the loop has set `start`.
         self.start: int | None = None  # messages before this offset are processed
         self.done: ConsumedRecord | None = None  # and so is this one, and those between
-        self.given: ConsumedRecord | None = None  # the message last handed to the application
+        self.in_progress: ConsumedRecord | None = None  # the message last handed to the application
 
     @property
     def position(self) -> int | None:
@@ -42,13 +42,13 @@ class Ownership:
 
     def settle(self) -> None:
         """Count the message given last as processed."""
-        if self.given is not None:
-            self.done = self.given
+        if self.in_progress is not None:
+            self.done = self.in_progress
 
     def finish(self, end: int) -> None:
         """Count all messages before `end` as processed."""
         self.start = end
-        self.done = self.given = None
+        self.done = self.in_progress = None
 
     def hold(self, *, is_held: bool) -> None:
         """Suspend or resume the delivery of messages."""

@@ -171,8 +171,8 @@ class Stream:
                     if not ownership.may_give:
                         chunk.put_back(message)
                         break
-                    ownership.done = ownership.given
-                    ownership.given = message
+                    ownership.done = ownership.in_progress
+                    ownership.in_progress = message
                     yield message
                 else:
                     if not chunk.open_next():
