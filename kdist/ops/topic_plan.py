@@ -76,7 +76,7 @@ class Delete(NamedTuple):
 Step = Create | Grow | Configure | Delete
 
 
-class Plan(NamedTuple):
+class TopicPlan(NamedTuple):
     """The steps to take, and the refusals; if there is any refusal, no step is taken."""
 
     steps: tuple[Step, ...]
@@ -133,7 +133,7 @@ def _text(topic: str, key: str, value: object) -> str:
 
 def plan_topics(
     wanted: Iterable[Wanted], existing: Mapping[str, Existing], deletable: Sequence[str] = ()
-) -> Plan:
+) -> TopicPlan:
     """The steps from `existing` to `wanted`; only topics named in `deletable` are deleted."""
     steps: list[Step] = []
     refusals: list[str] = []
@@ -149,7 +149,7 @@ def plan_topics(
         else:
             steps += _changes(topic, found)
             refusals += _refusals(topic, found)
-    return Plan(tuple(steps), tuple(refusals))
+    return TopicPlan(tuple(steps), tuple(refusals))
 
 
 def _changes(topic: Wanted, found: Existing) -> list[Step]:

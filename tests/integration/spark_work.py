@@ -18,7 +18,7 @@ from kdist.client.producer.sync import Producer
 from kdist.config.load_job import LoadJob, load_job
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
-from kdist.spark.load.commit import Reached, go_on
+from kdist.spark.load.commit import OnStep, go_on
 from kdist.spark.load.job import LoadContext, Loaded, LoadRun, RunOptions
 from kdist.spark.load.spark_session import settings_of
 
@@ -95,7 +95,7 @@ class Job(NamedTuple):
         self,
         topic: str,
         options: RunOptions | None = None,
-        reached: Reached = go_on,
+        reached: OnStep = go_on,
         **settings: str,
     ) -> Loaded:
         """One run over one topic."""

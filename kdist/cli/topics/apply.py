@@ -16,7 +16,7 @@ from kdist.errors import UserError
 if TYPE_CHECKING:
     from kdist.client.admin.topics import NewTopic
     from kdist.client.cluster import Cluster
-    from kdist.ops.topic_plan import Existing, Plan, Step, Wanted
+    from kdist.ops.topic_plan import Existing, Step, TopicPlan, Wanted
 
 _NOTHING_TO_DO = "Every topic is as it shall be."
 
@@ -55,7 +55,7 @@ def apply(
     """
     wanted = _read(path)
 
-    async def work(cluster: Cluster) -> Plan:
+    async def work(cluster: Cluster) -> TopicPlan:
         from kdist.ops.topic_plan import plan_topics
 
         plan = plan_topics(wanted, await _existing(cluster, wanted), deletable)
@@ -150,7 +150,7 @@ def _new(topic: Wanted) -> NewTopic:
     return NewTopic(topic.name, topic.partitions, topic.replication_factor, dict(topic.settings))
 
 
-def _show_plan(plan: Plan, as_json: bool) -> None:
+def _show_plan(plan: TopicPlan, as_json: bool) -> None:
     steps = [str(step) for step in plan.steps]
     if as_json:
         _print_json(steps, plan.refusals, is_done=False)

@@ -25,7 +25,7 @@ from kdist.spark.load.layout import (
 )
 from kdist.spark.load.manifest import Manifest, write_manifest
 
-Reached = Callable[[Step], object]
+OnStep = Callable[[Step], object]
 """Called with each step of a load as it is reached: tests and drills kill the load there."""
 
 
@@ -33,19 +33,19 @@ class Commit:
     """Commits one load into a topic's directory. The caller holds the ledger's lock."""
 
     def __init__(
-        self, files: Files, directory: str, number: int, run: Run, reached: Reached
+        self, files: Files, directory: str, number: int, run: Run, on_step: OnStep
     ) -> None:
         self.number = number
         self.staging = f"{directory}/{staging_name(number, run)}"
         self._files = files
         self._directory = directory
         self._run = run
-        self._reached = reached
+        self._on_step = on_step
 
     def begin(self) -> None:
         """Make the staging directory, for Spark to write to."""
         self._files.make_directory(self.staging)
-        self._reached("staging")
+        self._on_step("staging")
 
     def staged(self) -> list[tuple[str, int]]:
         """The files in the staging directory: paths relative to it, and sizes in bytes."""
@@ -62,22 +62,22 @@ class Commit:
         files, staging = self._files, self.staging
         for path in self._walk(staging):
             _sync(files, path)
-        self._reached("files-synced")
+        self._on_step("files-synced")
         _write(files, f"{staging}/{MANIFEST}", write_manifest(manifest))
-        self._reached("manifest-written")
+        self._on_step("manifest-written")
         for directory in self._directories(staging):
             files.sync_directory(directory)
         files.sync_directory(self._directory)
-        self._reached("directories-synced")
+        self._on_step("directories-synced")
         for number in sorted(supersedes, reverse=True):
             hidden = f"{self._directory}/{superseded_name(number, self._run)}"
             files.rename(f"{self._directory}/{load_name(number)}", hidden)
             files.sync_directory(self._directory)
-            self._reached("superseded")
+            self._on_step("superseded")
         self._rename()
-        self._reached("renamed")
+        self._on_step("renamed")
         files.sync_directory(self._directory)
-        self._reached("committed")
+        self._on_step("committed")
 
     def _rename(self) -> None:
         try:
@@ -130,4 +130,4 @@ def _write(files: Files, path: str, content: bytes) -> None:
 
 
 def go_on(_: Step) -> None:
-    """Do nothing at a step: the default of `Reached`."""
+    """Do nothing at a step: the default of `OnStep`."""

@@ -16,12 +16,19 @@ from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
 from kdist.runtime.programs import find_java
 from kdist.spark.load.columns_named import VALUE, require_compatible
-from kdist.spark.load.commit import Commit, Reached, go_on
+from kdist.spark.load.commit import Commit, OnStep, go_on
 from kdist.spark.load.footers import read_footer
 from kdist.spark.load.layout import FILE_SUFFIX, Run
 from kdist.spark.load.ledger import Ledger
 from kdist.spark.load.manifest import DataFile, Manifest, RowsDisagree
-from kdist.spark.load.plan import Plan, Topic, look_at_topic, plan_load, plan_replay, require_same
+from kdist.spark.load.plan import (
+    LoadPlan,
+    Topic,
+    look_at_topic,
+    plan_load,
+    plan_replay,
+    require_same,
+)
 from kdist.spark.load.report import RunReport, TopicReport, require_directory, write_report
 from kdist.spark.load.spark_java import ended_java
 from kdist.spark.load.spark_session import spark_session, told_in_a_sentence
@@ -42,7 +49,7 @@ class LoadContext(NamedTuple):
     environment: MutableMapping[str, str]
     process: int
     release: str
-    reached: Reached = go_on
+    on_step: OnStep = go_on
 
 
 class RunOptions(NamedTuple):
@@ -122,7 +129,7 @@ class LoadRun:
             plan = _planned(ledger, self._look_at(name), options)
             if plan.is_empty:
                 return None
-            context.reached("planned")
+            context.on_step("planned")
             return self._carry_out(ledger, plan)
         finally:
             lock.release()
@@ -132,26 +139,26 @@ class LoadRun:
         is_committed_only = job.isolation_level == "read_committed"
         return look_at_topic(job.bootstrap_servers, name, is_committed_only=is_committed_only)
 
-    def _carry_out(self, ledger: Ledger, plan: Plan) -> Manifest:
+    def _carry_out(self, ledger: Ledger, plan: LoadPlan) -> Manifest:
         context = self._context
         run = Run(context.clock.now_ms(), context.process)
         spark = self._spark()
-        commit = Commit(context.files, ledger.directory, plan.number, run, context.reached)
+        commit = Commit(context.files, ledger.directory, plan.number, run, context.on_step)
         commit.begin()
         try:
             with told_in_a_sentence(f"{plan.topic.name} could not be loaded"):
                 shape = self._stage(spark, plan, commit.staging)
-            context.reached("staged")
+            context.on_step("staged")
             manifest = self._described(plan, shape, commit, run)
             require_same(self._look_at(plan.topic.name), manifest)
-            context.reached("counted")
+            context.on_step("counted")
             commit.publish(manifest, plan.supersedes)
         except (Exception, KeyboardInterrupt):
             commit.abandon()
             ledger.put_back()
             raise
         ledger.sweep()
-        context.reached("swept")
+        context.on_step("swept")
         return manifest
 
     def _spark(self) -> SparkSession:
@@ -173,16 +180,16 @@ class LoadRun:
             )
         return self._session
 
-    def _stage(self, spark: SparkSession, plan: Plan, directory: str) -> Shape:
+    def _stage(self, spark: SparkSession, plan: LoadPlan, directory: str) -> Shape:
         found = records(spark, self._job, plan)
         shape = self._shape(plan, lambda: columns_of(spark, self._topic(plan), found))
         write(rows(found, shape), directory)
         return shape
 
-    def _topic(self, plan: Plan) -> TopicLoadSettings:
+    def _topic(self, plan: LoadPlan) -> TopicLoadSettings:
         return self._loads.topics[plan.topic.name]
 
-    def _shape(self, plan: Plan, found: Callable[[], Shape]) -> Shape:
+    def _shape(self, plan: LoadPlan, found: Callable[[], Shape]) -> Shape:
         """The columns of the load before, unless the job gives a schema."""
         topic, before = self._topic(plan), plan.before
         if before is None or topic.format == "bytes":
@@ -193,7 +200,7 @@ class LoadRun:
         require_compatible(plan.topic.name, shape.columns or (), before.columns or (), before.load)
         return shape
 
-    def _described(self, plan: Plan, shape: Shape, commit: Commit, run: Run) -> Manifest:
+    def _described(self, plan: LoadPlan, shape: Shape, commit: Commit, run: Run) -> Manifest:
         context = self._context
         files, undecoded = [], 0
         for path, size_bytes in commit.staged():
@@ -223,7 +230,7 @@ class LoadRun:
         return manifest
 
 
-def _planned(ledger: Ledger, topic: Topic, options: RunOptions) -> Plan:
+def _planned(ledger: Ledger, topic: Topic, options: RunOptions) -> LoadPlan:
     """The plan of the next load, or of a replay."""
     start = options.replay_from.get(topic.name)
     if start is None:

@@ -27,7 +27,7 @@ class Topic(NamedTuple):
     offsets: dict[int, OffsetRange]
 
 
-class Plan(NamedTuple):
+class LoadPlan(NamedTuple):
     """The offsets of a load to make. A replay replaces the loads in `supersedes`.
 
     `lost` is how many offsets before them are gone, which was accepted by `--accept-loss`.
@@ -54,20 +54,20 @@ class Plan(NamedTuple):
         ]
 
 
-def plan_load(topic: Topic, before: Manifest | None, *, accept_loss: bool = False) -> Plan:
+def plan_load(topic: Topic, before: Manifest | None, *, accept_loss: bool = False) -> LoadPlan:
     """The load after `before`; `UserError` if none can follow it without losing records.
 
     With `accept_loss`, it goes on after records that retention has deleted.
     """
     if before is None:
-        return Plan(1, topic, dict(topic.offsets), None)
+        return LoadPlan(1, topic, dict(topic.offsets), None)
     require_same(topic, before)
     starts = {partition: end for partition, (_, end) in before.offsets.items()}
     offsets, lost = _offsets(topic, starts, accept_loss)
-    return Plan(before.load + 1, topic, offsets, before, lost=lost)
+    return LoadPlan(before.load + 1, topic, offsets, before, lost=lost)
 
 
-def plan_replay(topic: Topic, before: Manifest | None, replayed: list[Manifest]) -> Plan:
+def plan_replay(topic: Topic, before: Manifest | None, replayed: list[Manifest]) -> LoadPlan:
     """The load that replaces `replayed`, with their offsets and those written since.
 
     `before` is the load before the first of them. `UserError` if the brokers no longer have all of
@@ -78,7 +78,7 @@ def plan_replay(topic: Topic, before: Manifest | None, replayed: list[Manifest])
     starts = {partition: start for partition, (start, _) in first.offsets.items()}
     offsets, _ = _offsets(topic, starts, accept_loss=False)
     superseded = tuple(each.load for each in replayed)
-    return Plan(first.load, topic, offsets, before, superseded, first.lost)
+    return LoadPlan(first.load, topic, offsets, before, superseded, first.lost)
 
 
 def _offsets(

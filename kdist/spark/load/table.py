@@ -26,7 +26,7 @@ from kdist.spark.load.columns_named import (
     named,
 )
 from kdist.spark.load.manifest import Column
-from kdist.spark.load.plan import Plan
+from kdist.spark.load.plan import LoadPlan
 from kdist.spark.load.spark_session import sentence_of
 from kdist.spark.offsets import show_assign, show_offsets
 
@@ -59,7 +59,7 @@ class Shape(NamedTuple):
     topic: TopicLoadSettings
 
 
-def records(spark: SparkSession, job: LoadSettings, plan: Plan) -> DataFrame:
+def records(spark: SparkSession, job: LoadSettings, plan: LoadPlan) -> DataFrame:
     """The records of a plan, in the data source's columns."""
     ranges = [each for each in plan.ranges if each.size]
     options = {

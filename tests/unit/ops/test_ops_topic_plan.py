@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from kdist.errors import UserError
-from kdist.ops.topic_plan import Existing, Plan, parse_wanted, plan_topics
+from kdist.ops.topic_plan import Existing, TopicPlan, parse_wanted, plan_topics
 
 CLICKS = Existing("clicks", 4, 2, {"retention.ms": "1000"})
 
 
-def planned(*items: dict[str, Any], delete: tuple[str, ...] = ()) -> Plan:
+def planned(*items: dict[str, Any], delete: tuple[str, ...] = ()) -> TopicPlan:
     return plan_topics(parse_wanted(list(items)), {"clicks": CLICKS}, delete)
 
 
