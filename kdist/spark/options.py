@@ -109,7 +109,7 @@ def read_options(arguments: Mapping[str, str]) -> ReadOptions:
     for name in options:
         _require_known(name)
     if not options.get(BOOTSTRAP, "").strip():
-        raise UserError(f"the option {BOOTSTRAP} must be arguments, as host:port")
+        raise UserError(f"the option {BOOTSTRAP} must be given, as host:port")
     parse_addresses(options[BOOTSTRAP])
     strategy = options.get("startingoffsetsbytimestampstrategy", "error").lower()
     if strategy not in ("error", "latest"):
