@@ -28,7 +28,7 @@ FORKED = "the client belongs to the process that this one was forked from: open 
 _CLOSED = "the client was closed meanwhile"
 
 
-class _Told(Exception):
+class _CallFailed(Exception):
     """A called function failed, and its error was passed to the work that had it called."""
 
 
@@ -95,7 +95,7 @@ class BackgroundLoop:
                 while (step := steps.get()) is not None:
                     try:
                         step()
-                    except _Told:
+                    except _CallFailed:
                         pass  # the work was passed the error, and decides whether to raise it
             except BaseException:
                 running.cancel()
@@ -128,7 +128,7 @@ class BackgroundLoop:
                 function(*arguments)
             except Exception as error:
                 self._tell(called, error)
-                raise _Told from error
+                raise _CallFailed from error
             self._tell(called, None)
 
         self._callers[-1].put(call)

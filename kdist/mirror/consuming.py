@@ -1,4 +1,4 @@
-"""The consumer with which a flow reads its source: its settings, and how it calls listeners."""
+"""The consumer with which a mirror flow reads: its settings, and how it calls listeners."""
 
 from __future__ import annotations
 

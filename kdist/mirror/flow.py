@@ -1,4 +1,4 @@
-"""One running flow: a member of a consumer group in its source, with a stream for each partition.
+"""A running mirror flow: a member of a group in its source, with a stream for each partition.
 
 It concurrently reads batches and passes them to their streams, commits the streams' positions, and
 looks for new topics and partitions. Memory is bounded: a partition whose stream holds its share of

@@ -1,4 +1,4 @@
-"""A flow's topics: selects them, writes their origins, and creates their copies.
+"""A mirror flow's topics: selects them, writes their origins, and creates their copies.
 
 A topic is mirrored only after its origin is written to the target and the source's origins are
 read again after that; `origins.py` says why in this order. The topic id in the origin distinguishes

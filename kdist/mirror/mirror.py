@@ -1,4 +1,4 @@
-"""Runs all flows of a mirror's file, and serves their metrics and health over HTTP."""
+"""Runs all mirror flows of a file, and serves their metrics and health over HTTP."""
 
 from __future__ import annotations
 

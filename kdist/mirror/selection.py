@@ -1,4 +1,4 @@
-"""Which topics of its source a flow mirrors, under which names, and which it may not (pure)."""
+"""Which topics a mirror flow copies, under which names, and which it may not (pure)."""
 
 from __future__ import annotations
 

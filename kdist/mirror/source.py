@@ -1,4 +1,4 @@
-"""The interface through which streams use their flow's source: commits, offsets, reading."""
+"""The interface through which streams use their mirror flow's source: commits, offsets, reading."""
 
 from __future__ import annotations
 

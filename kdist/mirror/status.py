@@ -1,4 +1,4 @@
-"""The lag of a flow, from both clusters, without asking the mirror.
+"""The lag of a mirror flow, from both clusters, without asking the mirror.
 
 Positions are the offsets that the flow's group has committed in its source. A partition that was
 never mirrored is behind by all its records from where the flow would start.

@@ -1,4 +1,4 @@
-"""A flow's connections to its target: one to each leader, for produce requests only.
+"""A mirror flow's connections to its target: one to each leader, for produce requests only.
 
 Requests are written at once, in the order in which they are posted, even if the socket's buffer is
 full: a stream's batches must not overtake each other. The callers bound what a connection buffers.

@@ -70,8 +70,8 @@ def open_fetched(buffer: Buffer, opening: Opening) -> Iterator[Ready]:
             yield Ready(next_offset, header.partition_leader_epoch, header.size, batch)
             position = next_offset
     except CorruptRecords as error:
-        told = CorruptFetch(opening.partition, position, error.detail)
-        yield Ready(position, -1, 0, error=told)
+        located = CorruptFetch(opening.partition, position, error.detail)
+        yield Ready(position, -1, 0, error=located)
 
 
 def _check(buffer: Buffer, at: int, header: BatchHeader) -> None:

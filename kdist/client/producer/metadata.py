@@ -146,7 +146,7 @@ class Metadata:
                 self._answered = frozenset(names)
                 self._answered_at_s = asyncio.get_running_loop().time()
                 self._wanted.difference_update(
-                    [topic.name for topic in answer.topics if topic.name and self._take(topic)]
+                    [topic.name for topic in answer.topics if topic.name and self._update(topic)]
                 )
                 self._on_change()
             self._tell_changed()
@@ -173,21 +173,21 @@ class Metadata:
         self._cluster.brokers = self.addresses
         return answer
 
-    def _take(self, told: MetadataTopicResult) -> bool:
+    def _update(self, result: MetadataTopicResult) -> bool:
         """Store a topic's metadata. False if it has to be requested again: a leader is missing,
         or the error is retriable.
         """
-        assert told.name is not None, "topics were asked for by name"
-        topic = self._known.get(told.name)
+        assert result.name is not None, "topics were asked for by name"
+        topic = self._known.get(result.name)
         if topic is None:
-            topic = self._known[told.name] = Topic(told.name)
-        topic.error = Error.of(told.error_code) if told.error_code else None
+            topic = self._known[result.name] = Topic(result.name)
+        topic.error = Error.of(result.error_code) if result.error_code else None
         if topic.error is not None:
             return not topic.error.retriable
-        self._take_partitions(topic, told.partitions)
+        self._update_partitions(topic, result.partitions)
         return all(queue.leader != NO_LEADER for queue in topic.queues)
 
-    def _take_partitions(self, topic: Topic, partitions: list[Any]) -> None:
+    def _update_partitions(self, topic: Topic, partitions: list[Any]) -> None:
         leaders = {each.partition_index: each.leader_id for each in partitions}
         for queue in topic.queues:
             queue.leader = leaders.get(queue.partition, NO_LEADER)
