@@ -38,7 +38,7 @@ def numbered(first: int, count: int, **options: Any) -> bytearray:
 
 
 def opened(data: bytes | bytearray, position: int = 0, **options: Any) -> list[Ready]:
-    options = {"span_bytes_max": RUN_BYTES_MAX} | options
+    options = {"run_bytes_max": RUN_BYTES_MAX} | options
     return list(open_fetched(data, Opening(KEY, position, **options)))
 
 
@@ -98,7 +98,7 @@ def test_records_are_those_of_the_single_batches(
 ) -> None:
     aborted = [AbortedTransaction(producer_id=7, first_offset=0)] if is_committed_only else None
     options: dict[str, Any] = {"aborted": aborted, "decoders": (bytes.decode, int)}
-    alone = opened(log, position, span_bytes_max=0, **options)
+    alone = opened(log, position, run_bytes_max=0, **options)
     completed, partition = completed_of(log, position, **options)
     found = [fields(record) for record in completed.take_records(1000)]
     assert found == [
