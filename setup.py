@@ -19,7 +19,6 @@ CODEC = [
         "_compiled_columns",
         "_compiled_decoding",
         "_compiled_keys",
-        "_compiled_messages",
         "_compiled_spans",
         "_compiled_produced",
     )

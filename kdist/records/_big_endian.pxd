@@ -38,13 +38,3 @@ cdef inline tuple header_fields(const unsigned char *at):
         int32(at + 53),
         int32(at + 57),
     )
-
-
-cdef inline unsigned char *put_number(
-    unsigned char *at, unsigned long long value, int size
-) noexcept nogil:
-    """Write it in `size` bytes; where the next one goes."""
-    cdef int i
-    for i in range(size):
-        at[i] = <unsigned char>(value >> 8 * (size - 1 - i))
-    return at + size

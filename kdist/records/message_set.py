@@ -39,8 +39,7 @@ _CHECKED = struct.Struct(">bb")  # magic, attributes: the first bytes that the C
 _TIMESTAMP = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 _NULL = _LENGTH.pack(-1)  # instead of a length
-SIZE_POSITION = 8
-CHECKED_POSITION = 16  # the CRC covers everything from here to the end of the message
+_CHECKED_POSITION = 16  # the CRC covers everything from here to the end of the message
 
 SIZE_MIN = (14, 22)  # the size field of a message without key and value, by magic
 MAGIC_MAX = 1
@@ -123,7 +122,7 @@ def find_end(buffer: Buffer, position: int) -> int:
 
 def _read_message(data: bytes, start: int, end: int, check_crc: bool) -> Message:
     offset, _, crc, magic, attributes = _HEADER.unpack_from(data, start)
-    if check_crc and (computed := zlib.crc32(data[start + CHECKED_POSITION : end])) != crc:
+    if check_crc and (computed := zlib.crc32(data[start + _CHECKED_POSITION : end])) != crc:
         raise CorruptRecords(f"message CRC is {crc:08x} but its bytes give {computed:08x}")
     if not 0 <= magic <= MAGIC_MAX:
         raise CorruptRecords(f"message of magic {magic} in a message set")
@@ -230,47 +229,21 @@ def write_message_set(
     assert codec != Codec.ZSTD, "zstd does not exist in magic 0 and 1"
     if not records:
         return b""
-    is_append_time = append_time_ms is not None
     if append_time_ms is not None:
         records = [record._replace(timestamp=append_time_ms) for record in records]
+    append_time = LOG_APPEND_TIME if append_time_ms is not None and magic > 0 else 0
     base_offset = records[0].offset if codec != Codec.NONE and magic > 0 else 0
-    content = write_plain(records, magic, is_append_time=is_append_time, base_offset=base_offset)
+    content = b"".join(
+        _message(offset - base_offset, magic, append_time, timestamp, key, value)
+        for offset, timestamp, key, value, _ in records
+    )
     if codec == Codec.NONE:
         return content
-    timestamp = max(record.timestamp for record in records)
-    return wrap(content, magic, codec, records[-1].offset, timestamp, is_append_time=is_append_time)
-
-
-def wrap(
-    content: Buffer,
-    magic: int,
-    codec: Codec,
-    last_offset: int,
-    timestamp: int,
-    *,
-    is_append_time: bool,
-) -> bytes:
-    """A wrapper of a set that `write_plain` made, whose last record has `last_offset`."""
     packed = compress(codec, content)
     if magic == 0 and codec == Codec.LZ4:
         packed = lz4_legacy.break_checksum(packed)
-    attributes = codec | _attributes(magic, is_append_time)
-    return write_message(Message(last_offset, magic, attributes, timestamp, None, packed))
-
-
-def write_plain(
-    records: Sequence[Record], magic: int, *, is_append_time: bool, base_offset: int
-) -> bytes:
-    """Messages without a codec, one for each record, with offsets relative to `base_offset`."""
-    attributes = _attributes(magic, is_append_time)
-    return b"".join(
-        _message(offset - base_offset, magic, attributes, timestamp, key, value)
-        for offset, timestamp, key, value, _ in records
-    )
-
-
-def _attributes(magic: int, is_append_time: bool) -> int:
-    return LOG_APPEND_TIME if is_append_time and magic > 0 else 0
+    timestamp = max(record.timestamp for record in records)
+    return _message(records[-1].offset, magic, codec | append_time, timestamp, None, packed)
 
 
 def write_message(message: Message) -> bytes:

@@ -25,7 +25,7 @@ from kdist.records.batch import Batch, BatchHeader, TimestampType
 from kdist.records.build import BODY_BYTES_MAX, read_body, read_records
 from kdist.records.codec import decode_records, find_null_key
 from kdist.records.compression import CODEC_MASK, Codec
-from kdist.records.convert import recompress, up_convert, up_convert_plain
+from kdist.records.convert import recompress, up_convert
 from kdist.records.message_set import Message
 from kdist.records.produced import check_batch
 from kdist.wire.varint import Buffer
@@ -108,11 +108,6 @@ def validate(records: Buffer, rules: Rules, *, api_version: int, now_ms: int) ->
         return [_accept(records, rules, api_version, now_ms)]
     if api_version >= _FIRST_VERSION_OF_BATCHES:
         raise _invalid(f"Produce {api_version} takes no records of magic {magic}")
-    plain = None
-    if len(records) <= rules.message_bytes_max:  # and so each message
-        plain = up_convert_plain(records, magic, rules.codec)
-    if plain is not None:
-        return [_accept(plain, rules, _FIRST_VERSION_OF_ZSTD, now_ms)]
     messages = _checked_messages(records, rules)
     batches = up_convert(messages, rules.body_bytes_max, rules.codec)
     return [_accept(batch, rules, _FIRST_VERSION_OF_ZSTD, now_ms) for batch in batches]

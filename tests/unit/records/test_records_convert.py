@@ -278,7 +278,7 @@ def test_the_batch_that_spends_the_bytes_is_the_last(codec: Codec, sets_max: int
     assert list(down_convert(batches, 1, 0, budget)) == []
 
 
-@pytest.mark.parametrize(("codec", "sets_max"), [(Codec.NONE, 2048), (Codec.SNAPPY, 512)])
+@pytest.mark.parametrize(("codec", "sets_max"), [(Codec.NONE, 1024), (Codec.SNAPPY, 256)])
 def test_batches_of_one_record_cost_more_than_their_bytes(codec: Codec, sets_max: int) -> None:
     one = batch_of(RECORDS[:1], codec)
     batches = b"".join(offset.to_bytes(8, "big") + one[8:] for offset in range(10_000))
