@@ -155,7 +155,7 @@ def measure_finds(place: Place) -> list[Row]:
     dice = random.Random(1)
     with filled_log(place, size, BATCH_BYTES) as log:
         log.complete()  # so that its indexes are fully in their files, as after a stop
-        log.rest()
+        log.close_idle()
         offsets = [dice.randrange(log.end_offset) for _ in range(lookups)]
         taken = {
             "kdist by timestamp": time_each(by_timestamp, log, offsets),

@@ -83,7 +83,7 @@ def fill(path: str, count: int) -> None:
     with log_directory(path) as directory:
         for log in create_logs(directory, count):
             log.append([Batch(read_header(batch), batch)], LEADER_EPOCH, START_MS)
-            log.rest()
+            log.close_idle()
         directory.close()
 
 

@@ -1,8 +1,8 @@
 """Cutting the end of a log that no broker has open: the plan, and carrying it out.
 
-The cut itself is the broker's own (`trimming.truncate`, or recovery if a batch is damaged), so that
-indexes, leader epochs and snapshots are as after a broker's. The order of steps is safe for a power
-loss between any two: copy what will be cut off, remove the clean-shutdown marker, lower the
+The cut itself is the broker's own (`truncation.truncate`, or recovery if a batch is damaged), so
+that indexes, leader epochs and snapshots are as after a broker's. The order of steps is safe for a
+power loss between any two: copy what will be cut off, remove the clean-shutdown marker, lower the
 checkpoints, cut and flush the log, raise the recovery point to its end, restore the marker.
 """
 
@@ -33,7 +33,7 @@ from kdist.storage.scan import DamagedSegment, ScannedBatch
 from kdist.storage.segment import Segment
 from kdist.storage.space import DiskSpace
 from kdist.storage.steps import run_steps
-from kdist.storage.trimming import truncate
+from kdist.storage.truncation import truncate
 
 _COPY_BYTES = 1 << 20
 _PROMISING = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS)
@@ -246,7 +246,6 @@ def carry_out(files: Files, place: Place, saved: Saved, cut: Cut, *, is_kept: bo
     retired: list[str] = []
     log = _load(files, saved, cut, retired)
     if log.end_offset > cut.end_offset:
-        log.recovery_point = min(log.recovery_point, cut.end_offset)
         truncate(log, cut.end_offset, now_ms=0)  # the time of a new segment; none is created
     log.complete()
     flush_now(files, cut.partition.directory, [log])

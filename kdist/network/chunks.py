@@ -21,11 +21,28 @@ class RangeFile(Protocol):
     def fileno(self) -> int | None: ...
 
 
+class Cuttable(Protocol):
+    """What a file range belongs to."""
+
+    @property
+    def generation(self) -> int:
+        """Changes when the file is truncated, after which it may be written again."""
+        ...
+
+
 class FileRange(Splice, Protocol):
     """A range of a segment file, as a fetch returns it (`storage.reading.Slice`)."""
 
     @property
     def file(self) -> RangeFile: ...
+
+    @property
+    def segment(self) -> Cuttable: ...
+
+    @property
+    def generation(self) -> int:
+        """The segment's when the range was found: if they differ, its bytes may be others."""
+        ...
 
     @property
     def position(self) -> int: ...

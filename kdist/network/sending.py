@@ -114,6 +114,7 @@ class Sender:
             or isinstance(part, BYTES)
             or part.is_cold
             or part.size <= COPIED_BYTES_MAX
+            or part.generation != part.segment.generation
             or (descriptor := part.file.fileno()) is None
         ):
             self.put(chunks)
@@ -227,6 +228,9 @@ class Sender:
 
     def _send_range(self, part: FileRange) -> None:
         position, left = part.position + self._range_sent, part.size - self._range_sent
+        if part.generation != part.segment.generation:  # the rest may be of other records
+            self._end_truncated(part, position)
+            return
         descriptor = part.file.fileno() if self._socket_transport is not None else None
         if descriptor is not None:
             size = self._warm_bytes(part, position, left) if part.is_cold else left
@@ -243,10 +247,11 @@ class Sender:
             self.waiting_bytes -= RANGE_BYTES
             part.release()
         elif not sent and not self.is_blocked and not self.is_closed:
-            logger.warning(
-                "%s was truncated below byte %d while it was sent", part.file.path, position
-            )
-            self._abort()
+            self._end_truncated(part, position)
+
+    def _end_truncated(self, part: FileRange, position: int) -> None:
+        logger.warning("%s was truncated while it was sent from byte %d", part.file.path, position)
+        self._abort()
 
     def _send_file(self, part: FileRange, descriptor: int, position: int, size: int) -> int:
         """One sendfile call; what the socket's buffer does not take is left for a later tick."""
@@ -328,10 +333,10 @@ def waiting_size(chunks: Iterable[Chunk]) -> int:
 def copied_if_small(part: FileRange) -> bytes | None:
     """The bytes of a small file range, to be sent in one piece with others; releases the range.
 
-    None if the range is too large, cold, or cut short by a truncation.
+    None if the range is too large, cold, or its file was truncated.
     """
     size = part.size
-    if size > COPIED_BYTES_MAX or part.is_cold:
+    if size > COPIED_BYTES_MAX or part.is_cold or part.generation != part.segment.generation:
         return None
     data = part.file.read(part.position, size)
     if len(data) < size:

@@ -58,6 +58,8 @@ class PageCache:
         if not log.start_offset <= offset < log.end_offset:
             return None
         segment = log.segments[log.segment_index(offset)]
+        if segment.base_offset >= log.truncating_from:
+            return None  # the read finds nothing there for now
         try:
             entry = segment.offset_index.floor(offset - segment.base_offset)
         except CorruptFile:

@@ -19,6 +19,7 @@ from kdist.model import TopicPartition
 from kdist.storage import names
 from kdist.storage.background import Background
 from kdist.storage.checkpoints import encode_offsets, load_offsets
+from kdist.storage.deletion import delete_records, drop, forget_epochs, release
 from kdist.storage.faults import CorruptFile
 from kdist.storage.flushing import Done, Flusher, flush_now
 from kdist.storage.loading import load_log, new_log
@@ -35,7 +36,7 @@ from kdist.storage.recovery import SavedOffsets
 from kdist.storage.space import DiskSpace
 from kdist.storage.steps import Steps, run_steps
 from kdist.storage.surroundings import Identity, Surroundings
-from kdist.storage.trimming import delete_records, drop, forget_epochs, release, truncate
+from kdist.storage.truncation import Truncation
 
 logger = logging.getLogger(__name__)
 
@@ -267,38 +268,69 @@ class LogDirectory:
             logger.warning("%s is set aside as %s", log.partition, path)
 
     def truncate(self, log: Log, offset: int, done: Done) -> None:
-        """Truncate the log to `offset`, durably, then call `done`. Nothing may append meanwhile.
+        """Truncate the log to `offset`, durably, then call `done`.
 
-        Waits for a flush of what is cut off fail with NOT_LEADER_OR_FOLLOWER. After `DiskFull` the
-        log may be shorter than before, but is sound: try again, or append at its end.
+        It begins once a flush and the appends under way have ended, and is done in a thread.
+        Meanwhile appends are refused with NOT_LEADER_OR_FOLLOWER, and reads of the segments to be
+        cut find nothing. Waits for a flush of what is cut off fail with NOT_LEADER_OR_FOLLOWER.
+        After an `ApiError`, as `DiskFull`, the log is as it was.
         """
         if log.is_busy:
             self.flusher.request(log, lambda _: self.truncate(log, offset, done))
             return
-        if offset >= log.end_offset:
+        if not log.is_appending and offset >= log.end_offset:
+            self._truncate_epochs(log)
             done(None)
             return
-        log.is_busy = True
-        base_offset = log.segments[log.segment_index(offset)].base_offset
-        log.recovery_point = min(log.recovery_point, base_offset)
-        work = partial(truncate, log, offset, self.around.clock.now_ms())
+        log.begin_truncation(
+            lambda: self.around.tasks.call_soon(partial(self._truncate, log, offset, done))
+        )
 
-        def cut(error: BaseException | None) -> None:
-            error = error or self._refusal(work)
-            # After a failed sync, a flush would confirm lost data, so the log stays busy.
-            if not isinstance(error, DiskFailed):
-                log.is_busy = False
-                # Even if truncation failed: a flush requested meanwhile has been waiting.
-                self.flusher.request(log, done if error is None else None)
-                end_offset = log.end_offset
-                self.flusher.cut(log, end_offset, ApiError(Error.NOT_LEADER_OR_FOLLOWER))
+    def _truncate_epochs(self, log: Log) -> None:
+        """Drop an epoch that begins at the log's end (KAFKA-10706): its leader appended nothing."""
+        if log.epochs.truncate_from_end(log.end_offset):
+            log.save_epochs()
+            log.is_changed = True
+
+    def _truncate(self, log: Log, offset: int, done: Done) -> None:
+        """Truncate, now that no append is under way."""
+        if offset >= log.end_offset:
+            self._truncate_epochs(log)
+            log.end_truncation()
+            self.flusher.request(log, done)
+            return
+        truncation = Truncation(log, offset, self.around.clock.now_ms())
+
+        def saved(error: BaseException | None) -> None:
+            if error is None:
+                self.around.tasks.run_blocking(truncation.run, ended)
+            else:
+                ended(error)
+
+        def ended(error: BaseException | None) -> None:
+            if error is not None and not isinstance(error, ApiError):
+                # After a failed sync, a flush would confirm lost data, so the log stays busy.
+                self.around.on_failure(error)
+                done(error)
+                return
+            if error is None:
+                truncation.finish()
+            else:
+                truncation.give_up()
+            log.end_truncation()
+            # Even if truncation failed: a flush requested meanwhile has been waiting.
+            self.flusher.request(log, done if error is None else None)
+            self.flusher.cut(log, log.end_offset, ApiError(Error.NOT_LEADER_OR_FOLLOWER))
             if error is not None:
                 done(error)
 
-        self.saver.request(cut)
+        self.saver.request(saved)
 
     def delete_records(self, log: Log, offset: int, done: Done) -> None:
-        """Advance the log start offset to `offset`; call `done` once that is durable."""
+        """Advance the log start offset to `offset`; call `done` once that is durable.
+
+        NOT_LEADER_OR_FOLLOWER while the log is being truncated.
+        """
         delete_records(log, offset)
 
         def saved(error: BaseException | None) -> None:
@@ -314,12 +346,17 @@ class LogDirectory:
         """Delete the segments past retention, in `logs` or in all; return how many."""
         now_ms = self.around.clock.now_ms()
         looked_at = self.logs.values() if logs is None else logs
-        gone = [(log, release(log, high_watermark_of(log), now_ms)) for log in looked_at]
+        gone = [
+            (log, release(log, high_watermark_of(log), now_ms))
+            for log in looked_at
+            if not log.is_truncating
+        ]
         gone = [(log, segments) for log, segments in gone if segments]
 
         def drop_all(error: BaseException | None) -> None:
             for log, segments in gone:
-                if self.logs.get(log.partition) is log:  # else it was deleted in the meantime
+                # Else it was deleted in the meantime, or its segments wait for the next check.
+                if self.logs.get(log.partition) is log and not log.is_truncating:
                     left = [segment for segment in segments if segment in log.segments]
                     self._refusal(partial(drop, log, left, is_start_saved=error is None))
 
@@ -394,4 +431,4 @@ class LogDirectory:
                     prepare(log)
             flush_now(self.files, self.path, turn)
             for log in turn:
-                log.rest()
+                log.close_idle()

@@ -149,7 +149,7 @@ class SparseIndex:
         """The entry with the largest key; None if there is none."""
         return self[len(self) - 1] if len(self) else None
 
-    def recall(self) -> None:
+    def prime_tail(self) -> None:
         """Read the last key now, so that `append` need not open the file for it."""
         last = self.last()
         self._last_key = None if last is None else last.key

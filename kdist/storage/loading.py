@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from kdist.config.topic import TopicSettings
 from kdist.errors import UserError
 from kdist.model import TopicPartition
+from kdist.storage.deletion import discard_snapshots, forget_snapshots, retire
 from kdist.storage.epochs import decode_epochs
 from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log, LogContext
@@ -34,7 +35,6 @@ from kdist.storage.recovery import Recovery, SavedOffsets, check_indexes
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
 from kdist.storage.steps import Pace, Steps
-from kdist.storage.trimming import discard_snapshots, retire, start_over
 
 logger = logging.getLogger(__name__)
 
@@ -80,13 +80,13 @@ def load_log(
     log.start_offset = max(log.segments[0].base_offset, saved.start_offset)
     if log.start_offset > log.end_offset:
         logger.warning("%r: it ends below its log start offset, and is emptied", log)
-        start_over(log, now_ms)
+        _start_over(log, now_ms)
     log.forget_reserved()
     is_current = has_epochs and end_offset is not None
     yield from _complete_epochs(log, has_epochs=has_epochs, is_current=is_current)
     log.producers = yield from loaded_producers(log, log.end_offset)
     log.producers.expire(now_ms, context.settings.producer_id_expiration_ms)
-    discard_snapshots(log, log.end_offset)
+    discard_snapshots(context.files, directory, forget_snapshots(log, log.end_offset))
     if end_offset is None:
         log.recovery_point = min(saved.recovery_point, log.end_offset)
         log.is_changed = True
@@ -94,20 +94,17 @@ def load_log(
         context.unflushed.add(log)
     else:
         log.recovery_point = log.end_offset
-    _recall(log.active)
-    log.rest()
+    log.active.prime_tail()
+    log.close_idle()
     return log
 
 
-def _recall(segment: Segment) -> None:
-    """Read now what `note` will need of the indexes, since it is called after a batch is written.
-
-    If it could not open them then, for lack of descriptors, a batch would be in the file but not in
-    the log, and the next one would follow it with the same offset.
-    """
-    assert segment.largest_timestamp  # reads it, and the segment remembers it
-    for index in (segment.offset_index, segment.time_index):
-        index.recall()
+def _start_over(log: Log, now_ms: int) -> None:
+    """Replace a log that has nothing at or above its start offset by an empty one from there."""
+    gone = log.segments[::-1]
+    log.segments.append(Segment.create(log.context.files, log.directory, log.start_offset, now_ms))
+    log.end_offset = log.start_offset
+    retire(log, gone)  # on `DiskFull`, retention removes the rest: it is below the start offset
 
 
 def _find_segments(context: LogContext, directory: str) -> list[Segment]:

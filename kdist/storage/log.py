@@ -6,8 +6,8 @@
 An append has three steps: `reserve` decides everything (offsets, position, roll) and patches the
 batches, `Append.write` writes them and may run on another thread, `publish` makes them part of the
 log. So the next append can be prepared while one is in progress. `append` does all three. Reading
-is in `reading.py`, flushing in `flushing.py`, truncation and retention in `trimming.py`, opening in
-`loading.py`.
+is in `reading.py`, flushing in `flushing.py`, truncation in `truncation.py`, retention in
+`deletion.py`, opening in `loading.py`.
 """
 
 from __future__ import annotations
@@ -91,6 +91,11 @@ class Log:
         self.is_changed = False
         # A flush or a truncation is in progress; the other has to wait.
         self.is_busy = False
+        # A truncation refuses appends, and from `truncating_from` on, a segment's base offset, has
+        # the segments to itself.
+        self.is_truncating = False
+        self.truncating_from = INT64_MAX
+        self._start_truncation: Callable[[], None] | None = None  # waits for appends under way
         # Small files that the next flush writes, and directories that it syncs for their entries.
         self.files_to_save: dict[str, bytes] = {}
         self.renamed_in: set[str] = set()
@@ -236,6 +241,8 @@ class Log:
 
         Always called before the first append, so a new log's files are made here.
         """
+        if self.is_truncating:
+            raise ApiError(Error.NOT_LEADER_OR_FOLLOWER, f"{self.partition} is being truncated")
         if not self.is_made:
             self.context.make(self)
         active, position, size = self.segments[-1], self._reserved_position, totals.size
@@ -291,6 +298,7 @@ class Log:
         self._publish(
             append.segment, append.position, append.batches, append.offsets, append.totals, now_ms
         )
+        self._maybe_truncate()
 
     def _publish(
         self,
@@ -338,6 +346,7 @@ class Log:
         if newest and newest[0].start_offset > self.end_offset:
             self.begin_epoch(newest[0].epoch)  # it was to begin after what is abandoned
         undo(self.active)
+        self._maybe_truncate()
 
     def forget_reserved(self) -> None:
         """Continue at the end of what is published."""
@@ -362,10 +371,29 @@ class Log:
         self.context.metrics.rolled_segments += 1
         self.context.want_flush(self)
 
-    def rest(self) -> None:
+    def begin_truncation(self, start: Callable[[], None]) -> None:
+        """Refuse appends from here on; call `start` once none is under way, perhaps at once."""
+        assert not self.is_busy
+        self.is_busy = self.is_truncating = True
+        self._roll_watch.forget()  # so that the next append is looked at, and refused
+        self._start_truncation = start
+        self._maybe_truncate()
+
+    def _maybe_truncate(self) -> None:
+        if self._start_truncation is not None and not self._under_way:
+            start, self._start_truncation = self._start_truncation, None
+            start()
+
+    def end_truncation(self) -> None:
+        """Take appends, reads and flushes again."""
+        self.is_busy = self.is_truncating = False
+        self.truncating_from = INT64_MAX
+
+    def close_idle(self) -> None:
         """Close the files of segments that nobody is using; the next use reopens them."""
         for segment in self.segments:
-            segment.rest()
+            if segment.base_offset < self.truncating_from:
+                segment.close_idle()
 
     def complete(self) -> None:
         """Prepare a clean stop; a flush must follow."""

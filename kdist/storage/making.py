@@ -109,7 +109,7 @@ class Maker:
             except DiskFailed as error:
                 self._on_failure(error)
                 return
-            log.rest()
+            log.close_idle()
             wait_ns = _PAUSE_SHARE * (self._clock.monotonic_ns() - started_ns)
         self._tasks.call_later(wait_ns / _NS_PER_MS, self._make_next)
 

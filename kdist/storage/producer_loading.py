@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kdist.errors import CorruptRecords
 from kdist.records.batch import BatchHeader
@@ -15,7 +15,6 @@ from kdist.storage.log import Log
 from kdist.storage.names import FileState, Suffix, parse_segment_name, segment_name
 from kdist.storage.producer_snapshot import load_snapshot
 from kdist.storage.producers import BATCHES_KEPT, ProducerStates
-from kdist.storage.reading import with_sound_index
 from kdist.storage.scan import DamagedSegment, Piece
 from kdist.storage.segment import Segment
 from kdist.storage.steps import Pace, Steps, run_steps
@@ -23,16 +22,22 @@ from kdist.storage.steps import Pace, Steps, run_steps
 logger = logging.getLogger(__name__)
 
 
-def load_producers(log: Log, end_offset: int) -> ProducerStates:
-    """The producer states at `end_offset`. Damaged snapshots are removed."""
-    return run_steps(loaded_producers(log, end_offset))
+Own = Callable[[Segment], Segment]
+"""Of a segment of a log, the object through which this thread may read it."""
 
 
-def loaded_producers(log: Log, end_offset: int) -> Steps[ProducerStates]:
+def load_producers(log: Log, end_offset: int, own: Own) -> ProducerStates:
+    """The producer states at `end_offset`. Damaged snapshots are removed. Reads the log only."""
+    return run_steps(loaded_producers(log, end_offset, own))
+
+
+def loaded_producers(
+    log: Log, end_offset: int, own: Own = lambda segment: segment
+) -> Steps[ProducerStates]:
     """As `load_producers`, in steps."""
     offset, states = _newest_snapshot(log, end_offset)
     pace = Pace()
-    for segment, (position, span, data) in readable_spans(log, offset, end_offset):
+    for segment, (position, span, data) in readable_spans(log, offset, end_offset, own):
         if span.has_producers:
             for place, header in producer_headers(data, span.size, BATCHES_KEPT):
                 if header.is_control:
@@ -66,7 +71,9 @@ def _newest_snapshot(log: Log, end_offset: int) -> tuple[int, ProducerStates]:
     return log.start_offset, ProducerStates()
 
 
-def readable_spans(log: Log, offset: int, end_offset: int) -> Iterator[tuple[Segment, Piece]]:
+def readable_spans(
+    log: Log, offset: int, end_offset: int, own: Own = lambda segment: segment
+) -> Iterator[tuple[Segment, Piece]]:
     """Many batches at a time, with their segment, from the first that ends at or after `offset` up
     to the one that holds `end_offset`.
 
@@ -74,16 +81,18 @@ def readable_spans(log: Log, offset: int, end_offset: int) -> Iterator[tuple[Seg
     """
     if offset >= end_offset:
         return
-    for segment in log.segments[log.segment_index(offset) : log.segment_index(end_offset - 1) + 1]:
+    first, last_number = log.segment_index(offset), log.segment_index(end_offset - 1)
+    for segment in map(own, log.segments[first : last_number + 1]):
         try:
-            found = with_sound_index(log, segment, lambda segment: segment.find(offset))
+            found = segment.find_despite_index(offset)
             if found is not None:
-                last = segment.find(end_offset) if end_offset < log.end_offset else None
+                is_end = end_offset >= log.end_offset
+                last = None if is_end else segment.find_despite_index(end_offset)
                 for piece in segment.walk_spans(found[0], end=last and last[0]):
                     yield segment, piece
         except DamagedSegment as damage:
             logger.error("%s: the rest of this segment cannot be read", damage)
-        segment.rest()
+        segment.close_idle()
 
 
 def _replay_marker(

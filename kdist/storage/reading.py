@@ -7,7 +7,7 @@ process.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from kdist.errors import ApiError, Error
@@ -29,12 +29,13 @@ class Slice:
     It pins its segment: its receiver must call `release` exactly once, when it was sent.
     """
 
-    __slots__ = ("file", "is_cold", "position", "segment", "size")
+    __slots__ = ("file", "generation", "is_cold", "position", "segment", "size")
 
     def __init__(self, segment: Segment, position: int, size: int, *, is_cold: bool) -> None:
         self.file = segment.file  # opened now, since it may be renamed later
         segment.pin()
         self.segment = segment
+        self.generation = segment.generation
         self.position = position
         self.size = size
         self.is_cold = is_cold
@@ -127,6 +128,8 @@ def _locate(log: Log, offset: int) -> Place | None:
     number = log.segment_index(offset)
     segment = log.segments[number]
     for later in log.segments[number:]:
+        if later.base_offset >= log.truncating_from:
+            return None
         # Compaction may have left nothing at or after `offset` in the segment that covers it.
         found = with_sound_index(log, later, lambda segment: segment.find(offset))
         if found is not None:
@@ -162,7 +165,7 @@ def find_by_timestamp(log: Log, timestamp: int) -> TimestampedOffset | None:
 
     First by offset, as in ListOffsets: timestamps need not increase with offsets.
     """
-    for segment in log.segments[log.segment_index(log.start_offset) :]:
+    for segment in _whole_segments(log):
         if segment.largest_timestamp[0] < timestamp:
             continue
         found = with_sound_index(
@@ -171,6 +174,13 @@ def find_by_timestamp(log: Log, timestamp: int) -> TimestampedOffset | None:
         if found is not None:
             return found
     return None
+
+
+def _whole_segments(log: Log) -> Sequence[Segment]:
+    """The segments that hold records; NOT_LEADER_OR_FOLLOWER while a truncation changes them."""
+    if log.is_truncating:
+        raise ApiError(Error.NOT_LEADER_OR_FOLLOWER, f"{log.partition} is being truncated")
+    return log.segments[log.segment_index(log.start_offset) :]
 
 
 def _find_in(segment: Segment, timestamp: int, start_offset: int) -> TimestampedOffset | None:
@@ -189,7 +199,7 @@ def _numbers(batch: Buffer, header: BatchHeader) -> Iterator[tuple[int, int]]:
 
 def find_newest(log: Log) -> TimestampedOffset | None:
     """The first record with the largest timestamp of the log (KIP-734); None if it holds none."""
-    first, *others = log.segments[log.segment_index(log.start_offset) :]
+    first, *others = _whole_segments(log)
     timestamp = max((segment.largest_timestamp[0] for segment in others), default=NO_TIMESTAMP)
     if first.largest_timestamp[0] > timestamp:
         left = with_sound_index(log, first, lambda segment: _newest_left(segment, log.start_offset))

@@ -10,12 +10,12 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kdist.storage.deletion import retire
 from kdist.storage.index_trust import index_fault, restart_indexes
 from kdist.storage.log import Log
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
 from kdist.storage.steps import Pace, Steps
-from kdist.storage.trimming import retire
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Recovery:
                 break
             if segment is not log.active:
                 segment.seal()
-                segment.rest()
+                segment.close_idle()
                 log.sealed_unsynced.append(segment)
         log.active.trim()  # disk space that was reserved before the crash
         log.context.metrics.recovered_logs += 1
@@ -120,4 +120,4 @@ def check_indexes(log: Log, segments: Sequence[Segment]) -> Steps[None]:
                 log.rebuild_indexes(segment)
             except DamagedSegment as damage:
                 logger.error("%s: the rest of this segment cannot be read", damage)
-        segment.rest()  # a log may have more segments than a process may have files open
+        segment.close_idle()  # a log may have more segments than a process may have files open

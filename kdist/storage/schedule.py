@@ -96,7 +96,7 @@ class Schedule:
 
     def _give_back(self) -> None:
         for log in self._directory.logs.values():
-            log.rest()
+            log.close_idle()
 
     def expire_producers(self) -> None:
         """Forget producers idle for `producer.id.expiration.ms`."""

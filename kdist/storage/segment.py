@@ -45,6 +45,7 @@ class Segment:
         "_pins",
         "base_offset",
         "created_ms",
+        "generation",
         "modified_ms",
         "offset_index",
         "places",
@@ -68,6 +69,8 @@ class Segment:
         self._pins = 0
         self._is_retired = False
         self.preallocated = size
+        # Changes when what was in the file may change: a range of it that is being sent must end.
+        self.generation = 0
         self._bytes_since_entry = 0
         self._largest: tuple[int, int] | None = None
         self._first_timestamp: int | None = None
@@ -110,7 +113,7 @@ class Segment:
 
     @property
     def file(self) -> File:
-        """The open `.log`. It may be closed again by `rest`, so ask each time, or `pin`."""
+        """The open `.log`. It may be closed again by `close_idle`, so ask each time, or `pin`."""
         if self._file is None:
             self._file = self._files.open(self.path)
         return self._file
@@ -215,6 +218,14 @@ class Segment:
             return found
         walk = self.walk_near(offset)
         return next((place for place in walk if place[1].last_offset >= offset), None)
+
+    def find_despite_index(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """As `find`; where the index misleads, by the headers alone. It changes nothing."""
+        try:
+            return self.find(offset)
+        except CorruptFile:
+            walk = self.walk_headers()
+            return next((place for place in walk if place[1].last_offset >= offset), None)
 
     def note_place(self, offset: int, position: int, size: int) -> None:
         """Remember the result of `find` for the next reader of this offset."""
@@ -322,6 +333,16 @@ class Segment:
         if not size:
             self._first_timestamp = None
 
+    def prime_tail(self) -> None:
+        """Read now what `note` will need of the indexes: it is called after a batch is written.
+
+        If it could not open them then, for lack of descriptors, a batch would be in the file but
+        not in the log, and the next one would follow it with the same offset.
+        """
+        assert self.largest_timestamp  # reads it, and remembers it
+        self.offset_index.prime_tail()
+        self.time_index.prime_tail()
+
     def write_indexes(self) -> None:
         """Write all entries of both indexes to their files, as a sealed segment's must be."""
         self.offset_index.write_all()
@@ -347,7 +368,7 @@ class Segment:
         if self._is_retired and not self._pins:
             self._close()
 
-    def rest(self) -> None:
+    def close_idle(self) -> None:
         """Close the files until they are needed again, unless the segment is pinned."""
         if not self._pins:
             self._close()
@@ -364,7 +385,8 @@ class Segment:
     def retire(self) -> list[str]:
         """Rename the files to `.deleted` so that no start opens them; return the new paths.
 
-        `DiskFull` if the `.log` cannot be renamed; an index that cannot is left to the next start.
+        The caller then closes it. `DiskFull` if the `.log` cannot be renamed; an index that cannot
+        is left to the next start.
         """
         retired: list[str] = []
         paths = map(self._path, (Suffix.LOG, Suffix.INDEX, Suffix.TIME_INDEX, Suffix.TXN_INDEX))
@@ -375,7 +397,6 @@ class Segment:
             except DiskFull:
                 if not retired:
                     raise
-        self.close()
         return retired
 
     def _close(self) -> None:

@@ -33,8 +33,10 @@ class Range:
     """A range of a file, as storage's `Slice`; counts its releases."""
 
     released = 0
+    generation = 0
 
     def __init__(self, file: File, position: int, size: int, is_cold: bool) -> None:
+        self.segment = self  # whose file is never cut
         self.is_cold = is_cold
         self.file = file
         self.position = position

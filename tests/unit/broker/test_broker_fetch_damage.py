@@ -48,7 +48,7 @@ def test_without_a_descriptor_the_general_path_refuses_and_nothing_stays_pinned(
 ) -> None:
     large(broker, CLICKS, batches=3)
     asked, log = Asked(broker), broker.directory.logs[CLICKS]
-    log.rest()
+    log.close_idle()
     broker.disk.fail(errno.EMFILE, when=lambda call: call.name == "open")
     assert asked.take(1) is None
     assert broker.fetch({CLICKS: 1}).errors == [Error.KAFKA_STORAGE_ERROR]

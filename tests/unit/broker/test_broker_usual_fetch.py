@@ -15,7 +15,7 @@ from kdist.model import TopicPartition
 from kdist.protocol.envelope import decode_response
 from kdist.protocol.fetch import API
 from kdist.protocol.headers import RequestHeader
-from kdist.storage.trimming import truncate
+from kdist.storage.truncation import truncate
 from tests.unit.broker.broker_fetches import CORRELATION_ID, Asked, Broker, Connection, large
 from tests.unit.replication.replication_world import CLICKS, VIEWS, append
 

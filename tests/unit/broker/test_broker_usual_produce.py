@@ -22,7 +22,7 @@ from kdist.protocol.headers import RequestHeader
 from kdist.protocol.produce import API, ProduceTopic
 from kdist.records.compression import Codec
 from kdist.replication.delayed import DelayedOperation
-from kdist.storage.trimming import delete_records
+from kdist.storage.deletion import delete_records
 from tests.unit.broker.broker_produces import Broker, Peer, errors_of, fields_of, frame_of
 from tests.unit.replication.replication_world import BROKER, CLICKS, VIEWS, World, batch, values_in
 

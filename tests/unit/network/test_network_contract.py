@@ -136,8 +136,10 @@ def test_file_ranges_without_a_descriptor_are_copied_and_released(world: World) 
 
     class Range:
         is_cold = False
+        generation = 0
 
         def __init__(self, position: int, size: int) -> None:
+            self.segment = self  # whose file is never cut
             self.file = file
             self.position = position
             self.size = size

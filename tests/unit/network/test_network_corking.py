@@ -34,6 +34,7 @@ class File:
         self.path, self.read, self.fileno = path, self._file.read, self._file.fileno
         self.cold_from = cold_from
         self.released = 0
+        self.generation = 0  # its segment's
 
     def read_cached(self, position: int, size: int) -> bytes | None:
         return None if position >= self.cold_from else self._file.read(position, size)
@@ -43,6 +44,7 @@ class Part:
     def __init__(self, file: File, position: int, size: int) -> None:
         self.file, self.position, self.size = file, position, size
         self.is_cold = position >= file.cold_from
+        self.segment, self.generation = file, file.generation
 
     def __len__(self) -> int:
         return self.size
@@ -211,3 +213,28 @@ def test_an_answer_whose_file_was_truncated_ends_its_connection(
     monkeypatch.setattr(socket_transport, "FILE_PIECE_BYTES", 0)  # as at the end of a file
     found, released = exchange_with(world, tmp_path, monkeypatch, Step("nothing", 0))
     assert (found, released) == (None, 1)
+
+
+@pytest.mark.parametrize("size", [100, 1_000_000])
+@pytest.mark.parametrize("tail", [0, 3])
+def test_an_answer_whose_file_was_truncated_and_written_again_ends_its_connection(
+    world: World, tmp_path: Path, size: int, tail: int
+) -> None:
+    """The file is as long as before, but between the look-up and the sending it had another end."""
+
+    class Overtaken(Fetching):
+        def on_frame(self, connection: Connection, frame: memoryview) -> None:
+            part = Part(self.file, 0, size)
+            self.file.generation += 1
+            connection.reserve().send([b"head", part, bytes(tail)] if tail else [b"head", part])
+
+    handler = Overtaken(File(str(tmp_path / "log"), len(CONTENT)))
+
+    async def scenario() -> None:
+        async with Served(world, handler) as served:
+            peer = await served.peer()
+            peer.send(b"fetch")
+            await peer.closed()
+            assert handler.file.released == 1
+
+    world.run(scenario())

@@ -231,9 +231,11 @@ class _Range:
     """A file range that counts how often it was released."""
 
     size, position, is_cold = COPIED_BYTES_MAX + 1, 0, False
+    generation = 0
 
     def __init__(self) -> None:
         self.released = 0
+        self.segment = self  # whose file is never cut
 
     def __len__(self) -> int:
         return self.size

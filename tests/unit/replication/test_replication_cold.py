@@ -60,7 +60,7 @@ def test_a_read_is_probed_at_few_points_and_then_known(bench: Bench) -> None:
 
 def test_a_truncated_index_is_left_to_the_read_itself(bench: Bench) -> None:
     log = bench.log
-    log.rest()
+    log.close_idle()
     file = bench.world.disk.open(log.active.offset_index.path)
     file.truncate(file.size() - 1)
     file.close()

@@ -249,7 +249,7 @@ def test_a_lack_of_descriptors_under_the_thread_fails_all_waiting_appends(
     world: World, partition: Partition
 ) -> None:
     make_slow(world, partition).ms = 0
-    partition.log.rest()
+    partition.log.close_idle()
     world.disk.fail(errno.EMFILE, when=lambda call: call.name == "open")
     heard: list[Any] = []
     submit(partition, heard)

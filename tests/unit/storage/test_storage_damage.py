@@ -244,7 +244,7 @@ def test_damage_below_the_recovery_point_cuts_no_flushed_records_behind_it(
     fill(world, log, SEGMENT)
     world.flush(log)
     world.wait(world.directory.saver.request)
-    log.rest()
+    log.close_idle()
     world.kill()
     flip(world.disk, world.path_of(0, Suffix.LOG), 100)
     if not keep_index:

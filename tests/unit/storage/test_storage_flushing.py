@@ -15,7 +15,7 @@ from kdist.storage.flushing import SYNC_FILESYSTEM_FROM
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix
 from kdist.storage.schedule import Schedule
-from kdist.storage.trimming import truncate
+from kdist.storage.truncation import truncate
 
 Heard = list[BaseException | None]
 
@@ -250,7 +250,7 @@ def test_a_flush_that_cannot_open_its_files_is_reported() -> None:
     world = World()
     log = world.log()
     append(world, log, 3)
-    log.rest()
+    log.close_idle()
     world.disk.fail(when=on("open", ".log"))
     heard: Heard = []
     world.directory.flusher.request(log, heard.append)

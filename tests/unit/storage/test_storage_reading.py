@@ -13,10 +13,11 @@ from kdist.errors import ApiError, CorruptRecords, Error
 from kdist.records import build
 from kdist.records.batch import iter_headers, read_header
 from kdist.records.build import read_batch
+from kdist.storage.deletion import delete_records
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix
 from kdist.storage.reading import find_by_timestamp, find_newest, read
-from kdist.storage.trimming import delete_records, truncate
+from kdist.storage.truncation import truncate
 
 
 def grown(world: World, batches: int = 40, count: int = 3, **topic: Any) -> Log:
@@ -145,7 +146,7 @@ def test_a_segment_remembers_few_positions_and_none_at_rest() -> None:
     for offset in range(2000):
         fetch(log, offset, 1)
         assert len(log.active.places) <= 512
-    log.rest()
+    log.close_idle()
     assert not log.active.places
 
 
@@ -224,7 +225,7 @@ def test_a_slice_of_a_resting_segment_stays_readable_too() -> None:
     log = world.log(retention_bytes=0)
     append(world, log, 3)
     world.flush(log)
-    log.rest()
+    log.close_idle()
     piece = read(log, 0, 1 << 20)
     assert piece is not None
     world.directory.retain(lambda log: log.end_offset)
@@ -238,7 +239,7 @@ def test_a_slice_of_a_resting_segment_stays_readable_when_its_partition_is_delet
     world = World()
     log = world.log()
     append(world, log, 3)
-    log.rest()
+    log.close_idle()
     piece = read(log, 0, 1 << 20)
     assert piece is not None
     world.delete()
@@ -250,13 +251,13 @@ def test_a_slice_of_a_resting_segment_stays_readable_when_its_partition_is_delet
 def test_reading_keeps_no_file_of_a_resting_log_open() -> None:
     world = World()
     log = grown(world)
-    log.rest()
+    log.close_idle()
     piece = read(log, 0, 10)
     assert piece is not None
-    log.rest()
+    log.close_idle()
     assert offsets(piece.read()) == [0]
     piece.release()
-    log.rest()
+    log.close_idle()
     assert all(segment._file is None for segment in log.segments)
 
 

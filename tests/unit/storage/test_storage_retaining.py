@@ -10,9 +10,9 @@ import pytest
 from storage_world import CLICKS, START_MS, VIEWS, World, append, expected_lines, lines
 
 from kdist.errors import ApiError, DiskFull
+from kdist.storage.deletion import drop, release
 from kdist.storage.log import Log
 from kdist.storage.names import FileState, Suffix, parse_segment_name
-from kdist.storage.trimming import drop, release
 
 
 def grown(world: World, batches: int, count: int = 5, **topic: Any) -> Log:
@@ -130,7 +130,7 @@ def test_a_segment_whose_index_cannot_be_renamed_on_a_full_disk_is_deleted_whole
     world = World()
     log = grown(world, 60, retention_bytes=2000)
     index = world.path_of(0, suffix)
-    log.rest()
+    log.close_idle()
     world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "rename" and index in call.path)
     retain(world)
     assert lines(log) == expected_lines(log.end_offset, log.start_offset)

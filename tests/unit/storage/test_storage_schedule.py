@@ -86,7 +86,7 @@ def test_a_lack_of_descriptors_is_logged_once_a_minute(caplog: pytest.LogCapture
     scheduled(world)
     world.disk.fail(errno.EMFILE, when=lambda call: call.name == "open")
     for _ in range(130):
-        log.rest()
+        log.close_idle()
         with pytest.raises(OutOfDescriptors):
             append(world, log, 3)
         world.tasks.run_for_ms(1000)
@@ -98,7 +98,7 @@ def test_an_append_without_descriptors_leaves_no_hole() -> None:
     world = World(preallocation_step_bytes=1000)
     log = world.log()
     append(world, log, 3)
-    log.rest()
+    log.close_idle()
     world.disk.fail(errno.EMFILE, when=lambda call: call.name == "open")
     with pytest.raises(OutOfDescriptors):
         append(world, log, 300)

@@ -42,7 +42,7 @@ class Bench:
         self.end += count
 
     def loaded(self) -> Segment:
-        self.segment.rest()
+        self.segment.close_idle()
         return Segment.load(self.disk, "/d01", BASE)
 
     def path(self, suffix: Suffix) -> str:
@@ -183,7 +183,7 @@ def test_a_truncated_segment_ends_and_grows_from_the_cut(kept: int, interval: in
 
 def test_a_resting_segment_holds_no_descriptor_and_can_still_be_read() -> None:
     bench = grown()
-    bench.segment.rest()
+    bench.segment.close_idle()
     assert bench.segment._file is bench.segment.offset_index._file is None
     assert bench.segment.find(BASE + 10) is not None
     bench.grow()
@@ -195,8 +195,9 @@ def test_a_pinned_segment_keeps_its_file_open_until_the_last_user_is_done() -> N
     segment, file = bench.segment, bench.segment.file
     segment.pin()
     segment.pin()
-    segment.rest()
+    segment.close_idle()
     retired = segment.retire()
+    segment.close()
     assert retired
     assert all(name.endswith(".deleted") for name in retired)
     assert len(file.read(0, 10)) == 10

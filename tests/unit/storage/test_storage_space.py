@@ -322,7 +322,7 @@ def test_on_a_full_disk_reads_and_deletions_continue() -> None:
     for _ in range(20):
         append(world, log, 3)
     filled(world)
-    log.rest()
+    log.close_idle()
     assert lines(log) == expected_lines(60)
     with pytest.raises(DiskFull):
         world.delete_records(log, 30)

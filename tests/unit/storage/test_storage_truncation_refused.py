@@ -77,7 +77,7 @@ def cut_log(seed: int = 0, *, is_flushed: bool = True) -> History:
     if is_flushed:
         history.world.flush(history.log)
     history.world.settle(61_000)
-    history.log.rest()
+    history.log.close_idle()
     return history
 
 
@@ -147,7 +147,7 @@ def test_a_refused_truncation_into_the_batch_of_the_start_shows_no_deleted_recor
             append(world, log, 10)
         world.flush(log)
         world.delete_records(log, 15)
-        log.rest()
+        log.close_idle()
         before = len(world.disk.trace)
         world.disk.fail(code, when=REFUSALS[code], after_calls=n, forever=False)
         heard: list[BaseException | None] = []
@@ -205,6 +205,39 @@ def test_a_power_loss_at_any_step_of_a_truncation_leaves_a_whole_log(
     sweep(lose)
 
 
+@pytest.mark.parametrize("code", REFUSALS)
+def test_a_power_loss_after_a_refused_truncation_leaves_a_whole_log(code: int) -> None:
+    """What was renamed has its name back, but perhaps not on the disk yet."""
+
+    def refuse(n: int) -> bool:
+        history = cut_log(n)
+        world = history.world
+        world.disk.fail(code, when=REFUSALS[code], after_calls=n, forever=False)
+        was_refused = is_refused(history, 12)
+        world.disk.heal()
+        assert was_refused or history.log.end_offset == 10
+        history.reopen()
+        history.check()
+        assert history.log.end_offset >= 10
+        history.append(3)
+        history.check()
+        return was_refused
+
+    sweep(refuse)
+
+
+def test_a_truncation_that_can_neither_go_on_nor_back_ends_the_broker() -> None:
+    history = cut_log()
+    world = history.world
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "rename", after_calls=6)
+    with pytest.raises(DiskFailed):
+        world.truncate(history.log, 12)
+    assert len(world.failures) == 1
+    world.disk.heal()
+    history.reopen()
+    history.check()
+
+
 def test_after_a_failed_sync_in_a_truncation_no_flush_confirms_anything() -> None:
     """The pages that the failed sync lost may hold records before the cut."""
     history = cut_log(is_flushed=False)
@@ -224,7 +257,7 @@ def test_a_truncation_that_meets_a_damaged_batch_fails_and_changes_nothing() -> 
     world, log = history.world, history.log
     for suffix in (Suffix.INDEX, Suffix.TIME_INDEX):
         world.disk.remove(world.path_of(0, suffix))
-    log.segments[0].rest()
+    log.segments[0].close_idle()
     flip(world.disk, world.path_of(0, Suffix.LOG), 16)  # the first batch's magic
     heard: list[BaseException | None] = []
     world.directory.truncate(log, 7, heard.append)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,10 +21,12 @@ from storage_world import (
 
 from kdist.errors import ApiError, DiskFull, Error
 from kdist.runtime.simulated_disk import PowerLoss
+from kdist.runtime.tasks import Done
+from kdist.storage.group import append_group
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix, parse_segment_name
 from kdist.storage.reading import find_by_timestamp, read
-from kdist.storage.trimming import truncate
+from kdist.storage.truncation import truncate
 
 
 def grown(world: World, batches: int, count: int = 5, **topic: Any) -> Log:
@@ -118,7 +121,7 @@ def test_records_appended_at_truncated_offsets_count_as_unflushed() -> None:
     assert log.end_offset == 0
     for _ in range(60):
         append(world, log, 1)
-    log.rest()  # the index reaches the file
+    log.close_idle()  # the index reaches the file
     world.kill()
     path = world.path_of(0, Suffix.LOG)
     content = world.disk.read(path)
@@ -307,6 +310,172 @@ def test_a_segment_sealed_twice_is_forgotten_completely_when_removed() -> None:
     world.flush(log)
     world.lose_power()
     assert lines(world.open().logs[CLICKS]) == expected_lines(3)
+
+
+# What goes on meanwhile
+
+
+def begin_truncation(world: World, log: Log, offset: int) -> list[BaseException | None]:
+    """Request it, and let it begin; returns where its outcome will be."""
+    heard: list[BaseException | None] = []
+    world.directory.truncate(log, offset, heard.append)
+    world.tasks.run_until(lambda: log.truncating_from < log.end_offset, 100)
+    assert not heard
+    return heard
+
+
+@pytest.mark.parametrize("offset", [0, 23, 57, 60])
+def test_a_truncation_touches_no_file_on_the_loop(
+    offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    log = grown(world, 12)
+    trace, run_blocking, elsewhere = world.disk.trace, world.tasks.run_blocking, set[int]()
+
+    def run_noted(work: Callable[[], None], done: Done) -> None:
+        def noted() -> None:
+            before = len(trace)
+            try:
+                work()
+            finally:
+                elsewhere.update(range(before, len(trace)))
+
+        run_blocking(noted, done)
+
+    monkeypatch.setattr(world.tasks, "run_blocking", run_noted)
+    before = len(trace)
+    world.truncate(log, offset)
+    assert [trace[n] for n in range(before, len(trace)) if n not in elsewhere] == []
+    assert lines(log) == expected_lines(offset - offset % 5)
+
+
+def test_a_truncation_waits_for_the_appends_under_way() -> None:
+    """As after a resignation, while a thread still writes what was reserved before."""
+    world = World()
+    log = grown(world, 3)
+    appends = [log.reserve([batch_of(numbered(15, 5))], 0, START_MS) for _ in range(2)]
+    heard: list[BaseException | None] = []
+    world.directory.truncate(log, 7, heard.append)
+    world.settle(1000)
+    assert heard == []
+    with pytest.raises(ApiError) as caught:
+        log.reserve([batch_of(numbered(25, 5))], 0, START_MS)
+    assert caught.value.error is Error.NOT_LEADER_OR_FOLLOWER
+    for each in appends:
+        each.write()
+        log.publish(each, START_MS)
+    world.settle(1000)
+    assert heard == [None]
+    assert lines(log) == expected_lines(5)
+
+
+def test_a_truncation_waits_for_an_append_that_fails() -> None:
+    world = World()
+    log = grown(world, 3)
+    reserved = log.reserve([batch_of(numbered(15, 5))], 0, START_MS)
+    heard: list[BaseException | None] = []
+    world.directory.truncate(log, 99, heard.append)
+    log.abandon(reserved)
+    world.settle(1000)
+    assert heard == [None]
+    append(world, log, 5)
+    assert lines(log) == expected_lines(20)
+
+
+def test_appends_are_refused_during_a_truncation_and_taken_after_it() -> None:
+    world = World()
+    log = grown(world, 12)
+    heard = begin_truncation(world, log, 23)
+    for count in (1, 2):
+        batches = [batch_of(numbered(60, 1)) for _ in range(count)]
+        with pytest.raises(ApiError) as caught:
+            append_group(log, batches, 0, START_MS)
+        assert caught.value.error is Error.NOT_LEADER_OR_FOLLOWER
+    world.settle(1000)
+    assert heard == [None]
+    append(world, log, 3)
+    assert lines(log) == expected_lines(23)
+
+
+def test_reads_during_a_truncation_find_only_what_surely_stays() -> None:
+    world = World()
+    log = grown(world, 12)
+    world.clock.advance_ms(5)
+    for offset in (0, 23, 57):
+        part = read(log, offset, 1000)
+        assert part is not None
+        part.release()
+    heard = begin_truncation(world, log, 23)
+    part = read(log, 2, 1000)
+    assert part is not None
+    part.release()
+    for offset in (log.truncating_from, 23, 57, 60):
+        assert read(log, offset, 1000) is None
+    with pytest.raises(ApiError) as caught:
+        find_by_timestamp(log, 0)
+    assert caught.value.error is Error.NOT_LEADER_OR_FOLLOWER
+    world.settle(1000)
+    assert heard == [None]
+    assert read(log, 20, 1000) is None
+    with pytest.raises(ApiError) as caught:
+        read(log, 23, 1000)
+    assert caught.value.error is Error.OFFSET_OUT_OF_RANGE
+
+
+def test_a_slice_from_before_a_truncation_differs_from_its_segment_in_generation() -> None:
+    world = World()
+    log = grown(world, 12)
+    before = [part for offset in (0, 22) if (part := read(log, offset, 1000))]
+    world.truncate(log, 23)
+    after = read(log, 15, 1000)
+    assert after is not None
+    current = [part.generation == part.segment.generation for part in (*before, after)]
+    assert current == [True, False, True]
+    for part in (*before, after):
+        part.release()
+
+
+def test_retention_and_delete_records_leave_a_log_that_is_being_truncated_alone() -> None:
+    world = World()
+    log = grown(world, 12, retention_bytes=0)
+    heard = begin_truncation(world, log, 23)
+    assert world.directory.retain(lambda log: log.end_offset) == 0
+    log.close_idle()
+    with pytest.raises(ApiError) as caught:
+        world.delete_records(log, 50)
+    assert caught.value.error is Error.NOT_LEADER_OR_FOLLOWER
+    world.settle(1000)
+    assert heard == [None]
+    assert lines(log) == expected_lines(20)
+    assert world.directory.retain(lambda log: log.end_offset) > 0
+
+
+@pytest.mark.parametrize("offset", [15, 99])
+def test_a_truncation_at_the_end_drops_an_epoch_that_has_no_record(offset: int) -> None:
+    """KAFKA-10706: the next leader's epochs would seem to diverge from it for ever."""
+    world = World()
+    log = grown(world, 3)
+    log.epochs.assign(4, 15)
+    world.truncate(log, offset)
+    assert [tuple(entry) for entry in log.epochs.entries] == [(0, 0)]
+    world.restart()
+    assert [tuple(entry) for entry in world.log().epochs.entries] == [(0, 0)]
+
+
+def test_producers_are_restored_before_the_end_moves() -> None:
+    """KAFKA-12153: whoever sees the new end also sees the producers that belong to it."""
+    world = World()
+    log = world.log()
+    for number in range(2):
+        append(world, log, 5, producer_id=3, producer_epoch=0, base_sequence=5 * number)
+    world.flush(log)
+    heard = begin_truncation(world, log, 5)
+    seen = set()
+    while not heard:
+        producer = log.producers.producer(3)
+        seen.add((log.end_offset, producer and producer.last_sequence))
+        world.tasks.run_for_ms(0.1)
+    assert seen == {(10, 9), (5, 4)}
 
 
 # Deleted records

@@ -1,0 +1,140 @@
+"""Deleting from a log's start: segments past retention, and records below DeleteRecords' offset.
+
+A power loss may come between any two steps, hence their order: first the log start offset, saved,
+then the files, from the start forwards, so that the rest has no hole. `retention.py` decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Sequence
+
+from kdist.errors import ApiError, DiskFull, Error
+from kdist.runtime.files import Files
+from kdist.storage.log import Log
+from kdist.storage.names import Suffix, parse_segment_name
+from kdist.storage.retention import RetentionLimits, SegmentFacts, plan_retention
+from kdist.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+
+def delete_records(log: Log, offset: int) -> None:
+    """Advance the log start offset to `offset` (KIP-107); retention then deletes the segments.
+
+    Durable once the start offsets are saved. OFFSET_OUT_OF_RANGE beyond the log end offset,
+    NOT_LEADER_OR_FOLLOWER while the log is being truncated.
+    """
+    if log.is_truncating:
+        raise ApiError(Error.NOT_LEADER_OR_FOLLOWER, f"{log.partition} is being truncated")
+    if offset > log.end_offset:
+        reason = f"{log.partition} ends at {log.end_offset}, before offset {offset}"
+        raise ApiError(Error.OFFSET_OUT_OF_RANGE, reason)
+    log.start_offset = max(log.start_offset, offset)
+
+
+def release(log: Log, high_watermark: int, now_ms: int) -> list[Segment]:
+    """Advance the log start offset past the segments due for deletion, and return those.
+
+    The caller saves the start offsets of all logs at once, then calls `drop`: a power loss in
+    between leaves segments that nobody reads, never a hole.
+    """
+    plan = plan_retention([_facts(s) for s in log.segments], _limits(log, high_watermark), now_ms)
+    delete = plan.delete
+    if plan.roll_first and not _can_roll(log, now_ms):
+        delete = delete[:-1]  # the next check will find the last one again
+    for deletion in delete:
+        logger.info("%s: deleting segment %d, which %s", log.partition, *deletion)
+    gone = log.segments[: len(delete)]
+    if gone:
+        log.start_offset = max(log.start_offset, log.segments[len(gone)].base_offset)
+    return gone
+
+
+def _can_roll(log: Log, now_ms: int) -> bool:
+    """Roll the log; False if an append is in progress or the disk is full."""
+    if log.is_appending:
+        return False
+    try:
+        log.roll(now_ms)
+    except DiskFull as error:
+        logger.warning("%s", error)
+        return False
+    return True
+
+
+def drop(log: Log, segments: Sequence[Segment], *, is_start_saved: bool) -> None:
+    """Remove the segments that `release` returned.
+
+    They are removed even if the start offset could not be saved, for lack of space, but then each
+    durably before the next: one that came back alone after a power loss would leave a hole.
+    """
+    for segment in segments:
+        retire(log, [segment])
+        if not is_start_saved:
+            log.context.files.sync_directory(log.directory)
+    discard_snapshots(log.context.files, log.directory, forget_snapshots(log, log.end_offset))
+    forget_epochs(log)
+
+
+def forget_epochs(log: Log) -> None:
+    """Drop the leader epochs of records below the start offset, once that is saved."""
+    if log.epochs.truncate_from_start(log.start_offset):
+        log.save_epochs()
+
+
+def _facts(segment: Segment) -> SegmentFacts:
+    timestamp = segment.largest_timestamp[0]
+    return SegmentFacts(segment.base_offset, segment.size, timestamp, segment.modified_ms)
+
+
+def _limits(log: Log, high_watermark: int) -> RetentionLimits:
+    settings = log.settings
+    deletes = "delete" in settings.cleanup_policy
+    return RetentionLimits(
+        retention_ms=settings.retention_ms if deletes else -1,
+        retention_bytes=settings.retention_bytes if deletes else -1,
+        log_start_offset=log.start_offset,
+        high_watermark=high_watermark,
+        log_end_offset=log.end_offset,
+    )
+
+
+def retire(log: Log, segments: Sequence[Segment]) -> None:
+    """Take segments out of the log, in the order given, and have their files unlinked later."""
+    for segment in segments:
+        paths = segment.retire()  # first: if that raises, the segment stays, for the next check
+        segment.close()
+        log.segments.remove(segment)
+        log.context.metrics.deleted_segments += 1
+        log.context.metrics.deleted_bytes += segment.size
+        log.context.discard(paths, log.settings.file_delete_delay_ms)
+        log.renamed_in.add(log.directory)
+    # Without the segment that is now the last: it is active again, and must not be cut to size.
+    log.sealed_unsynced = [kept for kept in log.sealed_unsynced if kept in log.segments[:-1]]
+
+
+def discard_snapshots(files: Files, directory: str, wanted: Container[int]) -> None:
+    """Remove the producer snapshots on the disk that are of other offsets than these."""
+    for name in files.list(directory):
+        offset = _snapshot_offset(name)
+        if offset is not None and offset not in wanted:
+            files.remove(f"{directory}/{name}")
+
+
+def forget_snapshots(log: Log, end_offset: int) -> Container[int]:
+    """Drop unwritten producer snapshots that are not wanted; return the offsets that are.
+
+    Wanted are those at a segment's base offset, and at `end_offset`.
+    """
+    wanted = {segment.base_offset for segment in log.segments} | {end_offset}
+    for path in list(log.files_to_save):
+        offset = _snapshot_offset(path.rpartition("/")[2])
+        if offset is not None and offset not in wanted:
+            del log.files_to_save[path]
+    return wanted
+
+
+def _snapshot_offset(name: str) -> int | None:
+    parsed = parse_segment_name(name)
+    return parsed.base_offset if parsed and parsed.suffix is Suffix.SNAPSHOT else None
