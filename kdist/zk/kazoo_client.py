@@ -129,12 +129,12 @@ class KazooSession:
         self,
         connect: ConnectString,
         session_timeout_ms: int,
-        heard: Callable[[KazooSession, SessionState, int], None],
+        state_changed: Callable[[KazooSession, SessionState, int], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._posted: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self._is_awake = False  # `_take_posted` is scheduled
-        self._heard = heard
+        self._state_changed = state_changed
         self.client = KazooClient(
             hosts=",".join(connect.servers),  # the chroot is `SessionClient`'s
             timeout=session_timeout_ms / 1000,
@@ -153,13 +153,13 @@ class KazooSession:
         return read_timeout_ms, connect_timeout_ms
 
     def start(self) -> None:
-        """Begin to connect; `heard` is called when it succeeds."""
+        """Begin to connect; `state_changed` is called when it succeeds."""
         self.client.start_async()
 
     def _listen(self, state: str) -> None:
         """In kazoo's thread."""
         session_id = self.client.client_id[0] if state == KazooState.CONNECTED else 0
-        self.post(self._heard, self, _STATES.get(state, SessionState.EXPIRED), session_id)
+        self.post(self._state_changed, self, _STATES.get(state, SessionState.EXPIRED), session_id)
 
     def post(self, callback: Callable[..., None], *args: object) -> None:
         """From kazoo's thread: have the loop make a call, unless the loop is closed.
@@ -214,7 +214,7 @@ class KazooZooKeeper(SessionClient):
         return self._session_timeout_ms if session is None else session.timeout_ms
 
     async def _open(self) -> None:
-        session = KazooSession(self._connect, self._session_timeout_ms, self._hear)
+        session = KazooSession(self._connect, self._session_timeout_ms, self._on_state)
         self._session = session
         self._opened = opened = asyncio.get_running_loop().create_future()
         session.start()
@@ -231,7 +231,7 @@ class KazooZooKeeper(SessionClient):
         if session is not None:
             await asyncio.wait([session.end()], timeout=END_TIMEOUT_S)
 
-    def _hear(self, session: KazooSession, state: SessionState, session_id: int) -> None:
+    def _on_state(self, session: KazooSession, state: SessionState, session_id: int) -> None:
         """A change of state, on the loop; ignored for a session that was given up."""
         if session is not self._session:
             return
@@ -248,7 +248,7 @@ class KazooZooKeeper(SessionClient):
         session = self._session
         assert session is not None, "CONNECTED means that there is a session"
         result = _call(session, request)
-        result.rawlink(lambda done: session.post(_settle, answer, request, done))
+        result.rawlink(lambda done: session.post(_resolve, answer, request, done))
 
 
 def _call(session: KazooSession, request: Request) -> Any:
@@ -296,17 +296,17 @@ def _finish(ended: asyncio.Future[None]) -> None:
         ended.set_result(None)
 
 
-def _settle(answer: Answer, request: Request, result: Any) -> None:
+def _resolve(answer: Answer, request: Request, result: Any) -> None:
     """Translate kazoo's outcome for the caller, which may be gone."""
     if answer.done():
         return
     if result.exception is None:
-        _settle_value(answer, request, result.value)
+        _resolve_value(answer, request, result.value)
     else:
         answer.set_exception(_translated(result.exception, request.path))
 
 
-def _settle_value(answer: Answer, request: Request, value: Any) -> None:
+def _resolve_value(answer: Answer, request: Request, value: Any) -> None:
     if isinstance(request, Multi):
         refused = [(i, v) for i, v in enumerate(value) if isinstance(v, Exception)]
         for index, error in refused:
@@ -318,12 +318,12 @@ def _settle_value(answer: Answer, request: Request, value: Any) -> None:
     elif isinstance(request, Get):
         answer.set_result(_znode(value))
     elif isinstance(request, GetMany):
-        _settle_many(answer, request, value)
+        _resolve_many(answer, request, value)
     else:
         answer.set_result(_stat(value) if isinstance(value, ZnodeStat) else value)
 
 
-def _settle_many(answer: Answer, request: GetMany, values: list[Any]) -> None:
+def _resolve_many(answer: Answer, request: GetMany, values: list[Any]) -> None:
     for path, value in zip(request.paths, values, strict=True):
         if isinstance(value, Exception):
             answer.set_exception(_translated(value, path))

@@ -17,14 +17,14 @@ class OncePerMinute(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._told_s: dict[str, float] = {}
+        self._logged_s: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         line, now_s = record.getMessage(), record.created
-        told_s = self._told_s.get(line)
-        if told_s is not None and 0 <= now_s - told_s < _SILENT_S:  # the clock may be set back
+        logged_s = self._logged_s.get(line)
+        if logged_s is not None and 0 <= now_s - logged_s < _SILENT_S:  # the clock may be set back
             return False
-        if len(self._told_s) >= _LINES_MAX:
-            self._told_s.clear()
-        self._told_s[line] = now_s
+        if len(self._logged_s) >= _LINES_MAX:
+            self._logged_s.clear()
+        self._logged_s[line] = now_s
         return True

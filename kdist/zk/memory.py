@@ -25,7 +25,7 @@ from kdist.runtime.clock import Clock
 from kdist.zk.client import Delete, SessionState, WatchEvent, WatchKind
 from kdist.zk.errors import MultiFailed, ZooKeeperError
 from kdist.zk.memory_connection import Connection, Session
-from kdist.zk.memory_lane import Lane
+from kdist.zk.memory_link import Link
 from kdist.zk.memory_servers import IsCut, Server, Servers
 from kdist.zk.session import (
     Answer,
@@ -101,7 +101,7 @@ class MemoryEnsemble(Servers):
     def resume(self, client: MemoryZooKeeper) -> None:
         """Let a client connect again: it becomes CONNECTED, or EXPIRED."""
         self._cut_off.discard(client)
-        self.maybe_accept(client)
+        self.connect_soon(client)
 
     def disconnect(self, client: MemoryZooKeeper) -> None:
         """End a client's connection; it connects again, perhaps to another server."""
@@ -123,7 +123,7 @@ class MemoryEnsemble(Servers):
             self.restart(name)
         refused, self._refused = self._refused, {}
         for client in refused:
-            self.maybe_accept(client)
+            self.connect_soon(client)
 
     def server_of(self, client: MemoryZooKeeper) -> str | None:
         """The server that a client is connected to."""
@@ -132,7 +132,7 @@ class MemoryEnsemble(Servers):
 
     # -- connections
 
-    def maybe_accept(self, client: MemoryZooKeeper) -> None:
+    def connect_soon(self, client: MemoryZooKeeper) -> None:
         """After a delay, connect the client if it wants to be connected and can be."""
         loop = client.loop or self._loop
         loop.call_later(self.delay_ms() / 1000, self._accept, client)
@@ -148,7 +148,7 @@ class MemoryEnsemble(Servers):
             self._refuse(client)
         elif client.session is not None and client.session.is_over:
             client.session = None
-            client.hear_expired()
+            client.on_expired()
         elif client.session is not None and not self._has_applied(server, client.session.seen_zxid):
             self._refuse(client)  # it would see time go back
         else:
@@ -159,7 +159,7 @@ class MemoryEnsemble(Servers):
 
     def _refuse(self, client: MemoryZooKeeper) -> None:
         if self.has_network or len(self._servers) > 1:
-            asyncio.get_running_loop().call_later(_RETRY_S, self.maybe_accept, client)
+            asyncio.get_running_loop().call_later(_RETRY_S, self.connect_soon, client)
         else:
             self._refused[client] = None
 
@@ -170,14 +170,14 @@ class MemoryEnsemble(Servers):
             self._sessions[session.id] = session
         session.keep()
         if self.has_network:
-            self._let_run_out(session)
+            self._restart_expiry(session)
         is_stopped = partial(self._is_cut, client.host, server.name)
-        to_server = Lane(self._loop, self.delay_ms, is_stopped)
-        to_client = Lane(asyncio.get_running_loop(), self.delay_ms, is_stopped)
+        to_server = Link(self._loop, self.delay_ms, is_stopped)
+        to_client = Link(asyncio.get_running_loop(), self.delay_ms, is_stopped)
         connection = Connection(session, server, to_server, to_client)
         connection.reset = partial(self._reset, client, connection)
         session.connection = self._connections[client] = connection
-        client.hear_connected(connection)
+        client.on_connected(connection)
 
     def _reset(
         self, client: MemoryZooKeeper, connection: Connection, noticed_after_ms: float
@@ -189,7 +189,7 @@ class MemoryEnsemble(Servers):
         connection = self.give_up(client)
         if connection is not None and not self._is_cut(client.host, connection.server.name):
             loop = client.loop or self._loop
-            loop.call_later(noticed_after_ms / 1000, client.hear_disconnected, connection)
+            loop.call_later(noticed_after_ms / 1000, client.on_disconnected, connection)
 
     def give_up(self, client: MemoryZooKeeper) -> Connection | None:
         """End a client's connection, of which the client has to learn in some other way."""
@@ -197,7 +197,7 @@ class MemoryEnsemble(Servers):
         if connection is not None:
             connection.cut()
             if not self.has_network:
-                self._let_run_out(connection.session)
+                self._restart_expiry(connection.session)
         return connection
 
     def _drop_clients(self, server: Server) -> None:
@@ -205,12 +205,12 @@ class MemoryEnsemble(Servers):
             if connection.server is server:
                 self._disconnect(client, self.delay_ms())
 
-    def hear_ping(self, connection: Connection) -> None:
+    def on_ping(self, connection: Connection) -> None:
         """A client says that it is there."""
-        self._hear(connection)
-        connection.to_client.send(connection.hear_pong)
+        self._touch(connection)
+        connection.to_client.send(connection.on_pong)
 
-    def _hear(self, connection: Connection) -> None:
+    def _touch(self, connection: Connection) -> None:
         """A message has arrived. A server that has lost the leader cannot keep a session alive."""
         if self._is_in_touch(connection.server):
             connection.session.heard_s = self._loop.time()
@@ -226,21 +226,21 @@ class MemoryEnsemble(Servers):
         for session in self._sessions.values():
             session.keep()
             if are_timed:
-                self._let_run_out(session)
+                self._restart_expiry(session)
 
-    def _let_run_out(self, session: Session) -> None:
+    def _restart_expiry(self, session: Session) -> None:
         session.keep()
         session.heard_s = self._loop.time()
         if self._leader is not None and not session.is_over:
-            self._wait_for_silence(session, session.timeout_ms / 1000)
+            self._arm_expiry(session, session.timeout_ms / 1000)
 
-    def _wait_for_silence(self, session: Session, left_s: float) -> None:
+    def _arm_expiry(self, session: Session, left_s: float) -> None:
         session.expiry = self._loop.call_later(left_s, self._maybe_expire, session)
 
     def _maybe_expire(self, session: Session) -> None:
         left_s = session.heard_s + session.timeout_ms / 1000 - self._loop.time()
         if left_s > 0.001:
-            self._wait_for_silence(session, left_s)
+            self._arm_expiry(session, left_s)
         else:
             self._decide(partial(self._expire, session))
 
@@ -261,11 +261,11 @@ class MemoryEnsemble(Servers):
             gone = tuple(Delete(path) for path in ephemerals)
             self._publish(self.tree.write(gone, session.id, self._clock.now_ms())[1])
 
-    def say_goodbye(self, connection: Connection) -> None:
+    def close_session(self, connection: Connection) -> None:
         """The last message of a session arrives."""
-        self._forward(connection.server, partial(self._let_go, connection))
+        self._forward(connection.server, partial(self._close_session, connection))
 
-    def _let_go(self, connection: Connection) -> None:
+    def _close_session(self, connection: Connection) -> None:
         if connection.session.connection is connection:  # it has not moved to another server
             self._end_session(connection.session)
         self._then(connection.server, partial(connection.to_client.send, connection.end))
@@ -274,7 +274,7 @@ class MemoryEnsemble(Servers):
 
     def serve(self, connection: Connection, request: Request, answer: Answer) -> None:
         """Carry out a request; events reach its client before its answer."""
-        self._hear(connection)
+        self._touch(connection)
         if isinstance(request, Read):
             connection.read(partial(self._read, connection, request, answer))
         else:
@@ -311,11 +311,11 @@ class MemoryEnsemble(Servers):
         self._publish(events)
         return outcomes if isinstance(request, Multi) else outcomes[0]
 
-    def _tell(self, server: Server, events: Iterable[WatchEvent]) -> None:
+    def _trigger_watches(self, server: Server, events: Iterable[WatchEvent]) -> None:
         for event in events:
             for connection in list(self._connections.values()):
                 if connection.server is server:
-                    connection.tell(event)
+                    connection.trigger(event)
 
     def _answer_write(
         self, connection: Connection, request: Request, answer: Answer, outcome: object
@@ -331,7 +331,7 @@ class MemoryEnsemble(Servers):
         self, connection: Connection, request: Request, answer: Answer, outcome: object
     ) -> None:
         zxid = connection.server.applied.zxid
-        connection.to_client.send(partial(_settle, connection, request, answer, outcome, zxid))
+        connection.to_client.send(partial(_resolve, connection, request, answer, outcome, zxid))
 
 
 def _read(connection: Connection, request: Read) -> object:
@@ -381,7 +381,7 @@ class MemoryZooKeeper(SessionClient):
     async def _open(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._opened = opened = self.loop.create_future()
-        self._ensemble.maybe_accept(self)
+        self._ensemble.connect_soon(self)
         try:
             await self._wait_for(opened)
         finally:
@@ -391,7 +391,7 @@ class MemoryZooKeeper(SessionClient):
         connection, self._connection = self._connection, None
         if connection is not None and not connection.to_server.is_cut:
             connection.ended = asyncio.get_running_loop().create_future()
-            connection.to_server.send(partial(self._ensemble.say_goodbye, connection))
+            connection.to_server.send(partial(self._ensemble.close_session, connection))
             await connection.ended
         self._ensemble.forget(self)
 
@@ -400,7 +400,7 @@ class MemoryZooKeeper(SessionClient):
         assert connection is not None, "CONNECTED means that there is a connection"
         connection.to_server.send(partial(self._ensemble.serve, connection, request, answer))
 
-    def hear_connected(self, connection: Connection) -> None:
+    def on_connected(self, connection: Connection) -> None:
         self._connection = connection
         self._session_id = connection.session.id
         if self._opened is not None and not self._opened.done():
@@ -415,14 +415,14 @@ class MemoryZooKeeper(SessionClient):
             return
         if not connection.is_answered:
             self._ensemble.give_up(self)
-            self.hear_disconnected(connection)
+            self.on_disconnected(connection)
             return
         connection.is_answered = False
-        connection.to_server.send(partial(self._ensemble.hear_ping, connection))
+        connection.to_server.send(partial(self._ensemble.on_ping, connection))
         pause_s = self._session_timeout_ms / 1000 / _PINGS
         asyncio.get_running_loop().call_later(pause_s, self._ping, connection)
 
-    def hear_disconnected(self, connection: Connection) -> None:
+    def on_disconnected(self, connection: Connection) -> None:
         """The connection is gone, and its watches with it."""
         if self._connection is not connection:
             return
@@ -430,13 +430,13 @@ class MemoryZooKeeper(SessionClient):
         self._enter(SessionState.SUSPENDED)
         for watch, path in connection.known_watches:
             watch(WatchEvent(WatchKind.LOST, path))
-        self._ensemble.maybe_accept(self)
+        self._ensemble.connect_soon(self)
 
-    def hear_expired(self) -> None:
+    def on_expired(self) -> None:
         self._enter(SessionState.EXPIRED)
 
 
-def _settle(
+def _resolve(
     connection: Connection, request: Request, answer: Answer, outcome: object, zxid: int
 ) -> None:
     """The answer arrives at the client, which from now on knows that its watch is set."""

@@ -1,6 +1,6 @@
 """How a `MemoryEnsemble` and its clients are connected: sessions, connections, watches.
 
-A connection is two lanes to and from one server. Watches live on the server's side of a connection
+A connection is two links to and from one server. Watches live on the server's side of a connection
 and end with it; the client knows of those whose requests were answered.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from kdist.zk.client import Watch, WatchEvent, WatchKind
-from kdist.zk.memory_lane import Lane
+from kdist.zk.memory_link import Link
 from kdist.zk.memory_servers import Server
 from kdist.zk.session import Children, Exists, Get
 
@@ -47,7 +47,7 @@ class Connection:
 
     reset: Callable[[float], None]
 
-    def __init__(self, session: Session, server: Server, to_server: Lane, to_client: Lane) -> None:
+    def __init__(self, session: Session, server: Server, to_server: Link, to_client: Link) -> None:
         self.session = session
         self.server = server
         self.to_server, self.to_client = to_server, to_client
@@ -55,7 +55,7 @@ class Connection:
         self.child_watches: dict[str, list[Watch]] = {}
         self.known_watches: list[tuple[Watch, str]] = []  # those the client knows are set
         self.is_answered = True  # the last ping
-        self.ended: asyncio.Future[None] | None = None  # set by a client that says goodbye
+        self.ended: asyncio.Future[None] | None = None  # of a client that closes its session
         self._writes_forwarded = self._writes_answered = 0
         self._reads: deque[tuple[int, Callable[[], None]]] = deque()  # with the writes before each
 
@@ -82,11 +82,11 @@ class Connection:
         self.end()
 
     def end(self) -> None:
-        """The client hears that its goodbye has arrived, or that it cannot arrive any more."""
+        """Its session was closed, or the request to close it cannot arrive any more."""
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(None)
 
-    def hear_pong(self) -> None:
+    def on_pong(self) -> None:
         """The client hears that the server is there."""
         self.is_answered = True
 
@@ -96,7 +96,7 @@ class Connection:
             watches = self.child_watches if isinstance(request, Children) else self.data_watches
             watches.setdefault(request.path, []).append(request.watch)
 
-    def tell(self, event: WatchEvent) -> None:
+    def trigger(self, event: WatchEvent) -> None:
         """Send an event to the watches that it concerns, and remove them."""
         found: list[Watch] = []
         if event.kind in _DATA_EVENTS:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from kdist.zk.client import WatchEvent
-from kdist.zk.memory_lane import Lane
+from kdist.zk.memory_link import Link
 from kdist.zk.memory_tree import Changes, Tree
 
 TICK_S = 0.2  # between two looks at who is there
@@ -42,8 +42,8 @@ class Server:
         self.is_up = True
         self.is_serving = False  # clients
         self.lag_ms_max = 0.0
-        self.to_leader: Lane
-        self.from_leader: Lane
+        self.to_leader: Link
+        self.from_leader: Link
         self.silent_since_s: float | None = None
         self.silence_s_max = 0.0
 
@@ -80,7 +80,7 @@ class Servers(ABC):
         """The server ends all its connections."""
 
     @abstractmethod
-    def _tell(self, server: Server, events: Iterable[WatchEvent]) -> None:
+    def _trigger_watches(self, server: Server, events: Iterable[WatchEvent]) -> None:
         """The server has applied changes: call the watches that its clients set."""
 
     @abstractmethod
@@ -171,13 +171,13 @@ class Servers(ABC):
                 apply = partial(self._apply, each, tree.zxid, changes, events)
                 each.from_leader.send(apply)
         if leader is not None:
-            self._tell(leader, events)
+            self._trigger_watches(leader, events)
 
     def _apply(
         self, server: Server, zxid: int, changes: Changes, events: Sequence[WatchEvent]
     ) -> None:
         server.applied.apply(zxid, changes)
-        self._tell(server, events)
+        self._trigger_watches(server, events)
 
     def _then(self, server: Server, call: Callable[[], None]) -> None:
         """`call` when the server has applied all that was decided so far; never if it fails."""
@@ -274,8 +274,8 @@ class Servers(ABC):
         server.is_serving = True
         server.silent_since_s = None
         is_stopped = partial(self._is_stopped, server)
-        server.to_leader = Lane(self._loop, self.delay_ms, is_stopped)
-        server.from_leader = Lane(
+        server.to_leader = Link(self._loop, self.delay_ms, is_stopped)
+        server.from_leader = Link(
             self._loop,
             lambda: self.delay_ms() + self._rng.uniform(0, server.lag_ms_max),
             is_stopped,

@@ -205,7 +205,7 @@ class SessionClient(ABC):
         self._state = state
         if state is SessionState.CONNECTED:
             while self._queued:
-                self._start(*self._queued.popleft())
+                self._send_in_flight(*self._queued.popleft())
         else:
             self._fail_requests()
         for listener in list(self._listeners):
@@ -222,20 +222,20 @@ class SessionClient(ABC):
             while self._queued:
                 answer = self._queued.popleft().answer
                 if not answer.done():
-                    answer.set_exception(self._over())
+                    answer.set_exception(self._session_over())
 
     def _fail_in_flight(self) -> None:
         for answer in list(self._in_flight):  # done ones are removed in the loop's next tick
             if not answer.done():
                 answer.set_exception(ConnectionLoss(f"lost the connection to {self._connect}"))
 
-    def _start(self, request: Request, answer: Answer) -> None:
+    def _send_in_flight(self, request: Request, answer: Answer) -> None:
         if not answer.done():  # its task may have been cancelled while it waited
             self._in_flight[answer] = None
             answer.add_done_callback(self._in_flight.pop)
             self._send(request, answer)
 
-    def _over(self) -> SessionExpired:
+    def _session_over(self) -> SessionExpired:
         return SessionExpired(f"the session with {self._connect} is {self._state.value}")
 
     # -- requests
@@ -257,19 +257,19 @@ class SessionClient(ABC):
         loop = asyncio.get_running_loop()
         answer: Answer = loop.create_future()
         if self._state is SessionState.CONNECTED:
-            self._start(request, answer)
+            self._send_in_flight(request, answer)
             return await answer
         if self._state is not SessionState.SUSPENDED:
-            raise self._over()
+            raise self._session_over()
         queued = _Queued(request, answer)
         self._queued.append(queued)
-        timer = loop.call_later(self._session_timeout_ms / 1000, self._give_up, queued)
+        timer = loop.call_later(self._session_timeout_ms / 1000, self._time_out, queued)
         try:
             return await answer
         finally:
             timer.cancel()
 
-    def _give_up(self, queued: _Queued) -> None:
+    def _time_out(self, queued: _Queued) -> None:
         """The session timeout has passed: fail the request unless it was sent meanwhile."""
         if queued in self._queued:
             self._queued.remove(queued)

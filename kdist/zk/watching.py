@@ -23,18 +23,18 @@ Value = TypeVar("Value")
 class Watcher(ABC, Generic[Value]):
     """Reports one path's value, or None while the znode does not exist, until `stop`.
 
-    `tell` is called on the loop; an exception in it goes to the loop's exception handler and ends
+    `report` is called on the loop; an exception in it goes to the loop's exception handler and ends
     the watcher.
     """
 
-    def __init__(self, zk: ZooKeeper, path: str, tell: Callable[[Value | None], None]) -> None:
+    def __init__(self, zk: ZooKeeper, path: str, report: Callable[[Value | None], None]) -> None:
         self._zk = zk
         self._path = path
-        self._tell = tell
+        self._report = report
         self._is_stale = asyncio.Event()
         self._is_stale.set()
-        self._remove_listener = zk.add_listener(self._hear_state)
-        self._task = asyncio.get_running_loop().create_task(self._keep_telling())
+        self._remove_listener = zk.add_listener(self._on_state)
+        self._task = asyncio.get_running_loop().create_task(self._keep_reporting())
         self._task.add_done_callback(self._end)
 
     @abstractmethod
@@ -45,19 +45,19 @@ class Watcher(ABC, Generic[Value]):
         """Report nothing from here on."""
         self._task.cancel()
 
-    def tell_again(self) -> None:
+    def report_again(self) -> None:
         """Read and report once more, for a receiver that could not use the value yet."""
         self._is_stale.set()
 
-    def _hear_state(self, state: SessionState) -> None:
+    def _on_state(self, state: SessionState) -> None:
         if state is SessionState.CONNECTED:
             self._is_stale.set()
 
-    def _hear_event(self, _event: WatchEvent) -> None:
+    def _on_event(self, _event: WatchEvent) -> None:
         """A lost watch leads to a new read too, which waits for the connection."""
         self._is_stale.set()
 
-    async def _keep_telling(self) -> None:
+    async def _keep_reporting(self) -> None:
         while True:
             await self._is_stale.wait()
             # Cleared before the read, so that an event during or after it causes another one.
@@ -66,15 +66,15 @@ class Watcher(ABC, Generic[Value]):
                 value = await self._read_or_none()
             except (ConnectionLoss, SessionExpired):
                 continue  # CONNECTED makes it stale again
-            self._tell(value)
+            self._report(value)
 
     async def _read_or_none(self) -> Value | None:
         """Read the value, or None, with a watch set at that moment in either case."""
         while True:
             try:
-                return await self._read(self._hear_event)
+                return await self._read(self._on_event)
             except NoNode:
-                if await self._zk.exists(self._path, self._hear_event) is None:
+                if await self._zk.exists(self._path, self._on_event) is None:
                     return None
             # Created between the two requests.
 

@@ -64,13 +64,13 @@ class ZnodeRow(Generic[T]):
         """The path with these names; for a sequential znode the prefix to create it with."""
         form, count, is_quoted = self._form
         assert len(names) == count, f"{self.template} of {names}"
-        return form % tuple([_written(str(name), is_quoted, self.template) for name in names])
+        return form % tuple([_escaped(str(name), is_quoted, self.template) for name in names])
 
     def names(self, path: str) -> tuple[str, ...] | None:
         """The names in a path that `path` made, then a sequential znode's digits; else None."""
         pattern = _NAME.sub("([^/]+)", self.template)
         found = re.fullmatch(pattern + (r"(\d+)" if self._is_sequential else ""), path)
-        return tuple(self._read(name) for name in found.groups()) if found else None
+        return tuple(self._unescaped(name) for name in found.groups()) if found else None
 
     @cached_property
     def _form(self) -> tuple[str, int, bool]:
@@ -94,11 +94,11 @@ class ZnodeRow(Generic[T]):
         """Below `/config` Kafka quotes names, as user names may contain any character."""
         return self.template.startswith("/config/")
 
-    def _read(self, name: str) -> str:
+    def _unescaped(self, name: str) -> str:
         return unquote(name) if self._is_quoted else name
 
 
-def _written(name: str, is_quoted: bool, template: str) -> str:
+def _escaped(name: str, is_quoted: bool, template: str) -> str:
     name = quote(name, safe="") if is_quoted and name != DEFAULT_ENTITY else name
     assert name not in _IMPOSSIBLE, f"{name!r} cannot be a part of {template}"
     assert "/" not in name, f"{name!r} cannot be a part of {template}"

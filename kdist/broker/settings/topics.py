@@ -163,7 +163,7 @@ class TopicOverrides:
         loop = asyncio.get_running_loop()
         if self._again is not None:
             self._again.cancel()
-        self._again = loop.call_later(_RETRY_MS / 1000, self._watcher.tell_again)
+        self._again = loop.call_later(_RETRY_MS / 1000, self._watcher.report_again)
 
     async def reload(self, *topics: str) -> None:
         """Re-read and apply topics' settings, except of unknown topics (see `load_new`)."""

@@ -39,7 +39,7 @@ def test_few_of_many_lines_are_remembered() -> None:
     lines = OncePerMinute()
     for number in range(1000):
         assert told(lines, 1000, f"Connecting to host-{number}")
-    assert len(lines._told_s) <= 100
+    assert len(lines._logged_s) <= 100
 
 
 def test_the_real_clients_lines_are_limited() -> None:

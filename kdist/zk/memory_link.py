@@ -9,7 +9,7 @@ from collections.abc import Callable
 _RESEND_S = 0.2
 
 
-class Lane:
+class Link:
     """One direction of a connection: messages arrive in order, each after a delay.
 
     `loop` is the receiver's: to a killed or paused process nothing is delivered. What `is_stopped`
@@ -30,7 +30,7 @@ class Lane:
         self.is_cut = False
 
     def send(self, message: Callable[[], None]) -> None:
-        """Deliver the message after a delay, unless the lane is cut first."""
+        """Deliver the message after a delay, unless the link is cut first."""
         if self.is_cut:
             return
         loop = self._loop
