@@ -54,7 +54,11 @@ async def claim(zk: ZooKeeper, broker_id: int, now_ms: int) -> Leadership | None
                 Set(_EPOCH, znodes.CONTROLLER_EPOCH.encode(epoch + 1), epoch_stat.version),
             ]
         )
-    except (MultiFailed, ConnectionLoss):
+    except MultiFailed:
+        return await find_leadership(zk)
+    except ConnectionLoss:
+        # The claim may stand, and the server that the session is with now not have applied it.
+        await zk.sync(_CONTROLLER)
         return await find_leadership(zk)
     written = outcomes[1]
     assert isinstance(written, Stat), "a Set gives the new stat"
@@ -65,10 +69,8 @@ async def find_leadership(zk: ZooKeeper) -> Leadership | None:
     """This session's leadership, if it is the controller.
 
     It is if the transaction that created `/controller` also wrote the epoch last. So the two reads
-    need not be atomic. The server may not have applied a claim whose answer was lost with another
-    server: it is synced first, else the controller would not know that it is.
+    need not be atomic.
     """
-    await zk.sync(_CONTROLLER)
     epoch, epoch_stat = await _epoch(zk)
     stat = await zk.exists(_CONTROLLER)
     if stat is None or stat.ephemeral_owner != zk.session_id or stat.czxid != epoch_stat.mzxid:

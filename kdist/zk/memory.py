@@ -176,6 +176,9 @@ class MemoryEnsemble(Servers):
         to_client = Link(asyncio.get_running_loop(), self.delay_ms, is_stopped)
         connection = Connection(session, server, to_server, to_client)
         connection.reset = partial(self._reset, client, connection)
+        last = session.connection
+        if last is not None and last.server is server:
+            connection.stay = last.stay
         session.connection = self._connections[client] = connection
         client.on_connected(connection)
 
@@ -266,7 +269,7 @@ class MemoryEnsemble(Servers):
         self._forward(connection.server, partial(self._close_session, connection))
 
     def _close_session(self, connection: Connection) -> None:
-        if connection.session.connection is connection:  # it has not moved to another server
+        if not connection.session.has_moved(connection):
             self._end_session(connection.session)
         self._then(connection.server, partial(connection.to_client.send, connection.end))
 
@@ -291,8 +294,8 @@ class MemoryEnsemble(Servers):
     def _write(self, connection: Connection, request: Write, answer: Answer) -> None:
         """At the leader, in the order of all writes."""
         session = connection.session
-        if session.is_over or session.connection is not connection:
-            return  # it expired, or moved to another server: nobody waits for the answer
+        if session.is_over or session.has_moved(connection):
+            return  # nobody waits for the answer
         outcome = self._carry_out(request, session.id)
         self._then(
             connection.server, partial(self._answer_write, connection, request, answer, outcome)

@@ -29,8 +29,16 @@ class Session:
         self.is_over = False
         self.heard_s = 0.0  # when the leader last knew that a server heard of the client
         self.expiry: asyncio.TimerHandle | None = None
-        self.connection: Connection | None = None  # the last; one before it does nothing any more
+        self.connection: Connection | None = None  # the last
         self.seen_zxid = 0  # by the client, which no server may take back in time
+
+    def has_moved(self, connection: Connection) -> bool:
+        """Whether it was at another server since: what is under way from here comes too late.
+
+        What a server has from an earlier connection is on its way to the leader, before anything
+        that comes by a later one.
+        """
+        return self.connection is None or self.connection.stay is not connection.stay
 
     def keep(self) -> None:
         """Stop the expiry timer."""
@@ -51,6 +59,7 @@ class Connection:
         self.session = session
         self.server = server
         self.to_server, self.to_client = to_server, to_client
+        self.stay = object()  # shared by consecutive connections of the session to one server
         self.data_watches: dict[str, list[Watch]] = {}
         self.child_watches: dict[str, list[Watch]] = {}
         self.known_watches: list[tuple[Watch, str]] = []  # those the client knows are set

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -124,6 +125,30 @@ def test_what_a_session_asked_for_at_a_server_that_it_left_is_not_carried_out() 
 
     for seed in range(10):
         run_ensemble(scenario, seed)
+
+
+def test_a_write_comes_before_the_sync_of_a_later_connection_to_the_same_server() -> None:
+    carried_out = set()
+
+    async def scenario(world: EnsembleWorld) -> None:
+        zk = await world.client("zk2")
+        states: list[SessionState] = []
+        zk.add_listener(states.append)
+        write = asyncio.ensure_future(zk.create("/late"))
+        await asyncio.sleep(world.rng.uniform(0, 0.012))
+        world.ensemble.disconnect(zk)
+        with suppress(ConnectionLoss):
+            await write
+        await until(lambda: len(states) == 2)
+        await zk.sync("/late")
+        found = await zk.exists("/late")
+        await asyncio.sleep(10)
+        assert await zk.exists("/late") == found
+        carried_out.add(found is not None)
+
+    for seed in range(20):
+        run_ensemble(scenario, seed)
+    assert carried_out == {True, False}
 
 
 def test_what_a_session_asked_for_is_carried_out_though_the_client_has_lost_its_server() -> None:
