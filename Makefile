@@ -108,7 +108,7 @@ fuzz: .venv/.codec  ## Throw random bytes at every decoder for ten minutes
 
 generate: .venv/.codec  ## Write the pages and samples that are derived from the code
 	$(PYTHON) -m tools.generate
-	$(PYTHON) tools/maps.py
+	$(PYTHON) -m tools.maps
 	$(PYTHON) tools/dashboards.py
 
 format: .venv/.codec  ## Put the code into its one format

@@ -35,6 +35,7 @@ from kdist.protocol import versions
 from kdist.protocol.api import Api
 from kdist.protocol.schema import flexible_since
 from tools.cli_page import cli_page
+from tools.maps import files_page
 from tools.page_text import NOTICE, doc_of, page_head, said, table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -317,6 +318,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "clients.md": clients_page,
     "protocol.md": protocol_page,
     "cli.md": lambda: cli_page(kdist.cli.main.kdist),
+    "files.md": files_page,
 }
 
 

@@ -1,33 +1,37 @@
-"""Writes two maps: of the source files in ARCHITECTURE.md, and of the pages in docs/README.md.
+"""Two maps: of the source files, for docs/reference/files.md, and of the pages, in docs/README.md.
 
-Being generated, a map cannot contradict the files. `make generate` runs this; a test compares.
+Being generated, a map cannot contradict the files. `make generate` writes both; tests compare.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+from tools.page_text import page_head
+
 ROOT = Path(__file__).resolve().parents[1]
+INDEX = ROOT / "docs" / "README.md"
 MAP = re.compile(r"(?<=<!-- map -->\n).*(?=<!-- end of map -->)", re.DOTALL)
+FILES_INTRO = """Every source file with what it is for: the first line of its docstring.
+[ARCHITECTURE](../../ARCHITECTURE.md) says which package may import which."""
 
 
-def file_map() -> Iterator[str]:
-    """A table for each room, a line for each file."""
+def files_page() -> str:
+    """A table for each package, a line for each file."""
     files = sorted(ROOT.glob("kdist/**/*.py"), key=lambda path: (path.parent, path.name))
-    for room, members in groupby(files, key=lambda path: path.parent):
-        yield f"\n### {room.relative_to(ROOT)}/\n\n{nameplate(room / '__init__.py')}\n"
+    parts = [page_head("Source files", FILES_INTRO)]
+    for package, members in groupby(files, key=lambda path: path.parent):
+        parts.append(f"## {package.relative_to(ROOT)}/\n\n{purpose(package / '__init__.py')}\n")
         rows = [
-            f"| `{path.name}` | {nameplate(path)} |\n"
-            for path in members
-            if path.stem != "__init__"
+            f"| `{path.name}` | {purpose(path)} |\n" for path in members if path.stem != "__init__"
         ]
         if rows:
-            yield "".join(["\n| file | what it is for |\n|---|---|\n", *rows])
-    yield "\n"
+            parts.append("".join(["| file | what it is for |\n|---|---|\n", *rows]))
+    return "\n".join(parts)
 
 
 def page_map() -> Iterator[str]:
@@ -40,23 +44,16 @@ def page_map() -> Iterator[str]:
     yield "\n"
 
 
-def nameplate(path: Path) -> str:
+def purpose(path: Path) -> str:
     """What a module says it is for, in the first line of its docstring."""
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return docstring.partition("\n")[0].replace("|", "\\|")
 
 
-MAPS: dict[str, Callable[[], Iterator[str]]] = {
-    "ARCHITECTURE.md": file_map,
-    "docs/README.md": page_map,
-}
-
-
-def with_map(name: str) -> str:
-    """The text of a page with its map brought up to date."""
-    return MAP.sub(lambda _: "".join(MAPS[name]()), (ROOT / name).read_text(encoding="utf-8"))
+def with_page_map(text: str) -> str:
+    """The text of docs/README.md with its map brought up to date."""
+    return MAP.sub(lambda _: "".join(page_map()), text)
 
 
 if __name__ == "__main__":
-    for name in MAPS:
-        (ROOT / name).write_text(with_map(name), encoding="utf-8")
+    INDEX.write_text(with_page_map(INDEX.read_text(encoding="utf-8")), encoding="utf-8")
