@@ -6,19 +6,25 @@ sound batch of the last segment, in a log directory that was not closed. Elsewhe
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
-from kdist.inspection.agreement import EpochAgreement, SnapshotAgreement
-from kdist.inspection.beside import check_saved, load_epochs, load_snapshots
-from kdist.inspection.deep import deep_fault
-from kdist.inspection.index import OffsetIndexCheck, TimeIndexCheck
-from kdist.inspection.inspection import PartitionFiles, Saved, read_partition
-from kdist.inspection.names import check_names
+from kdist.errors import CorruptRecords
+from kdist.inspection.indexes import OffsetIndexCheck, TimeIndexCheck
+from kdist.inspection.place import PartitionFiles, Saved, read_partition
+from kdist.inspection.reading import Damage, OldMessage, Scanned, survey
 from kdist.inspection.report import Report, Severity
-from kdist.inspection.scan import Damage, OldMessage, Scanned, survey
+from kdist.inspection.sidecars import (
+    EpochAgreement,
+    SnapshotAgreement,
+    check_names,
+    check_saved,
+    load_epochs,
+    load_snapshots,
+)
 from kdist.model import NO_TIMESTAMP
 from kdist.records.batch import BatchHeader
+from kdist.records.build import read_records
 from kdist.runtime.files import Files
 from kdist.storage import names
 from kdist.storage.names import Suffix
@@ -27,12 +33,6 @@ from kdist.storage.scan import ScannedBatch
 Progress = Callable[[int], None]
 
 GONE = "was removed while this was being done"
-
-
-class _Gap(NamedTuple):
-    path: str
-    position: int
-    reason: str
 
 
 class PartitionCheck:
@@ -57,7 +57,7 @@ class PartitionCheck:
         # Of all segments in the directory, even if only one is verified.
         self._last_base = max(read_partition(files, partition.directory).bases, default=0)
         self._end_offset: int | None = None
-        self._gaps: list[_Gap] = []
+        self._gaps: list[tuple[str, int, str]] = []  # path, position, reason
         self._is_sparse = saved.offset(names.CLEANER_OFFSETS, partition.partition) is not None
         self._has_damage = False
 
@@ -96,16 +96,14 @@ class PartitionCheck:
         try:
             file = self._files.open_readonly(path)
         except FileNotFoundError:
-            self._report.add(Severity.NOTE, path, None, GONE)
+            self._report.note(path, GONE)
             return
-        try:
+        with contextlib.closing(file):
             size = file.size()
             self._report.segments += 1
             self._report.bytes += size
             self._begin_segment(path, base_offset)
             seen = self._walk(survey(file, 0, size, base_offset), path, offsets, times, base_offset)
-        finally:
-            file.close()
         self._check_indexes(base_offset, size, offsets, times, is_sound=seen)
 
     def _begin_segment(self, path: str, base_offset: int) -> None:
@@ -114,7 +112,7 @@ class PartitionCheck:
             reason = f"begins at offset {base_offset}, but the segment before ends at {end}"
             self._report.damage(path, reason, 0)
         elif end is not None and base_offset > end and not self._has_damage:
-            self._gaps.append(_Gap(path, 0, f"offsets {end} to {base_offset - 1} are missing"))
+            self._gaps.append((path, 0, f"offsets {end} to {base_offset - 1} are missing"))
         self._end_offset = base_offset
 
     def _walk(
@@ -177,7 +175,7 @@ class PartitionCheck:
         end = self._end_offset
         if end is not None and header.base_offset > end and not self._has_damage:
             reason = f"offsets {end} to {header.base_offset - 1} are missing"
-            self._gaps.append(_Gap(path, position, reason))
+            self._gaps.append((path, position, reason))
 
     def _note_disagreement(self, fault: str, header: BatchHeader, path: str, position: int) -> None:
         """Report once per partition: if one epoch is wrong, all its batches disagree."""
@@ -185,7 +183,7 @@ class PartitionCheck:
             self._is_first_disagreement = False
             is_synced = header.base_offset < self._recovery_point()
             severity = Severity.DAMAGE if self._saved.is_closed or is_synced else Severity.STALE
-            self._report.add(severity, path, position, fault)
+            self._report.add(severity, path, fault, position)
 
     def _recovery_point(self) -> int:
         return self._saved.offset(names.RECOVERY_POINTS, self._partition.partition) or 0
@@ -199,7 +197,7 @@ class PartitionCheck:
             reason += ": an append in progress, or one that the next start will cut off"
         if damage.end > damage.start:
             reason += f" ({damage.end - damage.start} bytes are not a sound batch)"
-        self._report.add(severity, path, damage.start, reason)
+        self._report.add(severity, path, reason, damage.start)
 
     # What is derived from the batches
 
@@ -219,14 +217,14 @@ class PartitionCheck:
         for check in (offsets, times):
             if check.is_missing:
                 if size:
-                    self._report.add(Severity.STALE, check.path, None, "is missing")
+                    self._report.stale(check.path, "is missing")
             elif check.fault and (is_sound or check is offsets):
-                self._report.add(severity, check.path, None, check.fault)
+                self._report.add(severity, check.path, check.fault)
         is_complete = times.last_timestamp == times.largest or times.largest == NO_TIMESTAMP
         is_complete |= bool(times.fault) or times.is_missing or self._may_grow(base_offset)
         if is_sound and not is_complete:
             reason = f"ends with {times.last_timestamp}; the newest record has {times.largest}"
-            self._report.add(Severity.STALE, times.path, None, reason)
+            self._report.stale(times.path, reason)
 
     def _report_snapshots(self, found: list[tuple[int, str]]) -> None:
         for offset, fault in found:
@@ -240,25 +238,45 @@ class PartitionCheck:
     def _check_ends(self) -> None:
         """Check this partition's offsets in the checkpoints, and for files beyond its end."""
         end, partition = self._end_offset, self._partition
-        if end is None:
-            check_saved(partition, self._saved, None, self._report, has_damage=self._has_damage)
-            return
+        if end is not None:
+            self._check_beyond(end)
+        check_saved(partition, self._saved, end, self._report, has_damage=self._has_damage)
+
+    def _check_beyond(self, end: int) -> None:
+        """Check the snapshots up to the log's end and beyond it, and that epochs are saved."""
+        partition = self._partition
         if self._is_complete:
             self._report_snapshots(self._snapshots.pass_to(end))
         for offset in self._snapshots.beyond:
             if offset > end and not self._has_damage:
                 path = partition.path(offset, Suffix.SNAPSHOT)
-                self._report.add(
-                    Severity.STALE, path, None, f"the log ends at offset {end} before it"
-                )
+                self._report.stale(path, f"the log ends at offset {end} before it")
         if self._epochs.has_seen_epochs and not self._files.exists(
             path := f"{partition.directory}/{names.LEADER_EPOCHS}"
         ):
-            self._report.add(Severity.STALE, path, None, "is missing")
-        check_saved(partition, self._saved, end, self._report, has_damage=self._has_damage)
+            self._report.stale(path, "is missing")
 
 
 _OLD_FORMAT = (
     "from here on messages of the old format, magic {}, which kdist does not serve: have the broker"
     " that wrote them convert the topic"
 )
+
+
+def deep_fault(batch: ScannedBatch) -> str | None:
+    """What is wrong with the records of a sound batch; None if nothing is."""
+    header = batch.header
+    try:
+        records = read_records(batch.data, 0, header)
+    except CorruptRecords as fault:
+        return str(fault).partition(": ")[2]
+    if records and records[-1].offset > header.last_offset:
+        return (
+            f"a record has offset {records[-1].offset}, but the batch ends at {header.last_offset}"
+        )
+    if header.is_control and not records and header.record_count:
+        return "a control batch holds no record"
+    largest = max((record.timestamp for record in records), default=NO_TIMESTAMP)
+    if largest > header.max_timestamp:
+        return f"a record has timestamp {largest}, but the batch says {header.max_timestamp}"
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from functools import partialmethod
 from typing import NamedTuple
 
 
@@ -46,10 +47,10 @@ class Report:
         """Whether any finding is damage."""
         return any(finding.severity is Severity.DAMAGE for finding in self.findings)
 
-    def add(self, severity: Severity, path: str, position: int | None, reason: str) -> None:
+    def add(self, severity: Severity, path: str, reason: str, position: int | None = None) -> None:
         """Note one finding."""
         self.findings.append(Finding(severity, path, position, reason))
 
-    def damage(self, path: str, reason: str, position: int | None = None) -> None:
-        """Note damage."""
-        self.add(Severity.DAMAGE, path, position, reason)
+    damage = partialmethod(add, Severity.DAMAGE)
+    stale = partialmethod(add, Severity.STALE)
+    note = partialmethod(add, Severity.NOTE)

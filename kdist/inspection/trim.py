@@ -8,6 +8,7 @@ checkpoints, cut and flush the log, raise the recovery point to its end, restore
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 from collections.abc import Iterator, Sequence
@@ -16,9 +17,8 @@ from typing import NamedTuple
 from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
 from kdist.errors import UserError
-from kdist.inspection.inspection import PartitionFiles, Place, Saved
-from kdist.inspection.lookup import find_batch, segment_number
-from kdist.inspection.scan import Damage, OldMessage, Scanned, survey
+from kdist.inspection.place import PartitionFiles, Place, Saved
+from kdist.inspection.reading import Damage, OldMessage, Scanned, find_batch, segment_number, survey
 from kdist.metrics.storage import StorageMetrics
 from kdist.model import TopicPartition
 from kdist.runtime.files import Files
@@ -122,13 +122,9 @@ def plan_cut_at_damage(files: Files, partition: PartitionFiles, saved: Saved) ->
     for number, base_offset in enumerate(partition.bases):
         path = partition.path(base_offset)
         following = partition.bases[number + 1] if number + 1 < len(partition.bases) else None
-        file = files.open_readonly(path)
-        try:
-            found = _first_unsound(
-                survey(file, 0, file.size(), base_offset), base_offset, following
-            )
-        finally:
-            file.close()
+        with contextlib.closing(files.open_readonly(path)) as file:
+            walk = survey(file, 0, file.size(), base_offset)
+            found = _first_unsound(walk, base_offset, following)
         if found is not None:
             position, end_offset, reason = found
             _check_range(partition, saved, end_offset)
@@ -184,15 +180,12 @@ def _check_sound(files: Files, partition: PartitionFiles, saved: Saved, offset: 
     first, last = segment_number(partition, recovery_point), segment_number(partition, offset)
     for base_offset in partition.bases[first : last + 1]:
         path = partition.path(base_offset)
-        file = files.open_readonly(path)
-        try:
+        with contextlib.closing(files.open_readonly(path)) as file:
             for item in survey(file, 0, file.size(), base_offset):
                 if isinstance(item, Damage):
                     raise DamagedSegment(path, item.start, item.reason)
                 if isinstance(item, OldMessage) or item.header.next_offset > offset:
                     break
-        finally:
-            file.close()
 
 
 def _plan(
@@ -212,15 +205,12 @@ def _plan(
     batches = records = size = 0
     start = position
     for base_offset in partition.bases[number:]:
-        file = files.open_readonly(partition.path(base_offset))
-        try:
+        with contextlib.closing(files.open_readonly(partition.path(base_offset))) as file:
             size += file.size() - start
             for item in survey(file, start, file.size(), base_offset):
                 if not isinstance(item, Damage | OldMessage):
                     batches += 1
                     records += item.header.record_count
-        finally:
-            file.close()
         start = 0
     return Cut(
         partition, number, position, end_offset, reason, is_at_damage, batches, records, size
@@ -271,9 +261,10 @@ def _take_marker(files: Files, top: str | None) -> bytes | None:
 
 def _copy_tail(files: Files, cut: Cut) -> str:
     path = _free_name(files, cut.path)
-    source = files.open_readonly(cut.path)
-    try:
-        target = files.create(path)
+    with (
+        contextlib.closing(files.open_readonly(cut.path)) as source,
+        contextlib.closing(files.create(path)) as target,
+    ):
         try:
             for start in range(cut.position, source.size(), _COPY_BYTES):
                 target.write([source.read(start, _COPY_BYTES)], start - cut.position)
@@ -281,10 +272,6 @@ def _copy_tail(files: Files, cut: Cut) -> str:
         except BaseException:
             files.remove(path)
             raise
-        finally:
-            target.close()
-    finally:
-        source.close()
     files.sync_directory(cut.partition.directory)
     return path
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kdist.inspection.beside import note_corrupt
-from kdist.inspection.index import OffsetIndexCheck, TimeIndexCheck
-from kdist.inspection.inspection import CHECKPOINTS, Kind, Place, load_saved
+from kdist.inspection.indexes import OffsetIndexCheck, TimeIndexCheck
 from kdist.inspection.partition import GONE, PartitionCheck, Progress
-from kdist.inspection.report import Report, Severity
+from kdist.inspection.place import CHECKPOINTS, Kind, Place, load_saved
+from kdist.inspection.report import Report
+from kdist.inspection.sidecars import note_corrupt
 from kdist.model import TopicPartition
 from kdist.runtime.files import Files
 from kdist.storage import names
@@ -63,7 +63,7 @@ def verify(
         except FileNotFoundError:
             if files.exists(partition.directory):
                 raise
-            report.add(Severity.NOTE, partition.directory, None, GONE)
+            report.note(partition.directory, GONE)
     return report
 
 
@@ -109,7 +109,7 @@ def _check_log_directory(files: Files, report: Report, place: Place, is_closed: 
         report.damage(path, "is missing: no broker starts on partitions without it")
     if not is_closed:
         reason = "is not closed: a broker runs on it, or the next start will recover it"
-        report.add(Severity.NOTE, place.path, None, reason)
+        report.note(place.path, reason)
     for name in CHECKPOINTS:
         path = f"{place.path}/{name}"
         if name in found:
@@ -121,11 +121,11 @@ def _check_name(files: Files, report: Report, path: str, name: str) -> None:
     parsed = parse_directory_name(name)
     if parsed is not None and files.is_directory(path):
         if parsed.state is DirectoryState.DELETED:
-            report.add(Severity.NOTE, path, None, "is being deleted: not looked at")
+            report.note(path, "is being deleted: not looked at")
         elif parsed.state is not DirectoryState.LIVE:
-            report.add(Severity.NOTE, path, None, "is not in use: not looked at")
+            report.note(path, "is not in use: not looked at")
     elif name not in _KNOWN_NAMES:
-        report.add(Severity.NOTE, path, None, "does not belong in a log directory")
+        report.note(path, "does not belong in a log directory")
 
 
 def _check_partitions(
@@ -136,4 +136,4 @@ def _check_partitions(
     except CorruptFile:
         return  # already reported
     for partition in sorted(partitions.keys() - present):
-        report.add(Severity.STALE, path, None, f"contains {partition}, which is not here")
+        report.stale(path, f"contains {partition}, which is not here")

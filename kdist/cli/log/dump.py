@@ -9,7 +9,7 @@ import click
 from kdist.cli.log.dump_batches import BatchDump, DumpOptions
 from kdist.cli.log.dump_files import show_file
 from kdist.cli.shared.options import json_option, path_argument, readonly_files, terminal_width
-from kdist.inspection.inspection import CHECKPOINTS, Kind, PartitionFiles, Place, locate
+from kdist.inspection.place import CHECKPOINTS, Kind, PartitionFiles, Place, locate
 from kdist.runtime.files import Files
 from kdist.storage import names
 from kdist.storage.names import FileState, Suffix, parse_segment_name

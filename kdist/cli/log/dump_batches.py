@@ -12,9 +12,8 @@ from kdist.cli.shared.record_lines import json_record, record_text
 from kdist.cli.shared.show import clip, show_count, show_size, show_time
 from kdist.cli.shared.table import ROWS_MEASURED, Column, Row, print_table
 from kdist.errors import CorruptRecords
-from kdist.inspection.inspection import PartitionFiles
-from kdist.inspection.range import bases_between, scan_segment
-from kdist.inspection.scan import Damage, OldMessage, Scanned
+from kdist.inspection.place import PartitionFiles
+from kdist.inspection.reading import Damage, OldMessage, Scanned, bases_between, scan_segment
 from kdist.records.batch import BatchHeader, TimestampType
 from kdist.records.build import BODY_BYTES_MAX, read_records
 from kdist.records.compression import CODEC_MASK, Codec

@@ -9,8 +9,8 @@ import click
 from kdist.cli.shared.options import print_json
 from kdist.cli.shared.show import show_time
 from kdist.cli.shared.table import Column, Row, print_table
-from kdist.inspection.index import read_index
-from kdist.inspection.inspection import Kind
+from kdist.inspection.indexes import read_index
+from kdist.inspection.place import Kind
 from kdist.model import format_uuid
 from kdist.runtime.files import Files
 from kdist.storage.checkpoints import decode_offsets

@@ -18,8 +18,8 @@ from kdist.cli.shared.show import clip, show_time
 from kdist.cli.shared.table import Column, Row, print_table
 from kdist.cli.shared.times import TIME_FORMS, Time
 from kdist.errors import UserError
-from kdist.inspection.inspection import PartitionFiles, locate
-from kdist.inspection.lookup import Found, find_offset, find_time
+from kdist.inspection.place import PartitionFiles, locate
+from kdist.inspection.reading import Found, find_offset, find_time
 
 _COLUMNS = (
     Column("FILE"),

@@ -14,8 +14,8 @@ from kdist.cli.shared.options import (
 from kdist.cli.shared.progress import progress
 from kdist.cli.shared.table import Column, Row, print_table
 from kdist.errors import UserError
-from kdist.inspection.inspection import locate
-from kdist.inspection.rebuild import Rebuilt, rebuild_segment
+from kdist.inspection.indexes import Rebuilt, rebuild_segment
+from kdist.inspection.place import locate
 
 _COLUMNS = (
     Column("INDEX"),

@@ -17,7 +17,7 @@ from kdist.cli.shared.options import (
 from kdist.cli.shared.show import show_count, show_size
 from kdist.cli.shared.table import Column, Row, print_table
 from kdist.errors import UserError
-from kdist.inspection.inspection import Kind, Place, Saved, load_saved, locate
+from kdist.inspection.place import Kind, Place, Saved, load_saved, locate
 from kdist.inspection.trim import (
     Cut,
     Trimmed,

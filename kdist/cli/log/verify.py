@@ -11,7 +11,7 @@ import click
 from kdist.cli.shared.options import json_option, path_argument, print_json, readonly_files
 from kdist.cli.shared.show import show_count, show_size
 from kdist.cli.shared.table import Column, Row, print_table
-from kdist.inspection.inspection import Place, locate
+from kdist.inspection.place import Place, locate
 from kdist.inspection.report import Finding, Report, Severity
 from kdist.inspection.verify import total_bytes, verify
 from kdist.runtime.files import Files

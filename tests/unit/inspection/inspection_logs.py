@@ -11,7 +11,7 @@ import pytest
 
 from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
-from kdist.inspection.inspection import locate
+from kdist.inspection.place import locate
 from kdist.inspection.report import Report, Severity
 from kdist.inspection.verify import verify
 from kdist.metrics.storage import StorageMetrics

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kdist.inspection.inspection import locate
+from kdist.inspection.place import locate
 from kdist.inspection.report import Severity
 from kdist.inspection.verify import verify
 from kdist.records.batch import HEADER_SIZE, seal

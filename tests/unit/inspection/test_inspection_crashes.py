@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kdist.errors import DiskFull
-from kdist.inspection.inspection import load_saved, locate
-from kdist.inspection.rebuild import rebuild_segment
+from kdist.inspection.indexes import rebuild_segment
+from kdist.inspection.place import load_saved, locate
 from kdist.inspection.report import Severity
 from kdist.inspection.trim import carry_out, plan_cut_at_damage, plan_cut_at_offset
 from kdist.inspection.verify import verify

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kdist.errors import UserError
-from kdist.inspection.inspection import Kind, load_saved, locate
-from kdist.inspection.lookup import find_offset, find_time
-from kdist.inspection.rebuild import rebuild_segment
+from kdist.inspection.indexes import rebuild_segment
+from kdist.inspection.place import Kind, load_saved, locate
+from kdist.inspection.reading import find_offset, find_time
 from kdist.inspection.report import Severity
 from kdist.inspection.trim import carry_out, plan_cut_at_damage, plan_cut_at_offset
 from kdist.runtime.disk import Disk

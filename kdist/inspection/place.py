@@ -1,9 +1,8 @@
 """What a path given to an inspecting tool is: a log directory, a partition, or a file of one.
 
 Nothing here trusts what it finds, takes a lock, or changes a byte; it works on Apache Kafka's
-directories as on kdist's own. The tools that use it: `inspection_scan.py` walks batches,
-`inspection_verify.py` checks, `inspection_lookup.py` finds records, `inspection_rebuild.py` and
-`inspection_trim.py` repair.
+directories as on kdist's own. `reading` walks batches and finds records, `verify` checks, `indexes`
+and `trim` repair.
 """
 
 from __future__ import annotations
@@ -113,7 +112,9 @@ def locate(files: Files, path: str) -> Place:
         return _locate_file(files, path)
     found = files.list(path)
     if _is_partition(path, found):
-        return Place(path, Kind.PARTITION, (read_partition(files, path),), _around(files, path))
+        return Place(
+            path, Kind.PARTITION, (read_partition(files, path),), _log_directory_of(files, path)
+        )
     if not is_log_directory(found):
         what = "is empty" if not found else "is neither a log directory nor a partition's"
         raise UserError(f"{path} {what}: there is no log in it")
@@ -159,7 +160,7 @@ def _locate_file(files: Files, path: str) -> Place:
     partition = PartitionFiles(
         directory, _partition_of(directory), (segment.base_offset,), is_whole=False
     )
-    return Place(path, kind, (partition,), _around(files, directory))
+    return Place(path, kind, (partition,), _log_directory_of(files, directory))
 
 
 def is_live_partition(name: str) -> bool:
@@ -196,7 +197,7 @@ def read_partition(files: Files, directory: str) -> PartitionFiles:
     return PartitionFiles(directory, _partition_of(directory), tuple(sorted(bases)))
 
 
-def _around(files: Files, directory: str) -> str | None:
+def _log_directory_of(files: Files, directory: str) -> str | None:
     """The log directory that contains a partition's directory; None for a copy elsewhere."""
     parent = os.path.dirname(directory)
     marks = (names.META_PROPERTIES, names.LOCK, names.RECOVERY_POINTS)
@@ -212,6 +213,6 @@ def load_saved(files: Files, log_directory: str | None) -> Saved:
         try:
             offsets[name] = load_offsets(files, f"{log_directory}/{name}")
         except CorruptFile:
-            continue  # reported by `inspection_verify`
+            continue  # reported by `verify`
     is_closed = files.exists(f"{log_directory}/{names.CLEAN_SHUTDOWN}")
     return Saved(is_closed, offsets)

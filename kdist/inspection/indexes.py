@@ -1,4 +1,4 @@
-"""Checking a segment's indexes against its batches during a walk.
+"""A segment's indexes: read them, check them against its batches during a walk, rebuild them.
 
 An offset entry must point to the start of a batch that does not begin after the entry's offset, and
 that offset must be some batch's last. A time entry must give the largest timestamp up to its
@@ -10,14 +10,21 @@ While a segment is active, Kafka keeps its indexes at full size: zeros at the en
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from kdist.config.topic import TopicSettings
+from kdist.errors import DiskFull
+from kdist.inspection.place import PartitionFiles
 from kdist.model import NO_TIMESTAMP
 from kdist.records.batch import BatchHeader
 from kdist.runtime.files import File, Files
 from kdist.storage.index import IndexEntry, OffsetIndex, TimeIndex
+from kdist.storage.names import Suffix
+from kdist.storage.scan import DamagedSegment, walk_headers
+from kdist.storage.segment import Segment
 
 _CHUNK_ENTRIES = 8192
 _NO_POSITION = 1 << 62
@@ -48,17 +55,11 @@ def last_entry(files: Files, path: str, entry: struct.Struct) -> IndexEntry | No
     """The last entry before any zeros; None if the index is missing or empty."""
     if not files.exists(path):
         return None
-    file = files.open_readonly(path)
-    try:
+    with contextlib.closing(files.open_readonly(path)) as file:
         size = file.size()
         used = _used_size(file, size - size % entry.size, entry.size)
-        return (
-            IndexEntry._make(entry.unpack(file.read(used - entry.size, entry.size)))
-            if used
-            else None
-        )
-    finally:
-        file.close()
+        last = file.read(used - entry.size, entry.size) if used else b""
+        return IndexEntry._make(entry.unpack(last)) if last else None
 
 
 def _used_size(file: File, size: int, entry_size: int) -> int:
@@ -74,14 +75,11 @@ def _used_size(file: File, size: int, entry_size: int) -> int:
 
 def _read_entries(file: File, used: int, entry: struct.Struct) -> Iterator[IndexEntry]:
     step = _CHUNK_ENTRIES * entry.size
-    try:
+    with contextlib.closing(file):
         for start in range(0, used, step):
             data = file.read(start, min(step, used - start))
-            yield from map(
-                IndexEntry._make, entry.iter_unpack(data[: len(data) // entry.size * entry.size])
-            )
-    finally:
-        file.close()
+            whole = data[: len(data) // entry.size * entry.size]
+            yield from map(IndexEntry._make, entry.iter_unpack(whole))
 
 
 class IndexCheck:
@@ -213,3 +211,91 @@ class TimeIndexCheck(IndexCheck):
         if self._next is not None:
             offset = self._base + self._next.value
             self._fail(f"is for offset {offset}, which is beyond the log's end")
+
+
+# --- rebuilding ---------------------------------------------------------------------------------
+#
+# The new indexes are built as temporary files and renamed over the old: after a power loss there
+# are either the old or the new ones, never partial ones, which a start after a clean stop would
+# trust.
+
+
+class Rebuilt(NamedTuple):
+    """One index that was rebuilt, or could not be."""
+
+    path: str
+    entries_before: int
+    entries: int
+    fault_before: str | None
+    """What was wrong with the old one."""
+    failure: str | None = None
+    """Where and why the log itself is damaged, if it is; the old index is then kept."""
+
+
+def rebuild_segment(files: Files, partition: PartitionFiles, base_offset: int) -> list[Rebuilt]:
+    """Rebuild both indexes of one segment. The caller holds the log directory's lock.
+
+    After `DiskFull` the old ones are unchanged.
+    """
+    offset_check = OffsetIndexCheck(files, partition.path(base_offset, Suffix.INDEX), base_offset)
+    time_check = TimeIndexCheck(files, partition.path(base_offset, Suffix.TIME_INDEX), base_offset)
+    checks = (offset_check, time_check)
+    segment = Segment.load(files, partition.directory, base_offset)
+    try:
+        for check in checks:
+            _remove_if_there(files, f"{check.path}.tmp")
+        segment.offset_index = OffsetIndex(files, f"{offset_check.path}.tmp")
+        segment.time_index = TimeIndex(files, f"{time_check.path}.tmp")
+        _note_all(segment, offset_check, time_check)
+        offset_check.finish(segment.size)
+        time_check.finish()
+        segment.seal()
+        segment.write_indexes()
+        counts = [len(segment.offset_index), len(segment.time_index)]
+        for index in (segment.offset_index, segment.time_index):
+            index.file.sync()
+    except DamagedSegment as damage:
+        _give_up(files, segment)
+        return [
+            _outcome(check, check.count, f"damaged at position {damage.position}: {damage.reason}")
+            for check in checks
+        ]
+    except DiskFull:
+        _give_up(files, segment)
+        raise
+    finally:
+        segment.close()
+    for check in checks:
+        files.rename(f"{check.path}.tmp", check.path)
+    files.sync_directory(partition.directory)
+    return [_outcome(check, count) for check, count in zip(checks, counts, strict=True)]
+
+
+def _give_up(files: Files, segment: Segment) -> None:
+    """Remove what there is of the new indexes."""
+    for index in (segment.offset_index, segment.time_index):
+        index.forget_pending()
+        _remove_if_there(files, index.path)
+
+
+def _remove_if_there(files: Files, path: str) -> None:
+    if files.exists(path):
+        files.remove(path)
+
+
+def _note_all(segment: Segment, offsets: OffsetIndexCheck, times: TimeIndexCheck) -> None:
+    # The topic's own setting is not known here; look-ups work with any interval.
+    interval_bytes = TopicSettings().index_interval_bytes
+    end = segment.size
+    segment.size = 0
+    for position, header in walk_headers(segment.file, 0, end, base_offset=segment.base_offset):
+        last_offset, newest_ms = header.last_offset, header.max_timestamp
+        segment.note(position, header.size, last_offset, newest_ms, interval_bytes)
+        if position >= offsets.next_position:
+            offsets.take(position, header)
+        times.take(header)
+
+
+def _outcome(check: IndexCheck, entries: int, failure: str | None = None) -> Rebuilt:
+    fault = "was missing" if check.is_missing else check.fault
+    return Rebuilt(check.path, check.count, entries, fault, failure)
