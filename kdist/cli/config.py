@@ -17,14 +17,13 @@ from kdist.cli.shared.options import (
     readonly_files,
 )
 from kdist.cli.shared.show import show_count
-from kdist.cli.shared.table import Column, Row, print_table
+from kdist.cli.shared.table import Field, print_rows
 from kdist.errors import UserError
 
 if TYPE_CHECKING:
     from kdist.config.broker_config import BrokerConfig
     from kdist.config.declare import Setting
 
-_COLUMNS = (Column("NAME"), Column("VALUE"), Column("SOURCE"), Column("DEFAULT"))
 _SOURCES = {  # the only two sources that settings read from a file can have
     "STATIC_BROKER_CONFIG": "file",
     "DEFAULT_CONFIG": "default",
@@ -138,11 +137,7 @@ def describe(arguments: tuple[str, ...], as_json: bool) -> None:
     has_file = "/" in first or first.endswith(".properties") or files.exists(first)
     names = arguments[1:] if has_file else arguments
     lines = _pick(list(_lines_of_file(first) if has_file else _defaults()), names)
-    if not as_json:
-        print_table(_COLUMNS, (_row(line) for line in lines))
-        return
-    for line in lines:
-        print_json(_as_json(line))
+    print_rows(_LINES, lines, as_json=as_json, below=lambda line: (_meaning(line), ""))
 
 
 def _lines_of_file(path: str) -> Iterator[Line]:
@@ -186,11 +181,10 @@ def _names(line: Line) -> list[str]:
     return list(dict.fromkeys(synonym.name for synonym in both))
 
 
-def _row(line: Line) -> Row:
-    missing = _MUST_BE_GIVEN if line.setting.is_required else "-"
-    value = missing if line.value is None else line.value
-    default = missing if line.default is None else line.default
-    return Row((line.name, value or '""', line.source, default or '""'), [_meaning(line), ""])
+def _text(line: Line, value: str | None) -> str:
+    if value is None:
+        return _MUST_BE_GIVEN if line.setting.is_required else "-"
+    return value or '""'
 
 
 def _meaning(line: Line) -> str:
@@ -206,17 +200,17 @@ def _meaning(line: Line) -> str:
     return f"    {row.doc}" + (f" ({', '.join(notes)})" if notes else "")
 
 
-def _as_json(line: Line) -> dict[str, object]:
-    row = line.setting
-    return {
-        "name": line.name,
-        "names": _names(line),
-        "value": line.value,
-        "source": line.source,
-        "default": line.default,
-        "is_required": row.is_required,
-        "is_secret": row.is_secret,
-        "unit": row.unit,
-        "allowed": row.allowed(),
-        "doc": row.doc,
-    }
+_LINES: tuple[Field[Line], ...] = (
+    Field("NAME", lambda line: line.name, "name"),
+    Field("", lambda line: _names(line), "names"),
+    Field("VALUE", lambda line: _text(line, line.value)),
+    Field("", lambda line: line.value, "value"),
+    Field("SOURCE", lambda line: line.source, "source"),
+    Field("DEFAULT", lambda line: _text(line, line.default)),
+    Field("", lambda line: line.default, "default"),
+    Field("", lambda line: line.setting.is_required, "is_required"),
+    Field("", lambda line: line.setting.is_secret, "is_secret"),
+    Field("", lambda line: line.setting.unit, "unit"),
+    Field("", lambda line: line.setting.allowed(), "allowed"),
+    Field("", lambda line: line.setting.doc, "doc"),
+)

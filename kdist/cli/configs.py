@@ -13,9 +13,9 @@ import click
 from kdist.cli.shared.command_group import CommandGroup
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import ask_cluster, broker_option
-from kdist.cli.shared.options import json_option, not_empty, print_json
+from kdist.cli.shared.options import json_option, not_empty, say
 from kdist.cli.shared.setting_arguments import parse_given, require_apart
-from kdist.cli.shared.table import Column, Row, print_table
+from kdist.cli.shared.table import OMITTED, Field, print_rows
 from kdist.errors import UserError
 from kdist.model import read_digits
 
@@ -28,8 +28,27 @@ if TYPE_CHECKING:
 TOPIC, BROKER = "topic", "broker"
 ALL = "all"  # instead of a broker's id: the cluster-wide setting of all brokers
 
-_OWN = (Column("KIND"), Column("NAME"), Column("SETTING"), Column("VALUE"), Column("SOURCE"))
-_SETTINGS = (Column("SETTING"), Column("VALUE"), Column("SOURCE"))
+_SETTINGS: tuple[Field[Setting], ...] = (
+    Field("SETTING", lambda each: each.name, "setting"),
+    Field("VALUE", lambda each: _shown(each)),
+    Field("", lambda each: each.value, "value"),
+    Field("SOURCE", lambda each: each.source, "source"),
+    Field("", lambda each: each.is_default, "is_default"),
+    Field("", lambda each: each.is_secret, "is_secret"),
+    Field("", lambda each: each.is_read_only, "is_read_only"),
+    Field("", lambda each: each.doc or OMITTED, "doc"),
+)
+
+
+def _setting(own: tuple[Resource, Setting]) -> Setting:
+    return own[1]
+
+
+_OWN: tuple[Field[tuple[Resource, Setting]], ...] = (
+    Field("KIND", lambda own: own[0].kind, "kind"),
+    Field("NAME", lambda own: own[0].name, "of"),
+    *(each.of(_setting) for each in _SETTINGS),
+)
 _UNCHANGED = ("default", "file")  # sources of settings that were not altered at runtime
 
 
@@ -87,13 +106,8 @@ def list_them(broker: str, as_json: bool) -> None:
         ]
 
     found = [(of, each) for of in ask_cluster(broker, work) for each in of.settings.values()]
-    if as_json:
-        for of, each in found:
-            print_json({"kind": of.kind, "of": of.name, **_as_json(each)})
-        return
-    rows = (Row((of.kind, of.name, *_cells(each))) for of, each in found)
-    if not print_table(_OWN, rows):
-        click.echo("No topic and no broker has settings of its own.")
+    none = "No topic and no broker has settings of its own."
+    print_rows(_OWN, found, as_json=as_json, if_none=none)
 
 
 def _own(kind: str, settings: Mapping[str, Setting], but: str = "") -> dict[str, Setting]:
@@ -142,13 +156,10 @@ def describe(
     if own:
         found = _own(kind, found)
     picked = _pick(found, settings)
-    if as_json:
-        for each in picked:
-            print_json(_as_json(each))
-    elif not print_table(_SETTINGS, (Row(_cells(each)) for each in picked)):
-        is_all = (kind, name) == (BROKER, ALL)
-        has = "All brokers together have" if is_all else f"{kind.capitalize()} {name} has"
-        click.echo(f"{has} no settings of {'their' if is_all else 'its'} own.")
+    is_all = (kind, name) == (BROKER, ALL)
+    has = "All brokers together have" if is_all else f"{kind.capitalize()} {name} has"
+    none = f"{has} no settings of {'their' if is_all else 'its'} own."
+    print_rows(_SETTINGS, picked, as_json=as_json, if_none=none)
 
 
 async def _describe(cluster: Cluster, kind: str, name: str) -> Mapping[str, Setting]:
@@ -193,21 +204,8 @@ def _pick(found: Mapping[str, Setting], names: Iterable[str]) -> list[Setting]:
     return sorted((picked if names else found).values())
 
 
-def _cells(each: Setting) -> tuple[str, ...]:
-    value = "(secret)" if each.is_secret else "-" if each.value is None else each.value or '""'
-    return each.name, value, each.source
-
-
-def _as_json(each: Setting) -> dict[str, object]:
-    return {
-        "setting": each.name,
-        "value": each.value,
-        "source": each.source,
-        "is_default": each.is_default,
-        "is_secret": each.is_secret,
-        "is_read_only": each.is_read_only,
-        **({"doc": each.doc} if each.doc else {}),
-    }
+def _shown(each: Setting) -> str:
+    return "(secret)" if each.is_secret else "-" if each.value is None else each.value or '""'
 
 
 # alter
@@ -275,11 +273,9 @@ def alter(
         await alter_broker_settings(cluster, number, settings, removed, validate_only=dry_run)
 
     ask_cluster(broker, work)
-    if as_json:
-        row = {"kind": kind, "of": name, "set": settings, "unset": removed}
-        print_json({**row, "carried_out": not dry_run})
-        return
     whose = "all brokers" if kind == BROKER and name == ALL else f"{kind} {name}"
     what = [f"{key}={value}" for key, value in settings.items()]
     what += [f"{key} unset" for key in removed]
-    click.echo(f"{'Would change' if dry_run else 'Changed'} {whose}: {', '.join(what)}.")
+    sentence = f"{'Would change' if dry_run else 'Changed'} {whose}: {', '.join(what)}."
+    row = {"kind": kind, "of": name, "set": settings, "unset": removed}
+    say(sentence, as_json, **row, carried_out=not dry_run)

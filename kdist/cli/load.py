@@ -14,7 +14,7 @@ from kdist.cli.shared.command_group import CommandGroup
 from kdist.cli.shared.options import json_option, print_json, read_settings_file, readonly_files
 from kdist.cli.shared.running import config_option
 from kdist.cli.shared.show import show_count, show_error, show_size, show_time
-from kdist.cli.shared.table import Column, Row, print_table
+from kdist.cli.shared.table import Field, print_rows
 from kdist.config.load_job import LoadJob, load_job
 from kdist.errors import UserError
 from kdist.runtime.clock import SystemClock
@@ -25,16 +25,6 @@ if TYPE_CHECKING:
     from kdist.spark.load.job import Loaded, RunOptions
     from kdist.spark.load.manifest import Manifest
 
-_HISTORY = (
-    Column("TOPIC"),
-    Column("LOAD", is_number=True),
-    Column("COMMITTED"),
-    Column("RECORDS", is_number=True),
-    Column("UNDECODED", is_number=True),
-    Column("FILES", is_number=True),
-    Column("SIZE", is_number=True),
-    Column("TOOK", is_number=True),
-)
 
 _CONFIG = config_option("job")
 topic_option = click.option(
@@ -92,8 +82,8 @@ def history(path: str, topics: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         for each in found:
             print_json(_as_json(write_manifest(each)))
-    elif not print_table(_HISTORY, [Row(_cells(each)) for each in found]):
-        click.echo(f"There are no loads in {job.job.output}.")
+    else:
+        print_rows(_HISTORY, found, if_none=f"There are no loads in {job.job.output}.")
 
 
 @load.command()
@@ -214,24 +204,26 @@ def _tell(loaded: Loaded, as_json: bool) -> None:
 
 
 def _summary(made: Manifest) -> str:
-    seconds = (made.written_ms - made.started_ms) / 1000
     undecoded = f", {made.undecoded:,} of them with their bytes" if made.undecoded else ""
     files = f"{show_count(len(made.files), 'file')} of {show_size(made.size_bytes)}"
     rows = f"{show_count(made.rows, 'record')}{undecoded}"
-    return f"load {made.load}: {rows}, in {files}, in {seconds:.1f} s"
+    return f"load {made.load}: {rows}, in {files}, in {_seconds(made)}"
 
 
-def _cells(made: Manifest) -> tuple[str, ...]:
-    return (
-        made.topic,
-        str(made.load),
-        show_time(made.written_ms),
-        f"{made.rows:,}",
-        f"{made.undecoded:,}",
-        f"{len(made.files):,}",
-        show_size(made.size_bytes),
-        f"{(made.written_ms - made.started_ms) / 1000:.1f} s",
-    )
+def _seconds(made: Manifest) -> str:
+    return f"{(made.written_ms - made.started_ms) / 1000:.1f} s"
+
+
+_HISTORY: tuple[Field[Manifest], ...] = (  # JSON has the whole manifest, as it is on the disk
+    Field("TOPIC", lambda each: each.topic),
+    Field("LOAD", lambda each: each.load, is_number=True),
+    Field("COMMITTED", lambda each: show_time(each.written_ms)),
+    Field("RECORDS", lambda each: f"{each.rows:,}", is_number=True),
+    Field("UNDECODED", lambda each: f"{each.undecoded:,}", is_number=True),
+    Field("FILES", lambda each: f"{len(each.files):,}", is_number=True),
+    Field("SIZE", lambda each: show_size(each.size_bytes), is_number=True),
+    Field("TOOK", _seconds, is_number=True),
+)
 
 
 def _as_json(content: bytes) -> Any:

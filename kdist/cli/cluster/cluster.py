@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -14,7 +14,7 @@ from kdist.cli.shared.command_group import CommandGroup
 from kdist.cli.shared.connecting import ask_cluster, broker_option
 from kdist.cli.shared.options import json_option, print_json
 from kdist.cli.shared.show import show_count
-from kdist.cli.shared.table import Column, Row, print_table
+from kdist.cli.shared.table import Field, json_row, print_rows
 from kdist.errors import ApiError
 
 if TYPE_CHECKING:
@@ -22,19 +22,50 @@ if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
     from kdist.model import Broker
 
-_BROKERS = (
-    Column("BROKER", is_number=True),
-    Column("ADDRESS"),
-    Column("RACK"),
-    Column("ROLE"),
-    Column("LEADS", is_number=True),
-    Column("REPLICAS", is_number=True),
-    Column("APIS", is_number=True),
-    Column("PRODUCE", is_number=True),
-    Column("FETCH", is_number=True),
+
+class Described(NamedTuple):
+    """A broker, what it supports or why that is not known, and its share of the partitions."""
+
+    broker: Broker
+    is_controller: bool
+    versions: Mapping[str, VersionRange] | ApiError | None
+    leads: int
+    replicas: int
+
+    def newest(self, api: str) -> int | None:
+        """The newest version of an API."""
+        return self.versions[api].newest if isinstance(self.versions, Mapping) else None
+
+
+_BROKERS: tuple[Field[Described], ...] = (
+    Field("BROKER", lambda each: each.broker.id, "broker", is_number=True),
+    Field("ADDRESS", lambda each: f"{each.broker.host}:{each.broker.port}"),
+    Field("", lambda each: each.broker.host, "host"),
+    Field("", lambda each: each.broker.port, "port"),
+    Field("RACK", lambda each: each.broker.rack, "rack"),
+    Field("ROLE", lambda each: "controller" if each.is_controller else None),
+    Field("LEADS", lambda each: each.leads, "leads", is_number=True),
+    Field("REPLICAS", lambda each: each.replicas, "replicas", is_number=True),
+    Field("APIS", lambda each: _api_count(each), is_number=True),
+    Field("PRODUCE", lambda each: each.newest("Produce"), is_number=True),
+    Field("FETCH", lambda each: each.newest("Fetch"), is_number=True),
+    Field("", lambda each: _spans(each), "versions"),
+    Field("", lambda each: _error(each), "error"),
 )
-Versions = Mapping[int, "Mapping[str, VersionRange] | ApiError"]
-Shares = Mapping[int, tuple[int, int]]  # partitions led and replicas held, by broker
+
+
+def _api_count(each: Described) -> int | None:
+    return len(each.versions) if isinstance(each.versions, Mapping) else None
+
+
+def _spans(each: Described) -> dict[str, list[int]] | None:
+    if not isinstance(each.versions, Mapping):
+        return None
+    return {api: list(span) for api, span in each.versions.items()}
+
+
+def _error(each: Described) -> str | None:
+    return str(each.versions) if isinstance(each.versions, ApiError) else None
 
 
 @click.group(cls=CommandGroup)
@@ -52,67 +83,47 @@ def describe(broker: str, as_json: bool) -> None:
     these two. Brokers that differ in them run different releases.
     """
 
-    async def work(asked: Cluster) -> tuple[ClusterView, Versions, Shares]:
+    async def work(asked: Cluster) -> tuple[ClusterView, list[Described]]:
         from kdist.client.admin.brokers import describe_cluster, describe_versions
         from kdist.client.admin.health import PATIENCE_S
 
         view = await describe_cluster(asked)
-        return view, await describe_versions(asked, PATIENCE_S), await _shares(asked)
+        versions = await describe_versions(asked, PATIENCE_S)
+        leads, holds = await _shares(asked)
+        return view, [
+            Described(
+                each,
+                each.id == view.controller,
+                versions.get(each.id),
+                leads[each.id],
+                holds[each.id],
+            )
+            for each in view.brokers
+        ]
 
-    view, versions, shares = ask_cluster(broker, work)
+    view, brokers = ask_cluster(broker, work)
     if as_json:
         print_json(
             {
                 "cluster": view.id,
                 "controller": view.controller,
-                "brokers": [_json(each, versions, shares) for each in view.brokers],
+                "brokers": [json_row(_BROKERS, each) for each in brokers],
             }
         )
         return
     count = show_count(len(view.brokers), "broker")
     controller = "no controller" if view.controller is None else f"controller {view.controller}"
     click.echo(f"Cluster {view.id or 'without an id'}: {count}, {controller}")
-    rows = (Row(_cells(each, view, versions, shares)) for each in view.brokers)
-    print_table(_BROKERS, rows, indent=2)
+    print_rows(_BROKERS, brokers, indent=2)
 
 
-async def _shares(asked: Cluster) -> Shares:
+async def _shares(asked: Cluster) -> tuple[Counter[int | None], Counter[int]]:
     """How many partitions each broker leads, and how many replicas it has."""
     from kdist.client.admin.topics import list_topics
 
     parts = [each for topic in await list_topics(asked) for each in topic.partitions]
     leads = Counter(each.leader for each in parts)
-    holds = Counter(replica for each in parts for replica in each.replicas)
-    return {broker: (leads[broker], holds[broker]) for broker in asked.brokers}
-
-
-def _cells(each: Broker, view: ClusterView, versions: Versions, shares: Shares) -> tuple[str, ...]:
-    found = versions.get(each.id)
-    speaks: tuple[str, ...] = ("-", "-", "-")
-    if isinstance(found, Mapping):
-        speaks = (str(len(found)), *(str(found[api].newest) for api in ("Produce", "Fetch")))
-    leads, replicas = shares.get(each.id, (0, 0))
-    role = "controller" if each.id == view.controller else "-"
-    address = f"{each.host}:{each.port}"
-    return str(each.id), address, each.rack or "-", role, str(leads), str(replicas), *speaks
-
-
-def _json(each: Broker, versions: Versions, shares: Shares) -> dict[str, object]:
-    found = versions.get(each.id)
-    leads, replicas = shares.get(each.id, (0, 0))
-    speaks = (
-        {api: list(span) for api, span in found.items()} if isinstance(found, Mapping) else None
-    )
-    return {
-        "broker": each.id,
-        "host": each.host,
-        "port": each.port,
-        "rack": each.rack,
-        "leads": leads,
-        "replicas": replicas,
-        "versions": speaks,
-        "error": str(found) if isinstance(found, ApiError) else None,
-    }
+    return leads, Counter(replica for each in parts for replica in each.replicas)
 
 
 cluster.add_command(health)

@@ -8,29 +8,44 @@ from typing import TYPE_CHECKING
 import click
 
 from kdist.cli.shared.connecting import ask_cluster, broker_option
-from kdist.cli.shared.options import json_option, print_json
+from kdist.cli.shared.options import json_option
 from kdist.cli.shared.show import show_size
-from kdist.cli.shared.table import Column, Row, print_table
+from kdist.cli.shared.table import Field, json_row, print_rows
 
 if TYPE_CHECKING:
-    from kdist.client.admin.disks import LogDirectory
+    from kdist.client.admin.disks import LogDirectory, Replica
     from kdist.client.cluster import Cluster
 
-_DIRECTORIES = (
-    Column("BROKER", is_number=True),
-    Column("DIRECTORY"),
-    Column("STATE"),
-    Column("REPLICAS", is_number=True),
-    Column("LOGS", is_number=True),
-    Column("VOLUME", is_number=True),
-    Column("FREE", is_number=True),
+
+def _state(error: str | None) -> str:
+    return error or "works"
+
+
+def _size(size_bytes: int | None) -> str:
+    return "-" if size_bytes is None else show_size(size_bytes)
+
+
+_REPLICAS: tuple[Field[tuple[int, LogDirectory, Replica]], ...] = (
+    Field("BROKER", lambda row: row[0], is_number=True),
+    Field("PARTITION", lambda row: row[2].partition),
+    Field("", lambda row: row[2].partition.topic, "topic"),
+    Field("", lambda row: row[2].partition.partition, "partition"),
+    Field("SIZE", lambda row: row[2].size_bytes, "size_bytes", show_size, is_number=True),
+    Field("LAG", lambda row: row[2].lag, "lag", is_number=True),
+    Field("", lambda row: row[2].is_future, "is_future"),
+    Field("DIRECTORY", lambda row: row[1].path),
 )
-_REPLICAS = (
-    Column("BROKER", is_number=True),
-    Column("PARTITION"),
-    Column("SIZE", is_number=True),
-    Column("LAG", is_number=True),
-    Column("DIRECTORY"),
+_DIRECTORIES: tuple[Field[tuple[int, LogDirectory]], ...] = (
+    Field("BROKER", lambda row: row[0], "broker", is_number=True),
+    Field("DIRECTORY", lambda row: row[1].path, "directory"),
+    Field("STATE", lambda row: row[1].error and row[1].error.name, "error", _state),
+    Field("REPLICAS", lambda row: len(row[1].replicas), is_number=True),
+    Field("LOGS", lambda row: row[1].size_bytes, "logs_bytes", _size, is_number=True),
+    Field("VOLUME", lambda row: row[1].total_bytes, "total_bytes", _size, is_number=True),
+    Field("FREE", lambda row: row[1].usable_bytes, "usable_bytes", _size, is_number=True),
+    Field(
+        "", lambda row: [json_row(_REPLICAS, (*row, each)) for each in row[1].replicas], "replicas"
+    ),
 )
 
 
@@ -51,57 +66,9 @@ def disks(brokers: tuple[int, ...], replicas: bool, broker: str, as_json: bool) 
         return await describe_log_directories(cluster, brokers or None)
 
     found = [(id_, each) for id_, all_ in ask_cluster(broker, work).items() for each in all_]
-    if as_json:
-        for id_, each in found:
-            print_json(_json(id_, each))
-    elif replicas:
-        if not print_table(_REPLICAS, _replica_rows(found)):
-            click.echo("There are no replicas.")
-    else:
-        print_table(_DIRECTORIES, (Row(_cells(*each)) for each in found))
-
-
-def _cells(broker: int, each: LogDirectory) -> tuple[str, ...]:
-    sizes = (each.total_bytes, each.usable_bytes)
-    return (
-        str(broker),
-        each.path,
-        "works" if each.error is None else each.error.name,
-        str(len(each.replicas)),
-        show_size(each.size_bytes),
-        *("-" if size is None else show_size(size) for size in sizes),
-    )
-
-
-def _replica_rows(found: Sequence[tuple[int, LogDirectory]]) -> list[Row]:
-    rows = [
-        (replica.size_bytes, broker, replica, each.path)
-        for broker, each in found
-        for replica in each.replicas
-    ]
-    rows.sort(key=lambda row: (-row[0], row[1], row[2]))
-    return [
-        Row((str(broker), str(replica.partition), show_size(size), str(replica.lag), path))
-        for size, broker, replica, path in rows
-    ]
-
-
-def _json(broker: int, each: LogDirectory) -> dict[str, object]:
-    return {
-        "broker": broker,
-        "directory": each.path,
-        "error": None if each.error is None else each.error.name,
-        "logs_bytes": each.size_bytes,
-        "total_bytes": each.total_bytes,
-        "usable_bytes": each.usable_bytes,
-        "replicas": [
-            {
-                "topic": replica.partition.topic,
-                "partition": replica.partition.partition,
-                "size_bytes": replica.size_bytes,
-                "lag": replica.lag,
-                "is_future": replica.is_future,
-            }
-            for replica in each.replicas
-        ],
-    }
+    if as_json or not replicas:
+        print_rows(_DIRECTORIES, found, as_json=as_json)
+        return
+    rows = [(id_, each, replica) for id_, each in found for replica in each.replicas]
+    rows.sort(key=lambda row: (-row[2].size_bytes, row[0], row[2]))
+    print_rows(_REPLICAS, rows, if_none="There are no replicas.")

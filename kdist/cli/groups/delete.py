@@ -8,7 +8,7 @@ import click
 
 from kdist.cli.shared.completing import complete_groups, complete_topics
 from kdist.cli.shared.connecting import ask_cluster, broker_option
-from kdist.cli.shared.options import json_option, not_empty, print_json
+from kdist.cli.shared.options import json_option, not_empty, print_json, say
 from kdist.cli.shared.partition_arguments import GivenPartitions, PartitionsParam
 from kdist.cli.shared.show import printable, show_count
 from kdist.errors import UserError
@@ -44,10 +44,7 @@ def delete(names: tuple[str, ...], broker: str, as_json: bool) -> None:
                 raise await unknown_group(cluster, name)
         for name in dict.fromkeys(names):
             await delete_groups(cluster, [name])
-            if as_json:
-                print_json({"group": name, "deleted": True})
-            else:
-                click.echo(f"Deleted group {printable(name)}.")
+            say(f"Deleted group {printable(name)}.", as_json, group=name, deleted=True)
 
     ask_cluster(broker, work)
 

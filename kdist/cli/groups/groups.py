@@ -13,27 +13,35 @@ from kdist.cli.shared.completing import complete_groups
 from kdist.cli.shared.connecting import ask_cluster, broker_option
 from kdist.cli.shared.options import json_option, not_empty, print_json
 from kdist.cli.shared.show import printable, show_count
-from kdist.cli.shared.table import Column, Row, print_table
+from kdist.cli.shared.table import Field, json_row, print_rows
 
 if TYPE_CHECKING:
-    from kdist.client.admin.groups import Group, Progress
+    from kdist.client.admin.groups import Group, ListedGroup, Member, Progress
     from kdist.client.admin.outcomes import SomeFailed
     from kdist.client.cluster import Cluster
 
-_GROUPS = (
-    Column("GROUP"),
-    Column("STATE"),
-    Column("TYPE"),
-    Column("COORDINATOR", is_number=True),
+_GROUPS: tuple[Field[ListedGroup], ...] = (
+    Field("GROUP", lambda each: each.name, "group"),
+    Field("STATE", lambda each: each.state, "state"),
+    Field("TYPE", lambda each: each.type, "type"),
+    Field("COORDINATOR", lambda each: each.coordinator, "coordinator", is_number=True),
 )
-_MEMBERS = (Column("MEMBER"), Column("CLIENT"), Column("HOST"), Column("PARTITIONS"))
-_OFFSETS = (
-    Column("TOPIC"),
-    Column("PARTITION", is_number=True),
-    Column("COMMITTED", is_number=True),
-    Column("END", is_number=True),
-    Column("LAG", is_number=True),
-    Column("MEMBER"),
+_MEMBERS: tuple[Field[Member], ...] = (
+    Field("MEMBER", lambda each: each.instance_id or each.id),
+    Field("", lambda each: each.id, "member"),
+    Field("", lambda each: each.instance_id, "instance"),
+    Field("CLIENT", lambda each: each.client_id, "client", str),
+    Field("HOST", lambda each: each.host, "host", str),
+    Field("PARTITIONS", lambda each: ", ".join(map(str, each.partitions))),
+    Field("", lambda each: [list(part) for part in each.partitions], "partitions"),
+)
+_OFFSETS: tuple[Field[Progress], ...] = (
+    Field("TOPIC", lambda each: each.partition.topic, "topic"),
+    Field("PARTITION", lambda each: each.partition.partition, "partition", is_number=True),
+    Field("COMMITTED", lambda each: each.committed, "committed", is_number=True),
+    Field("END", lambda each: each.end, "end", is_number=True),
+    Field("LAG", lambda each: each.lag, "lag", is_number=True),
+    Field("MEMBER", lambda each: each.member, "member"),
 )
 
 
@@ -50,23 +58,7 @@ def list_them(broker: str, as_json: bool) -> None:
     from kdist.client.admin.groups import list_groups
 
     found = ask_cluster(broker, list_groups)
-    if as_json:
-        for each in found:
-            print_json(
-                {
-                    "group": each.name,
-                    "state": each.state,
-                    "type": each.type,
-                    "coordinator": each.coordinator,
-                }
-            )
-        return
-    rows = (
-        Row((each.name, each.state or "-", each.type or "-", str(each.coordinator)))
-        for each in found
-    )
-    if not print_table(_GROUPS, rows):
-        click.echo("There are no groups.")
+    print_rows(_GROUPS, found, as_json=as_json, if_none="There are no groups.")
 
 
 @groups.command()
@@ -108,33 +100,10 @@ def _print_text(group: Group) -> None:
     click.echo(
         f"{printable(group.name)}  {group.state}, coordinated by {group.coordinator}{behind}"
     )
-    members = (
-        Row(
-            (
-                each.instance_id or each.id,
-                each.client_id,
-                each.host,
-                ", ".join(map(str, each.partitions)) or "-",
-            )
-        )
-        for each in group.members
-    )
-    if not print_table(_MEMBERS, members, indent=2):
-        click.echo("  no members")
+    print_rows(_MEMBERS, group.members, indent=2, if_none="  no members")
     click.echo()
-    if not print_table(_OFFSETS, (Row(_cells(each)) for each in group.progress), indent=2):
-        click.echo("  no committed offsets")
+    print_rows(_OFFSETS, group.progress, indent=2, if_none="  no committed offsets")
     click.echo()
-
-
-def _cells(each: Progress) -> tuple[str, ...]:
-    numbers = (each.committed, each.end, each.lag)
-    return (
-        each.partition.topic,
-        str(each.partition.partition),
-        *("-" if number is None else str(number) for number in numbers),
-        each.member or "-",
-    )
 
 
 def _print_json(group: Group) -> None:
@@ -146,27 +115,8 @@ def _print_json(group: Group) -> None:
             "protocol": group.assignor,
             "coordinator": group.coordinator,
             "lag": group.lag,
-            "members": [
-                {
-                    "member": each.id,
-                    "instance": each.instance_id,
-                    "client": each.client_id,
-                    "host": each.host,
-                    "partitions": [list(part) for part in each.partitions],
-                }
-                for each in group.members
-            ],
-            "offsets": [
-                {
-                    "topic": each.partition.topic,
-                    "partition": each.partition.partition,
-                    "committed": each.committed,
-                    "end": each.end,
-                    "lag": each.lag,
-                    "member": each.member,
-                }
-                for each in group.progress
-            ],
+            "members": [json_row(_MEMBERS, each) for each in group.members],
+            "offsets": [json_row(_OFFSETS, each) for each in group.progress],
         }
     )
 

@@ -9,14 +9,14 @@ import click
 
 from kdist.cli.shared.completing import complete_groups, complete_topics
 from kdist.cli.shared.connecting import ask_cluster, broker_option, require_no_members
-from kdist.cli.shared.options import json_option, not_empty, print_json
+from kdist.cli.shared.options import json_option, not_empty
 from kdist.cli.shared.partition_arguments import (
     GivenPartitions,
     PartitionsParam,
     resolve_partitions,
 )
 from kdist.cli.shared.show import printable, show_count
-from kdist.cli.shared.table import Column, Row, print_table
+from kdist.cli.shared.table import Field, print_rows
 from kdist.cli.shared.times import TIME_FORMS, Duration, Time
 from kdist.runtime.clock import SystemClock
 
@@ -24,14 +24,6 @@ if TYPE_CHECKING:
     from kdist.client.admin.resets import OffsetMove, Target
     from kdist.client.cluster import Cluster
 
-_MOVES = (
-    Column("TOPIC"),
-    Column("PARTITION", is_number=True),
-    Column("BEFORE", is_number=True),
-    Column("AFTER", is_number=True),
-    Column("END", is_number=True),
-    Column("LAG", is_number=True),
-)
 _TARGETS = "--to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration and --shift-by"
 
 
@@ -141,28 +133,17 @@ def _target(
 
 
 def _show(group: str, moves: Sequence[OffsetMove], dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        for each in moves:
-            print_json(
-                {
-                    "group": group,
-                    "topic": each.partition.topic,
-                    "partition": each.partition.partition,
-                    "before": each.before,
-                    "after": each.offset,
-                    "end": each.end,
-                    "lag": each.lag,
-                    "carried_out": not dry_run,
-                }
-            )
-        return
-    print_table(_MOVES, (Row(_cells(each)) for each in moves))
-    count = show_count(len(moves), "partition")
-    did = "would go" if dry_run else "goes"
-    click.echo(f"Group {printable(group)} {did} on from there in {count}.")
-
-
-def _cells(each: OffsetMove) -> tuple[str, ...]:
-    before = "-" if each.before is None else each.before
-    numbers = (each.partition.partition, before, each.offset, each.end, each.lag)
-    return each.partition.topic, *map(str, numbers)
+    fields: tuple[Field[OffsetMove], ...] = (
+        Field("", lambda _: group, "group"),
+        Field("TOPIC", lambda each: each.partition.topic, "topic"),
+        Field("PARTITION", lambda each: each.partition.partition, "partition", is_number=True),
+        Field("BEFORE", lambda each: each.before, "before", is_number=True),
+        Field("AFTER", lambda each: each.offset, "after", is_number=True),
+        Field("END", lambda each: each.end, "end", is_number=True),
+        Field("LAG", lambda each: each.lag, "lag", is_number=True),
+        Field("", lambda _: not dry_run, "carried_out"),
+    )
+    print_rows(fields, moves, as_json=as_json)
+    if not as_json:
+        count, did = show_count(len(moves), "partition"), "would go" if dry_run else "goes"
+        click.echo(f"Group {printable(group)} {did} on from there in {count}.")

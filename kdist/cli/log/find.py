@@ -15,20 +15,11 @@ from kdist.cli.shared.options import (
 )
 from kdist.cli.shared.record_lines import json_record, record_text
 from kdist.cli.shared.show import clip, show_time
-from kdist.cli.shared.table import Column, Row, print_table
+from kdist.cli.shared.table import Field, print_rows
 from kdist.cli.shared.times import TIME_FORMS, Time
 from kdist.errors import UserError
-from kdist.inspection.place import PartitionFiles, locate
+from kdist.inspection.place import locate
 from kdist.inspection.reading import Found, find_offset, find_time
-
-_COLUMNS = (
-    Column("FILE"),
-    Column("POSITION", is_number=True),
-    Column("BATCH", is_number=True),
-    Column("OFFSET", is_number=True),
-    Column("TIMESTAMP"),
-    Column("RECORD"),
-)
 
 
 @click.command()
@@ -63,7 +54,7 @@ def find(path: str, offset: int | None, timestamp: int | None, as_json: bool) ->
             f"{place.path} ({place.kind}) holds no records:"
             " give a partition's directory or a segment"
         )
-    found: list[tuple[PartitionFiles, Found]] = []
+    found: list[Found] = []
     for partition in place.partitions:
         where = (
             find_offset(files, partition, offset)
@@ -71,28 +62,36 @@ def find(path: str, offset: int | None, timestamp: int | None, as_json: bool) ->
             else find_time(files, partition, timestamp or 0)
         )
         if where is not None:
-            found.append((partition, where))
+            found.append(where)
     if as_json:
-        print_json({"path": place.path, "found": [_as_json(where) for _, where in found]})
+        print_json({"path": place.path, "found": [_as_json(where) for where in found]})
     elif found:
-        width = terminal_width()
-        print_table(_COLUMNS, (_row(place.path, where, width) for _, where in found))
+        print_rows(_fields(place.path, terminal_width()), found)
     else:
         click.echo("There is no such record, and none after it.")
     return 0 if found else 1
 
 
-def _row(top: str, found: Found, width: int | None) -> Row:
-    name = os.path.relpath(found.path, top) if found.path != top else os.path.basename(top)
-    return Row(
-        (
-            name,
-            str(found.position),
-            f"{found.header.base_offset}-{found.header.last_offset}",
-            str(found.record.offset),
-            show_time(found.record.timestamp),
-            clip(record_text(found.header, found.record), width and max(20, width - 100)),
-        )
+def _fields(top: str, width: int | None) -> tuple[Field[Found], ...]:
+    text_width = width and max(20, width - 100)
+
+    def name(found: Found) -> str:
+        return os.path.relpath(found.path, top) if found.path != top else os.path.basename(top)
+
+    def text(found: Found) -> str:
+        return clip(record_text(found.header, found.record), text_width)
+
+    return (
+        Field("FILE", name),
+        Field("POSITION", lambda each: each.position, is_number=True),
+        Field(
+            "BATCH",
+            lambda each: f"{each.header.base_offset}-{each.header.last_offset}",
+            is_number=True,
+        ),
+        Field("OFFSET", lambda each: each.record.offset, is_number=True),
+        Field("TIMESTAMP", lambda each: show_time(each.record.timestamp)),
+        Field("RECORD", text),
     )
 
 

@@ -12,16 +12,15 @@ from kdist.cli.shared.options import (
     readonly_files,
 )
 from kdist.cli.shared.progress import progress
-from kdist.cli.shared.table import Column, Row, print_table
+from kdist.cli.shared.table import Field, print_rows
 from kdist.errors import UserError
 from kdist.inspection.indexes import Rebuilt, rebuild_segment
 from kdist.inspection.place import locate
 
-_COLUMNS = (
-    Column("INDEX"),
-    Column("ENTRIES", is_number=True),
-    Column("BEFORE", is_number=True),
-    Column("WHAT WAS WRONG"),
+_INDEXES: tuple[Field[Rebuilt], ...] = (
+    Field("ENTRIES", lambda each: each.entries, is_number=True),
+    Field("BEFORE", lambda each: each.entries_before, is_number=True),
+    Field("WHAT WAS WRONG", lambda each: _what(each), show=str),
 )
 
 
@@ -52,14 +51,14 @@ def rebuild_indexes(path: str, as_json: bool) -> int:
                 advance(1)
     if as_json:
         print_json({"path": place.path, "indexes": [rebuilt._asdict() for rebuilt in done]})
-    elif not print_table(_COLUMNS, (_row(place.path, rebuilt) for rebuilt in done)):
-        click.echo(f"{place.path} has no segments.")
+    else:
+        top = f"{place.path}/"
+        name = Field[Rebuilt]("INDEX", lambda each: each.path.removeprefix(top))
+        print_rows((name, *_INDEXES), done, if_none=f"{place.path} has no segments.")
     return 1 if any(rebuilt.failure for rebuilt in done) else 0
 
 
-def _row(top: str, rebuilt: Rebuilt) -> Row:
-    what = rebuilt.fault_before or ""
+def _what(rebuilt: Rebuilt) -> str:
     if rebuilt.failure is not None:
-        what = f"NOT REBUILT, the log is {rebuilt.failure}"
-    path = rebuilt.path.removeprefix(f"{top}/")
-    return Row((path, str(rebuilt.entries), str(rebuilt.entries_before), what))
+        return f"NOT REBUILT, the log is {rebuilt.failure}"
+    return rebuilt.fault_before or ""

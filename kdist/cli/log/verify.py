@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
 import click
 
 from kdist.cli.shared.options import json_option, path_argument, print_json, readonly_files
+from kdist.cli.shared.progress import byte_progress
 from kdist.cli.shared.show import show_count, show_size
-from kdist.cli.shared.table import Column, Row, print_table
-from kdist.inspection.place import Place, locate
+from kdist.cli.shared.table import Field, json_row, print_rows
+from kdist.inspection.place import locate
 from kdist.inspection.report import Finding, Report, Severity
 from kdist.inspection.verify import total_bytes, verify
-from kdist.runtime.files import Files
 
-_PROGRESS_STEP_BYTES = 4 << 20  # a step of the bar costs 20 µs
 _COLORS = {Severity.DAMAGE: "red", Severity.STALE: "yellow", Severity.NOTE: None}
-_COLUMNS = (
-    Column("SEVERITY"),
-    Column("FILE"),
-    Column("POSITION", is_number=True),
-    Column("REASON"),
-)
 
 
 @click.command("verify")
@@ -49,8 +38,8 @@ def verify_log(path: str, deep: bool, as_json: bool) -> int:
     """
     files = readonly_files()
     place = locate(files, path)
-    with _progress_bar(files, place) as progress:
-        report = verify(files, place, is_deep=deep, progress=progress)
+    with byte_progress(lambda: total_bytes(files, place)) as advance:
+        report = verify(files, place, is_deep=deep, progress=advance)
     if as_json:
         print_json(_as_json(report))
     else:
@@ -58,39 +47,9 @@ def verify_log(path: str, deep: bool, as_json: bool) -> int:
     return 1 if report.is_damaged else 0
 
 
-@contextmanager
-def _progress_bar(files: Files, place: Place) -> Iterator[Callable[[int], None]]:
-    """A function to call with the number of bytes read; it draws a bar on a terminal only."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console  # takes 50 ms, so only for a bar that is drawn
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total_bytes(files, place))
-        waiting = 0
-
-        def advance(size: int) -> None:
-            nonlocal waiting
-            waiting += size
-            if waiting >= _PROGRESS_STEP_BYTES:
-                bar.advance(task, waiting)
-                waiting = 0
-
-        yield advance
-
-
 def _print(report: Report) -> None:
     ordered = sorted(report.findings, key=lambda finding: list(Severity).index(finding.severity))
-    print_table(_COLUMNS, (_row(report, finding) for finding in ordered))
+    print_rows(_findings(report), ordered, color=lambda finding: _COLORS[finding.severity])
     if ordered:
         click.echo()
     counts = [
@@ -108,11 +67,18 @@ def _print(report: Report) -> None:
     click.echo(f"{'Damaged' if report.is_damaged else 'Sound'}: {', '.join(totals)}.")
 
 
-def _row(report: Report, finding: Finding) -> Row:
-    path = finding.path.removeprefix(f"{report.path}/")
-    position = "" if finding.position is None else str(finding.position)
-    cells = (finding.severity, path, position, finding.reason)
-    return Row(cells, color=_COLORS[finding.severity])
+def _findings(report: Report) -> tuple[Field[Finding], ...]:
+    top = f"{report.path}/"
+    return (
+        Field("SEVERITY", lambda finding: finding.severity, "severity"),
+        Field("FILE", lambda finding: finding.path, "file", lambda path: path.removeprefix(top)),
+        Field("POSITION", lambda finding: finding.position, "position", _position, is_number=True),
+        Field("REASON", lambda finding: finding.reason, "reason"),
+    )
+
+
+def _position(position: int | None) -> str:
+    return "" if position is None else str(position)
 
 
 def _as_json(report: Report) -> dict[str, object]:
@@ -125,13 +91,5 @@ def _as_json(report: Report) -> dict[str, object]:
         "batches": report.batches,
         "records": report.records,
         "bytes": report.bytes,
-        "findings": [
-            {
-                "severity": finding.severity,
-                "file": finding.path,
-                "position": finding.position,
-                "reason": finding.reason,
-            }
-            for finding in report.findings
-        ],
+        "findings": [json_row(_findings(report), finding) for finding in report.findings],
     }

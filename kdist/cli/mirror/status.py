@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from kdist.cli.shared.options import print_json
 from kdist.cli.shared.show import show_count, show_error, show_size
-from kdist.cli.shared.table import Column, Row, print_table
+from kdist.cli.shared.table import Field, json_row, print_rows
 from kdist.client.cluster import Cluster, did_you_mean, parse_addresses
 from kdist.config.mirror import Flow, MirrorConfig
 from kdist.errors import KdistError, UserError
@@ -22,15 +22,21 @@ from kdist.runtime.clock import SystemClock
 T = TypeVar("T")
 
 _RETRY_MS = 5_000
-_COLUMNS = (
-    Column("FLOW"),
-    Column("SOURCE"),
-    Column("TARGET"),
-    Column("POSITION", is_number=True),
-    Column("END", is_number=True),
-    Column("RECORDS BEHIND", is_number=True),
-    Column("ABOUT", is_number=True),
-    Column("SECONDS", is_number=True),
+_PARTITIONS: tuple[Field[tuple[FlowStatus, PartitionStatus]], ...] = (
+    Field("FLOW", lambda row: row[0].name),
+    Field("SOURCE", lambda row: row[1].source),
+    Field("", lambda row: row[1].source.topic, "topic"),
+    Field("", lambda row: row[1].source.partition, "partition"),
+    Field("TARGET", lambda row: row[1].target),
+    Field("", lambda row: row[1].target.topic, "target_topic"),
+    Field("POSITION", lambda row: row[1].position, "position", is_number=True),
+    Field("END", lambda row: row[1].end, "end", is_number=True),
+    Field("RECORDS BEHIND", lambda row: row[1].lag.records, "lag_records", is_number=True),
+    Field("ABOUT", lambda row: int(row[1].lag.bytes_about), "lag_bytes", show_size, is_number=True),
+    Field("SECONDS", lambda row: f"{row[1].lag.seconds:.1f}", is_number=True),
+    Field("", lambda row: round(row[1].lag.seconds, 3), "lag_seconds"),
+    Field("", lambda row: row[1].lost, "lost_records"),
+    Field("", lambda row: row[1].stopped, "stopped"),
 )
 
 
@@ -54,7 +60,8 @@ def show_status(config: MirrorConfig, name: str | None, *, as_json: bool) -> Non
 
 
 def _print(found: Sequence[FlowStatus]) -> None:
-    print_table(_COLUMNS, (row for each in found for row in _rows(each)))
+    rows = ((each, row) for each in found for row in each.partitions)
+    print_rows(_PARTITIONS, rows, below=lambda row: _below(row[1]))
     for each in found:
         for topic, reason in each.held.items():
             click.echo(f"{each.name}: topic {topic} is not mirrored: {reason}")
@@ -102,22 +109,6 @@ def with_clusters(flow: Flow, work: Callable[[Cluster, Cluster], Awaitable[T]]) 
     return asyncio.run(run())
 
 
-def _rows(found: FlowStatus) -> Iterator[Row]:
-    for each in found.partitions:
-        position = "-" if each.position is None else str(each.position)
-        cells = (
-            found.name,
-            str(each.source),
-            str(each.target),
-            position,
-            str(each.end),
-            str(each.lag.records),
-            show_size(int(each.lag.bytes_about)),
-            f"{each.lag.seconds:.1f}",
-        )
-        yield Row(cells, _below(each))
-
-
 def _below(each: PartitionStatus) -> Iterable[str]:
     if each.lost:
         yield f"    {show_count(each.lost, 'record')} were lost before they were mirrored"
@@ -129,19 +120,5 @@ def _as_json(found: FlowStatus) -> dict[str, Any]:
     return {
         "flow": found.name,
         "held_topics": found.held,
-        "partitions": [
-            {
-                "topic": each.source.topic,
-                "partition": each.source.partition,
-                "target_topic": each.target.topic,
-                "position": each.position,
-                "end": each.end,
-                "lag_records": each.lag.records,
-                "lag_bytes": int(each.lag.bytes_about),
-                "lag_seconds": round(each.lag.seconds, 3),
-                "lost_records": each.lost,
-                "stopped": each.stopped,
-            }
-            for each in found.partitions
-        ],
+        "partitions": [json_row(_PARTITIONS, (found, each)) for each in found.partitions],
     }

@@ -116,6 +116,14 @@ def print_json(value: Any) -> None:
     click.echo(text.encode(errors="backslashreplace").decode())
 
 
+def say(sentence: str, as_json: bool, **row: Any) -> None:
+    """Print the sentence, or its facts as a line of JSON."""
+    if as_json:
+        print_json(row)
+    else:
+        click.echo(sentence)
+
+
 def terminal_width() -> int | None:
     """The terminal's width in characters; None if standard output is not a terminal."""
     if not sys.stdout.isatty():

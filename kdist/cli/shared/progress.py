@@ -9,6 +9,8 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
+_STEP_BYTES = 4 << 20  # a step of the bar costs 20 µs
+
 Advance = Callable[[int], None]
 
 
@@ -39,6 +41,35 @@ def progress(what: str, total: int, *, is_wanted: bool) -> Iterator[Advance]:
             speed = bars.tasks[0].speed
             if speed:
                 bars.update(task, rate=f"{speed:,.0f}/s")
+
+        yield advance
+
+
+@contextlib.contextmanager
+def byte_progress(total: Callable[[], int]) -> Iterator[Advance]:
+    """As `progress`, for bytes; `total` is called only if a bar is drawn."""
+    if not sys.stderr.isatty():
+        yield _ignore
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task, behind = bars.add_task("", total=total()), 0
+
+        def advance(size: int) -> None:
+            nonlocal behind
+            behind += size
+            if behind >= _STEP_BYTES:
+                bars.advance(task, behind)
+                behind = 0
 
         yield advance
 

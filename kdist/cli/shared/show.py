@@ -15,6 +15,11 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def show_plain(value: object) -> str:
+    """The value as text; `-` for none and for empty text."""
+    return "-" if value is None or value == "" else str(value)
+
+
 def show_size(size_bytes: int) -> str:
     """`61 B`, `93.3 KiB`."""
     if size_bytes < 1024:

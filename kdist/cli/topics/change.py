@@ -8,7 +8,7 @@ import click
 
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import ask_cluster, broker_option
-from kdist.cli.shared.options import json_option, not_empty, print_json
+from kdist.cli.shared.options import json_option, not_empty, say
 from kdist.cli.shared.setting_arguments import parse_given, require_apart
 from kdist.cli.shared.show import show_count
 from kdist.errors import ApiError, Error
@@ -66,13 +66,12 @@ def create(
                 made = await create_topic(cluster, name, partitions, replication_factor, settings)
             except ApiError as error:
                 if error.error is Error.TOPIC_ALREADY_EXISTS and if_not_exists:
-                    _say(as_json, f"Topic {name} exists already.", topic=name, created=False)
+                    say(f"Topic {name} exists already.", as_json, topic=name, created=False)
                     continue
                 raise
             count = made.partitions or partitions or 1
-            shown = show_count(count, "partition")
-            sentence = f"Created topic {name} with {shown}."
-            _say(as_json, sentence, topic=name, created=True, partitions=count, id=_id(made))
+            sentence = f"Created topic {name} with {show_count(count, 'partition')}."
+            say(sentence, as_json, topic=name, created=True, partitions=count, id=_id(made))
 
     ask_cluster(broker, work)
 
@@ -152,13 +151,13 @@ def alter(
         if partitions is not None:  # first, as a refusal must leave the settings unchanged
             await grow_topics(cluster, {name: partitions})
             sentence = f"Topic {name} has {show_count(partitions, 'partition')} now."
-            _say(as_json, sentence, topic=name, partitions=partitions)
+            say(sentence, as_json, topic=name, partitions=partitions)
         if settings or removed:
             await alter_topic_settings(cluster, name, settings, removed)
             now = (await own_settings(cluster, [name])).get(name, {})
             shown = ", ".join(f"{each}={value}" for each, value in now.items())
             sentence = f"Topic {name} has {shown or 'no settings of its own'} now."
-            _say(as_json, sentence, topic=name, settings=now)
+            say(sentence, as_json, topic=name, settings=now)
 
     ask_cluster(broker, work)
 
@@ -187,15 +186,8 @@ def delete(names: tuple[str, ...], if_exists: bool, broker: str, as_json: bool) 
         for name in dict.fromkeys(names):
             if name in known:
                 await delete_topics(cluster, [name])
-                _say(as_json, f"Deleted topic {name}.", topic=name, deleted=True)
+                say(f"Deleted topic {name}.", as_json, topic=name, deleted=True)
             else:
-                _say(as_json, f"There is no topic {name}.", topic=name, deleted=False)
+                say(f"There is no topic {name}.", as_json, topic=name, deleted=False)
 
     ask_cluster(broker, work)
-
-
-def _say(as_json: bool, sentence: str, **row: object) -> None:
-    if as_json:
-        print_json(row)
-    else:
-        click.echo(sentence)

@@ -9,14 +9,14 @@ import click
 
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import ask_cluster, broker_option
-from kdist.cli.shared.options import json_option, print_json
+from kdist.cli.shared.options import json_option
 from kdist.cli.shared.partition_arguments import (
     GivenPartitions,
     PartitionsParam,
     resolve_partitions,
 )
 from kdist.cli.shared.show import show_count
-from kdist.cli.shared.table import Column, Row, print_table
+from kdist.cli.shared.table import Field, print_rows
 from kdist.cli.shared.times import TIME_FORMS, Time
 from kdist.errors import UserError
 from kdist.model import NO_OFFSET, OffsetRange, TopicPartition
@@ -24,13 +24,15 @@ from kdist.model import NO_OFFSET, OffsetRange, TopicPartition
 if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
 
-_TRIMS = (
-    Column("TOPIC"),
-    Column("PARTITION", is_number=True),
-    Column("START", is_number=True),
-    Column("END", is_number=True),
-    Column("NEW START", is_number=True),
-    Column("RECORDS", is_number=True),
+_TRIMS: tuple[Field[Trim], ...] = (
+    Field("TOPIC", lambda each: each.partition.topic, "topic"),
+    Field("PARTITION", lambda each: each.partition.partition, "partition", is_number=True),
+    Field("START", lambda each: each.start, is_number=True),
+    Field("", lambda each: each.new_start, "start_offset"),
+    Field("END", lambda each: each.end, "end_offset", is_number=True),
+    Field("NEW START", lambda each: each.new_start, is_number=True),
+    Field("RECORDS", lambda each: each.offsets, "deleted", is_number=True),
+    Field("", lambda each: each.is_done, "carried_out"),
 )
 
 
@@ -41,6 +43,7 @@ class Trim(NamedTuple):
     start: int
     end: int
     new_start: int
+    is_done: bool
 
     @property
     def offsets(self) -> int:
@@ -92,7 +95,7 @@ def delete_records(
         from kdist.client.admin.records import delete_records as delete_before
 
         partitions = await resolve_partitions(cluster, given)
-        trims = await _plan(cluster, partitions, before_offset, before_time)
+        trims = await _plan(cluster, partitions, before_offset, before_time, is_done=not dry_run)
         if not dry_run:
             wanted = {each.partition: each.new_start for each in trims if each.offsets}
             await delete_before(cluster, wanted)
@@ -106,6 +109,8 @@ async def _plan(
     partitions: list[TopicPartition],
     before_offset: int | None,
     before_time: int | None,
+    *,
+    is_done: bool,
 ) -> list[Trim]:
     from kdist.client.offsets import find_offsets, find_ranges
 
@@ -119,7 +124,9 @@ async def _plan(
             if before_offset > ranges[each].end:
                 end = ranges[each].end
                 raise UserError(f"{each} ends at offset {end}, before {before_offset}")
-    return [Trim(each, *ranges[each], _clamp(goals[each], ranges[each])) for each in partitions]
+    return [
+        Trim(each, *ranges[each], _clamp(goals[each], ranges[each]), is_done) for each in partitions
+    ]
 
 
 def _clamp(goal: int, offsets: OffsetRange) -> int:
@@ -127,24 +134,7 @@ def _clamp(goal: int, offsets: OffsetRange) -> int:
 
 
 def _show(trims: list[Trim], dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        for each in trims:
-            print_json(
-                {
-                    "topic": each.partition.topic,
-                    "partition": each.partition.partition,
-                    "start_offset": each.new_start,
-                    "end_offset": each.end,
-                    "deleted": each.offsets,
-                    "carried_out": not dry_run,
-                }
-            )
-        return
-    print_table(_TRIMS, (Row(_cells(each)) for each in trims))
-    count = show_count(sum(each.offsets for each in trims), "record")
-    click.echo(f"{count} would be deleted." if dry_run else f"Deleted {count}.")
-
-
-def _cells(each: Trim) -> tuple[str, ...]:
-    numbers = (each.partition.partition, each.start, each.end, each.new_start, each.offsets)
-    return each.partition.topic, *map(str, numbers)
+    print_rows(_TRIMS, trims, as_json=as_json)
+    if not as_json:
+        count = show_count(sum(each.offsets for each in trims), "record")
+        click.echo(f"{count} would be deleted." if dry_run else f"Deleted {count}.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -12,33 +12,56 @@ from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import ask_cluster, broker_option
 from kdist.cli.shared.options import json_option, not_empty, print_json
 from kdist.cli.shared.show import show_count
-from kdist.cli.shared.table import Column, Row, print_table
+from kdist.cli.shared.table import Field, json_row, print_rows
 from kdist.cli.topics.apply import apply
 from kdist.cli.topics.change import alter, create, delete
 from kdist.cli.topics.records import delete_records
-from kdist.model import OffsetRange, TopicPartition, format_uuid
+from kdist.model import TopicPartition, format_uuid
 
 if TYPE_CHECKING:
     from kdist.client.admin.topics import Partition, Topic
     from kdist.client.cluster import Cluster
 
-_TOPICS = (
-    Column("TOPIC"),
-    Column("PARTITIONS", is_number=True),
-    Column("REPLICAS", is_number=True),
-    Column("ID"),
-)
-_PARTITIONS = (
-    Column("PARTITION", is_number=True),
-    Column("LEADER", is_number=True),
-    Column("REPLICAS"),
-    Column("ISR"),
-    Column("START", is_number=True),
-    Column("END", is_number=True),
-    Column("RECORDS", is_number=True),
-)
+
+class Located(NamedTuple):
+    """A partition with its offsets, None if it has no leader to ask."""
+
+    partition: Partition
+    start: int | None = None
+    end: int | None = None
+
+    @property
+    def record_count(self) -> int | None:
+        """How many offsets; after compaction there are fewer records."""
+        return None if self.start is None or self.end is None else self.end - self.start
 
 
+def _ids(brokers: Sequence[int]) -> str:
+    return ",".join(map(str, brokers)) or "-"
+
+
+def _leader(broker: int | None) -> str:
+    return "none" if broker is None else str(broker)
+
+
+_TOPICS: tuple[Field[Topic], ...] = (
+    Field("TOPIC", lambda each: each.name, "topic"),
+    Field("", lambda each: _id(each), "id"),
+    Field("PARTITIONS", lambda each: len(each.partitions), "partitions", is_number=True),
+    Field("REPLICAS", lambda each: each.replication_factor, "replication_factor", is_number=True),
+    Field("", lambda each: each.is_internal, "internal"),
+    Field("ID", lambda each: _id(each)),
+)
+_PARTITIONS: tuple[Field[Located], ...] = (
+    Field("PARTITION", lambda each: each.partition.number, "partition", is_number=True),
+    Field("LEADER", lambda each: each.partition.leader, "leader", _leader, is_number=True),
+    Field("", lambda each: each.partition.leader_epoch, "leader_epoch"),
+    Field("REPLICAS", lambda each: each.partition.replicas, "replicas", _ids),
+    Field("ISR", lambda each: each.partition.isr, "isr", _ids),
+    Field("START", lambda each: each.start, "start_offset", is_number=True),
+    Field("END", lambda each: each.end, "end_offset", is_number=True),
+    Field("RECORDS", lambda each: each.record_count, is_number=True),
+)
 _NO_TOPICS = "There are no topics: `kdist topics create NAME` creates one."
 
 
@@ -64,27 +87,9 @@ def list_them(internal: bool, broker: str, as_json: bool) -> None:
     """List the topics."""
     from kdist.client.admin.topics import list_topics
 
-    found = [
-        topic for topic in ask_cluster(broker, list_topics) if internal or not topic.is_internal
-    ]
-    if as_json:
-        for topic in found:
-            print_json(
-                {
-                    "topic": topic.name,
-                    "id": _id(topic),
-                    "partitions": len(topic.partitions),
-                    "replication_factor": topic.replication_factor,
-                    "internal": topic.is_internal,
-                }
-            )
-    elif not print_table(_TOPICS, (Row(_topic_cells(topic)) for topic in found)):
-        click.echo(_NO_TOPICS)
-
-
-def _topic_cells(topic: Topic) -> tuple[str, ...]:
-    count, factor = len(topic.partitions), topic.replication_factor
-    return topic.name, str(count), str(factor), _id(topic) or "-"
+    found = ask_cluster(broker, list_topics)
+    shown = (topic for topic in found if internal or not topic.is_internal)
+    print_rows(_TOPICS, shown, as_json=as_json, if_none=_NO_TOPICS)
 
 
 def _id(topic: Topic) -> str | None:
@@ -119,71 +124,40 @@ def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:
         settings = await own_settings(cluster, [topic.name for topic in shown])
         show = _describe_json if as_json else _describe_text
         for topic in shown:
-            show(topic, await _offsets(cluster, topic), settings.get(topic.name))
+            show(topic, await _locate(cluster, topic), settings.get(topic.name))
         if not shown and not as_json:
             click.echo(_NO_TOPICS)
 
     ask_cluster(broker, work)
 
 
-Offsets = dict[int, OffsetRange]  # by partition
-
-
-async def _offsets(cluster: Cluster, topic: Topic) -> Offsets:
-    """The offsets of the partitions that have a leader."""
+async def _locate(cluster: Cluster, topic: Topic) -> list[Located]:
+    """The partitions, with the offsets of those that have a leader."""
     from kdist.client.offsets import find_ranges
 
-    led = [
-        TopicPartition(topic.name, each.number)
-        for each in topic.partitions
-        if each.leader is not None
-    ]
-    return {each.partition: found for each, found in (await find_ranges(cluster, led)).items()}
+    parts = {TopicPartition(topic.name, each.number): each for each in topic.partitions}
+    led = [partition for partition, each in parts.items() if each.leader is not None]
+    found = await find_ranges(cluster, led)
+    return [Located(each, *found.get(partition, ())) for partition, each in parts.items()]
 
 
-def _describe_text(topic: Topic, offsets: Offsets, settings: dict[str, str] | None) -> None:
-    count = show_count(len(topic.partitions), "partition")
+def _describe_text(topic: Topic, parts: list[Located], settings: dict[str, str] | None) -> None:
+    count = show_count(len(parts), "partition")
     click.echo(f"{topic.name}  {count}, replication factor {topic.replication_factor}")
     for name, value in (settings or {}).items():
         click.echo(f"  {name}={value}")
-    print_table(_PARTITIONS, _partition_rows(topic, offsets), indent=2)
+    print_rows(_PARTITIONS, parts, indent=2)
     click.echo()
 
 
-def _partition_rows(topic: Topic, offsets: Offsets) -> Iterator[Row]:
-    for each in topic.partitions:
-        found = offsets.get(each.number)
-        start, end, count = (*found, found[1] - found[0]) if found else ("-", "-", "-")
-        leader = "none" if each.leader is None else str(each.leader)
-        cells = (str(each.number), leader, _ids(each.replicas), _ids(each.isr))
-        yield Row((*cells, str(start), str(end), str(count)))
-
-
-def _ids(brokers: Sequence[int]) -> str:
-    return ",".join(map(str, brokers)) or "-"
-
-
-def _describe_json(topic: Topic, offsets: Offsets, settings: dict[str, str] | None) -> None:
+def _describe_json(topic: Topic, parts: list[Located], settings: dict[str, str] | None) -> None:
     row: dict[str, object] = {
         "topic": topic.name,
         "id": _id(topic),
         "internal": topic.is_internal,
         "replication_factor": topic.replication_factor,
-        "partitions": [_partition_json(each, offsets) for each in topic.partitions],
+        "partitions": [json_row(_PARTITIONS, each) for each in parts],
     }
     if settings is not None:
         row["settings"] = settings
     print_json(row)
-
-
-def _partition_json(each: Partition, offsets: Offsets) -> dict[str, object]:
-    start, end = offsets.get(each.number, (None, None))
-    return {
-        "partition": each.number,
-        "leader": each.leader,
-        "leader_epoch": each.leader_epoch,
-        "replicas": each.replicas,
-        "isr": each.isr,
-        "start_offset": start,
-        "end_offset": end,
-    }
