@@ -8,6 +8,7 @@ docs/principles.md says why these rules.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
@@ -76,7 +77,7 @@ def passed_in_world(path: Path, tree: ast.Module) -> Iterator[Breach]:
 
 def broad_except(path: Path, tree: ast.Module) -> Iterator[Breach]:
     """Who catches everything raises it again; only the edges may do else, as exceptions above."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ExceptHandler):
             caught = ast.unparse(node.type) if node.type else "everything"
             raised = isinstance(node.body[-1], ast.Raise)
@@ -112,28 +113,34 @@ def lost_cancellation(path: Path, tree: ast.Module) -> Iterator[Breach]:
         yield from ((line, name) for line, name in uses(tree) if name == "asyncio.wait_for")
 
 
+@functools.lru_cache(maxsize=1)  # a file goes through all rules before the next is parsed
+def nodes(tree: ast.Module) -> list[ast.AST]:
+    return list(ast.walk(tree))
+
+
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef))
+    return (f for f in nodes(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-def uses(tree: ast.Module) -> Iterator[Breach]:
+@functools.lru_cache(maxsize=1)
+def uses(tree: ast.Module) -> list[Breach]:
     """Imported names, and `open`, as `module.name` where they are used; calls again with `()`."""
-    origin = {"open": "open"}
-    for node in ast.walk(tree):
+    origin, found = {"open": "open"}, []
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 top = alias.name.partition(".")[0]
                 origin[alias.asname or top] = alias.name if alias.asname else top
         elif isinstance(node, ast.ImportFrom):
             origin |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute | ast.Name | ast.Call):
-            name, call = (node.func, "()") if isinstance(node, ast.Call) else (node, "")
-            root: ast.AST = name
-            while isinstance(root, ast.Attribute):
-                root = root.value
-            if isinstance(root, ast.Name) and root.id in origin:
-                yield node.lineno, origin[root.id] + ast.unparse(name)[len(root.id) :] + call
+    for node in nodes(tree):
+        name, call = (node.func, "()") if isinstance(node, ast.Call) else (node, "")
+        rest = ""
+        while isinstance(name, ast.Attribute):
+            name, rest = name.value, f".{name.attr}{rest}"
+        if isinstance(name, ast.Name) and name.id in origin:
+            found.append((name.lineno, origin[name.id] + rest + call))
+    return found
 
 
 RULES: dict[str, Callable[[Path, ast.Module], Iterator[Breach]]] = {
