@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kdist.cli.shared.command_group import CommandGroup
+from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.completing import complete_files
 from kdist.cli.shared.options import (
     json_option,
@@ -63,7 +63,7 @@ def check(path: str, kind: str, as_json: bool) -> int:
     text = read_settings_file(path)
     faults: Sequence[str] = ()
     warnings: Sequence[str] = ()
-    given = len(parse_properties(text, path).given)
+    count = len(parse_properties(text, path).given)
     try:
         if kind == "agent":
             load_agent(text, path)
@@ -75,11 +75,11 @@ def check(path: str, kind: str, as_json: bool) -> int:
         found = {"file": path, "is_good": not faults}
         print_json({**found, "faults": list(faults), "warnings": list(warnings)})
     else:
-        _print_verdict(path, given, faults, warnings)
+        _print_verdict(path, count, faults, warnings)
     return 1 if faults else 0
 
 
-def _print_verdict(path: str, given: int, faults: Sequence[str], warnings: Sequence[str]) -> None:
+def _print_verdict(path: str, count: int, faults: Sequence[str], warnings: Sequence[str]) -> None:
     for fault in faults:
         click.echo(click.style("fault    ", fg="red") + fault)
     for warning in warnings:
@@ -87,7 +87,7 @@ def _print_verdict(path: str, given: int, faults: Sequence[str], warnings: Seque
     if faults:
         click.echo(f"{path} is refused, with {show_count(len(faults), 'fault')}.")
     else:
-        click.echo(f"{path} is good: {show_count(given, 'setting')} given.")
+        click.echo(f"{path} is good: {show_count(count, 'setting')} given.")
 
 
 # describe

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kdist.cli.shared.command_group import CommandGroup
+from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import ask_cluster, broker_option
 from kdist.cli.shared.options import json_option, not_empty, say
-from kdist.cli.shared.setting_arguments import parse_given, require_apart
+from kdist.cli.shared.settings import parse_settings, require_apart
 from kdist.cli.shared.table import OMITTED, Field, print_rows
 from kdist.errors import UserError
 from kdist.model import read_digits
@@ -216,7 +216,7 @@ def _shown(each: Setting) -> str:
 @name_argument
 @click.option(
     "--set",
-    "given",
+    "texts",
     metavar="NAME=VALUE",
     multiple=True,
     help="A setting to change; may be repeated.",
@@ -235,7 +235,7 @@ def _shown(each: Setting) -> str:
 def alter(
     kind: str,
     name: str,
-    given: tuple[str, ...],
+    texts: tuple[str, ...],
     removed: tuple[str, ...],
     dry_run: bool,
     broker: str,
@@ -253,13 +253,13 @@ def alter(
       kdist configs alter broker all --set log.retention.ms=86400000
       kdist configs alter broker 1 --set max.connections=2000 --dry-run
     """
-    settings = parse_given(given, "--set")
+    settings = parse_settings(texts, "--set")
     if not settings and not removed:
         raise click.UsageError("Say what to change: --set or --unset.")
     require_apart(settings, removed)
 
     async def work(cluster: Cluster) -> None:
-        from kdist.cli.shared.settings_shown import require_known, require_known_of_broker
+        from kdist.cli.shared.settings import require_known, require_known_of_broker
         from kdist.client.admin.settings import alter_broker_settings, alter_topic_settings
         from kdist.client.admin.topics import describe_topics
 

@@ -17,7 +17,7 @@ from kdist.cli.shared.connecting import (
 )
 from kdist.cli.shared.options import isolation_option, json_option, not_empty, print_json
 from kdist.cli.shared.times import TIME_FORMS, Time
-from kdist.cli.shared.topic_argument import topic_given
+from kdist.cli.shared.topic_arguments import topic_argument
 from kdist.errors import UserError
 from kdist.model import NO_OFFSET, TopicPartition
 from kdist.runtime.clock import SystemClock
@@ -47,7 +47,7 @@ class Start(NamedTuple):
 
 
 @click.command()
-@topic_given
+@topic_argument
 @click.option("--from-beginning", is_flag=True, help="Begin with the oldest record there is.")
 @click.option("--offset", type=click.IntRange(min=0), help="Begin at this offset.")
 @click.option(

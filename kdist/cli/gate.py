@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
-from kdist.cli.shared.command_group import CommandGroup
+from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.completing import complete_files
-from kdist.cli.shared.options import json_option, not_empty, print_json, read_settings_file
+from kdist.cli.shared.options import json_option, not_empty, print_json, read_settings_file, say
 from kdist.cli.shared.show import show_error, show_time
 from kdist.errors import KdistError, UserError
 from kdist.model import read_digits
@@ -248,10 +248,8 @@ def lock(owner: str, zookeeper: str | None, as_json: bool) -> int:
         return await take_lock(keeper, owner, SystemClock())
 
     is_new = _ask_of_lock(zookeeper, take)
-    if as_json:
-        print_json({"owner": owner, "taken": is_new})
-    else:
-        click.echo(f"{owner!r} has the lock" + ("." if is_new else ", as before."))
+    sentence = f"{owner!r} has the lock" + ("." if is_new else ", as before.")
+    say(sentence, as_json, owner=owner, taken=is_new)
     return YES
 
 
@@ -269,10 +267,8 @@ def unlock(owner: str, forced: bool, zookeeper: str | None, as_json: bool) -> in
         return await release_lock(keeper, owner, forced=forced)
 
     was_held = _ask_of_lock(zookeeper, release)
-    if as_json:
-        print_json({"owner": owner, "released": was_held})
-    else:
-        click.echo("The lock is free." if was_held else "Nobody held the lock.")
+    sentence = "The lock is free." if was_held else "Nobody held the lock."
+    say(sentence, as_json, owner=owner, released=was_held)
     return YES
 
 
@@ -288,13 +284,11 @@ def holder(zookeeper: str | None, as_json: bool) -> int:
         return await lock_holder(keeper)
 
     found = _ask_of_lock(zookeeper, read)
-    if as_json:
-        owner, since_ms = (found.holder, found.timestamp_ms) if found else (None, None)
-        print_json({"owner": owner, "since_ms": since_ms})
-    elif found:
-        click.echo(f"{found.holder!r} has held the lock since {show_time(found.timestamp_ms)}.")
-    else:
-        click.echo("Nobody holds the lock.")
+    owner, since_ms, sentence = None, None, "Nobody holds the lock."
+    if found:
+        owner, since_ms = found.holder, found.timestamp_ms
+        sentence = f"{owner!r} has held the lock since {show_time(since_ms)}."
+    say(sentence, as_json, owner=owner, since_ms=since_ms)
     return YES
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from kdist.cli.release import release
-from kdist.cli.shared.lazy import LazyGroup
+from kdist.cli.shared.click_groups import LazyGroup
 from kdist.cli.shared.show import printable, show_error
 from kdist.errors import DiskFailed, KdistError
 from kdist.runtime.interrupted import INTERRUPTED

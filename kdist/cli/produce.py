@@ -18,7 +18,7 @@ from kdist.cli.shared.connecting import (
 )
 from kdist.cli.shared.options import acks_option, codec_option, json_option, not_empty, print_json
 from kdist.cli.shared.show import show_count, show_error, show_size
-from kdist.cli.shared.topic_argument import topic_given
+from kdist.cli.shared.topic_arguments import topic_argument
 from kdist.errors import KdistError, UserError
 from kdist.runtime.clock import Clock, SystemClock
 
@@ -39,7 +39,7 @@ _PROGRESS_NS = 200_000_000
 
 
 @click.command()
-@topic_given
+@topic_argument
 @click.option(
     "--file",
     "path",

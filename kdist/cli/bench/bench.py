@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kdist.cli.shared.lazy import LazyGroup
+from kdist.cli.shared.click_groups import LazyGroup
 
 _COMMANDS = {
     "produce": (

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from kdist.cli.bench.report import report_rate
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import broker_option, require_topic
-from kdist.cli.shared.options import isolation_option, json_option, not_empty, print_json
+from kdist.cli.shared.options import isolation_option, json_option, not_empty
 from kdist.cli.shared.progress import Advance, progress
-from kdist.cli.shared.show import show_count, show_size
 from kdist.errors import UserError
 from kdist.model import TopicPartition
 from kdist.runtime.clock import SystemClock
@@ -64,7 +64,7 @@ def consume(
         poll = _records if one_by_one else _batches
         with progress("consume", wanted, is_wanted=not as_json) as advance:
             read, seconds = _run(lambda: poll(consumer), wanted, advance)
-    _report(read, seconds, as_json)
+    report_rate(*read, seconds, as_json)
 
 
 def _offset_count(consumer: Consumer, partitions: list[TopicPartition]) -> int:
@@ -99,23 +99,3 @@ def _run(poll: Callable[[], Read], wanted: int, advance: Advance) -> tuple[Read,
         size += read.bytes
         advance(read.records)
     return Read(records, size), (end_ns - start_ns) / 1e9
-
-
-def _report(read: Read, seconds: float, as_json: bool) -> None:
-    rate = read.records / seconds if seconds else 0.0
-    size_rate = read.bytes / seconds if seconds else 0.0
-    if as_json:
-        print_json(
-            {
-                "records": read.records,
-                "bytes": read.bytes,
-                "seconds": round(seconds, 3),
-                "records_per_second": round(rate),
-                "bytes_per_second": round(size_rate),
-            }
-        )
-        return
-    click.echo(
-        f"{show_count(read.records, 'record')} ({show_size(read.bytes)}) in {seconds:.2f} s:"
-        f" {rate:,.0f} records/s, {show_size(round(size_rate))}/s"
-    )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kdist.cli.bench.percentiles import show_summary, summarise
 from kdist.cli.bench.produce import require_sendable
+from kdist.cli.bench.report import show_summary, summarise
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import broker_option, require_topic
 from kdist.cli.shared.options import acks_option, json_option, not_empty, print_json

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kdist.cli.bench.percentiles import show_summary, summarise
+from kdist.cli.bench.report import report_rate, show_summary, summarise
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import broker_option, require_topic
-from kdist.cli.shared.options import acks_option, codec_option, json_option, not_empty, print_json
+from kdist.cli.shared.options import acks_option, codec_option, json_option, not_empty
 from kdist.cli.shared.progress import progress
-from kdist.cli.shared.setting_arguments import parse_given
-from kdist.cli.shared.show import show_count, show_size
+from kdist.cli.shared.settings import parse_settings
+from kdist.cli.shared.show import show_size
 from kdist.errors import UserError
 from kdist.runtime.clock import SystemClock
 
@@ -65,7 +65,7 @@ class Load(NamedTuple):
 @codec_option
 @click.option(
     "--setting",
-    "given",
+    "texts",
     metavar="NAME=VALUE",
     multiple=True,
     help="Another setting of the producer, such as linger.ms=5; may be repeated.",
@@ -80,7 +80,7 @@ def produce(  # noqa: PLR0913 - one for each option
     bulk: bool,
     acks: str,
     codec: str,
-    given: tuple[str, ...],
+    texts: tuple[str, ...],
     broker: str,
     as_json: bool,
 ) -> None:
@@ -96,7 +96,7 @@ def produce(  # noqa: PLR0913 - one for each option
     """
     from kdist.client.producer.sync import Producer
 
-    more = _extra_settings(given)
+    more = _extra_settings(texts)
     require_topic(broker, topic)
     load = Load(topic, records, size, rate, bulk)
     settings: dict[str, Any] = {
@@ -126,14 +126,14 @@ def require_sendable(size: int, settings: Mapping[str, Any]) -> None:
         raise UserError(f"records of {size} bytes are larger than max_request_size, {limit} bytes")
 
 
-def _extra_settings(given: tuple[str, ...]) -> dict[str, str]:
+def _extra_settings(texts: tuple[str, ...]) -> dict[str, str]:
     """`--setting` values by the producer's names.
 
     `click.BadParameter` for a setting that has an option of its own.
     """
-    parted = (text.partition("=") for text in given)
-    texts = [name.replace(".", "_") + equals + value for name, equals, value in parted]
-    more = parse_given(texts, "--setting")
+    parted = (text.partition("=") for text in texts)
+    plain = [name.replace(".", "_") + equals + value for name, equals, value in parted]
+    more = parse_settings(plain, "--setting")
     for name in more.keys() & _BY_OPTION.keys():
         raise click.BadParameter(
             f"{name} is given by {_BY_OPTION[name]}.", param_hint="'--setting'"
@@ -211,21 +211,7 @@ def _report(load: Load, run: Run, as_json: bool) -> None:
     if run.failures:
         raise run.failures[0]
     summary = summarise(run.latencies_ms)
-    rate = load.records / run.seconds
-    if as_json:
-        print_json(
-            {
-                "records": load.records,
-                "bytes": load.records * load.size,
-                "seconds": round(run.seconds, 3),
-                "records_per_second": round(rate),
-                "bytes_per_second": round(rate * load.size),
-                "latency_ms": summary,
-            }
-        )
-        return
-    click.echo(
-        f"{show_count(load.records, 'record')} of {show_size(load.size)} in {run.seconds:.2f} s:"
-        f" {rate:,.0f} records/s, {show_size(round(rate * load.size))}/s"
-    )
-    click.echo(f"acknowledged after {show_summary(summary)}")
+    total, size = load.records * load.size, f"of {show_size(load.size)}"
+    report_rate(load.records, total, run.seconds, as_json, size, latency_ms=summary)
+    if not as_json:
+        click.echo(f"acknowledged after {show_summary(summary)}")

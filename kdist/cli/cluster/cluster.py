@@ -10,7 +10,7 @@ import click
 
 from kdist.cli.cluster.disks import disks
 from kdist.cli.cluster.health import health
-from kdist.cli.shared.command_group import CommandGroup
+from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.connecting import ask_cluster, broker_option
 from kdist.cli.shared.options import json_option, print_json
 from kdist.cli.shared.show import show_count

@@ -9,8 +9,8 @@ import click
 from kdist.cli.shared.completing import complete_groups, complete_topics
 from kdist.cli.shared.connecting import ask_cluster, broker_option
 from kdist.cli.shared.options import json_option, not_empty, print_json, say
-from kdist.cli.shared.partition_arguments import GivenPartitions, PartitionsParam
 from kdist.cli.shared.show import printable, show_count
+from kdist.cli.shared.topic_arguments import PartitionsParam, TopicPartitions
 from kdist.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def delete(names: tuple[str, ...], broker: str, as_json: bool) -> None:
 @click.argument("group", metavar="GROUP", callback=not_empty, shell_complete=complete_groups)
 @click.option(
     "--topic",
-    "given",
+    "topics",
     type=PartitionsParam(),
     metavar="TOPIC[:P,...]",
     multiple=True,
@@ -64,7 +64,7 @@ def delete(names: tuple[str, ...], broker: str, as_json: bool) -> None:
 @broker_option
 @json_option
 def delete_offsets(
-    group: str, given: tuple[GivenPartitions, ...], broker: str, as_json: bool
+    group: str, topics: tuple[TopicPartitions, ...], broker: str, as_json: bool
 ) -> None:
     """Delete a group's committed offsets for some topics, and keep the others.
 
@@ -78,7 +78,7 @@ def delete_offsets(
         committed = await group_offsets(cluster, group)
         if not committed:
             raise await unknown_group(cluster, group)
-        matching = _matching(list(committed), given, group)
+        matching = _matching(list(committed), topics, group)
         await delete_group_offsets(cluster, group, matching)
         return matching
 
@@ -92,13 +92,13 @@ def delete_offsets(
 
 
 def _matching(
-    committed: list[TopicPartition], given: tuple[GivenPartitions, ...], group: str
+    committed: list[TopicPartition], topics: tuple[TopicPartitions, ...], group: str
 ) -> list[TopicPartition]:
-    """The committed partitions that `given` names; `UserError` for a name that matches none."""
+    """The committed partitions of `topics`; `UserError` for a topic that matches none."""
     from kdist.client.cluster import did_you_mean
 
     matching: set[TopicPartition] = set()
-    for topic, numbers in given:
+    for topic, numbers in topics:
         found = [
             each
             for each in committed

@@ -8,7 +8,7 @@ import click
 
 from kdist.cli.groups.delete import delete, delete_offsets
 from kdist.cli.groups.reset import reset
-from kdist.cli.shared.command_group import CommandGroup
+from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.completing import complete_groups
 from kdist.cli.shared.connecting import ask_cluster, broker_option
 from kdist.cli.shared.options import json_option, not_empty, print_json

@@ -10,14 +10,14 @@ import click
 from kdist.cli.shared.completing import complete_groups, complete_topics
 from kdist.cli.shared.connecting import ask_cluster, broker_option, require_no_members
 from kdist.cli.shared.options import json_option, not_empty
-from kdist.cli.shared.partition_arguments import (
-    GivenPartitions,
-    PartitionsParam,
-    resolve_partitions,
-)
 from kdist.cli.shared.show import printable, show_count
 from kdist.cli.shared.table import Field, print_rows
 from kdist.cli.shared.times import TIME_FORMS, Duration, Time
+from kdist.cli.shared.topic_arguments import (
+    PartitionsParam,
+    TopicPartitions,
+    resolve_partitions,
+)
 from kdist.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ _TARGETS = "--to-earliest, --to-latest, --to-offset, --to-datetime, --by-duratio
 )
 @click.option(
     "--topic",
-    "given",
+    "topics",
     type=PartitionsParam(),
     metavar="TOPIC[:P,...]",
     multiple=True,
@@ -68,7 +68,7 @@ def reset(  # noqa: PLR0913 - one for each option
     to_datetime: int | None,
     by_duration: int | None,
     shift_by: int | None,
-    given: tuple[GivenPartitions, ...],
+    topics: tuple[TopicPartitions, ...],
     dry_run: bool,
     broker: str,
     as_json: bool,
@@ -90,7 +90,7 @@ def reset(  # noqa: PLR0913 - one for each option
         from kdist.client.admin.groups import unknown_group
         from kdist.client.admin.offsets import alter_group_offsets, plan_group_reset
 
-        partitions = await resolve_partitions(cluster, given) if given else None
+        partitions = await resolve_partitions(cluster, topics) if topics else None
         moves = await plan_group_reset(cluster, group, target, partitions)
         if not moves:
             raise await unknown_group(cluster, group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kdist.cli.shared.lazy import LazyGroup
+from kdist.cli.shared.click_groups import LazyGroup
 
 _COMMANDS = {
     "dump": ("kdist.cli.log.dump:dump", "Show batches, records, indexes and the other files."),

@@ -1,18 +1,26 @@
-"""A click group whose commands are imported only when they run; a table has their short help."""
+"""The click groups of kdist's commands: full help sentences, and imports only of what runs.
+
+click truncates the sentences at 45 characters, and passes options that stand before a subcommand to
+the group alone: in `kdist gate --json holder` it would silently drop `--json`.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 
 class LazyGroup(click.Group):
-    """`commands_by_name`: name to (`module:attribute`, the sentence for the group's help)."""
+    """Imports a command only when it runs.
+
+    `commands_by_name`: name to (`module:attribute`, the sentence for the group's help).
+    """
 
     def __init__(
         self,
@@ -57,3 +65,36 @@ class LazyGroup(click.Group):
             formatter.write_dl(
                 [(name, sentence) for name, (_, sentence) in self._commands_by_name.items()]
             )
+
+
+class CommandGroup(click.Group):
+    """Passes options before a subcommand's name on to the subcommand, which may refuse them."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but with the group's options moved behind the name."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command, [*_parsed_options(ctx), *rest]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Every command with the first sentence of its help."""
+        sentences = [
+            (name, self.commands[name].get_short_help_str(1_000)) for name in self.commands
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(sentences))
+
+
+def _parsed_options(ctx: click.Context) -> Iterator[str]:
+    """The options that click has parsed from the command line, as arguments again."""
+    for option in ctx.command.params:
+        assert option.name is not None
+        if ctx.get_parameter_source(option.name) is not ParameterSource.COMMANDLINE:
+            continue
+        value, flag = ctx.params[option.name], option.opts[0]
+        if value is True:
+            yield flag
+        else:
+            for each in value if option.multiple else (value,):
+                yield from (flag, str(each))

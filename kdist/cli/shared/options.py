@@ -55,8 +55,8 @@ def acks_option(*choices: str) -> Callable[[F], F]:
 
 def not_empty(_: click.Context, parameter: click.Parameter, value: T) -> T:
     """A callback for names and paths; `click.BadParameter` if empty, as by an unset variable."""
-    given = value if isinstance(value, tuple) else (value,)
-    if any(isinstance(each, str) and not each.strip() for each in given):
+    words = value if isinstance(value, tuple) else (value,)
+    if any(isinstance(each, str) and not each.strip() for each in words):
         raise click.BadParameter("it is empty.", param=parameter)
     return value
 

@@ -1,14 +1,37 @@
-"""Looks up settings of topics and brokers, for commands that show or change them."""
+"""Settings on a command line as NAME=VALUE, each once; and those of topics and brokers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import click
+
 from kdist.errors import ApiError, Error, UserError
 
 if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
+
+
+def parse_settings(texts: Iterable[str], option: str) -> dict[str, str]:
+    """The settings by name; a `click.BadParameter` of `option` for a malformed or repeated one."""
+    settings: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE.", param_hint=repr(option))
+        if name in settings:
+            raise click.BadParameter(f"{name} is given twice.", param_hint=repr(option))
+        settings[name] = value.strip()
+    return settings
+
+
+def require_apart(settings: Iterable[str], removed: Iterable[str]) -> None:
+    """`click.UsageError` for a setting that is both to be set and to be unset."""
+    both = sorted(set(settings) & set(removed))
+    if both:
+        raise click.UsageError(f"{both[0]} is both set and unset.")
 
 
 async def own_settings(cluster: Cluster, topics: Iterable[str]) -> dict[str, dict[str, str]]:

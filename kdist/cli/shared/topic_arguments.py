@@ -1,19 +1,58 @@
-"""Partitions as a command line names them: `TOPIC` for all, or `TOPIC:0,2` for some."""
+"""Topics on a command line: TOPIC or `--topic TOPIC`; `TOPIC:0,2` for some of its partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from kdist.cli.shared.completing import complete_topics
+from kdist.cli.shared.options import not_empty
 from kdist.model import TopicPartition, read_digits
 
 if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
 
 
-class GivenPartitions(NamedTuple):
+F = TypeVar("F", bound=Callable[..., Any])
+
+_BY_OPTION = "kdist.topic"
+
+
+def topic_argument(function: F) -> F:
+    """Decorates a command, which gets one `topic`, given either way."""
+    option = click.option(
+        "--topic",
+        "topic_option",
+        metavar="TOPIC",
+        shell_complete=complete_topics,
+        callback=_keep,
+        is_eager=True,  # parsed before the argument
+        expose_value=False,
+        help="The same as the argument TOPIC, as in Kafka's tools.",
+    )
+    argument = click.argument(
+        "topic", metavar="TOPIC", required=False, shell_complete=complete_topics, callback=_choose
+    )
+    return argument(option(function))
+
+
+def _keep(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    ctx.meta[_BY_OPTION] = value
+
+
+def _choose(ctx: click.Context, argument: click.Parameter, value: str | None) -> str | None:
+    by_option: str | None = ctx.meta[_BY_OPTION]
+    if value is not None and by_option is not None:
+        raise click.UsageError(f"Give one topic: {value}, or --topic {by_option}.", ctx)
+    topic = by_option if value is None else value
+    if topic is None and not ctx.resilient_parsing:  # completion parses incomplete commands
+        raise click.MissingParameter(ctx=ctx, param=argument)
+    return not_empty(ctx, argument, topic)
+
+
+class TopicPartitions(NamedTuple):
     """A topic, and numbers of its partitions; None for all of them."""
 
     topic: str
@@ -27,24 +66,24 @@ class PartitionsParam(click.ParamType):  # type: ignore[type-arg]  # generic as 
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> GivenPartitions:
+    ) -> TopicPartitions:
         """The topic and partition numbers in `value`."""
-        topic, colon, listed = str(value).partition(":")
+        topic, colon, numbers_text = str(value).partition(":")
         if not topic.strip():
             self.fail(f"{value!r} names no topic.", param, ctx)
         if not colon:
-            return GivenPartitions(topic, None)
+            return TopicPartitions(topic, None)
         numbers: set[int] = set()
-        for word in listed.split(","):
+        for word in numbers_text.split(","):
             number = read_digits(word)
             if number is None:
                 self.fail(f"{value!r} is not TOPIC or TOPIC:0,1,...", param, ctx)
             numbers.add(number)
-        return GivenPartitions(topic, tuple(sorted(numbers)))
+        return TopicPartitions(topic, tuple(sorted(numbers)))
 
 
 async def resolve_partitions(
-    cluster: Cluster, given: Iterable[GivenPartitions]
+    cluster: Cluster, given: Iterable[TopicPartitions]
 ) -> list[TopicPartition]:
     """Each partition once, in order; `ApiError` for one that does not exist."""
     from kdist.client.admin.topics import describe_topics, require_partitions

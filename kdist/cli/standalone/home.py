@@ -139,17 +139,17 @@ class Home:
             self._files.make_directory(path)
 
     def prepare(
-        self, count: int, port: int, zookeeper_address: str, given: Mapping[str, str]
+        self, count: int, port: int, zookeeper_address: str, settings: Mapping[str, str]
     ) -> list[BrokerPlan]:
         """Write the marker, and directories and configurations for `count` brokers.
 
-        `UserError` if a setting in `given` is refused; then nothing is written.
+        `UserError` if one of `settings` is refused; then nothing is written.
         """
-        for name in _OWN.intersection(given):
+        for name in _OWN.intersection(settings):
             raise UserError(f"{name} cannot be set by --config: it is `kdist standalone`'s own")
         plans = [self._plan(number, port + number - 1) for number in range(1, count + 1)]
-        settings = [_settings(plan, zookeeper_address, given) for plan in plans]
-        for each in settings:
+        files = [_settings(plan, zookeeper_address, settings) for plan in plans]
+        for each in files:
             broker_from(each, "--config")
         if self._lock is None:
             self._make_directories(self.path)
@@ -157,7 +157,7 @@ class Home:
         self.record(count, {})
         for directory in ("zookeeper", "conf", "logs"):
             self._make_directories(f"{self.path}/{directory}")
-        for plan, each in zip(plans, settings, strict=True):
+        for plan, each in zip(plans, files, strict=True):
             self._make_directories(plan.data)
             self._files.replace(plan.config, _config_text(each).encode(), durable=False)
         return plans
@@ -224,7 +224,9 @@ def _read_marker(path: str, content: bytes) -> Marker:
     return Marker(brokers, pids)
 
 
-def _settings(plan: BrokerPlan, zookeeper_address: str, given: Mapping[str, str]) -> dict[str, str]:
+def _settings(
+    plan: BrokerPlan, zookeeper_address: str, settings: Mapping[str, str]
+) -> dict[str, str]:
     return {
         "broker.id": str(plan.id),
         # Each broker counts as a host: replicas of a partition are never placed on the same one.
@@ -235,7 +237,7 @@ def _settings(plan: BrokerPlan, zookeeper_address: str, given: Mapping[str, str]
         # After a killed run, the next one has to wait this long for its ephemeral znodes to go.
         "zookeeper.session.timeout.ms": "6000",
         "group.initial.rebalance.delay.ms": "0",  # in development, groups should start at once
-        **given,
+        **settings,
     }
 
 

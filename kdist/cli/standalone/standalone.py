@@ -6,7 +6,7 @@ import click
 
 from kdist.cli.shared.completing import complete_files
 from kdist.cli.shared.options import json_option, not_empty
-from kdist.cli.shared.setting_arguments import parse_given
+from kdist.cli.shared.settings import parse_settings
 
 DEFAULT_DATA = "./kdist-data"
 DEFAULT_PORT = 9092
@@ -42,7 +42,7 @@ DEFAULT_PORT = 9092
 )
 @click.option(
     "--config",
-    "given",
+    "texts",
     metavar="NAME=VALUE",
     multiple=True,
     help="A setting for all brokers; may be repeated.",
@@ -53,7 +53,7 @@ def standalone(
     directory: str,
     port: int,
     zookeeper_port: int | None,
-    given: tuple[str, ...],
+    texts: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Run ZooKeeper and brokers on this machine, for development, demos and tests.
@@ -69,7 +69,7 @@ def standalone(
       kdist standalone
       kdist standalone --brokers 3 --data /tmp/try --port 19092
     """
-    settings = parse_given(given, "--config")
+    settings = parse_settings(texts, "--config")
     from kdist.cli.standalone.run import StandaloneOptions, run  # takes 0.2 s
 
     return run(directory, StandaloneOptions(brokers, port, zookeeper_port, settings, as_json))

@@ -86,7 +86,7 @@ def _read(path: str) -> list[Wanted]:
 
 
 async def _existing(cluster: Cluster, wanted: list[Wanted]) -> dict[str, Existing]:
-    from kdist.cli.shared.settings_shown import own_settings
+    from kdist.cli.shared.settings import own_settings
     from kdist.client.admin.topics import list_topics
     from kdist.ops.topic_plan import Existing
 

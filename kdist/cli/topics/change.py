@@ -9,7 +9,7 @@ import click
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import ask_cluster, broker_option
 from kdist.cli.shared.options import json_option, not_empty, say
-from kdist.cli.shared.setting_arguments import parse_given, require_apart
+from kdist.cli.shared.settings import parse_settings, require_apart
 from kdist.cli.shared.show import show_count
 from kdist.errors import ApiError, Error
 from kdist.model import format_uuid
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     help="Replicas of each partition; by default the brokers' default.replication.factor.",
 )
 @click.option(
-    "--config", "given", metavar="NAME=VALUE", multiple=True, help="A setting; may be repeated."
+    "--config", "texts", metavar="NAME=VALUE", multiple=True, help="A setting; may be repeated."
 )
 @click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
 @broker_option
@@ -41,7 +41,7 @@ def create(
     names: tuple[str, ...],
     partitions: int | None,
     replication_factor: int | None,
-    given: tuple[str, ...],
+    texts: tuple[str, ...],
     if_not_exists: bool,
     broker: str,
     as_json: bool,
@@ -53,7 +53,7 @@ def create(
       kdist topics create clicks --partitions 3
       kdist topics create clicks --config retention.ms=86400000 --if-not-exists
     """
-    settings = parse_given(given, "--config")
+    settings = parse_settings(texts, "--config")
 
     async def work(cluster: Cluster) -> None:
         from kdist.client.admin.topics import NewTopic, create_topic
@@ -102,7 +102,7 @@ def _id(made: CreatedTopic) -> str | None:
 )
 @click.option(
     "--config",
-    "given",
+    "texts",
     metavar="NAME=VALUE",
     multiple=True,
     help="A setting to change; may be repeated.",
@@ -120,7 +120,7 @@ def _id(made: CreatedTopic) -> str | None:
 def alter(
     name: str,
     partitions: int | None,
-    given: tuple[str, ...],
+    texts: tuple[str, ...],
     removed: tuple[str, ...],
     broker: str,
     as_json: bool,
@@ -134,13 +134,13 @@ def alter(
       kdist topics alter clicks --partitions 6
       kdist topics alter clicks --config retention.ms=86400000 --unset segment.bytes
     """
-    settings = parse_given(given, "--config")
+    settings = parse_settings(texts, "--config")
     if not settings and not removed and partitions is None:
         raise click.UsageError("Say what to change: --partitions, --config or --unset.")
     require_apart(settings, removed)
 
     async def work(cluster: Cluster) -> None:
-        from kdist.cli.shared.settings_shown import own_settings, require_known
+        from kdist.cli.shared.settings import own_settings, require_known
         from kdist.client.admin.settings import alter_topic_settings
         from kdist.client.admin.topics import describe_topics, grow_topics
 

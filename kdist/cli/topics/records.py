@@ -10,14 +10,14 @@ import click
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import ask_cluster, broker_option
 from kdist.cli.shared.options import json_option
-from kdist.cli.shared.partition_arguments import (
-    GivenPartitions,
-    PartitionsParam,
-    resolve_partitions,
-)
 from kdist.cli.shared.show import show_count
 from kdist.cli.shared.table import Field, print_rows
 from kdist.cli.shared.times import TIME_FORMS, Time
+from kdist.cli.shared.topic_arguments import (
+    PartitionsParam,
+    TopicPartitions,
+    resolve_partitions,
+)
 from kdist.errors import UserError
 from kdist.model import NO_OFFSET, OffsetRange, TopicPartition
 
@@ -53,7 +53,7 @@ class Trim(NamedTuple):
 
 @click.command("delete-records")
 @click.argument(
-    "given",
+    "topics",
     metavar="TOPIC[:P,...]...",
     type=PartitionsParam(),
     nargs=-1,
@@ -71,7 +71,7 @@ class Trim(NamedTuple):
 @broker_option
 @json_option
 def delete_records(
-    given: tuple[GivenPartitions, ...],
+    topics: tuple[TopicPartitions, ...],
     before_offset: int | None,
     before_time: int | None,
     takes_all: bool,
@@ -94,7 +94,7 @@ def delete_records(
     async def work(cluster: Cluster) -> list[Trim]:
         from kdist.client.admin.records import delete_records as delete_before
 
-        partitions = await resolve_partitions(cluster, given)
+        partitions = await resolve_partitions(cluster, topics)
         trims = await _plan(cluster, partitions, before_offset, before_time, is_done=not dry_run)
         if not dry_run:
             wanted = {each.partition: each.new_start for each in trims if each.offsets}

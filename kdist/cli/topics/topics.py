@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kdist.cli.shared.command_group import CommandGroup
+from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import ask_cluster, broker_option
 from kdist.cli.shared.options import json_option, not_empty, print_json
@@ -113,7 +113,7 @@ def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:
     """
 
     async def work(cluster: Cluster) -> None:
-        from kdist.cli.shared.settings_shown import own_settings
+        from kdist.cli.shared.settings import own_settings
         from kdist.client.admin.topics import describe_topics, list_topics
 
         shown: Sequence[Topic]

@@ -53,8 +53,8 @@ def test_without_pyarrow_verify_says_so_in_one_sentence(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for name in ("kdist.spark.load.verify", "kdist.spark.load.footers"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    if (room := sys.modules.get("kdist.spark.load")) is not None:
-        monkeypatch.delattr(room, "verify", raising=False)
+    if (package := sys.modules.get("kdist.spark.load")) is not None:
+        monkeypatch.delattr(package, "verify", raising=False)
     assert cluster.refused("load", "verify", "--config", job(cluster, tmp_path, "loaded")) == (
         "loads are verified with pyarrow, which is missing: pip install 'kdist[spark]'"
     )
