@@ -36,9 +36,9 @@ def files_page() -> str:
 
 def page_map() -> Iterator[str]:
     """A line for each guide, page about a format, page derived from the code, and measurement."""
-    for shelf in ("guides", "formats", "reference", "benchmarks"):
-        yield f"\n{shelf.capitalize()}:\n\n"
-        for page in sorted(ROOT.glob(f"docs/{shelf}/*.md")):
+    for folder in ("guides", "formats", "reference", "benchmarks"):
+        yield f"\n{folder.capitalize()}:\n\n"
+        for page in sorted(ROOT.glob(f"docs/{folder}/*.md")):
             title = page.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
             yield f"- [{title}]({page.relative_to(ROOT / 'docs')})\n"
     yield "\n"
