@@ -1,4 +1,4 @@
-"""The network room against a C program that makes the same system calls: `make bench-network`.
+"""The package network against a C program that makes the same system calls: `make bench-network`.
 
 Both servers run at once, on one core, and are loaded in turn from the other. Ratios compare
 requests per second of CPU time (medians of the rounds), since the machine is shared. `+ us` is the
@@ -62,7 +62,7 @@ TASKS = {task.name: task for task in _tasks()}
 
 @contextlib.contextmanager
 def servers(directory: Path) -> Iterator[list[Server]]:
-    """The C program and kdist's network room, each with a file of its own in the page cache."""
+    """The C program and kdist's package network, each with a file of its own in the page cache."""
     with contextlib.ExitStack() as stack:
         started = []
         program = str(Path(__file__).with_name("network_server.py"))

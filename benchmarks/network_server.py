@@ -1,4 +1,4 @@
-"""The network room with a handler that only makes the yardstick's system calls: its own cost.
+"""The package network with a handler that only makes the yardstick's system calls: its own cost.
 
     network_server.py PORT FILE FETCH_BYTES
 
