@@ -21,7 +21,7 @@ from jinja2 import Undefined
 Option = Mapping[str, Any]
 
 TREE = Path(__file__).parents[3]
-SHELVES = ("roles", "playbooks")
+FOLDERS = ("roles", "playbooks")
 PAGES = {".yml", ".j2", ".py"}
 NAME = re.compile(r"\bkdist_\w+")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]*")
@@ -41,7 +41,7 @@ def options(tree: Path = TREE) -> dict[str, Option]:
 
 def mentioned(tree: Path = TREE) -> set[str]:
     """Every name in the roles and playbooks: variables, facts, what tasks register."""
-    files = (path for shelf in SHELVES for path in (tree / shelf).rglob("*"))
+    files = (path for folder in FOLDERS for path in (tree / folder).rglob("*"))
     return {n for f in files if f.suffix in PAGES for n in NAME.findall(f.read_text())}
 
 
