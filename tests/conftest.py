@@ -1,4 +1,4 @@
-"""What holds for every shelf: how hypothesis searches, and that Ctrl-C is heard."""
+"""What holds for every suite: how hypothesis searches, and that Ctrl-C is heard."""
 
 import os
 import signal

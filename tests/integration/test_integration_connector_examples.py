@@ -94,12 +94,12 @@ def test_every_example_about_delivery_runs(
     }
 
 
-@pytest.mark.parametrize("room", [connector, simple])
-def test_every_public_name_has_an_example(room: Any) -> None:
+@pytest.mark.parametrize("package", [connector, simple])
+def test_every_public_name_has_an_example(package: Any) -> None:
     page = (GUIDES / "connector.md").read_text()
     results = {"ConsumerConnector", "Message", "Stream", "FetchedSet", "MessageAndOffset"}
-    assert [name for name in room.__all__ if name not in page and name not in results] == []
-    for result in results & set(room.__all__):
-        shown = [name for name in vars(getattr(room, result)) if not name.startswith("_")]
+    assert [name for name in package.__all__ if name not in page and name not in results] == []
+    for result in results & set(package.__all__):
+        shown = [name for name in vars(getattr(package, result)) if not name.startswith("_")]
         inner = {"put", "look", "fail", "stop", "settle", "is_full", "raise_error", "offset"}
         assert [name for name in shown if name not in page and name not in inner] == []

@@ -150,7 +150,7 @@ def test_a_default_is_said_as_people_say_it(name: str, said: str) -> None:
 
 @settings
 class KeySettings(Settings):
-    """Settings as a room with a secret would declare them."""
+    """Settings as a package with a secret would declare them."""
 
     password: secret = setting("key.password", subject="Keys", default="", doc="A password.")
     size: int32 = setting("key.size", subject="Keys", default=1, doc="A size.")

@@ -189,7 +189,7 @@ def test_a_topic_does_not_know_the_brokers_names() -> None:
 
 @settings
 class KeySettings(Settings):
-    """Settings as a room with a secret would declare them."""
+    """Settings as a package with a secret would declare them."""
 
     password: secret = setting("key.password", subject="Keys", default="", doc="A password.")
 

@@ -104,8 +104,8 @@ def tasks_in(found: Any) -> Iterator[dict[str, Any]]:
             yield from tasks_in(task.get(key))
 
 
-def tasks_of(role: Path, shelf: str = "tasks") -> Iterator[dict[str, Any]]:
-    for path in sorted(role.glob(f"{shelf}/*.yml")):
+def tasks_of(role: Path, folder: str = "tasks") -> Iterator[dict[str, Any]]:
+    for path in sorted(role.glob(f"{folder}/*.yml")):
         yield from tasks_in(yaml.safe_load(path.read_text()))
 
 

@@ -37,7 +37,7 @@ OTHER_UNITS = {"ms", "us", "ns", "millis", "minutes", "kb", "mb", "kib", "mib", 
 
 @metrics
 class RequestMetrics(Metrics):
-    """What a room with requests would count."""
+    """What a package with requests would count."""
 
     handled: int = counter("kdist_request_handled_total", "Requests handled.")
     waiting: int = gauge("kdist_request_waiting_requests", "Requests that wait.")
@@ -46,7 +46,7 @@ class RequestMetrics(Metrics):
 
 
 def declared() -> Iterator[Metric]:
-    """Every row of every class that the room declares."""
+    """Every row of every class that the package declares."""
     for info in pkgutil.iter_modules(kdist.metrics.__path__, "kdist.metrics."):
         for value in vars(importlib.import_module(info.name)).values():
             if isinstance(value, type) and issubclass(value, Metrics):

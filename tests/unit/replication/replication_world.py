@@ -1,4 +1,4 @@
-"""A broker's replicas on a simulated disk, in virtual time, for the tests of the rooms above.
+"""A broker's replicas on a simulated disk, in virtual time, for the tests of the packages above.
 
 `World` tells them what a controller would; `Turns` stands for the ticks of the network's loop: what
 is to happen at the end of one happens there, and what a request's bytes were is gone after it.

@@ -13,7 +13,7 @@ import pytest
 
 from kdist.runtime.diagnostics import LEVELS, set_up
 
-logger = logging.getLogger("kdist.some.room")
+logger = logging.getLogger("kdist.some.package")
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def log_to_journal(path: Path) -> str:
 
 def test_under_the_journal_a_line_has_its_priority_and_no_time(tmp_path: Path) -> None:
     assert log_to_journal(tmp_path / "stderr") == (
-        "<6>kdist.some.room: segment 7 rolled\n<3>kdist.some.room: bad\n"
+        "<6>kdist.some.package: segment 7 rolled\n<3>kdist.some.package: bad\n"
     )
 
 
@@ -46,14 +46,14 @@ def test_outside_the_journal_a_line_has_time_and_level() -> None:
     set_up("INFO", stream, {})
     logger.warning("slow")
     time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
-    assert re.fullmatch(rf"{time} WARNING kdist\.some\.room: slow\n", stream.getvalue())
+    assert re.fullmatch(rf"{time} WARNING kdist\.some\.package: slow\n", stream.getvalue())
 
 
 def test_a_child_whose_stderr_is_redirected_writes_time_and_level(tmp_path: Path) -> None:
     with (tmp_path / "stderr").open("w") as stream:
         set_up("INFO", stream, {"JOURNAL_STREAM": "1:2"})
         logger.info("here")
-    assert " INFO kdist.some.room: here\n" in (tmp_path / "stderr").read_text()
+    assert " INFO kdist.some.package: here\n" in (tmp_path / "stderr").read_text()
 
 
 def test_an_event_is_one_line_even_with_a_traceback() -> None:
