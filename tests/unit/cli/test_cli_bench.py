@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from kdist.cli.bench.report import show_summary, summarise
 from kdist.cli.bench.produce import Load, Run
+from kdist.cli.bench.report import show_summary, summarise
 from kdist.cli.shared.progress import progress
 from kdist.client.producer.sync import Producer
 from tests.unit.cli.cli_cluster import CliCluster
