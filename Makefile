@@ -31,7 +31,7 @@ setup: .venv/.codec  ## Make .venv, build the codec, bring Kafka's jars, other p
 	-@tools/setup_packages.sh lab
 
 check: .venv/.codec lint  ## Format, types, imports, conventions, unit tests: under two minutes
-	@$(PYTEST) -m "not slow and not peer and not mount" tests/unit
+	@$(PYTEST) --hypothesis-profile=quick -m "not slow and not peer and not mount" tests/unit
 
 test: setup lint  ## The checks, every test but those of `make stress`, and a deployment to the lab, if it can run
 ifdef MAY_MOUNT

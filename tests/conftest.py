@@ -7,7 +7,10 @@ import hypothesis
 
 # No deadline: a busy host would fail a property for being slow. In CI the same examples each time,
 # so that a failure there is about the change; at a desk new ones, so that a search goes on.
-hypothesis.settings.register_profile("kdist", deadline=None, derandomize="CI" in os.environ)
+# `make check` has the profile `quick`, a fifth of the examples that `make test` searches.
+EVERYWHERE = {"deadline": None, "derandomize": "CI" in os.environ}
+hypothesis.settings.register_profile("kdist", **EVERYWHERE)
+hypothesis.settings.register_profile("quick", max_examples=20, stateful_step_count=30, **EVERYWHERE)
 hypothesis.settings.load_profile("kdist")
 
 # A shell without job control has what it starts in the background ignore Ctrl-C, and so would every

@@ -22,15 +22,19 @@ def offered(line: str, broker: str) -> list[str]:
     return [each.partition(",")[2] for each in answered(line, broker)]
 
 
-def answered(line: str, broker: str) -> list[str]:
-    """The same with the kind of each: "plain,groups"."""
-    words = line.split(" ")
-    environment = {
+def environment_of(line: str, broker: str) -> dict[str, str]:
+    """The variables by which bash asks."""
+    return {
         "_KDIST_COMPLETE": "bash_complete",
         "COMP_WORDS": line,
-        "COMP_CWORD": str(len(words) - 1),
+        "COMP_CWORD": str(len(line.split(" ")) - 1),
         "KDIST_BROKER": broker,
     }
+
+
+def answered(line: str, broker: str) -> list[str]:
+    """The same with the kind of each: "plain,groups"."""
+    environment = environment_of(line, broker)
     done = subprocess.run(
         [sys.executable, "-c", "from kdist.cli.main import main; main()"],
         cwd=ROOT,
@@ -52,7 +56,9 @@ def answered(line: str, broker: str) -> list[str]:
     ],
 )
 def test_file_names_are_left_to_the_shell(line: str) -> None:
-    assert answered("kdist " + line.replace("@", "/et"), "127.0.0.1:1") == ["file,/et"]
+    environment = environment_of("kdist " + line.replace("@", "/et"), "127.0.0.1:1")
+    result = CliRunner().invoke(kdist, [], env=environment, prog_name="kdist")
+    assert result.stdout == "file,/et\n"
 
 
 def test_commands_and_options_are_offered() -> None:

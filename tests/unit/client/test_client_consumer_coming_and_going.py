@@ -48,7 +48,7 @@ class Moody(Member):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("seed", [5, 32])
+@pytest.mark.parametrize("seed", [5, pytest.param(32, marks=pytest.mark.slow)])
 def test_no_record_is_returned_to_two_members(strategy: str, seed: int) -> None:
     cluster = Cluster(seed)
 

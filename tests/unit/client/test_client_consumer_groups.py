@@ -48,7 +48,7 @@ def test_members_share_the_partitions_and_take_over_a_dead_members(strategy: str
     cluster.run(scenario())
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
 def test_every_record_is_read_whoever_joins_or_leaves(seed: int) -> None:
     cluster = Cluster(seed)
     strategy = STRATEGIES[seed]

@@ -56,6 +56,7 @@ def sweep(live: Callable[[int], bool], call: str, first: int) -> None:
     assert n > 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forever", [False, True])
 def test_a_disk_failure_at_any_call_is_noticed_and_loses_nothing_confirmed(
     forever: bool,
@@ -63,6 +64,7 @@ def test_a_disk_failure_at_any_call_is_noticed_and_loses_nothing_confirmed(
     sweep(partial(fail_at, forever=forever), f"fail_at(%d, {forever=})", 0)
 
 
+@pytest.mark.slow
 def test_a_power_loss_at_any_call_loses_nothing_confirmed() -> None:
     sweep(partial(crash_at, seed=0), "crash_at(%d, seed=0)", 1)
 
