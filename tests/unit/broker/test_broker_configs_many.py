@@ -28,6 +28,7 @@ def named(*names: str, kind: int = TOPIC) -> list[DescribedResource]:
     ]
 
 
+@pytest.mark.slow
 def test_hundreds_of_topics_are_read_in_a_few_requests_and_described_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

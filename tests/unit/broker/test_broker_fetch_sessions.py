@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.broker.fetch_sessions import EVICTION_MS, FetchSessions, Results
@@ -22,6 +22,7 @@ from kdist.protocol.fetch import (
     ForgottenTopic,
 )
 from kdist.runtime.clock import VirtualClock
+from tests.examples import examples
 
 INT32_MAX = 2**31 - 1
 
@@ -284,7 +285,7 @@ def test_a_followers_session_evicts_a_consumers_and_never_the_reverse() -> None:
     assert stage.create([1, 2], replica_id=3) > 0
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.data())
 def test_sessions_agree_with_a_plain_table(data: st.DataObject) -> None:
     """The model: for each session its epoch, its partitions, and what was last told of each."""

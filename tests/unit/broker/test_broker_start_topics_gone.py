@@ -91,7 +91,7 @@ def test_a_topic_removed_by_hand_and_recreated_has_no_committed_offsets() -> Non
     run(scenario)
 
 
-@pytest.mark.parametrize("records", [0, 2_000])
+@pytest.mark.parametrize("records", [0, pytest.param(2_000, marks=pytest.mark.slow)])
 def test_a_deletion_that_waits_for_a_broker_removes_the_commits_on_it_too(
     records: int,
 ) -> None:

@@ -116,7 +116,10 @@ def test_an_open_batch_behind_one_that_cannot_be_encoded_is_still_sent() -> None
     play(work)
 
 
-@pytest.mark.parametrize("topic", ["short", "of a key", "with more"])
+@pytest.mark.parametrize(
+    "topic",
+    ["short", *(pytest.param(t, marks=pytest.mark.slow) for t in ("of a key", "with more"))],
+)
 def test_after_an_interrupted_send_a_producer_still_sends(topic: str) -> None:
     """At each line in turn: acknowledged records are at their offsets, and nothing hangs."""
     row: dict[str, Any] = {

@@ -176,6 +176,7 @@ def test_a_host_runs_its_handlers_although_another_host_fails(tmp_path: Path) ->
     assert "a has loaded" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_purge_removes_what_zookeeper_keeps_in_both_places(tmp_path: Path) -> None:
     data, log = tmp_path / "data", tmp_path / "log"
     for place in (data / "version-2", log / "version-2"):

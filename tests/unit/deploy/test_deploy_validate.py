@@ -329,6 +329,7 @@ def sentences(done: subprocess.CompletedProcess[str]) -> Iterator[str]:
     yield from re.findall(r"^ *(?:\|-\n)? *(\S+: .+\.)$", told, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_example_inventory_is_accepted_in_seconds(example: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = play(example)
@@ -355,6 +356,7 @@ def test_the_playbook_reports_all_mistakes_of_an_inventory(example: Path) -> Non
     ]
 
 
+@pytest.mark.slow
 def test_the_playbook_names_a_variable_that_cannot_be_read(example: Path) -> None:
     page = example / "host_vars/mon1.dc1.example.yml"
     page.write_text(page.read_text().replace("192.0.2.31", '"{{ nothing }}"'))

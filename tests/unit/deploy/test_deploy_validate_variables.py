@@ -100,6 +100,7 @@ def test_defaults_facts_and_what_is_derived_are_no_mistakes() -> None:
         assert told(b1=plain | templated) == [], page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inventory", ["example", "lab", "vagrant", "vagrant-pair"])
 def test_the_inventories_of_the_tree_have_no_such_mistakes(inventory: str, tmp_path: Path) -> None:
     """And one of theirs that has is refused by the playbook."""

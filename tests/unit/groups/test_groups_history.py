@@ -6,11 +6,13 @@ from collections import Counter
 
 import pytest
 from groups_history import GROUP, History
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 
-@settings(max_examples=80)
+
+@examples(80)
 @given(seed=st.integers(0, 2**32), clients=st.integers(1, 6))
 @example(seed=1, clients=3)
 def test_a_random_history_keeps_the_promises_of_a_group(seed: int, clients: int) -> None:
@@ -20,13 +22,13 @@ def test_a_random_history_keeps_the_promises_of_a_group(seed: int, clients: int)
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@examples(300)
 @given(seed=st.integers(0, 2**32), clients=st.integers(1, 12))
 def test_many_long_histories_keep_the_promises_of_a_group(seed: int, clients: int) -> None:
     History(seed, clients).run(steps=1000)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(seed=st.integers(0, 2**32))
 def test_a_coordinator_that_loads_the_log_knows_what_the_one_before_knew(seed: int) -> None:
     history = History(seed, clients=4)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
@@ -30,6 +30,7 @@ from kdist.records.build import build_batch, read_batch
 from kdist.records.compression import Codec
 from kdist.records.control import ControlType, EndTransactionMarker, write_marker
 from kdist.records.record import Record
+from tests.examples import examples
 
 NOW_MS = 1_700_000_000_000
 IMPLEMENTATIONS = {"reference": _reference, "compiled": _compiled}
@@ -97,7 +98,7 @@ def as_records(batch: Any) -> list[Record]:
     ),
     is_transactional=st.booleans(),
 )
-@settings(max_examples=60)
+@examples(60)
 def test_uncompressed_batches_are_equal_byte_for_byte(
     builder: Any,
     leader_epoch: int,
@@ -113,7 +114,7 @@ def test_uncompressed_batches_are_equal_byte_for_byte(
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("reader", READERS)
 @given(table=tables, base_offset=st.integers(0, 1 << 60))
-@settings(max_examples=30)
+@examples(30)
 def test_others_read_our_batches(
     reader: Any, codec: Codec, table: list[tuple[Any, ...]], base_offset: int
 ) -> None:
@@ -127,7 +128,7 @@ def test_others_read_our_batches(
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize(("builder", "leader_epoch"), BUILDERS)
 @given(table=tables)
-@settings(max_examples=30)
+@examples(30)
 def test_we_read_the_batches_of_others(
     builder: Any, leader_epoch: int, codec: Codec, table: list[tuple[Any, ...]]
 ) -> None:
@@ -138,7 +139,7 @@ def test_we_read_the_batches_of_others(
 
 @pytest.mark.parametrize("reader", READERS)
 @given(table=tables, append_time=timestamps)
-@settings(max_examples=30)
+@examples(30)
 def test_others_read_append_time_from_a_stamped_batch(
     reader: Any, table: list[tuple[Any, ...]], append_time: int
 ) -> None:
@@ -181,7 +182,7 @@ def kio_records(table: list[tuple[Any, ...]], base_offset: int) -> tuple[Any, ..
 
 
 @given(table=tables, base_offset=st.integers(0, 1 << 40))
-@settings(max_examples=60)
+@examples(60)
 def test_kio_reads_our_batches_and_writes_the_same_bytes(
     table: list[tuple[Any, ...]], base_offset: int
 ) -> None:

@@ -6,13 +6,13 @@ import random
 import tempfile
 from collections.abc import Callable
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kdist.runtime.disk import Disk
 from kdist.runtime.files import File, Files
 from kdist.runtime.simulated_disk import SimulatedDisk
+from tests.examples import examples
 
 PATHS = st.sampled_from(["a", "b", "d", "d/a", "d/b", "d/e", "d/e/a"])
 POSITIONS = st.sampled_from([0, 1, 100, 4095, 4096, 5000, 12_288, 20_000])
@@ -134,4 +134,4 @@ class DisksAgree(RuleBasedStateMachine):
 
 
 TestDisksAgree = DisksAgree.TestCase
-TestDisksAgree.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestDisksAgree.settings = examples(100, stateful_step_count=40, deadline=None)

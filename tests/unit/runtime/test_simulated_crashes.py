@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.runtime.simulated_disk import SimulatedDisk
+from tests.examples import examples
 
 POSITIONS = st.integers(0, 9_000)
 CONTENT_STEPS = st.one_of(
@@ -25,7 +26,7 @@ NAME_STEPS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150, deadline=None)
 @given(st.lists(CONTENT_STEPS, max_size=12), st.integers(0, 1 << 30))
 def test_each_surviving_byte_was_there_at_some_time_since_the_last_sync(
     steps: list[tuple[str, int, int]], seed: int
@@ -49,7 +50,7 @@ def test_each_surviving_byte_was_there_at_some_time_since_the_last_sync(
         assert found[at] in {version[at] if at < len(version) else 0 for version in versions}
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300, deadline=None)
 @given(st.lists(NAME_STEPS, max_size=14), st.integers(0, 1 << 30))
 def test_each_surviving_name_was_there_since_the_last_sync_and_no_file_has_two(
     steps: list[tuple[str, str, str]], seed: int

@@ -7,13 +7,14 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from storage_damaged import END, SEGMENT, check_all_found, check_goes_on, killed, opened, stopped
 from storage_world import CLICKS, World, append, expected_lines, lines, overwrite
 
 from kdist.errors import DiskFailed, UserError
 from kdist.storage.names import Suffix, segment_name
+from tests.examples import examples
 
 # Indexes
 
@@ -119,6 +120,7 @@ def test_missing_indexes_are_rebuilt_and_stay_right(
     check_all_found(opened(world))
 
 
+@pytest.mark.slow
 def test_indexes_whose_rebuild_was_interrupted_are_not_left_incomplete() -> None:
     """A start that is killed there leaves in the file what had reached the page cache."""
     n, is_through = 0, False
@@ -159,7 +161,7 @@ def test_another_segments_index_does_not_mislead_lookups(
     check_all_found(log)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60, deadline=None)
 @given(
     is_clean=st.booleans(),
     suffix=st.sampled_from([Suffix.INDEX, Suffix.TIME_INDEX]),

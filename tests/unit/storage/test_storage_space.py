@@ -231,6 +231,7 @@ def full_at(n: int) -> bool:
     return writes > n
 
 
+@pytest.mark.slow
 def test_a_disk_full_at_any_one_write_fails_that_step_only() -> None:
     n = 0
     try:
@@ -268,6 +269,7 @@ def full_from(n: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_broker_starts_on_a_disk_that_became_full_at_any_write_and_loses_nothing() -> None:
     n = 0
     try:

@@ -7,7 +7,7 @@ import random
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.zk.client import Create, SessionState, Set
@@ -22,6 +22,7 @@ from kdist.zk.election import (
 )
 from kdist.zk.errors import BadVersion, ConnectionLoss, Fenced, MultiFailed, ZooKeeperError
 from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
+from tests.examples import examples
 from tests.unit.zk.zk_ensemble import EnsembleWorld, run_ensemble
 from tests.unit.zk.zk_virtual import connected, run
 
@@ -208,7 +209,7 @@ async def rule(
                 await resign(zk, leadership)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.integers(0, 2**32))
 def test_epochs_only_grow_whoever_is_cut_off(seed: int) -> None:
     async def scenario(ensemble: MemoryEnsemble) -> None:

@@ -6,13 +6,14 @@ import asyncio
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.zk.client import SessionState, Znode
 from kdist.zk.errors import ZooKeeperError
 from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
 from kdist.zk.watching import ChildrenWatcher, DataWatcher
+from tests.examples import examples
 from tests.unit.zk.zk_virtual import connected, run
 
 LONG_S = 60.0  # longer than every timeout and delay
@@ -109,7 +110,7 @@ async def break_at_random(
     ensemble.resume(zk)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.integers(0, 2**32))
 def test_the_last_value_is_reported_under_any_interleaving(seed: int) -> None:
     async def scenario(ensemble: MemoryEnsemble) -> None:
