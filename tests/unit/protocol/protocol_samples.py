@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import pytest
 
 from kdist.protocol import consumer_protocol, group_records
 from kdist.protocol.compiler import codec_for
@@ -50,6 +53,30 @@ def _all_cases() -> list[Case]:
 
 
 ALL_CASES = _all_cases()
+
+
+def every_version_of(cases: list[Case]) -> Callable[[Callable[[Case], None]], Callable[..., None]]:
+    """Parametrises a test by message: it is called with each version's case, which a failure names.
+
+    A test for each message and version would be thousands, and collecting them take longer.
+    """
+    by_message: dict[str, list[Case]] = {}
+    for case in cases:
+        by_message.setdefault(case.cls.__name__, []).append(case)
+
+    def decorate(test: Callable[[Case], None]) -> Callable[..., None]:
+        @pytest.mark.parametrize("message", by_message)
+        def test_each(message: str) -> None:
+            for case in by_message[message]:
+                try:
+                    test(case)
+                except BaseException as error:
+                    error.add_note(f"of {case}")
+                    raise
+
+        return test_each
+
+    return decorate
 
 
 def encoded(case: Case, message: Any) -> bytes:

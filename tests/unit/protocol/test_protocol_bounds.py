@@ -4,7 +4,7 @@ import contextlib
 import tracemalloc
 
 import pytest
-from protocol_samples import ALL_CASES
+from protocol_samples import ALL_CASES, every_version_of
 
 from kdist.errors import ProtocolError
 from kdist.protocol.compiler import codec_for
@@ -19,7 +19,7 @@ HUGE = [
 FEW_BYTES = 60_000  # a traceback, a message of the size of the frame and its objects
 
 
-@pytest.mark.parametrize("case", ALL_CASES, ids=str)
+@every_version_of(ALL_CASES)
 def test_a_huge_length_anywhere_allocates_nothing(case):
     decode = codec_for(*case).decode
     frames = [bytes(at) + huge + bytes(60 - at) for at in range(0, 60, 4) for huge in HUGE]

@@ -9,9 +9,8 @@ import io
 import random
 import re
 
-import pytest
 from kio.serial import entity_reader, entity_writer
-from protocol_samples import ALL_CASES, Case, encoded, sample
+from protocol_samples import ALL_CASES, Case, encoded, every_version_of, sample
 
 from kdist.protocol.api_versions import ApiVersionsResponse
 from kdist.protocol.compiler import codec_for
@@ -55,7 +54,7 @@ def test_as_many_messages_are_compared_as_the_peers_have():
     assert len(IN_KIO) == 302
 
 
-@pytest.mark.parametrize("case", IN_KAFKA_PYTHON, ids=str)
+@every_version_of(IN_KAFKA_PYTHON)
 def test_kafka_python_reads_and_writes_the_same_bytes(case):
     peer = kafka_python_class(case)
     # Its consumer protocol classes read and write the version in front of the message.
@@ -71,7 +70,7 @@ def test_kafka_python_reads_and_writes_the_same_bytes(case):
         assert codec_for(*case).decode(theirs, len(prefix)) == (message, len(theirs))
 
 
-@pytest.mark.parametrize("case", IN_KIO, ids=str)
+@every_version_of(IN_KIO)
 def test_kio_reads_and_writes_the_same_bytes(case):
     peer = kio_class(case)
     read, write = entity_reader(peer), entity_writer(peer)

@@ -5,12 +5,12 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from protocol_samples import ALL_CASES, encoded, sample
+from protocol_samples import ALL_CASES, encoded, every_version_of, sample
 
 from kdist.errors import ProtocolError
 from kdist.protocol.compiler import codec_for
 
-every_case = pytest.mark.parametrize("case", ALL_CASES, ids=str)
+every_case = every_version_of(ALL_CASES)
 
 
 @every_case
@@ -62,7 +62,7 @@ def test_a_message_may_begin_anywhere_in_its_buffer(case):
     assert position == 6 + len(frame)
 
 
-@pytest.mark.parametrize("case", [case for case in ALL_CASES if case.is_flexible], ids=str)
+@every_version_of([case for case in ALL_CASES if case.is_flexible])
 def test_tags_of_a_newer_peer_are_kept_and_sent_on(case):
     message = sample(case, random.Random(str(case)), is_tame=True)
     frame = encoded(case, message)
