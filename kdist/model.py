@@ -1,4 +1,4 @@
-"""Values that every room passes. They hold data and say what is valid; they do nothing."""
+"""Values that every package passes. They hold data and say what is valid; they do nothing."""
 
 from __future__ import annotations
 

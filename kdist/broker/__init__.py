@@ -1,1 +1,1 @@
-"""The broker: the rooms put together, a handler for each request, and what it tells clients."""
+"""The broker: the packages put together, a handler for each request, and what it tells clients."""

@@ -17,7 +17,7 @@ AGENT = "Agent"
 
 @settings
 class AgentSettings(Settings):
-    """What the agent room is given."""
+    """What the agent is given."""
 
     bootstrap_servers: str = setting(
         "bootstrap.servers",

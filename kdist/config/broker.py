@@ -13,7 +13,7 @@ IDENTITY, LISTENERS, TOPICS, CLUSTER = "Identity", "Listeners", "Topics", "Clust
 
 @settings
 class BrokerSettings(Settings):
-    """What only the broker room reads; each room below it has a class of its own."""
+    """What only the package broker reads; each package below it has a class of its own."""
 
     id: int32 = setting(
         "broker.id",

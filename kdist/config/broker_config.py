@@ -1,4 +1,4 @@
-"""A broker's whole configuration, one object for each room, and the settings of its topics."""
+"""A broker's whole configuration, one object for each package, and the settings of its topics."""
 
 from __future__ import annotations
 

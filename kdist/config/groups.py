@@ -13,7 +13,7 @@ GROUPS, OFFSETS = "Groups", "Committed offsets"
 
 @settings
 class GroupSettings(Settings):
-    """What the groups room is given."""
+    """What the package groups is given."""
 
     min_session_timeout_ms: int32 = setting(
         "group.min.session.timeout.ms",

@@ -13,7 +13,7 @@ CONNECTIONS, FETCHES = "Connections", "Fetches"
 
 @settings
 class NetworkSettings(Settings):
-    """What the network room, and the broker's fetch handler, are given."""
+    """What the package network, and the broker's fetch handler, are given."""
 
     socket_request_max_bytes: int32 = setting(
         "socket.request.max.bytes",

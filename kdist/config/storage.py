@@ -13,7 +13,7 @@ DISK, SCHEDULE, PRODUCERS = "Disk and page cache", "Storage schedule", "Producer
 
 @settings
 class StorageSettings(Settings):
-    """What the storage room is given besides each topic's `TopicSettings`."""
+    """What the package storage is given besides each topic's `TopicSettings`."""
 
     reserved_bytes: int64 = setting(
         "log.dir.reserved.bytes",

@@ -10,7 +10,7 @@ ZOOKEEPER = "ZooKeeper"
 
 @settings
 class ZooKeeperSettings(Settings):
-    """What the zk room is given."""
+    """What the package zk is given."""
 
     connect: str = setting(
         "zookeeper.connect",

@@ -1,4 +1,4 @@
-"""The front door of the groups room: one method per API, and loading and unloading of partitions.
+"""The group coordinator's front door: one method per API, and loading and unloading of partitions.
 
 A request's group is looked up here; the errors are INVALID_GROUP_ID, NOT_COORDINATOR and
 COORDINATOR_LOAD_IN_PROGRESS. While a partition loads, heartbeats are answered without an error and

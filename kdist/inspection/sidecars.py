@@ -104,7 +104,7 @@ _KNOWN_NAMES = {
     "quorum-state",  # of Kafka's own __cluster_metadata
 }
 _KNOWN_SUFFIXES = (".checkpoint", ".checkpoint.deleted")  # likewise
-_CUT = re.compile(r"\.log\.cut-[0-9]+\Z")  # `inspection_trim.py` makes them
+_CUT = re.compile(r"\.log\.cut-[0-9]+\Z")  # `trim` makes them
 
 
 def check_names(

@@ -40,7 +40,7 @@ _PROMISING = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSET
 _UNNAMED = TopicPartition("unnamed", 0)  # a copied directory under another name; shows in no file
 
 
-class _NoChance(random.Random):
+class _NoRng(random.Random):
     """Loading and cutting a log must not need random numbers: this asserts it."""
 
     def random(self) -> float:
@@ -313,7 +313,7 @@ def _load(files: Files, saved: Saved, cut: Cut, retired: list[str]) -> Log:
         files=files,
         settings=settings,
         metrics=metrics,
-        rng=_NoChance(),
+        rng=_NoRng(),
         space=DiskSpace(files, cut.partition.directory, settings.reserved_bytes),
         unflushed=set(),
         want_flush=lambda _: None,

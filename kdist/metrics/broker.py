@@ -1,4 +1,4 @@
-"""The broker room's metrics: requests by API, and the state of the process as a whole."""
+"""Metrics of the broker: requests by API, and the state of the process as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controller room's metrics: elections, deletions, and requests to brokers."""
+"""Metrics of the controller: elections, deletions, and requests to brokers."""
 
 from __future__ import annotations
 

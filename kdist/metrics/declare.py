@@ -6,7 +6,7 @@
 
     storage.appended_bytes += n     # all that the hot path does
 
-An instance is an object with slots and belongs to one room of one broker; there is no global
+An instance is an object with slots and belongs to one package of one broker; there is no global
 registry. `StorageMetrics.TABLE` holds the rows for `exposition.py` and the reference page.
 Names are `kdist_<noun>_<state>[_<unit>][_total]`, in Prometheus's base units.
 """

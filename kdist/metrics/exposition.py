@@ -27,7 +27,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class Exposition(Collector):
     """The groups of one process, and their text.
 
-    Owner: the broker, which adds every room's group as it starts.
+    Owner: the broker, which adds every package's group as it starts.
     """
 
     def __init__(self) -> None:

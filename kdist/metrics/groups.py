@@ -1,4 +1,4 @@
-"""The groups room's metrics: groups and members, rebalances, commits, and expired offsets."""
+"""Metrics of the groups: members, rebalances, commits, and expired offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network room's metrics: connections, and the bytes sent and received on them."""
+"""Metrics of the network: connections, and the bytes sent and received on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics of the replication room and of the produce and fetch handlers."""
+"""Metrics of replication, and of the produce and fetch handlers."""
 
 from __future__ import annotations
 

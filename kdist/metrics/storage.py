@@ -1,4 +1,4 @@
-"""The storage room's metrics: appends, flushes, segments, recovery, and free disk space."""
+"""Metrics of storage: appends, flushes, segments, recovery, and free disk space."""
 
 from __future__ import annotations
 

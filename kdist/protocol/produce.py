@@ -1,7 +1,7 @@
 """Produce (key 0): append record batches to partitions, for producers.
 
     version  changed
-    0        message sets of magic 0 or 1 (the records room converts them)
+    0        message sets of magic 0 or 1 (`kdist.records` converts them)
     1        response: throttle time (KIP-13)
     2        response: log append time; message sets of magic 1 (KIP-32)
     3        transactional id; only record batches of magic 2 from here on (KIP-98)
