@@ -6,10 +6,10 @@ through its `Call`, at once or later; a `waiting` handler is a coroutine that re
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
 
-from kdist.broker.dispatch import Call, DirectHandler, Routes
+from kdist.broker.dispatch import Call, DirectHandler, Routes, WaitingHandler
 from kdist.broker.handlers import api_versions
 from kdist.broker.handlers.alter_configs import AlterConfigsHandler
 from kdist.broker.handlers.control import ControlHandler
@@ -135,12 +135,8 @@ def routes_to(to: Handlers) -> Routes:
             leader_and_isr.API.key: to.control.leader_and_isr,
             stop_replica.API.key: to.control.stop_replica,
             update_metadata.API.key: to.control.update_metadata,
-            controlled_shutdown.API.key: lambda asked, call: to.control.controlled_shutdown(
-                asked, call.listener
-            ),
-            alter_partition.API.key: lambda asked, call: to.control.alter_partition(
-                asked, call.listener
-            ),
+            controlled_shutdown.API.key: _with_listener(to.control.controlled_shutdown),
+            alter_partition.API.key: _with_listener(to.control.alter_partition),
             create_topics.API.key: lambda asked, _call: to.topics.create(asked),
             delete_topics.API.key: lambda asked, call: to.topics.delete(asked, call.version),
             init_producer_id.API.key: lambda asked, _call: to.producer_ids.answer(asked),
@@ -157,6 +153,11 @@ def routes_to(to: Handlers) -> Routes:
     )
     routes.check()
     return routes
+
+
+def _with_listener(method: Callable[[Any, str], Awaitable[Any]]) -> WaitingHandler:
+    """A handler that calls a method with the request and the listener on which it came."""
+    return lambda asked, call: method(asked, call.listener)
 
 
 def _of_group(method: Callable[..., None]) -> DirectHandler:

@@ -1,16 +1,13 @@
-"""What brokers send each other: LeaderAndIsr, StopReplica, UpdateMetadata (keys 4 to 6) from the
-controller, ControlledShutdown and AlterPartition (7, 56) to it.
+"""Requests between brokers: from the controller (keys 4 to 6: LeaderAndIsr and the like) and to it.
 
-They are accepted on the inter-broker listener only. If that is a separate listener behind a
-firewall, clients cannot send them. If clients use it too, anybody who reaches the port and knows
-the epochs can, until there are ACLs.
+They are accepted on the inter-broker listener only. If clients use it too, anybody who reaches the
+port and knows the epochs can send them, until there are ACLs.
 
 Requests from a controller are refused if it was replaced, or they are meant for an earlier
 registration of this broker, or come on a connection that the controller has replaced by a newer
 one: a request stuck there when the network failed may arrive much later, and would re-create a
 topic that was deleted meanwhile. LeaderAndIsr first reads the settings of topics new to this broker
-(unless this broker's controller wrote them), so that their logs are created with them; requests
-keep their order meanwhile.
+(unless this broker's controller wrote them); requests keep their order meanwhile.
 """
 
 from __future__ import annotations
