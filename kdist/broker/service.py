@@ -92,7 +92,9 @@ class Service:
             self.tick_end.schedule,
             measures.replication,
             self.cache.has,
+            self.directory.saved_high_watermarks,
         )
+        self.directory.high_watermarks = self.replicas.high_watermarks
         self.schedule = Schedule(self.directory, self.replicas.committed_end)
         self.controller = self._make_controller()
         self.access = ControllerAccess(self.controller, self.cache, listener, self._connect)

@@ -80,8 +80,9 @@ IGNORED = {
     ),
     _TRANSACTIONS: ("transaction.*", "transactional.*"),
     _REPLICATION: (
-        "replica.*", "num.replica.fetchers", "*.replication.throttled.*", "leader.imbalance.*",
-        "auto.leader.rebalance.enable", "request.timeout.ms",
+        "replica.fetch.*", "replica.lag.*", "replica.socket.*", "num.replica.fetchers",
+        "*.replication.throttled.*", "leader.imbalance.*", "auto.leader.rebalance.enable",
+        "request.timeout.ms",
         "socket.connection.setup.*",
     ),
     _QUOTAS: (

@@ -70,6 +70,14 @@ class StorageSettings(Settings):
         subject=SCHEDULE,
         doc="How often the recovery points and start offsets of all logs are saved.",
     )
+    high_watermark_checkpoint_interval_ms: int64 = setting(
+        "replica.high.watermark.checkpoint.interval.ms",
+        default=5_000,
+        minimum=1,
+        unit="ms",
+        subject=SCHEDULE,
+        doc="How often the high watermarks of all partitions are saved.",
+    )
     retention_check_interval_ms: int64 = setting(
         "log.retention.check.interval.ms",
         default=300_000,

@@ -58,6 +58,10 @@ class LogDirectory:
         # The partitions that the checkpoints on the disk may contain, and those in the last save.
         self._named: set[TopicPartition] = set()
         self._being_named: set[TopicPartition] = set()
+        self.saved_high_watermarks: dict[TopicPartition, int] = {}  # by the last life, once open
+        # What to save; the logs know nothing of high watermarks. Set by who has the partitions.
+        self.high_watermarks: Callable[[], Mapping[TopicPartition, int]]
+        self.high_watermarks = lambda: self.saved_high_watermarks
         try:
             self._lock = files.lock(f"{path}/{names.LOCK}")
         except BlockingIOError:
@@ -110,7 +114,8 @@ class LogDirectory:
         recovery_points = self._load_checkpoint(names.RECOVERY_POINTS)
         start_offsets = self._load_checkpoint(names.LOG_START_OFFSETS)
         compacted = self._load_checkpoint(names.CLEANER_OFFSETS)
-        self._named = {*recovery_points, *start_offsets}
+        self.saved_high_watermarks.update(self._load_checkpoint(names.HIGH_WATERMARKS))
+        self._named = {*recovery_points, *start_offsets, *self.saved_high_watermarks}
         found = self._find_partitions()
         self.found = len(found)
         for partition in found:
@@ -148,7 +153,7 @@ class LogDirectory:
             return load_offsets(self.files, f"{self.path}/{name}")
         except CorruptFile as fault:
             # Without recovery points, all is scanned; without log start offsets, deleted records
-            # become readable again.
+            # become readable again; without high watermarks, they rise again from the log's start.
             logger.warning("%s: the checkpoint is ignored", fault)
             return {}
 
@@ -380,14 +385,23 @@ class LogDirectory:
 
     # Checkpoints and the end
 
-    def _encode_checkpoints(self) -> dict[str, bytes]:
+    def _encode_checkpoints(self, is_whole: bool = True) -> dict[str, bytes]:
+        high_watermarks = {
+            partition: min(offset, self.logs[partition].truncating_from)
+            for partition, offset in self.high_watermarks().items()
+            if partition in self.logs and self.logs[partition].is_made
+        }
+        contents = {f"{self.path}/{names.HIGH_WATERMARKS}": encode_offsets(high_watermarks)}
+        if not is_whole:
+            self._named |= high_watermarks.keys()
+            return contents
         logs = [(partition, log) for partition, log in self.logs.items() if log.is_made]
         self._being_named = {partition for partition, _ in logs}
         self._named |= self._being_named  # a save that fails half-way may have written one of them
         # Also if equal to the first segment's base offset: a dropped segment may come back (see
         # `drop`).
         starts = {partition: log.start_offset for partition, log in logs if log.start_offset}
-        return {
+        return contents | {
             f"{self.path}/{names.RECOVERY_POINTS}": encode_offsets(
                 {partition: log.recovery_point for partition, log in logs}
             ),

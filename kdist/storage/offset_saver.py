@@ -18,13 +18,14 @@ class OffsetSaver:
         self,
         files: Files,
         tasks: Tasks,
-        encode: Callable[[], Mapping[str, bytes]],
+        encode: Callable[[bool], Mapping[str, bytes]],
         on_saved: Callable[[], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`encode` returns each checkpoint's path and present content.
+        """`encode(is_whole)` returns the path and present content of each checkpoint, or of that
+        of the high watermarks alone.
 
-        `on_saved` is called when the last `encode`d content is on the disk.
+        `on_saved` is called when the last content `encode`d as a whole is on the disk.
         """
         self._files = files
         self._tasks = tasks
@@ -34,11 +35,17 @@ class OffsetSaver:
         self._waiting: list[Done] = []
         self._is_running = False
         self._is_wanted = False
+        self._is_whole = False  # whether the next save is of all checkpoints
 
     def request(self, done: Done | None = None) -> None:
         """Save the present state durably; then call `done`, with `DiskFull` if it did not fit."""
         if done is not None:
             self._waiting.append(done)
+        self._is_whole = True
+        self.request_high_watermarks()
+
+    def request_high_watermarks(self) -> None:
+        """Save the present high watermarks."""
         self._is_wanted = True
         if not self._is_running:
             self._start()
@@ -46,20 +53,21 @@ class OffsetSaver:
     def _start(self) -> None:
         self._is_running, self._is_wanted = True, False
         waiting, self._waiting = self._waiting, []
-        contents = self._encode()
+        is_whole, self._is_whole = self._is_whole, False
+        contents = self._encode(is_whole)
 
         def save() -> None:
             for path, content in contents.items():
                 self._files.replace(path, content)
 
-        self._tasks.run_blocking(save, lambda error: self._end(error, waiting))
+        self._tasks.run_blocking(save, lambda error: self._end(error, waiting, is_whole))
 
-    def _end(self, error: BaseException | None, waiting: list[Done]) -> None:
+    def _end(self, error: BaseException | None, waiting: list[Done], is_whole: bool) -> None:
         self._is_running = False
         if error is not None and not isinstance(error, DiskFull):
             self._on_failure(error)
             return
-        if error is None:
+        if error is None and is_whole:
             self._on_saved()
         for done in waiting:
             done(error)

@@ -37,6 +37,7 @@ class Schedule:
         self._every(_DESCRIPTORS_CHECK_MS, self.maybe_give_back)
         self._every(settings.flush_scheduler_interval_ms, self.flush_due)
         self._every(settings.flush_offset_checkpoint_interval_ms, self.save_offsets)
+        self._every(settings.high_watermark_checkpoint_interval_ms, self.save_high_watermarks)
         self._every(settings.retention_check_interval_ms, self.retain)
         self._every(settings.producer_id_expiration_check_interval_ms, self.expire_producers)
 
@@ -70,6 +71,10 @@ class Schedule:
     def save_offsets(self) -> None:
         """Write the checkpoints, so that a start after a crash scans less."""
         self._directory.saver.request()
+
+    def save_high_watermarks(self) -> None:
+        """Write their checkpoint, from which they go on after a crash."""
+        self._directory.saver.request_high_watermarks()
 
     def retain(self) -> None:
         """Delete segments past retention, and close files that only past readers used."""

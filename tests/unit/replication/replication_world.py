@@ -121,8 +121,9 @@ class World:
             self.ticks.schedule,
             self.metrics,
             lambda key: key in self.known,
-            saved_high_watermarks or {},
+            saved_high_watermarks or self.directory.saved_high_watermarks,
         )
+        self.directory.high_watermarks = self.replicas.high_watermarks
         self.replicas.broker_epoch = 5
 
     def restart(self, saved_high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:

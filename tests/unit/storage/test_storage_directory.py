@@ -363,3 +363,56 @@ def test_open_partitions_keep_no_descriptor_open(tmp_path: Path) -> None:
     assert world.metrics.recovered_logs == 200
     assert descriptors() <= before + 1  # syncfs keeps one
     world.stop()
+
+
+# High watermarks
+
+
+def test_high_watermarks_are_saved_at_a_clean_stop_and_loaded() -> None:
+    world = World()
+    append(world, world.log(), 5)
+    world.directory.high_watermarks = lambda: {CLICKS: 4}
+    world.restart()
+    assert world.directory.saved_high_watermarks == {CLICKS: 4}
+    world.restart()  # nobody has asked the controller yet: they stay what they were
+    assert world.directory.saved_high_watermarks == {CLICKS: 4}
+
+
+def test_a_damaged_checkpoint_of_high_watermarks_is_ignored_with_one_sentence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    append(world, world.log(), 5)
+    world.stop()
+    path = f"/d01/{names.HIGH_WATERMARKS}"
+    overwrite(world.files, path, b"0\n1\nclicks 0 -3\n")
+    world.open()
+    assert world.directory.saved_high_watermarks == {}
+    assert [
+        record.message for record in caplog.records if "replication-offset" in record.message
+    ] == [f"{path}, line 3: '-3' is not a number of 0 to {2**63 - 1}: the checkpoint is ignored"]
+
+
+def test_a_recreated_partition_does_not_use_its_predecessors_high_watermark() -> None:
+    world = World()
+    log = world.log()
+    append(world, log, 5)
+    world.flush(log)
+    world.directory.high_watermarks = lambda: {CLICKS: 5}
+    world.wait(world.directory.saver.request)
+    world.delete()
+    world.log()
+    assert b"clicks" not in world.disk.read(f"/d01/{names.HIGH_WATERMARKS}")
+
+
+def test_a_high_watermark_saved_during_a_truncation_is_not_above_what_surely_stays() -> None:
+    world = World()
+    log = world.log(segment_bytes=300)
+    for _ in range(4):
+        append(world, log, 10)
+    world.flush(log)
+    world.directory.high_watermarks = lambda: {CLICKS: 40}
+    world.truncate(log, 25)
+    world.lose_power()
+    world.open()
+    assert world.directory.saved_high_watermarks[CLICKS] <= 20 == world.log().end_offset

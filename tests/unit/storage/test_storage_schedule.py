@@ -9,7 +9,7 @@ from storage_world import CLICKS, VIEWS, World, append, batch_of, expected_lines
 
 from kdist.errors import OutOfDescriptors
 from kdist.storage.log import Log
-from kdist.storage.names import RECOVERY_POINTS
+from kdist.storage.names import HIGH_WATERMARKS, RECOVERY_POINTS
 from kdist.storage.schedule import Schedule
 
 
@@ -44,6 +44,20 @@ def test_recovery_points_are_saved_at_their_interval() -> None:
     assert b"clicks 0 3" not in world.disk.read(path)
     world.tasks.run_for_ms(300)
     assert b"clicks 0 3" in world.disk.read(path)
+
+
+def test_high_watermarks_are_saved_every_five_seconds_and_alone() -> None:
+    world = World()
+    log = world.log(flush_messages=1)
+    world.directory.high_watermarks = lambda: {CLICKS: log.end_offset - 1, VIEWS: 7}
+    scheduled(world)
+    append(world, log, 3)
+    world.tasks.run_for_ms(4900)
+    path = f"/d01/{HIGH_WATERMARKS}"
+    assert b"clicks" not in world.disk.read(path)
+    world.tasks.run_for_ms(300)
+    assert world.disk.read(path) == b"0\n1\nclicks 0 2\n"
+    assert b"clicks" not in world.disk.read(f"/d01/{RECOVERY_POINTS}")
 
 
 def test_idle_logs_close_their_files() -> None:
