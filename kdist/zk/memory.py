@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import copy_context
 from functools import partial
 from itertools import count
 
@@ -41,7 +42,7 @@ from kdist.zk.session import (
     Write,
 )
 
-_RETRY_S = 0.3  # between attempts to connect
+_RETRY_MS = 300  # between attempts to connect
 _PINGS = 3  # per session timeout
 
 
@@ -134,8 +135,17 @@ class MemoryEnsemble(Servers):
 
     def connect_soon(self, client: MemoryZooKeeper) -> None:
         """After a delay, connect the client if it wants to be connected and can be."""
-        loop = client.loop or self._loop
-        loop.call_later(self.delay_ms() / 1000, self._accept, client)
+        self._call_client(client, self.delay_ms(), self._accept, client)
+
+    def _call_client(
+        self,
+        client: MemoryZooKeeper,
+        delay_ms: float,
+        call: Callable[..., None],
+        *arguments: object,
+    ) -> None:
+        """In the client's process."""
+        self._loop.call_later(delay_ms / 1000, call, *arguments, context=client.context)
 
     def _accept(self, client: MemoryZooKeeper) -> None:
         if client in self._connections or not client.wants_connection():
@@ -159,7 +169,7 @@ class MemoryEnsemble(Servers):
 
     def _refuse(self, client: MemoryZooKeeper) -> None:
         if self.has_network or len(self._servers) > 1:
-            asyncio.get_running_loop().call_later(_RETRY_S, self.connect_soon, client)
+            self._call_client(client, _RETRY_MS, self.connect_soon, client)
         else:
             self._refused[client] = None
 
@@ -172,8 +182,8 @@ class MemoryEnsemble(Servers):
         if self.has_network:
             self._restart_expiry(session)
         is_stopped = partial(self._is_cut, client.host, server.name)
-        to_server = Link(self._loop, self.delay_ms, is_stopped)
-        to_client = Link(asyncio.get_running_loop(), self.delay_ms, is_stopped)
+        to_server = Link(self._loop, self._context, self.delay_ms, is_stopped)
+        to_client = Link(self._loop, client.context, self.delay_ms, is_stopped)
         connection = Connection(session, server, to_server, to_client)
         connection.reset = partial(self._reset, client, connection)
         last = session.connection
@@ -191,8 +201,7 @@ class MemoryEnsemble(Servers):
     def _disconnect(self, client: MemoryZooKeeper, noticed_after_ms: float) -> None:
         connection = self.give_up(client)
         if connection is not None and not self._is_cut(client.host, connection.server.name):
-            loop = client.loop or self._loop
-            loop.call_later(noticed_after_ms / 1000, client.on_disconnected, connection)
+            self._call_client(client, noticed_after_ms, client.on_disconnected, connection)
 
     def give_up(self, client: MemoryZooKeeper) -> Connection | None:
         """End a client's connection, of which the client has to learn in some other way."""
@@ -238,7 +247,7 @@ class MemoryEnsemble(Servers):
             self._arm_expiry(session, session.timeout_ms / 1000)
 
     def _arm_expiry(self, session: Session, left_s: float) -> None:
-        session.expiry = self._loop.call_later(left_s, self._maybe_expire, session)
+        session.expiry = self._call_later(left_s, partial(self._maybe_expire, session))
 
     def _maybe_expire(self, session: Session) -> None:
         left_s = session.heard_s + session.timeout_ms / 1000 - self._loop.time()
@@ -357,7 +366,7 @@ def _read(connection: Connection, request: Read) -> object:
 
 
 class MemoryZooKeeper(SessionClient):
-    """A client of a `MemoryEnsemble`, which made it. Its process is the loop that connects it."""
+    """A client of a `MemoryEnsemble`, which made it. It belongs to the process that connects it."""
 
     def __init__(
         self,
@@ -372,7 +381,7 @@ class MemoryZooKeeper(SessionClient):
         self.host = host
         self.servers = servers
         self.session: Session | None = None  # to be resumed
-        self.loop: asyncio.AbstractEventLoop | None = None  # its process's
+        self.context = copy_context()  # its process's, once that has connected it
         self._ensemble = ensemble
         self._connection: Connection | None = None
         self._opened: asyncio.Future[None] | None = None
@@ -382,8 +391,8 @@ class MemoryZooKeeper(SessionClient):
         return self._state is SessionState.SUSPENDED or self._opened is not None
 
     async def _open(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._opened = opened = self.loop.create_future()
+        self.context = copy_context()
+        self._opened = opened = asyncio.get_running_loop().create_future()
         self._ensemble.connect_soon(self)
         try:
             await self._wait_for(opened)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 
 _RESEND_S = 0.2
 
@@ -12,17 +13,20 @@ _RESEND_S = 0.2
 class Link:
     """One direction of a connection: messages arrive in order, each after a delay.
 
-    `loop` is the receiver's: to a killed or paused process nothing is delivered. What `is_stopped`
-    holds back is sent again until it passes, as TCP does.
+    `context` is the receiver's, so that a message belongs to the receiver's process and not to the
+    sender's, which may be killed. What `is_stopped` holds back is sent again until it passes, as
+    TCP does.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        context: Context,
         delay_ms: Callable[[], float],
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = loop
+        self._context = context
         self._delay_ms = delay_ms
         self._is_stopped = is_stopped
         self._messages: deque[Callable[[], None]] = deque()
@@ -37,11 +41,11 @@ class Link:
         self._messages.append(message)
         self._last_due_s = max(self._last_due_s, loop.time() + self._delay_ms() / 1000)
         # Timers due at the same time may fire in any order, so each delivers the oldest message.
-        loop.call_at(self._last_due_s, self._deliver)
+        loop.call_at(self._last_due_s, self._deliver, context=self._context)
 
     def _deliver(self) -> None:
         if self._messages and self._is_stopped():
-            self._loop.call_later(_RESEND_S, self._deliver)
+            self._loop.call_later(_RESEND_S, self._deliver, context=self._context)
         elif self._messages:
             self._messages.popleft()()
 

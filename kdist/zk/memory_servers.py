@@ -19,6 +19,7 @@ import random
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context
 from functools import partial
 
 from kdist.zk.client import WatchEvent
@@ -66,6 +67,7 @@ class Servers(ABC):
         self._delay_ms_max = delay_ms_max
         self._is_cut = is_cut
         self._given_loop = loop
+        self._context = Context()  # of no client's process
         self._tree = Tree()
         self._servers = {name: Server(name, self._tree) for name in names}
         self._leader: Server | None = None
@@ -144,7 +146,7 @@ class Servers(ABC):
         if self._is_majority(len(up)):
             self._lead(up[0], up)
         if len(self._servers) > 1:
-            self._loop.call_later(TICK_S, self._tick)
+            self._call_later(TICK_S, self._tick)
 
     def _forward(self, server: Server, decide: Callable[[], None]) -> None:
         """Have the leader `decide` once a majority follows it, in the order of arrival."""
@@ -219,8 +221,11 @@ class Servers(ABC):
     def _is_majority(self, count: int) -> bool:
         return count > len(self._servers) / 2
 
+    def _call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay_s, call, context=self._context)
+
     def _tick(self) -> None:
-        self._loop.call_later(TICK_S, self._tick)
+        self._call_later(TICK_S, self._tick)
         for server in self._servers.values():
             if server.is_serving and self._is_silent_too_long(server):
                 self._stop_serving(server)
@@ -274,9 +279,10 @@ class Servers(ABC):
         server.is_serving = True
         server.silent_since_s = None
         is_stopped = partial(self._is_stopped, server)
-        server.to_leader = Link(self._loop, self.delay_ms, is_stopped)
+        server.to_leader = Link(self._loop, self._context, self.delay_ms, is_stopped)
         server.from_leader = Link(
             self._loop,
+            self._context,
             lambda: self.delay_ms() + self._rng.uniform(0, server.lag_ms_max),
             is_stopped,
         )

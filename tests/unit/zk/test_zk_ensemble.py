@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
+from contextvars import ContextVar, copy_context
+from typing import Any, TypeVar
 
 import pytest
 
@@ -12,6 +15,8 @@ from kdist.zk.errors import ConnectionLoss, MultiFailed
 from tests.unit.zk.zk_ensemble import SERVERS, EnsembleWorld, run_ensemble, until
 
 LAG_MS = 3_000.0
+
+T = TypeVar("T")
 
 
 def test_a_lagging_follower_answers_with_an_old_state_until_it_is_synced() -> None:
@@ -209,6 +214,32 @@ def test_a_new_leader_has_every_write_and_every_session() -> None:
 
     for seed in range(5):
         run_ensemble(scenario, seed)
+
+
+PROCESS: ContextVar[str] = ContextVar("process", default="none")
+
+
+async def in_process(name: str, work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` as a process of this name would."""
+    context = copy_context()
+    context.run(PROCESS.set, name)
+    return await asyncio.get_running_loop().create_task(work, context=context)
+
+
+def test_a_watch_is_called_in_the_process_that_set_it_and_not_in_the_writers() -> None:
+    async def scenario(world: EnsembleWorld) -> None:
+        one = await in_process("one", world.client("zk2"))
+        two = await in_process("two", world.client("zk3"))
+        called_in: list[str] = []
+        two.add_listener(lambda _: called_in.append(PROCESS.get()))
+        await in_process("two", two.exists("/a", lambda _: called_in.append(PROCESS.get())))
+        await in_process("one", one.create("/a"))
+        await until(lambda: called_in)
+        world.ensemble.disconnect(two)
+        await until(lambda: len(called_in) == 3)
+        assert called_in == ["two", "two", "two"]
+
+    run_ensemble(scenario)
 
 
 def test_without_a_majority_nothing_is_written_and_no_session_expires() -> None:
