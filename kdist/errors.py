@@ -223,6 +223,13 @@ class CorruptRecords(ApiError):
         super().__init__(Error.CORRUPT_MESSAGE, detail)
 
 
+class PoisonousRequest(KdistError):
+    """A bug that a request met before it changed anything: it costs that request, not the broker.
+
+    Raised from the exception that nobody expected, by the steps of a write that come before it.
+    """
+
+
 class DiskFull(ApiError):
     """The filesystem has no room for the write, none of which counts; reads and deletes still work."""
 

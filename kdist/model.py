@@ -37,6 +37,17 @@ def read_digits(text: str) -> int | None:
     return int(text) if is_number else None
 
 
+class Principal(NamedTuple):
+    """Who sends a request: a kind, such as "User", and a name."""
+
+    kind: str
+    name: str
+
+
+ANONYMOUS = Principal("User", "ANONYMOUS")
+"""Whoever has not authenticated."""
+
+
 class TopicPartition(NamedTuple):
     """One partition of one topic; sorts by topic, then number."""
 

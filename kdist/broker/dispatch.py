@@ -1,9 +1,9 @@
 """From frames to handlers and back: one handler per API, one reply slot per request.
 
-A request is first offered to the fast path that its connection last learned (`usual.py`). On the
+A request is first offered to the fast path that its connection last used (`fast_path/`). On the
 general path it is decoded and handed to a function that answers through its `Call`, or a coroutine
-function that returns the answer (see `Routes`). An exception from a handler is a bug and stops the
-broker, except `ProtocolError`, which closes the connection, and `DiskFailed`, the disk's failure.
+function that returns the answer (see `Routes`). `crashes.py` says what an unexpected exception from
+a handler costs.
 
 One connection's requests take effect in order, as Kafka promises, as far as a client can tell: all
 after a `changing` request wait for it, and all but other produces wait for earlier produces.
@@ -18,9 +18,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from kdist.broker.fast_path.fast_path import Context, UsualPaths
+from kdist.broker.crashes import DROPPED, Crashes
+from kdist.broker.fast_path.fast_path import FastPaths, Registered
 from kdist.broker.handlers import api_versions
-from kdist.errors import DiskFailed
+from kdist.errors import ProtocolError
 from kdist.groups.member import Caller
 from kdist.metrics.broker import RequestMetrics
 from kdist.metrics.declare import Family
@@ -32,9 +33,6 @@ from kdist.protocol.headers import RequestHeader
 from kdist.protocol.versions import TABLE
 from kdist.replication.delayed import DelayedOperations
 from kdist.runtime.clock import Clock
-
-HotHandler = Callable[[Any, int, Callable[[Any], None], Connection], None]
-"""Request, version, callback for the answer, and the connection whose end cancels the request."""
 
 _NS_PER_S = 1_000_000_000
 _KEY_BYTES = 2  # a frame begins with its API key
@@ -58,6 +56,7 @@ class Call:
         "client_id",
         "connection",
         "correlation_id",
+        "response",
         "version",
     )
 
@@ -67,6 +66,7 @@ class Call:
         self._dispatch = dispatch
         self._is_barring = False
         self._metrics = dispatch.metrics[self.api_key]
+        self.response: Any = None  # once it is answered
         self._slot: Reply = connection.reserve()
         self._started_ns = dispatch.now_ns()
 
@@ -88,6 +88,7 @@ class Call:
 
     def answer(self, response: Any) -> None:
         """Send the response. None means that there is none, as for a produce with acks=0."""
+        self.response = response
         if response is None:
             self._slot.discard()
         else:
@@ -98,6 +99,12 @@ class Call:
         metrics = self._metrics
         metrics.answered += 1
         metrics.seconds.observe((self._dispatch.now_ns() - self._started_ns) / _NS_PER_S)
+
+    def crash(self, error: BaseException) -> None:
+        """End the request, or the broker, because of what its handler raised (`crashes.py`)."""
+        header = RequestHeader(self.api_key, self.version, self.correlation_id, self.client_id)
+        self._dispatch.crashes.refuse(error, header, self._slot, self.connection)
+        self._slot = DROPPED
 
     def answer_with_error(self, response: Any) -> None:
         """As `answer`, for a response with a top-level error code, which is counted if set."""
@@ -113,7 +120,6 @@ WaitingHandler = Callable[[Any, Call], Awaitable[Any]]
 class Routes(NamedTuple):
     """The handler of each API key, by kind."""
 
-    hot: Mapping[int, HotHandler]
     direct: Mapping[int, DirectHandler]
     waiting: Mapping[int, WaitingHandler]
     changing: frozenset[int]
@@ -121,7 +127,7 @@ class Routes(NamedTuple):
 
     def check(self) -> None:
         """Assert that exactly the APIs of the version table have a handler, and one each."""
-        keys = [*self.hot, *self.direct, *self.waiting]
+        keys = [*self.direct, *self.waiting]
         assert sorted(keys) == sorted(api.key for api in TABLE), "handlers and versions differ"
 
 
@@ -135,18 +141,17 @@ class Dispatch:
         clock: Clock,
         requests: Family[RequestMetrics],
         waiting: DelayedOperations,
-        usual: UsualPaths,
-        fail: Callable[[BaseException], None],
+        fast_paths: FastPaths,
+        crashes: Crashes,
     ) -> None:
-        """`fail` is called with a disk failure, and with a bug in a `waiting` handler."""
         routes.check()
         self.listener = listener
         self.now_ns = clock.monotonic_ns
         self.metrics = {api.key: requests[(api.name,)] for api in TABLE}
         self._routes = routes
         self._waiting = waiting
-        self._usual, self._settle = usual
-        self._fail = fail
+        self._fast_paths, self._flush = fast_paths
+        self.crashes = crashes
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_connect(self, connection: Connection) -> None:
@@ -159,19 +164,21 @@ class Dispatch:
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         """Answer a request, now or later. Raises `ProtocolError`, `NotYet`.
 
-        Requests that a fast path has queued for the end of the tick are settled before any request
+        Requests that a fast path has queued for the end of the tick are flushed before any request
         takes the general path, so that it sees their effect. Fast paths need not check `late`: a
         fetch takes one only if no produce came since the last fetch on the general path.
         """
-        context: Context | None = connection.context
+        registered: Registered | None = connection.context
         try:
-            if context is None or not context[0].take(frame, context[1], connection):
-                self._settle()
+            if registered is None or not registered[0].try_handle(frame, registered, connection):
+                self._flush()
                 if connection.late and frame[:_KEY_BYTES] != _PRODUCE:
                     raise NotYet
                 self._handle(connection, frame)
-        except DiskFailed as error:
-            self._fail(error)
+        except (NotYet, ProtocolError):
+            raise
+        except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
+            self.crashes.meet(error, int.from_bytes(frame[:_KEY_BYTES], "big"), connection)
 
     def _handle(self, connection: Connection, frame: memoryview) -> None:
         """The general path: decode a request and hand it to its handler."""
@@ -181,21 +188,20 @@ class Dispatch:
             self._answer_unsupported(connection, error)
             return
         key = header.api_key
-        path = self._usual.get(key)
-        if path is not None:
-            known_end = path.learn(frame, header, request)
-            connection.context = None if known_end is None else (path, known_end)
         call = Call(header, connection, self)
-        hot = self._routes.hot.get(key)
-        if hot is not None:
-            hot(request, call.version, call.answer, connection)
-            return
-        if key in self._routes.direct:
-            self._routes.direct[key](request, call)
-        else:
-            self._start(self._routes.waiting[key](request, call), call)
-        if key in self._routes.changing:
-            call.bar()
+        try:
+            if key in self._routes.direct:
+                self._routes.direct[key](request, call)
+            else:
+                self._start(self._routes.waiting[key](request, call), call)
+            if key in self._routes.changing:
+                call.bar()
+            path = self._fast_paths.get(key)
+            if path is not None:
+                scope = connection.principal, self.listener
+                connection.context = path.register(frame, header, request, call.response, scope)
+        except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
+            call.crash(error)
 
     def _answer_unsupported(self, connection: Connection, error: UnsupportedVersionError) -> None:
         header = error.header
@@ -207,22 +213,18 @@ class Dispatch:
     # Handlers that wait
 
     def _start(self, work: Awaitable[Any], call: Call) -> None:
-        task = asyncio.ensure_future(self._answer_with(work, call))
+        task = asyncio.ensure_future(_answer_with(work, call))
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    async def _answer_with(self, work: Awaitable[Any], call: Call) -> None:
-        call.answer_with_error(await work)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is not None:
-            self._fail(error)
+        task.add_done_callback(self._tasks.discard)
 
     def cancel(self) -> None:
         """Cancel the `waiting` handlers; their requests are not answered."""
         for task in self._tasks:
             task.cancel()
+
+
+async def _answer_with(work: Awaitable[Any], call: Call) -> None:
+    try:
+        call.answer_with_error(await work)
+    except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
+        call.crash(error)

@@ -28,6 +28,8 @@ from kdist.errors import ApiError, Error
 from kdist.metrics.replication import ReplicationMetrics
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import FetchPartition, FetchPartitionResult, FetchRequest
+from kdist.replication.delayed import DelayedOperation
+from kdist.replication.partition import Partition
 from kdist.runtime.clock import Clock
 
 EVICTION_MS = 120_000  # Kafka's, and no setting there either
@@ -47,26 +49,47 @@ class _Rank(NamedTuple):
     id: int
 
 
-class Cached:
+class CachedPartition:
     """A fetched partition: what the client asks, and the offsets it was last told in its session.
 
-    Without a session it lives as long as the request. Invariant: `asked` never changes, since a
-    waiting request refers to it.
+    Without a session it lives as long as the request. In one it depends on the `Partition` that it
+    was last read from, and so learns of each change.
     """
 
-    __slots__ = ("asked", "high_watermark", "key", "log_start_offset")
+    __slots__ = ("_session", "asked", "high_watermark", "key", "log_start_offset", "partition")
 
-    def __init__(self, key: TopicPartition, asked: FetchPartition) -> None:
+    def __init__(
+        self, key: TopicPartition, asked: FetchPartition, session: Session | None = None
+    ) -> None:
         self.key = key
         self.asked = asked
         self.high_watermark = self.log_start_offset = _UNKNOWN_OFFSET
+        self._session = session
+        self.partition: Partition | None = None
 
-    def asking(self, asked: FetchPartition) -> Cached:
-        """A copy for a new request about this partition."""
-        cached = Cached(self.key, asked)
-        cached.high_watermark = self.high_watermark
-        cached.log_start_offset = self.log_start_offset
-        return cached
+    @property
+    def session(self) -> Session:
+        """The session that it is in."""
+        assert self._session is not None
+        return self._session
+
+    def join(self, session: Session) -> None:
+        """Enter a session, to be read at its next request."""
+        self._session = session
+        session.dirty[self] = None
+
+    def mark_dirty(self) -> None:
+        """Have it read at the session's next request, or when its waiting one is woken."""
+        self.session.dirty[self] = None
+
+    def depend_on(self, partition: Partition | None) -> None:
+        """Be marked dirty whenever this partition changes, and no other."""
+        if self.partition is not partition:
+            if self.partition is not None:
+                self.partition.dependents.pop(self, None)
+            if partition is not None:
+                partition.dependents[self] = None
+            self.partition = partition
 
     def was_told(self, high_watermark: int, log_start_offset: int) -> bool:
         """Whether the client was last told exactly these offsets."""
@@ -89,10 +112,16 @@ class Cached:
 
 
 class Session:
-    """One client's. Owner: `FetchSessions`."""
+    """One client's. Owner: `FetchSessions`.
+
+    `dirty` are the partitions to read for the next answer, in that order. Invariant: those that are
+    not in it have no records at the offset that the client asks for, no error, and offsets that it
+    was told. So a request, or the waking of a waiting one, costs as much as has changed.
+    """
 
     __slots__ = (
         "created_ms",
+        "dirty",
         "epoch",
         "id",
         "is_old",
@@ -100,14 +129,18 @@ class Session:
         "partitions",
         "rank",
         "used_ms",
+        "watchers",
     )
+    dependents = ()
 
     def __init__(self, id_: int, now_ms: int, *, is_privileged: bool) -> None:
         self.id = id_
         self.epoch = 1
         self.is_privileged = is_privileged
         self.created_ms = self.used_ms = now_ms
-        self.partitions: dict[TopicPartition, Cached] = {}  # in the order they are served
+        self.partitions: dict[TopicPartition, CachedPartition] = {}
+        self.dirty: dict[CachedPartition, None] = {}
+        self.watchers: dict[DelayedOperation, None] = {}  # requests that wait, overtaken ones too
         self.is_old = False
         self.rank: _Rank | None = None  # before the first use
 
@@ -115,10 +148,20 @@ class Session:
         """Apply the partitions that a request adds, changes and forgets."""
         for key, asked in partitions_of(request):
             cached = self.partitions.get(key)
-            self.partitions[key] = Cached(key, asked) if cached is None else cached.asking(asked)
+            if cached is None:
+                cached = self.partitions[key] = CachedPartition(key, asked, self)
+            cached.asked = asked
+            self.dirty[cached] = None
         for topic in request.forgotten_topics_data:
             for partition in topic.partitions:
-                self.partitions.pop(TopicPartition(topic.topic, partition), None)
+                cached = self.partitions.pop(TopicPartition(topic.topic, partition), None)
+                if cached is not None:
+                    cached.depend_on(None)
+                    self.dirty.pop(cached, None)
+
+    def clean(self, cached: CachedPartition) -> None:
+        """Nothing is new about it until it changes."""
+        self.dirty.pop(cached, None)
 
     def select(self, results: Iterable[tuple[TopicPartition, FetchPartitionResult]]) -> Results:
         """Those with something new. Partitions that got records are served last the next time."""
@@ -127,21 +170,26 @@ class Session:
             cached = self.partitions[key]
             if cached.note(result):
                 selected.append((key, result))
-                if result.records:
-                    self.partitions[key] = self.partitions.pop(key)
+                if result.records and cached in self.dirty:
+                    self.dirty[cached] = self.dirty.pop(cached)
         return selected
+
+    def end(self) -> None:
+        """Depend on nothing any more."""
+        for cached in self.partitions.values():
+            cached.depend_on(None)
 
 
 Results = list[tuple[TopicPartition, FetchPartitionResult]]
 
 
 class Context(NamedTuple):
-    """What one request fetches, and in which session.
+    """What one request fetches: `partitions`, or what is dirty in its session.
 
     `epoch`: the session's until its next request. `is_wanted`: create a session with the answer.
     """
 
-    partitions: list[Cached]
+    partitions: list[CachedPartition]
     session: Session | None = None
     epoch: int = _FINAL_EPOCH
     is_wanted: bool = False
@@ -178,7 +226,7 @@ class FetchSessions:
         if epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
             self._remove(request.session_id)
             named = dict(partitions_of(request))  # without duplicates
-            partitions = [Cached(key, asked) for key, asked in named.items()]
+            partitions = [CachedPartition(key, asked) for key, asked in named.items()]
             is_wanted = epoch == _INITIAL_EPOCH
             return Context(partitions, is_wanted=is_wanted, is_follower=is_follower)
         session = self._sessions.get(request.session_id)
@@ -187,19 +235,18 @@ class FetchSessions:
         if session.epoch != epoch:
             raise ApiError(Error.INVALID_FETCH_SESSION_EPOCH)
         session.update(request)
-        partitions = list(session.partitions.values())
         session.epoch = _following(epoch)
-        if not partitions:
+        if not session.partitions:
             self._remove(session.id)
-            return Context(partitions)
+            return Context([])
         self._touch(session)
-        return Context(partitions, session, session.epoch)
+        return Context([], session, session.epoch)
 
     def get(self, session_id: int) -> Session | None:
         """The session, if it still exists. This does not count as use."""
         return self._sessions.get(session_id)
 
-    def only_partition(self, session_id: int) -> Cached | None:
+    def only_partition(self, session_id: int) -> CachedPartition | None:
         """The partition of a session that has exactly one."""
         session = self._sessions.get(session_id)
         if session is None or len(session.partitions) != 1:
@@ -234,6 +281,8 @@ class FetchSessions:
             id_ = self._rng.randint(1, _INT32_MAX)
         session = Session(id_, self._clock.now_ms(), is_privileged=context.is_follower)
         session.partitions = {cached.key: cached for cached in context.partitions}
+        for cached in context.partitions:
+            cached.join(session)
         for key, result in results:
             session.partitions[key].note(result)
         self._sessions[id_] = session
@@ -285,6 +334,7 @@ class FetchSessions:
         session = self._sessions.pop(id_, None)
         if session is not None:
             self._unrank(session)
+            session.end()
 
     def _unrank(self, session: Session) -> None:
         rank = session.rank

@@ -1,7 +1,7 @@
 """Which handler answers which API: one row each.
 
-Produce and Fetch (`hot`) get no `Call`, to save time. Of the others, a `direct` handler answers
-through its `Call`, at once or later; a `waiting` handler is a coroutine that returns the answer.
+A `direct` handler answers through its `Call`, at once or later; a `waiting` handler is a coroutine
+that returns the answer.
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ class Handlers(NamedTuple):
 def routes_to(to: Handlers) -> Routes:
     """A row for every API of the version table."""
     routes = Routes(
-        hot={
-            produce.API.key: to.produce.handle,
-            fetch.API.key: to.fetch.handle,
-        },
         direct={
+            produce.API.key: lambda asked, call: to.produce.handle(
+                asked, call.version, call.answer, call.connection
+            ),
+            fetch.API.key: to.fetch.handle,
             list_offsets.API.key: lambda asked, call: to.offsets.handle(
                 asked, call.version, call.answer
             ),

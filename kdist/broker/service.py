@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection
 from kdist.broker.auto_creation import AutoCreation
 from kdist.broker.context import BrokerContext
 from kdist.broker.controller_access import ControllerAccess
+from kdist.broker.crashes import Crashes
 from kdist.broker.dispatch import Dispatch
-from kdist.broker.fast_path.fast_path import UsualPath, UsualPaths
-from kdist.broker.fast_path.fetch import UsualFetches
+from kdist.broker.fast_path.fast_path import FastPath, FastPaths
+from kdist.broker.fast_path.fetch import FetchFastPath
 from kdist.broker.fast_path.produce import UsualProduces
 from kdist.broker.fetch_sessions import FetchSessions
 from kdist.broker.handlers.alter_configs import AlterConfigsHandler
@@ -176,11 +177,14 @@ class Service:
         handlers = self._make_handlers()
         self._routes = routes_to(handlers)
         requests = self._measures.requests
+        self._crashes = Crashes(requests, self._fail)
         produces = UsualProduces(handlers.produce, context.clock, requests[(produce.API.name,)])
-        fetches = UsualFetches(handlers.fetch, requests[(fetch.API.name,)], produces.settle)
-        paths: dict[int, UsualPath] = {produce.API.key: produces, fetch.API.key: fetches}
-        self._usual = UsualPaths(paths, produces.settle)
-        self.tick_end.always(self._settle)
+        fetches = FetchFastPath(
+            handlers.fetch, requests[(fetch.API.name,)], produces.flush, self._crashes
+        )
+        paths: dict[int, FastPath] = {produce.API.key: produces, fetch.API.key: fetches}
+        self._fast_paths = FastPaths(paths, produces.flush)
+        self.tick_end.always(self._flush)
         self.tick_end.always(fetches.end_tick)
 
     def _make_handlers(self) -> Handlers:
@@ -236,15 +240,15 @@ class Service:
             self._context.clock,
             self._measures.requests,
             self.replicas.delayed,
-            self._usual,
-            self._fail,
+            self._fast_paths,
+            self._crashes,
         )
         self._dispatches.append(dispatch)
         return dispatch
 
-    def _settle(self) -> None:
+    def _flush(self) -> None:
         try:
-            self._usual.settle()
+            self._fast_paths.flush()
         except DiskFailed as error:
             self._fail(error)
 

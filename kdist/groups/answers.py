@@ -1,4 +1,9 @@
-"""The responses to joins and syncs (pure)."""
+"""The responses to joins and syncs, and which error answers a failed append (pure).
+
+Of an append to `__consumer_offsets` that fails, clients handle only a few errors. Each is mapped to
+one that makes them do the right thing: look up the coordinator again, rejoin, or give up. Source:
+Apache Kafka's group coordinator.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,26 @@ from kdist.groups.group import Group
 from kdist.groups.member import UNKNOWN_MEMBER_ID, Member
 from kdist.protocol.join_group import JoinGroupResponse
 from kdist.protocol.sync_group import SyncGroupResponse
+
+_EITHER = {
+    Error.UNKNOWN_TOPIC_OR_PARTITION: Error.COORDINATOR_NOT_AVAILABLE,
+    Error.NOT_ENOUGH_REPLICAS: Error.COORDINATOR_NOT_AVAILABLE,
+    Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Error.COORDINATOR_NOT_AVAILABLE,
+    Error.NOT_LEADER_OR_FOLLOWER: Error.NOT_COORDINATOR,
+    Error.KAFKA_STORAGE_ERROR: Error.NOT_COORDINATOR,
+}
+# An error that is not listed is passed on unchanged.
+GENERATION_ERRORS = _EITHER | {
+    Error.REQUEST_TIMED_OUT: Error.REBALANCE_IN_PROGRESS,
+    Error.MESSAGE_TOO_LARGE: Error.UNKNOWN_SERVER_ERROR,
+    Error.RECORD_LIST_TOO_LARGE: Error.UNKNOWN_SERVER_ERROR,
+    Error.INVALID_FETCH_SIZE: Error.UNKNOWN_SERVER_ERROR,
+}
+COMMIT_ERRORS = _EITHER | {
+    Error.MESSAGE_TOO_LARGE: Error.INVALID_COMMIT_OFFSET_SIZE,
+    Error.RECORD_LIST_TOO_LARGE: Error.INVALID_COMMIT_OFFSET_SIZE,
+    Error.INVALID_FETCH_SIZE: Error.INVALID_COMMIT_OFFSET_SIZE,
+}
 
 
 def join_refused(error: Error, member_id: str = UNKNOWN_MEMBER_ID) -> JoinGroupResponse:

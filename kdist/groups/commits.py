@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from kdist.errors import Error
-from kdist.groups.append_errors import COMMIT_ERRORS
+from kdist.groups.answers import COMMIT_ERRORS
 from kdist.groups.context import GroupsContext
 from kdist.groups.group import Group
 from kdist.groups.member import UNKNOWN_MEMBER_ID

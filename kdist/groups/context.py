@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import struct
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -17,13 +18,15 @@ from typing import Protocol, TypeVar
 
 from kdist.config.groups import GroupSettings
 from kdist.errors import Error
-from kdist.groups.placement import partition_for
 from kdist.metrics.groups import GroupMetrics
 from kdist.model import TopicPartition
 from kdist.runtime.clock import Clock
 from kdist.runtime.tasks import Tasks, Timer
 
 PREFIX_CHARS_MAX = 1000
+INT32_MIN = -(1 << 31)
+_UNIT = struct.Struct("<H")
+_MASK = 0xFFFF_FFFF
 
 LogRecord = tuple[bytes, bytes | None]
 """Key and value of a record; a null value is a tombstone."""
@@ -122,3 +125,21 @@ class GroupsContext:
     def _come_back_with(self, done: Callable[[Error], None], error: Error) -> None:
         done(error)
         self.actions.run()
+
+
+# Which partition of `__consumer_offsets` keeps a group: Java's hash of its name
+
+
+def partition_for(group_id: str, partitions: int) -> int:
+    """The group's partition, out of `partitions`. Every broker and tool must compute the same."""
+    code = java_hash(group_id)
+    return (0 if code == INT32_MIN else abs(code)) % partitions  # as Kafka: abs(MIN) overflows
+
+
+def java_hash(text: str) -> int:
+    """Java's `String.hashCode`: over UTF-16 code units, wrapping at 32 bits, signed."""
+    units = text.encode("utf-16-le", "surrogatepass")
+    code = 0
+    for (unit,) in _UNIT.iter_unpack(units):
+        code = code * 31 + unit & _MASK
+    return code - (1 << 32) if code >> 31 else code

@@ -20,15 +20,14 @@ from kdist.groups.commits import CommitReply, Committer, commits_of
 from kdist.groups.context import GroupsContext
 from kdist.groups.deleting import Deleter
 from kdist.groups.group import Group, JoinReply, SyncReply
-from kdist.groups.join import Joiner
-from kdist.groups.joining import join_of
+from kdist.groups.join import Joiner, join_of
 from kdist.groups.loading import Loading
+from kdist.groups.maintenance import GroupMaintenance
 from kdist.groups.member import UNKNOWN_MEMBER_ID, Caller
 from kdist.groups.rebalance import Rebalancer
 from kdist.groups.registry import Registry
 from kdist.groups.states import COMPLETING, PREPARING
 from kdist.groups.sync import Syncer
-from kdist.groups.upkeep import Upkeep
 from kdist.metrics.groups import GroupMetrics
 from kdist.model import TopicPartition
 from kdist.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -66,13 +65,13 @@ class GroupCoordinator:
         self._joiner = Joiner(context, self._rebalancer)
         self._syncer = Syncer(context, self._rebalancer)
         self._committer = Committer(context, self._rebalancer.sessions)
-        self._upkeep = Upkeep(context, self._registry, self._rebalancer)
-        self._deleter = Deleter(context, self._registry, self._upkeep)
+        self._maintenance = GroupMaintenance(context, self._registry, self._rebalancer)
+        self._deleter = Deleter(context, self._registry, self._maintenance)
         self._offer_readings(context.metrics)
 
     def start(self) -> None:
         """Start the periodic expiry of offsets and groups."""
-        self._upkeep.start()
+        self._maintenance.start()
 
     def use_partitions(self, count: int) -> None:
         """Use the partition count that `__consumer_offsets` has, whatever the settings say.
@@ -92,7 +91,7 @@ class GroupCoordinator:
 
     def stop(self) -> None:
         """Unload all partitions; waiting members are told to look for another coordinator."""
-        self._upkeep.stop()
+        self._maintenance.stop()
         for partition in self._registry.partitions():
             self.unload(partition)
 
@@ -106,7 +105,7 @@ class GroupCoordinator:
 
     def finish_loading(self, loading: Loading) -> None:
         """The whole log was replayed. No effect if the partition was unloaded in the meantime."""
-        self._upkeep.finish_loading(loading)
+        self._maintenance.finish_loading(loading)
         self._context.actions.run()
 
     def load(self, partition: int, batches: Iterable[Buffer]) -> None:
@@ -118,12 +117,12 @@ class GroupCoordinator:
 
     def unload(self, partition: int) -> None:
         """This broker no longer leads the partition."""
-        self._upkeep.unload(partition)
+        self._maintenance.unload(partition)
         self._context.actions.run()
 
     def forget_partitions(self, partitions: Collection[TopicPartition]) -> None:
         """The partitions were deleted: delete the offsets committed for them."""
-        self._upkeep.forget_partitions(partitions)
+        self._maintenance.forget_partitions(partitions)
         self._context.actions.run()
 
     def join_group(self, request: JoinGroupRequest, caller: Caller, reply: JoinReply) -> None:

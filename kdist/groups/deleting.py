@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from kdist.errors import Error
-from kdist.groups.append_errors import COMMIT_ERRORS
+from kdist.groups.answers import COMMIT_ERRORS
 from kdist.groups.context import GroupsContext
 from kdist.groups.group import Group
+from kdist.groups.maintenance import GroupMaintenance
 from kdist.groups.registry import Registry
 from kdist.groups.states import EMPTY
-from kdist.groups.upkeep import Upkeep
 from kdist.model import TopicPartition
 from kdist.protocol.delete_groups import (
     DeletedGroupResult,
@@ -42,10 +42,12 @@ Results = Mapping[TopicPartition, Error]
 class Deleter:
     """Part of the coordinator. Has no state of its own."""
 
-    def __init__(self, context: GroupsContext, registry: Registry, upkeep: Upkeep) -> None:
+    def __init__(
+        self, context: GroupsContext, registry: Registry, maintenance: GroupMaintenance
+    ) -> None:
         self._context = context
         self._registry = registry
-        self._upkeep = upkeep
+        self._maintenance = maintenance
 
     def delete_groups(
         self, request: DeleteGroupsRequest, reply: Callable[[DeleteGroupsResponse], None]
@@ -71,7 +73,7 @@ class Deleter:
         elif group.state is not EMPTY:
             settle(Error.NON_EMPTY_GROUP)
         else:
-            self._upkeep.delete(group, lambda error: settle(COMMIT_ERRORS.get(error, error)))
+            self._maintenance.delete(group, lambda error: settle(COMMIT_ERRORS.get(error, error)))
 
     def delete_offsets(
         self, request: OffsetDeleteRequest, reply: Callable[[OffsetDeleteResponse], None]
@@ -94,7 +96,7 @@ class Deleter:
                 self._context.answer(reply, response)
 
             if deleted:
-                self._upkeep.delete_offsets(group, deleted, answer)
+                self._maintenance.delete_offsets(group, deleted, answer)
             else:
                 answer(Error.NONE)
 

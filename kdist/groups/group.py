@@ -51,7 +51,8 @@ class Group:
         self.pending: dict[str, Timer] = {}  # ids given out (KIP-394) that have not joined yet
         self.joining: dict[str, JoinReply] = {}
         self.syncing: dict[str, SyncReply] = {}
-        self.unsynced: set[str] = set()  # members that have not yet sent SyncGroup
+        # Members that have not yet sent SyncGroup, in the order in which they joined.
+        self.unsynced: dict[str, None] = {}
         self.is_assigning = False  # the leader's assignment is being appended to the log
         self.subscribed_topics: frozenset[str] | None = None  # None: not known
         self.is_gathering = False  # the initial rebalance delay of an empty group is running
@@ -116,8 +117,8 @@ class Group:
         if self.leader_id == old_id:
             self.leader_id = member_id
         if old_id in self.unsynced:
-            self.unsynced.remove(old_id)
-            self.unsynced.add(member_id)
+            del self.unsynced[old_id]
+            self.unsynced[member_id] = None
 
     def set_protocols(self, member: Member, protocols: Protocols) -> None:
         """Replace the protocols that the member supports."""
@@ -170,7 +171,7 @@ class Group:
         self.protocol_name = self.choose_protocol() if self.members else None
         self.subscribed_topics = self.read_subscribed_topics()
         self.is_assigning = False
-        self.unsynced = set(self.members)
+        self.unsynced = dict.fromkeys(self.members)
         self._support += Counter()  # drops protocols that no member supports any more
         self.become(COMPLETING if self.members else EMPTY, now_ms)
 

@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from kdist.errors import Error
-from kdist.groups.answers import join_refused, joined, sync_refused
-from kdist.groups.append_errors import GENERATION_ERRORS
+from kdist.groups.answers import GENERATION_ERRORS, join_refused, joined, sync_refused
 from kdist.groups.context import GroupsContext
 from kdist.groups.group import Group, JoinReply, SyncReply
 from kdist.groups.member import Member

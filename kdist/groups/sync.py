@@ -37,7 +37,7 @@ class Syncer:
             self._context.answer(reply, sync_refused(fault))
             return
         member = group.members[request.member_id]
-        group.unsynced.discard(member.member_id)
+        group.unsynced.pop(member.member_id, None)
         if not group.unsynced:
             group.stop_sync_timer()
         if group.state is STABLE:

@@ -14,6 +14,9 @@ class RequestMetrics(Metrics):
     failed: int = counter(
         "kdist_requests_failed_total", "Requests answered with an error for the whole of them."
     )
+    crashed: int = counter(
+        "kdist_requests_crashed_total", "Requests that met a bug; each cost its connection."
+    )
     seconds: Histogram = histogram(
         "kdist_request_seconds", "From a request's arrival to its response, waits included."
     )

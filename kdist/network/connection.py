@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from kdist.errors import ProtocolError
+from kdist.model import ANONYMOUS
 from kdist.network.chunks import BYTES, Bytes, Chunk, release
 from kdist.network.receiving import LARGE_BYTES, FrameReceiver, NotYet, size_at
 from kdist.network.sending import Sender, waiting_size
@@ -59,6 +60,9 @@ class Connection(FrameReceiver):
     with ten connections that wait for each answer, 3 with fifty, 0.4 with a hundred requests
     pipelined. With asyncio's own transports it was 8, 6 and 1.3.
     """
+
+    principal = ANONYMOUS
+    """Who sends on it. Whoever sets another must reset `context`, which holds for this one."""
 
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections.tick, connections.limits.frame_bytes_max)

@@ -29,9 +29,25 @@ _BUCKETS_MIN = 10_000  # this many buckets are no burden, even if all are empty
 
 
 class Watched(Protocol):
-    """What operations watch for changes: a partition."""
+    """What operations watch for changes: a partition, or a fetch session of partitions."""
 
     watchers: dict[DelayedOperation, None]
+
+    @property
+    def dependents(self) -> Iterable[Dependent]:
+        """The fetch sessions that it is in; a session is in none."""
+        ...
+
+
+class Dependent(Protocol):
+    """A partition's place in a fetch session."""
+
+    @property
+    def session(self) -> Watched: ...
+
+    def mark_dirty(self) -> None:
+        """Note at once that the partition has changed: a fetch may come before this tick ends."""
+        ...
 
 
 class DelayedOperation:
@@ -124,7 +140,10 @@ class DelayedOperations:
     # Changes
 
     def changed(self, watched: Watched) -> None:
-        """Have the operations that watch it attempted when this tick ends."""
+        """Have the operations that watch it, or a session of it, attempted when this tick ends."""
+        for dependent in watched.dependents:
+            dependent.mark_dirty()
+            self.changed(dependent.session)
         if watched.watchers:
             self._changed[watched] = None
             if not self._is_scheduled:

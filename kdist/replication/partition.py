@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kdist.config.topic import TopicSettings
-from kdist.errors import ApiError, Error
+from kdist.errors import ApiError, Error, PoisonousRequest
 from kdist.model import NO_EPOCH, NO_OFFSET, LeaderAndIsr, TopicPartition
 from kdist.records.batch import Batch, TimestampType
 from kdist.records.compression import Codec
 from kdist.records.validate import Rules, validate
-from kdist.replication.delayed import DelayedOperation, DelayedOperations
+from kdist.replication.delayed import DelayedOperation, DelayedOperations, Dependent
 from kdist.replication.delayed_produce import DelayedProduce, OnCommitted
 from kdist.replication.roles import Following, Leading, Role
 from kdist.replication.writer import Done, Writer, Writers
@@ -74,6 +74,7 @@ class Partition:
         "_is_flushing",
         "_rules",
         "_writer",
+        "dependents",
         "group_rules",
         "high_watermark",
         "is_prompt",
@@ -105,6 +106,7 @@ class Partition:
         # the log, and while this broker leads in one epoch it never goes back.
         self.high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
         self.watchers: dict[DelayedOperation, None] = {}
+        self.dependents: dict[Dependent, None] = {}
         # The rules for batches of `append_group`; None while that must not be used.
         self.group_rules: Rules | None = None
         self.configure(log.settings)
@@ -184,7 +186,12 @@ class Partition:
         settings = self.log.settings
         if acks == ACKS_ALL and self.is_under_min_isr:
             raise ApiError(Error.NOT_ENOUGH_REPLICAS)
-        batches = validate(records, self._rules, api_version=version, now_ms=now_ms)
+        try:
+            batches = validate(records, self._rules, api_version=version, now_ms=now_ms)
+        except ApiError:
+            raise
+        except Exception as error:
+            raise PoisonousRequest(f"records for {self.key} cannot be validated") from error
         if not batches:
             return NOTHING
         size = sum(len(data) for _, data in batches)  # as stored, after conversion
@@ -256,7 +263,7 @@ class Partition:
         committed = log.recovery_point if log.settings.flush_before_expose else log.end_offset
         if committed > self.high_watermark and isinstance(self.role, Leading):
             self.high_watermark = committed
-            if self.watchers:
+            if self.watchers or self.dependents:
                 self._context.delayed.changed(self)
 
     def await_committed(

@@ -91,6 +91,7 @@ class Replicas:
         self._orders: deque[Callable[[Callable[[], None]], None]] = deque()
         self._is_carrying_out = False
         directory.flusher.on_flushed.append(self._on_flushed)
+        directory.on_start_moved.append(self._on_start_moved)
         metrics.partitions = lambda: len(self.partitions)
         metrics.leaders = lambda: sum(each.is_leader for each in self.partitions.values())
         metrics.under_min_isr = lambda: sum(
@@ -166,6 +167,11 @@ class Replicas:
         partition = self.partitions.get(log.partition)
         if partition is not None:
             partition.flushed()
+
+    def _on_start_moved(self, log: Log) -> None:
+        partition = self.partitions.get(log.partition)
+        if partition is not None:
+            self.delayed.changed(partition)
 
     def drain(self, done: Callable[[], None]) -> None:
         """Resign all leaders; call `done` once no append is in progress, so the directory may be

@@ -54,6 +54,7 @@ class LogDirectory:
         self.logs: dict[TopicPartition, Log] = {}
         self.is_clean = False  # whether the last stop was clean, by its marker
         self.found = 0  # how many logs there are to open
+        self.on_start_moved: list[Callable[[Log], None]] = []  # called with each such log
         self._is_open = False
         # The partitions that the checkpoints on the disk may contain, and those in the last save.
         self._named: set[TopicPartition] = set()
@@ -337,6 +338,7 @@ class LogDirectory:
         NOT_LEADER_OR_FOLLOWER while the log is being truncated.
         """
         delete_records(log, offset)
+        self._start_moved(log)
 
         def saved(error: BaseException | None) -> None:
             if error is None:
@@ -357,6 +359,8 @@ class LogDirectory:
             if not log.is_truncating
         ]
         gone = [(log, segments) for log, segments in gone if segments]
+        for log, _ in gone:
+            self._start_moved(log)
 
         def drop_all(error: BaseException | None) -> None:
             for log, segments in gone:
@@ -368,6 +372,10 @@ class LogDirectory:
         if gone:
             self.saver.request(drop_all)
         return sum(len(segments) for _, segments in gone)
+
+    def _start_moved(self, log: Log) -> None:
+        for hear in self.on_start_moved:
+            hear(log)
 
     def _refusal(self, work: Callable[[], None]) -> KdistError | None:
         """Do disk work inside a callback, and return its error for the requester.

@@ -1,12 +1,13 @@
 """Fast paths: usual requests are recognised by their first bytes and answered without decoding.
 
 A client repeats its requests: two produces to a partition, or two fetches in a session, differ in
-few bytes. From a request on the general path, through codec and handler, a fast path `learn`s which
-bytes the next one will share. The connection keeps that as its `context`, and `Dispatch` offers
-each of its frames to that fast path first.
+few bytes. Once the general path has accepted a request, its fast path may `register` which bytes
+the next one will share. The connection keeps that as its `context`, and `Dispatch` offers each of
+its frames to that fast path first.
 
-A fast path either answers byte for byte as the general path would, or declines the request. There
-are two: `usual_produce.py` and `usual_fetch.py`.
+A fast path either answers byte for byte as the general path would, or declines the request. What
+it has registered holds for one scope: a request that one principal may send says nothing about
+another's, and a refused one is never registered.
 """
 
 from __future__ import annotations
@@ -14,36 +15,48 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from kdist.model import Principal
 from kdist.network.connection import Connection
 from kdist.protocol.headers import RequestHeader
 
+Scope = tuple[Principal, str]
+"""Who sends, and the name of the listener."""
 
-class UsualPath(Protocol):
+
+class FastPath(Protocol):
     """The fast path of one API. Owner: the broker's `Service`."""
 
-    def take(self, frame: memoryview, known_end: int, connection: Connection) -> bool:
-        """Take the request if it is usual: it is answered now, or when this tick of the loop ends.
+    def try_handle(self, frame: memoryview, registered: Registered, connection: Connection) -> bool:
+        """Handle the request if it is usual: it is answered now, or when this tick ends.
 
-        `frame` is any request; its bytes up to `known_end` may or may not match a learned one.
+        `frame` is any request, which may or may not be like the one that was `registered`.
         False means that nothing was done with it. Raises `DiskFailed`.
         """
         ...
 
-    def learn(self, frame: memoryview, header: RequestHeader, request: Any) -> int | None:
-        """Return where the bytes shared by requests like this one end; None if it is not usual.
+    def register(
+        self,
+        frame: memoryview,
+        header: RequestHeader,
+        request: Any,
+        response: Any,
+        scope: Scope,
+    ) -> Registered | None:
+        """What to recognise requests like this one by; None if it is not usual or was refused.
 
-        `request` is decoded from `frame`, and takes the general path after this.
+        The general path has handled it. `response` is None if it was accepted and still waits.
         """
         ...
 
 
-class UsualPaths(NamedTuple):
+class FastPaths(NamedTuple):
     """All fast paths of a broker, by API key."""
 
-    paths: Mapping[int, UsualPath]
-    settle: Callable[[], None]
-    """Carries out now what was taken and queued for the end of the tick. Raises `DiskFailed`."""
+    paths: Mapping[int, FastPath]
+    flush: Callable[[], None]
+    """Carries out now what is queued for the end of the tick. Raises `DiskFailed`."""
 
 
-Context = tuple[UsualPath, int]
-"""A connection's `context` after a usual request: the fast path, and what `learn` returned."""
+Registered = tuple[FastPath, int, dict[Any, Any]]
+"""A connection's `context`: its fast path, where the bytes that requests share end, and that fast
+path's templates for the connection's scope."""

@@ -1,8 +1,8 @@
 """The fast path of Fetch: repeated fetches of one partition, with or without a session.
 
 Clients that read one partition from a broker send these: librdkafka and aiokafka without a session,
-the Java client and kafka-python with one (`usual_session_fetch.py`). The first request of a kind
-takes the general path; from it are known the partition, the limits and the shape of the answer. As
+the Java client and kafka-python with one (`session_fetch.py`). The first request of its like takes
+the general path; from it are known the partition, the limits and the shape of the answer. As
 there, a fetch with too few records waits for `min_bytes` or `max_wait_ms`. Measured with Debian's
 Python 3.11, from frame to answer: 6 µs instead of 17, and some two thirds of that where the answer
 to another consumer's identical fetch can be copied.
@@ -11,45 +11,72 @@ to another consumer's identical fetch can be copied.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from kdist.broker.fast_path.one_partition import Kind, OneFetch, Reader, answer_of, is_one
-from kdist.broker.fast_path.session_fetch import UsualSessionFetches
+from kdist.broker.crashes import Crashes
+from kdist.broker.fast_path.fast_path import Registered, Scope
+from kdist.broker.fast_path.one_partition import FetchTemplate, OneFetch, Reader, answer_of, is_one
+from kdist.broker.fast_path.session_fetch import SessionFetchFastPath
 from kdist.broker.handlers.fetch import FetchHandler
 from kdist.metrics.broker import RequestMetrics
 from kdist.network.connection import Connection
-from kdist.protocol.fetch import FetchRequest
+from kdist.protocol.fetch import FetchRequest, FetchResponse
 from kdist.protocol.fetch_forms import OFFSET, find_offset
 from kdist.protocol.headers import RequestHeader, get_correlation_id
 
 _NO_SESSION = (0, -1)  # id and epoch
-# With one short kind per consumer these are never reached; more is unusual, or hostile.
-_KINDS_MAX = 1000
+# With one short template per consumer these are never reached; more is unusual, or hostile.
+_TEMPLATES_MAX = 1000
 _FRAME_BYTES_MAX = 1000
 
 _Name = tuple[int, bytes]
 
 
-class UsualFetches:
+class FetchFastPath:
     """Owner: the broker's `Service`."""
 
     def __init__(
-        self, handler: FetchHandler, metrics: RequestMetrics, settle: Callable[[], None]
+        self,
+        handler: FetchHandler,
+        metrics: RequestMetrics,
+        flush: Callable[[], None],
+        crashes: Crashes,
     ) -> None:
-        """`settle` carries out earlier requests that are queued for the end of the tick.
+        """`flush` carries out earlier requests that are queued for the end of the tick.
 
         The owner must call `end_tick` at that end.
         """
-        self._reader = Reader(handler, metrics, settle)
+        self._reader = Reader(handler, metrics, flush, crashes)
         self.end_tick = self._reader.end_tick
-        self._in_sessions = UsualSessionFetches(self._reader, handler.sessions)
-        self._kinds: dict[_Name, Kind] = {}
+        self._in_sessions = SessionFetchFastPath(self._reader, handler.sessions)
+        self._templates: dict[Scope, dict[Any, Any]] = {}
 
-    def learn(self, frame: memoryview, header: RequestHeader, request: FetchRequest) -> int | None:
-        """Return the position of the fetch offset, or of the session epoch; None if not usual."""
-        if len(frame) > _FRAME_BYTES_MAX:
+    def register(
+        self,
+        frame: memoryview,
+        header: RequestHeader,
+        request: FetchRequest,
+        response: FetchResponse | None,
+        scope: Scope,
+    ) -> Registered | None:
+        """As `FastPath.register`; the position is the fetch offset's, or the session epoch's."""
+        if len(frame) > _FRAME_BYTES_MAX or (response is not None and _is_refused(response)):
             return None
+        templates = self._templates.setdefault(scope, {})
+        if len(templates) >= _TEMPLATES_MAX:
+            templates.clear()
+        position = self._add(templates, frame, header, request)
+        return None if position is None else (self, position, templates)
+
+    def _add(
+        self,
+        templates: dict[Any, Any],
+        frame: memoryview,
+        header: RequestHeader,
+        request: FetchRequest,
+    ) -> int | None:
         if request.session_id:
-            return self._in_sessions.learn(frame, header, request)
+            return self._in_sessions.add(templates, frame, header, request)
         if (request.session_id, request.session_epoch) != _NO_SESSION or not is_one(
             header.api_version, request
         ):
@@ -57,34 +84,42 @@ class UsualFetches:
         end = find_offset(frame, header, request)
         if end is not None:
             name = _name(frame, end)
-            if name not in self._kinds:
-                if len(self._kinds) >= _KINDS_MAX:
-                    self._kinds.clear()
+            if name not in templates:
                 bytes_max = self._reader.handler.bytes_max
-                self._kinds[name] = Kind.of(header.api_version, request, bytes_max)
+                templates[name] = FetchTemplate.of(header.api_version, request, bytes_max)
         return end
 
-    def take(self, frame: memoryview, known_end: int, connection: Connection) -> bool:
-        """Answer a request of a learned kind, or let it wait; else False. Raises `DiskFailed`."""
+    def try_handle(self, frame: memoryview, registered: Registered, connection: Connection) -> bool:
+        """Answer a request of a known template, or let it wait; else False. Raises `DiskFailed`."""
         if len(frame) > _FRAME_BYTES_MAX:
-            return False  # never learned, and perhaps a large produce: do not copy it to look it up
-        kind = self._kinds.get(_name(frame, known_end))
-        if kind is None:
-            return self._in_sessions.take(frame, known_end, connection)
+            return (
+                False  # never registered, and perhaps a large produce: do not copy it to look it up
+            )
+        _, position, templates = registered
+        template = templates.get(_name(frame, position))
+        if template is None:
+            return self._in_sessions.try_handle(frame, position, templates, connection)
         reader = self._reader
         started_ns = reader.begin()
-        (offset,) = OFFSET.unpack_from(frame, known_end)
-        found = reader.find(kind, offset)
+        (offset,) = OFFSET.unpack_from(frame, position)
+        found = reader.find(template, offset)
         if found is None:
             return False
         correlation_id = get_correlation_id(frame)
-        if found.is_enough or kind.request.max_wait_ms <= 0:
-            connection.answer(answer_of(kind, correlation_id, found))
+        if found.is_enough or template.request.max_wait_ms <= 0:
+            connection.answer(answer_of(template, correlation_id, found))
             reader.note_at_once()
         else:
-            fetch = OneFetch(reader, kind, offset, correlation_id, connection, started_ns)
+            fetch = OneFetch(reader, template, offset, correlation_id, connection, started_ns)
             reader.wait(fetch, found)
         return True
+
+
+def _is_refused(response: FetchResponse) -> bool:
+    """Whether any error was answered; not even a part of it may be repeated unasked (pure)."""
+    return bool(response.error_code) or any(
+        result.error_code for topic in response.responses for result in topic.partitions
+    )
 
 
 def _name(frame: memoryview, end: int) -> _Name:

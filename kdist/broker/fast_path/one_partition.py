@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from kdist.broker.crashes import DROPPED, Crashes
 from kdist.broker.handlers.fetch import FIRST_VERSION_OF_ZSTD, FetchHandler
 from kdist.errors import ApiError
 from kdist.metrics.broker import RequestMetrics
@@ -19,9 +20,10 @@ from kdist.network.chunks import Chunk
 from kdist.network.connection import Connection, Reply
 from kdist.network.sending import copied_if_small
 from kdist.protocol.envelope import encode_response
-from kdist.protocol.fetch import FetchRequest, FetchResponse
+from kdist.protocol.fetch import API, FetchRequest, FetchResponse
 from kdist.protocol.fetch_forms import AnswerForm, from_offset
 from kdist.protocol.framing import SIZE_BYTES
+from kdist.protocol.headers import RequestHeader
 from kdist.replication.delayed import DelayedOperation
 from kdist.replication.partition import READ_COMMITTED, Partition
 from kdist.storage.reading import Slice
@@ -33,12 +35,12 @@ _CORRELATION_ID = struct.Struct(">i")
 _AFTER_ID = SIZE_BYTES + _CORRELATION_ID.size
 
 Offsets = tuple[int, int, int]
-Asked = tuple[Partition, int, int, Offsets]
+CacheKey = tuple[Partition, int, int, Offsets]
 """Partition, leader epoch, fetch offset, and the partition's offsets: what determines an answer."""
 
 
-class Newest:
-    """A cache of one: the newest small answer to fetches of a kind, and what determined it.
+class CachedResponse:
+    """A cache of one: the newest small answer to fetches of a template, and what determined it.
 
     Consumers at the end of the same partition send the same fetch and are woken together: the first
     answer is built, and copied for the others at two thirds of the cost. Offsets alone would not
@@ -46,15 +48,15 @@ class Newest:
     same offsets with other records.
     """
 
-    __slots__ = ("asked", "found")
+    __slots__ = ("fetched", "key")
 
     def __init__(self) -> None:
-        self.asked: Asked | None = None
-        self.found: Found
+        self.key: CacheKey | None = None
+        self.fetched: Fetched
         """The result of that fetch, with its `answer`."""
 
 
-class Kind(NamedTuple):
+class FetchTemplate(NamedTuple):
     """What repeated fetches of one partition share. `bytes_max`: the most bytes of records."""
 
     version: int
@@ -64,11 +66,11 @@ class Kind(NamedTuple):
     bytes_max: int
     bytes_min: int
     form: AnswerForm
-    newest: Newest
+    cached: CachedResponse
 
     @classmethod
-    def of(cls, version: int, request: FetchRequest, fetch_bytes_max: int) -> Kind:
-        """The kind of `request`, for one partition; `fetch_bytes_max` is the broker's limit."""
+    def of(cls, version: int, request: FetchRequest, fetch_bytes_max: int) -> FetchTemplate:
+        """The template of `request`, for one partition; `fetch_bytes_max` is the broker's limit."""
         (topic,) = request.topics
         (asked,) = topic.partitions
         bytes_max = min(request.max_bytes, fetch_bytes_max)
@@ -80,11 +82,11 @@ class Kind(NamedTuple):
             max(0, min(asked.partition_max_bytes, bytes_max)),
             min(request.min_bytes, bytes_max),
             AnswerForm.of(version, request),
-            Newest(),
+            CachedResponse(),
         )
 
 
-class Found(NamedTuple):
+class Fetched(NamedTuple):
     """What a fetch found: a slice, which must be sent or released, or a finished `answer` to copy.
 
     `offsets`: high watermark, last stable offset, log start offset.
@@ -92,7 +94,7 @@ class Found(NamedTuple):
 
     partition: Partition
     offsets: Offsets
-    asked: Asked
+    key: CacheKey
     part: Slice | None
     is_enough: bool
     answer: bytes = b""
@@ -104,17 +106,22 @@ class Found(NamedTuple):
 
 
 class Reader:
-    """Owner: `UsualFetches`."""
+    """Owner: `FetchFastPath`."""
 
     def __init__(
-        self, handler: FetchHandler, metrics: RequestMetrics, settle: Callable[[], None]
+        self,
+        handler: FetchHandler,
+        metrics: RequestMetrics,
+        flush: Callable[[], None],
+        crashes: Crashes,
     ) -> None:
-        """`settle` carries out earlier requests that are queued for the end of the tick.
+        """`flush` carries out earlier requests that are queued for the end of the tick.
 
         The owner must call `end_tick` at that end.
         """
         self.handler = handler
-        self._settle = settle
+        self.crashes = crashes
+        self._flush = flush
         self.now_ns = handler.replicas.directory.around.clock.monotonic_ns
         self._partitions: Mapping[tuple[str, int], Partition] = handler.replicas.partitions
         self._waiting = handler.replicas.delayed
@@ -123,45 +130,45 @@ class Reader:
         self._answered = 0  # how many fetches were answered at once in this tick
         self._started_ns = 0  # when the first of them came
 
-    def find(self, kind: Kind, offset: int) -> Found | None:
+    def find(self, template: FetchTemplate, offset: int) -> Fetched | None:
         """What a fetch from `offset` finds; None if it has to take the general path."""
-        partition = self._partitions.get(kind.key)
+        partition = self._partitions.get(template.key)
         if (
             partition is None
             or not partition.is_leader
-            or 0 <= kind.leader_epoch != partition.leader_epoch
+            or 0 <= template.leader_epoch != partition.leader_epoch
         ):
             return None
-        log, bytes_max = partition.log, kind.bytes_max
+        log, bytes_max = partition.log, template.bytes_max
         start_offset = log.start_offset
         if not start_offset <= offset <= log.end_offset:
             return None
-        if kind.version < FIRST_VERSION_OF_ZSTD and log.settings.compression_type == "zstd":
+        if template.version < FIRST_VERSION_OF_ZSTD and log.settings.compression_type == "zstd":
             return None
         # The prepared answer has no room for aborted transactions. Once kdist has transactions,
         # READ_COMMITTED fetches that meet an aborted one must return None here.
         exposed = partition.exposed
-        end = exposed[kind.request.isolation_level]
+        end = exposed[template.request.isolation_level]
         offsets = (*exposed, start_offset)
-        asked, newest = (partition, partition.leader_epoch, offset, offsets), kind.newest
-        if asked == newest.asked:
-            return newest.found
+        key, cached = (partition, partition.leader_epoch, offset, offsets), template.cached
+        if key == cached.key:
+            return cached.fetched
         if offset >= end:
-            return Found(partition, offsets, asked, None, kind.bytes_min <= 0)
+            return Fetched(partition, offsets, key, None, template.bytes_min <= 0)
         try:
             part, is_cold = self._read(log, offset, bytes_max, end)
         except ApiError:  # a damaged batch, no descriptor left: the general path answers the error
             return None
         if part is None:
-            return Found(partition, offsets, asked, None, kind.bytes_min <= 0)
+            return Fetched(partition, offsets, key, None, template.bytes_min <= 0)
         if is_cold:
             part.release()
             return None
-        return Found(partition, offsets, asked, part, part.size >= kind.bytes_min)
+        return Fetched(partition, offsets, key, part, part.size >= template.bytes_min)
 
     def begin(self) -> int:
-        """Settle earlier requests; return when the first of this tick's fetches began."""
-        self._settle()
+        """Carry out earlier requests; return when the first of this tick's fetches began."""
+        self._flush()
         if not self._answered:
             self._started_ns = self.now_ns()
         return self._started_ns
@@ -182,15 +189,18 @@ class Reader:
         metrics.answered += count
         metrics.seconds.observe((self.now_ns() - started_ns) / _NS_PER_S, count)
 
-    def wait(self, fetch: OneFetch, found: Found) -> None:
+    def wait(self, fetch: OneFetch, found: Fetched) -> None:
         """Have the fetch wait for more than was found."""
         release(found)
-        wait_ms = fetch.kind.request.max_wait_ms
+        wait_ms = fetch.template.request.max_wait_ms
         self._waiting.add(fetch, (found.partition,), wait_ms, fetch.connection)
 
 
 class OneFetch(DelayedOperation):
-    """A waiting fetch. Owner: itself, and `DelayedOperations`. It holds no slice while it waits."""
+    """A waiting fetch. Owner: itself, and `DelayedOperations`. It holds no slice while it waits.
+
+    For the general path it is a `Call`.
+    """
 
     __slots__ = (
         "_reader",
@@ -198,14 +208,14 @@ class OneFetch(DelayedOperation):
         "_started_ns",
         "connection",
         "correlation_id",
-        "kind",
         "offset",
+        "template",
     )
 
     def __init__(
         self,
         reader: Reader,
-        kind: Kind,
+        template: FetchTemplate,
         offset: int,
         correlation_id: int,
         connection: Connection,
@@ -214,7 +224,7 @@ class OneFetch(DelayedOperation):
         self._reader = reader
         self._slot: Reply = connection.reserve()
         self._started_ns = started_ns
-        self.kind = kind
+        self.template = template
         self.offset = offset
         self.correlation_id = correlation_id
         self.connection = connection
@@ -226,18 +236,21 @@ class OneFetch(DelayedOperation):
         self._proceed(is_last=True)
 
     def _proceed(self, is_last: bool) -> bool:
-        found = self._reader.find(self.kind, self.offset)
-        if found is None:
-            self._handle_long()
-        elif is_last or found.is_enough:
-            self._answer(found)
-        else:
-            release(found)
-            return False
+        try:
+            found = self._reader.find(self.template, self.offset)
+            if found is None:
+                self._handle_long()
+            elif is_last or found.is_enough:
+                self._answer(found)
+            else:
+                release(found)
+                return False
+        except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
+            self.crash(error)
         return True
 
-    def _answer(self, found: Found) -> None:
-        self._send(answer_of(self.kind, self.correlation_id, found))
+    def _answer(self, found: Fetched) -> None:
+        self._send(answer_of(self.template, self.correlation_id, found))
 
     def _send(self, chunks: Sequence[Chunk]) -> None:
         self._slot.send(chunks)
@@ -245,36 +258,47 @@ class OneFetch(DelayedOperation):
 
     def _request(self) -> FetchRequest:
         """The request for the general path; it has waited already, so it must not wait again."""
-        request = from_offset(self.kind.request, self.offset)
+        request = from_offset(self.template.request, self.offset)
         request.max_wait_ms = 0
         return request
 
     def _handle_long(self) -> None:
         """Have the general path answer: with an error, or with records read from the disk."""
         handler = self._reader.handler
-        handler.handle(self._request(), self.kind.version, self._reply, self.connection)
+        handler.handle(self._request(), self)
 
-    def _reply(self, response: FetchResponse | None) -> None:
+    @property
+    def version(self) -> int:
+        """The request's."""
+        return self.template.version
+
+    def answer(self, response: FetchResponse) -> None:
         """Send the general path's response."""
-        frame = encode_response(self.kind.version, self.correlation_id, response)
+        frame = encode_response(self.version, self.correlation_id, response)
         self._send(frame.chunks())
 
+    def crash(self, error: BaseException) -> None:
+        """As `dispatch.Call.crash`."""
+        header = RequestHeader(API.key, self.version, self.correlation_id, None)
+        self._reader.crashes.refuse(error, header, self._slot, self.connection)
+        self._slot = DROPPED
 
-def answer_of(kind: Kind, correlation_id: int, found: Found) -> Sequence[Chunk]:
+
+def answer_of(template: FetchTemplate, correlation_id: int, found: Fetched) -> Sequence[Chunk]:
     """The chunks of the answer: a single one if the records are few enough to be copied."""
-    partition, offsets, asked, part, is_enough, known = found
+    partition, offsets, key, part, is_enough, known = found
     if known:
         return (known[:SIZE_BYTES] + _CORRELATION_ID.pack(correlation_id) + known[_AFTER_ID:],)
     if part is None:
-        return (kind.form.fill(correlation_id, offsets, 0) + kind.form.tail,)
+        return (template.form.fill(correlation_id, offsets, 0) + template.form.tail,)
     size = part.size
-    head = kind.form.fill(correlation_id, offsets, size)
+    head = template.form.fill(correlation_id, offsets, size)
     copied = copied_if_small(part)
     if copied is None:
-        return head, part, kind.form.tail
-    answer, newest = b"".join((head, copied, kind.form.tail)), kind.newest
-    newest.asked = asked
-    newest.found = Found(partition, offsets, asked, None, is_enough, answer)
+        return head, part, template.form.tail
+    answer, cached = b"".join((head, copied, template.form.tail)), template.cached
+    cached.key = key
+    cached.fetched = Fetched(partition, offsets, key, None, is_enough, answer)
     return (answer,)
 
 
@@ -291,7 +315,7 @@ def is_one(version: int, request: FetchRequest) -> bool:
     )
 
 
-def release(found: Found) -> None:
+def release(found: Fetched) -> None:
     """Release the slice that was found, if any."""
     if found.part is not None:
         found.part.release()

@@ -22,6 +22,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
+from kdist.broker.fast_path.fast_path import Registered, Scope
 from kdist.broker.handlers.produce import ProduceHandler
 from kdist.errors import ApiError
 from kdist.metrics.broker import RequestMetrics
@@ -36,7 +37,7 @@ from kdist.protocol.produce import (
     ProduceResponse,
     ProduceTopicResult,
 )
-from kdist.records.batch import CODEC_MAX, Batch
+from kdist.records.batch import Batch
 from kdist.records.produced import TAGS_BYTES, assign, find_batch
 from kdist.records.validate import codec_max
 from kdist.replication.partition import ACKS_ALL, Partition
@@ -111,7 +112,7 @@ times as long.
 
 
 class UsualProduces:
-    """Owner: the broker's `Service`, which has `settle` called at the end of each tick."""
+    """Owner: the broker's `Service`, which has `flush` called at the end of each tick."""
 
     def __init__(self, handler: ProduceHandler, clock: Clock, metrics: RequestMetrics) -> None:
         self._handler = handler
@@ -119,7 +120,7 @@ class UsualProduces:
         self._clock = clock
         self._now_ns = clock.monotonic_ns
         self._metrics = metrics
-        self._known: dict[bytes, _Known] = {}
+        self._known: dict[Scope, dict[bytes, _Known]] = {}
         self._groups: dict[TopicPartition, _Group] = {}  # those that `_known` refers to
         self._unpacks: dict[int, _Unpack] = {}  # by the end of the shared bytes
         self._filled: list[_Group] = []  # the groups that have batches
@@ -127,14 +128,15 @@ class UsualProduces:
         self._started_ns = 0  # when the first of these was queued
         self._large_bytes = 0  # how many bytes of large frames are among them
 
-    def take(self, frame: memoryview, known_end: int, connection: Connection) -> bool:
-        """As `UsualPath.take`; answered by `settle`, at the latest when the tick ends."""
+    def try_handle(self, frame: memoryview, registered: Registered, connection: Connection) -> bool:
+        """As `FastPath.try_handle`; answered by `flush`, at the latest when the tick ends."""
+        _, known_end, knowns = registered
         unpack = self._unpacks.get(known_end) or self._unpack_to(known_end)
         try:
             key_and_version, correlation_id, shared = unpack(frame)
         except struct.error:  # the frame is too short
             return False
-        known = self._known.get(shared)
+        known: _Known | None = knowns.get(shared)
         if known is None:
             return False
         start, is_flexible, codecs, group, log_start_offset, form = known
@@ -155,7 +157,7 @@ class UsualProduces:
         if len(frame) >= _LARGE_BYTES:
             self._large_bytes += len(frame)
             if self._large_bytes >= SETTLED_BYTES:
-                self.settle()
+                self.flush()
         return True
 
     def _unpack_to(self, known_end: int) -> _Unpack:
@@ -177,7 +179,7 @@ class UsualProduces:
 
     # The end of a tick
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Append and answer the queued requests, in their order. Raises `DiskFailed`."""
         queued = self._queued
         if not queued:
@@ -229,10 +231,15 @@ class UsualProduces:
 
     # What is usual
 
-    def learn(
-        self, frame: memoryview, header: RequestHeader, request: ProduceRequest
-    ) -> int | None:
-        """As `UsualPath.learn`."""
+    def register(
+        self,
+        frame: memoryview,
+        header: RequestHeader,
+        request: ProduceRequest,
+        response: ProduceResponse | None,
+        scope: Scope,
+    ) -> Registered | None:
+        """As `FastPath.register`."""
         topics, version = request.topic_data, header.api_version
         if (
             version < _FIRST_VERSION_OF_BATCHES
@@ -240,6 +247,7 @@ class UsualProduces:
             or request.transactional_id is not None
             or len(topics) != 1
             or len(topics[0].partition_data) != 1
+            or (response and response.responses[0].partition_responses[0].error_code)
         ):
             return None
         topic, data = topics[0].name, topics[0].partition_data[0]
@@ -251,22 +259,19 @@ class UsualProduces:
             return None
         shared = bytes(frame[_SHARED_START:known_end])
         log_start_offset = partition.log.start_offset
-        known = self._known.get(shared)
+        knowns = self._known.setdefault(scope, {})
+        known = knowns.get(shared)
         facts = _START.unpack_from(frame)[0], log_start_offset
         if known is None or (known.key_and_version, known.log_start_offset) != facts:
-            is_flexible = version >= _FIRST_FLEXIBLE_VERSION
-            if (
-                find_batch(frame, known_end, is_flexible, len(frame), CODEC_MAX) is None
-                or _before_records(header, request) != frame[:known_end]
-            ):
+            if _before_records(header, request) != frame[:known_end]:
                 return None  # something else follows the records
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
+            if len(knowns) >= _KNOWN_MAX:
+                knowns.clear()
                 self._groups.clear()
             key = TopicPartition(topic, data.index)
             group = self._groups.setdefault(key, _Group(key))
-            self._known[shared] = _known(frame, version, group, log_start_offset)
-        return known_end
+            knowns[shared] = _known(frame, version, group, log_start_offset)
+        return self, known_end, knowns
 
 
 def _known(frame: memoryview, version: int, group: _Group, log_start_offset: int) -> _Known:

@@ -16,18 +16,18 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kdist.broker.fast_path.one_partition import (
-    Found,
-    Kind,
+    Fetched,
+    FetchTemplate,
     OneFetch,
     Reader,
     answer_of,
     is_one,
     release,
 )
-from kdist.broker.fetch_sessions import Cached, Context, FetchSessions, Session
+from kdist.broker.fetch_sessions import CachedPartition, Context, FetchSessions, Session
 from kdist.network.chunks import Chunk
 from kdist.network.connection import Connection
 from kdist.protocol.envelope import encode_request, encode_response
@@ -38,25 +38,24 @@ from kdist.protocol.headers import RequestHeader, get_correlation_id
 
 _EPOCH = struct.Struct(">i")
 _CORRELATION_ID = struct.Struct(">i")
-_KINDS_MAX = 1000
 
 
-class SessionKind(NamedTuple):
+class SessionFetchTemplate(NamedTuple):
     """What the fetches of one session share.
 
-    `one` is the kind of a fetch that names the partition, with the limits in `asked`. `unnamed` is
-    what follows the epoch in a request that does not name it; in one that does, `before` and
-    `after` are what surrounds the fetch offset. `nothing` is the answer without news.
+    `one` is for a fetch that names the partition, with the limits in `asked`. `unnamed` is what
+    follows the epoch in a request that does not name it; in one that does, `before` and `after` are
+    what surrounds the fetch offset. `nothing` is the answer without news.
     """
 
-    one: Kind
+    one: FetchTemplate
     asked: FetchPartition
     unnamed: bytes
     before: bytes
     after: bytes
     nothing: bytes
 
-    def offset_in(self, rest: bytes, cached: Cached) -> int | None:
+    def offset_in(self, rest: bytes, cached: CachedPartition) -> int | None:
         """The fetch offset in `rest`, the bytes after the epoch; None if it is another request."""
         if cached.key != self.one.key:
             return None
@@ -75,19 +74,21 @@ class SessionKind(NamedTuple):
         return None
 
 
-class UsualSessionFetches:
-    """Owner: `UsualFetches`."""
+class SessionFetchFastPath:
+    """Owner: `FetchFastPath`."""
 
     def __init__(self, reader: Reader, sessions: FetchSessions) -> None:
         self._reader = reader
         self._sessions = sessions
-        self._kinds: dict[bytes, SessionKind] = {}
 
-    def learn(self, frame: memoryview, header: RequestHeader, request: FetchRequest) -> int | None:
-        """Return the position of the session epoch in `frame`; None if the request is not usual.
-
-        The session has not seen the request yet; it takes the general path after this.
-        """
+    def add(
+        self,
+        templates: dict[Any, Any],
+        frame: memoryview,
+        header: RequestHeader,
+        request: FetchRequest,
+    ) -> int | None:
+        """Return the position of the session epoch in `frame`; None if the request is not usual."""
         cached = self._sessions.only_partition(request.session_id)
         if cached is None or request.session_epoch <= 0 or request.forgotten_topics_data:
             return None
@@ -102,41 +103,49 @@ class UsualSessionFetches:
         epochs = (replace(request, session_epoch=epoch) for epoch in (0, -1))
         epoch_at = difference(*(encode_request(header, each) for each in epochs))[0] - SIZE_BYTES
         bytes_max = self._reader.handler.bytes_max
-        if len(self._kinds) >= _KINDS_MAX:
-            self._kinds.clear()
-        kind = _kind_of(header, named, unnamed, SIZE_BYTES + epoch_at + _EPOCH.size, bytes_max)
-        self._kinds[_name(frame, epoch_at)] = kind
+        template = _template_of(
+            header, named, unnamed, SIZE_BYTES + epoch_at + _EPOCH.size, bytes_max
+        )
+        templates[_name(frame, epoch_at)] = template
         return epoch_at
 
-    def take(self, frame: memoryview, epoch_at: int, connection: Connection) -> bool:
-        """As `UsualFetches.take`."""
-        kind = self._kinds.get(_name(frame, epoch_at))
-        session = None if kind is None else self._sessions.get(kind.one.request.session_id)
+    def try_handle(
+        self, frame: memoryview, epoch_at: int, templates: dict[Any, Any], connection: Connection
+    ) -> bool:
+        """As `FetchFastPath.try_handle`."""
+        template: SessionFetchTemplate | None = templates.get(_name(frame, epoch_at))
+        session = None if template is None else self._sessions.get(template.one.request.session_id)
         rest = bytes(frame[epoch_at + _EPOCH.size :])
-        if kind is None or session is None or not rest or len(session.partitions) != 1:
+        if template is None or session is None or not rest or len(session.partitions) != 1:
             return False
         (cached,) = session.partitions.values()
         if session.epoch != _EPOCH.unpack_from(frame, epoch_at)[0]:
             return False
-        offset = kind.offset_in(rest, cached)
+        offset = template.offset_in(rest, cached)
         if offset is None:
             return False
         reader = self._reader
         started_ns = reader.begin()
-        found = reader.find(kind.one, offset)
+        found = reader.find(template.one, offset)
         if found is None:
             return False
-        if rest != kind.unnamed:
-            cached = cached.asking(_asked_from(kind.asked, offset))
-            session.partitions[cached.key] = cached
+        if rest != template.unnamed:
+            cached.asked = _asked_from(template.asked, offset)
+            cached.mark_dirty()
+        if cached.partition is not None and not session.watchers:
+            # It is read at each request, and need not hear of changes.
+            cached.depend_on(None)
+            cached.mark_dirty()
         self._sessions.go_on(session)
         correlation_id = get_correlation_id(frame)
-        if found.is_enough or kind.one.request.max_wait_ms <= 0:
-            connection.answer(_answer_of(kind, cached, correlation_id, found))
+        if found.is_enough or template.one.request.max_wait_ms <= 0:
+            connection.answer(_answer_of(template, cached, correlation_id, found))
             reader.note_at_once()
         else:
-            fetch = _SessionFetch(reader, kind.one, offset, correlation_id, connection, started_ns)
-            fetch.join(kind, session, cached)
+            fetch = _SessionFetch(
+                reader, template.one, offset, correlation_id, connection, started_ns
+            )
+            fetch.join(template, session, cached)
             reader.wait(fetch, found)
         return True
 
@@ -144,37 +153,39 @@ class UsualSessionFetches:
 class _SessionFetch(OneFetch):
     """A waiting fetch in a session. If a later request overtakes it, it is answered an error."""
 
-    __slots__ = ("_cached", "_epoch", "_session", "_session_kind")
+    __slots__ = ("_cached", "_epoch", "_session", "_session_template")
 
-    def join(self, kind: SessionKind, session: Session, cached: Cached) -> None:
+    def join(
+        self, template: SessionFetchTemplate, session: Session, cached: CachedPartition
+    ) -> None:
         """Say which session it belongs to."""
-        self._session_kind = kind
+        self._session_template = template
         self._session = session
         self._cached = cached
         self._epoch = session.epoch
 
-    def _answer(self, found: Found) -> None:
+    def _answer(self, found: Fetched) -> None:
         if self._session.epoch != self._epoch:  # the client has gone on without this answer
             release(found)
             self._handle_long()
         else:
-            self._send(_answer_of(self._session_kind, self._cached, self.correlation_id, found))
+            self._send(_answer_of(self._session_template, self._cached, self.correlation_id, found))
 
     def _handle_long(self) -> None:
         request, handler = self._request(), self._reader.handler
-        context = Context([self._cached], self._session, self._epoch)
-        handler.go_on(request, self.kind.version, self._reply, self.connection, context)
+        context = Context([], self._session, self._epoch)
+        handler.go_on(request, self, context)
 
 
 def _answer_of(
-    kind: SessionKind, cached: Cached, correlation_id: int, found: Found
+    template: SessionFetchTemplate, cached: CachedPartition, correlation_id: int, found: Fetched
 ) -> tuple[Chunk, ...]:
     high_watermark, _, start_offset = found.offsets
     if not found.has_records and cached.was_told(high_watermark, start_offset):
-        head = kind.nothing[:SIZE_BYTES] + _CORRELATION_ID.pack(correlation_id)
-        return (head + kind.nothing[len(head) :],)
+        head = template.nothing[:SIZE_BYTES] + _CORRELATION_ID.pack(correlation_id)
+        return (head + template.nothing[len(head) :],)
     cached.high_watermark, cached.log_start_offset = high_watermark, start_offset
-    return tuple(answer_of(kind.one, correlation_id, found))
+    return tuple(answer_of(template.one, correlation_id, found))
 
 
 def _asked_from(asked: FetchPartition, offset: int) -> FetchPartition:
@@ -189,15 +200,15 @@ def _asked_from(asked: FetchPartition, offset: int) -> FetchPartition:
     )
 
 
-def _kind_of(
+def _template_of(
     header: RequestHeader, named: FetchRequest, unnamed: FetchRequest, rest_at: int, bytes_max: int
-) -> SessionKind:
-    """The kind of requests like these. The frames of the two shapes differ from `rest_at` on."""
+) -> SessionFetchTemplate:
+    """For requests like these. The frames of the two shapes differ from `rest_at` on."""
     zeros, ones = (encode_request(header, from_offset(named, each)) for each in (0, -1))
     start, end = difference(zeros, ones)
     response = FetchResponse(session_id=named.session_id, responses=[])
-    return SessionKind(
-        one=Kind.of(header.api_version, named, bytes_max),
+    return SessionFetchTemplate(
+        one=FetchTemplate.of(header.api_version, named, bytes_max),
         asked=named.topics[0].partitions[0],
         unnamed=bytes(encode_request(header, unnamed)[rest_at:]),
         before=bytes(zeros[rest_at:start]),

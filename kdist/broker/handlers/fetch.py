@@ -12,10 +12,9 @@ is creating objects, so within a session none is created for a partition that ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
-from kdist.broker.fetch_sessions import Cached, Context, FetchSessions, Results
+from kdist.broker.fetch_sessions import CachedPartition, Context, FetchSessions, Results
 from kdist.errors import ApiError, Error
 from kdist.model import NO_OFFSET, TopicPartition
 from kdist.protocol.fetch import (
@@ -36,7 +35,26 @@ from kdist.replication.replicas import Replicas
 from kdist.storage.log import Log
 from kdist.storage.reading import Slice, read
 
-Reply = Callable[[FetchResponse | None], None]
+
+class Call(Protocol):
+    """What the handler needs of a request; `kdist.broker.dispatch.Call` has it."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def connection(self) -> object:
+        """Whose end cancels the request."""
+        ...
+
+    def answer(self, response: FetchResponse, /) -> None:
+        """Send the response; its file slices are released once each, sent or not."""
+        ...
+
+    def crash(self, error: BaseException, /) -> None:
+        """Instead of `answer`, if the request met a bug or the disk has failed."""
+        ...
+
 
 FIRST_VERSION_OF_ZSTD = 10
 
@@ -61,7 +79,6 @@ class FetchHandler:
         self.replicas = replicas
         self.sessions = sessions
         self.tasks = replicas.directory.around.tasks
-        self.on_failure = replicas.directory.around.on_failure
         self.now_ns = replicas.directory.around.clock.monotonic_ns
         self.page_cache = PageCache(self.now_ns)
         self._limits = limits
@@ -71,28 +88,21 @@ class FetchHandler:
         """The most bytes of records in an answer, except that one whole batch always fits."""
         return self._limits.fetch_max_bytes
 
-    def handle(self, request: FetchRequest, version: int, reply: Reply, client: object) -> None:
-        """Call `reply` with the response, now or later.
-
-        Its `records` are file slices, which the receiver must release once each, sent or not.
-        `DelayedOperations.cancel_all(client)` ends a fetch that waits. Raises `DiskFailed`.
-        """
+    def handle(self, request: FetchRequest, call: Call) -> None:
+        """Answer now, or later unless `call.connection` ends first."""
         try:
             context = self.sessions.open(request)
         except ApiError as error:
-            reply(FetchResponse(error_code=error.error, responses=[]))
+            call.answer(FetchResponse(error_code=error.error, responses=[]))
             return
-        self.go_on(request, version, reply, client, context)
+        self.go_on(request, call, context)
 
-    def go_on(
-        self, request: FetchRequest, version: int, reply: Reply, client: object, context: Context
-    ) -> None:
+    def go_on(self, request: FetchRequest, call: Call, context: Context) -> None:
         """As `handle`, for a request that was already applied to its session."""
-        bytes_max = min(request.max_bytes, self.bytes_max)
-        _Fetch(self, request, version, reply, client, context, bytes_max).begin()
+        _Fetch(self, request, call, context, min(request.max_bytes, self.bytes_max)).begin()
 
 
-_Found = tuple[Cached, Partition | None, Slice | FetchPartitionResult | None]
+_Found = tuple[CachedPartition, Partition | None, Slice | FetchPartitionResult | None]
 """One partition's outcome: records, None (nothing new), or a result with an error or divergence.
 
 The `Partition` is None only with an error: this broker may not host it.
@@ -107,7 +117,7 @@ class _Fetch(DelayedOperation):
 
     __slots__ = (
         "_bytes_max",
-        "_client",
+        "_call",
         "_cold",
         "_context",
         "_due_ns",
@@ -115,7 +125,6 @@ class _Fetch(DelayedOperation):
         "_handler",
         "_is_due",
         "_is_warmed",
-        "_reply",
         "_request",
         "_size",
         "_version",
@@ -126,17 +135,14 @@ class _Fetch(DelayedOperation):
         self,
         handler: FetchHandler,
         request: FetchRequest,
-        version: int,
-        reply: Reply,
-        client: object,
+        call: Call,
         context: Context,
         bytes_max: int,
     ) -> None:
         self._handler = handler
         self._request = request
-        self._version = version
-        self._reply = reply
-        self._client = client
+        self._call = call
+        self._version = call.version
         self._context = context
         self._bytes_max = bytes_max
         self._is_warmed = False
@@ -144,7 +150,8 @@ class _Fetch(DelayedOperation):
 
     def begin(self) -> None:
         """Answer now, or start to wait."""
-        is_last = self._request.max_wait_ms <= 0 or not self._context.partitions
+        _, session, *_ = context = self._context
+        is_last = self._request.max_wait_ms <= 0 or not (session or context.partitions)
         if not self._proceed(is_last):
             self._wait()
 
@@ -155,21 +162,30 @@ class _Fetch(DelayedOperation):
         self._proceed(is_last=True)
 
     def _proceed(self, is_last: bool) -> bool:
-        """Answer, or have cold records read first; False if the fetch has to wait for more."""
-        self._collect()
-        if self._cold:
-            self._warm(is_last)
-        elif is_last or self._is_enough():
-            self._answer()
-        else:
+        """Answer, or have cold records read first; False if the fetch has to wait for more.
+
+        A fetch changes nothing that others trust, so a bug costs only this one.
+        """
+        try:
+            self._collect()
+            if self._cold:
+                self._warm(is_last)
+            elif is_last or self._is_enough():
+                self._answer()
+            else:
+                self._release()
+                return False
+        except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
             self._release()
-            return False
+            self._call.crash(error)
         return True
 
     def _wait(self) -> None:
         handler = self._handler
         left_ms = max(0, self._due_ns - handler.now_ns()) // _NS_PER_MS
-        handler.replicas.delayed.add(self, self._watched_partitions, left_ms, self._client)
+        session = self._context.session
+        watched = self._watched_partitions if session is None else (session,)
+        handler.replicas.delayed.add(self, watched, left_ms, self._call.connection)
 
     def _warm(self, is_last: bool) -> None:
         """Have a thread read the cold slices into the page cache, then go on."""
@@ -181,7 +197,7 @@ class _Fetch(DelayedOperation):
             for part in cold:
                 part.release()
             if error is not None:
-                handler.on_failure(error)
+                self._call.crash(error)
                 return
             self._is_warmed = True  # do not ask the page cache again, even if it evicted them
             has_ended = self._proceed(is_last)
@@ -199,26 +215,32 @@ class _Fetch(DelayedOperation):
     def _collect(self) -> None:
         """Find the outcome for each partition.
 
-        Most of a client's many partitions have nothing new, yet all are checked at each request and
-        each time that one of them grows. So the check is one call, and makes no result object.
+        Outside a session all partitions are checked at each request and each time that one of them
+        grows, though most have nothing new: so the check is one call, and makes no result object.
+        In a session only the dirty ones are.
         """
         self._is_due = False
         self._size = 0
         self._found: list[_Found] = []
         self._cold: list[Slice] = []  # what would have to come from the disk
         self._watched_partitions: list[Partition] = []
-        partitions = self._handler.replicas.partitions
-        for cached in self._context.partitions:
-            partition = partitions.get(cached.key)
-            if partition is not None and self._is_at_end(partition, cached.asked):
-                self._watched_partitions.append(partition)
-                self._found.append((cached, partition, None))
-                continue
-            try:
-                self._found.append(self._read(cached))
-            except ApiError as error:
-                self._is_due = True
-                self._found.append((cached, None, self._refuse(cached.key, error)))
+        partitions, session = self._handler.replicas.partitions, self._context.session
+        for cached in self._context.partitions if session is None else list(session.dirty):
+            partition, what = partitions.get(cached.key), None
+            if session is not None:
+                cached.depend_on(partition)
+            if partition is None or not self._is_at_end(partition, cached.asked):
+                try:
+                    partition, what = self._read(cached)
+                except ApiError as error:
+                    self._is_due = True
+                    self._found.append((cached, None, self._refuse(cached.key, error)))
+                    continue
+            self._watched_partitions.append(partition)
+            if session is not None and what is None and self._is_clean(partition, cached):
+                session.clean(cached)
+            else:
+                self._found.append((cached, partition, what))
 
     def _is_at_end(self, partition: Partition, asked: FetchPartition) -> bool:
         """Whether a consumer's fetch is valid and at the log end, so there is nothing to read."""
@@ -234,23 +256,30 @@ class _Fetch(DelayedOperation):
             and self._request.replica_id < 0
         )
 
-    def _read(self, cached: Cached) -> _Found:
+    def _is_clean(self, partition: Partition, cached: CachedPartition) -> bool:
+        """Whether there will be nothing new of a session's partition until it changes."""
+        request, told = self._request, (partition.high_watermark, partition.log.start_offset)
+        end = partition.visible_end(request.replica_id, request.isolation_level)
+        return cached.asked.fetch_offset >= end and cached.was_told(*told)
+
+    def _read(
+        self, cached: CachedPartition
+    ) -> tuple[Partition, Slice | FetchPartitionResult | None]:
         """The outcome for one partition, in the general case. Raises `ApiError`."""
         request, version, asked = self._request, self._version, cached.asked
         partition = self._handler.replicas.get(cached.key)
         partition.require_leader(asked.current_leader_epoch)
-        self._watched_partitions.append(partition)
         if version < FIRST_VERSION_OF_ZSTD:
             _check_format(partition.log, version)
         if request.replica_id >= 0 and request.replica_id not in partition.replicas:
             raise ApiError(Error.NOT_LEADER_OR_FOLLOWER, "only a replica may fetch as one")
         diverging = _diverging_epoch(partition, asked) if asked.last_fetched_epoch >= 0 else None
         if diverging is None:
-            return cached, partition, self._take(partition, asked)
+            return partition, self._take(partition, asked)
         self._is_due = True
         result = self._result(cached.key.partition, partition, None)
         result.diverging_epoch = diverging
-        return cached, partition, result
+        return partition, result
 
     def _result(self, index: int, partition: Partition, part: Slice | None) -> FetchPartitionResult:
         log, is_committed = partition.log, self._request.isolation_level == READ_COMMITTED
@@ -323,7 +352,7 @@ class _Fetch(DelayedOperation):
             session_id, results = self._handler.sessions.close(self._context, results)
         except ApiError as error:
             self._release()
-            self._reply(FetchResponse(error_code=error.error, responses=[]))
+            self._call.answer(FetchResponse(error_code=error.error, responses=[]))
             return
         topics: list[FetchTopicResult] = []
         for key, result in results:
@@ -331,7 +360,7 @@ class _Fetch(DelayedOperation):
                 topics[-1].partitions.append(result)
             else:
                 topics.append(FetchTopicResult(topic=key.topic, partitions=[result]))
-        self._reply(FetchResponse(session_id=session_id, responses=topics))
+        self._call.answer(FetchResponse(session_id=session_id, responses=topics))
 
     def _results(self) -> Results:
         """The results to send; in a session, without what the client was told before."""
@@ -351,6 +380,7 @@ class _Fetch(DelayedOperation):
     def _convert(self, results: Results) -> None:
         """Convert the slices to message sets for an old client (which never has a session)."""
         handler, magic = self._handler, int(self._version > _LAST_VERSION_OF_MAGIC_0)
+        self._found = []  # `convert` releases the slices
         pairs = zip(self._context.partitions, results, strict=True)
         asked = [(result.records, cached.asked.fetch_offset) for cached, (_, result) in pairs]
         handler.replicas.metrics.converted_fetches += sum(bool(part) for part, _ in asked)
@@ -362,9 +392,12 @@ class _Fetch(DelayedOperation):
                     results[number] = key, self._refuse(key, message_set)
                 else:
                     result.records = message_set
-            self._send(results)
+            try:
+                self._send(results)
+            except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
+                self._call.crash(error)
 
-        convert(handler.tasks, asked, magic, converted, handler.on_failure)
+        convert(handler.tasks, asked, magic, converted, self._call.crash)
 
     def _release(self) -> None:
         """Release the slices that will not be sent."""

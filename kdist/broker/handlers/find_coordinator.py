@@ -10,7 +10,7 @@ from __future__ import annotations
 from kdist.broker.auto_creation import AutoCreation
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.errors import Error
-from kdist.groups.placement import partition_for
+from kdist.groups.context import partition_for
 from kdist.model import OFFSETS_TOPIC, Broker, TopicPartition
 from kdist.protocol.find_coordinator import (
     GROUP_KEY,

@@ -6,12 +6,16 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from kdist.broker.fast_path.fetch import UsualFetches
+from kdist.broker.crashes import Crashes
+from kdist.broker.fast_path.fast_path import Registered, Scope
+from kdist.broker.fast_path.fetch import FetchFastPath
 from kdist.broker.fetch_sessions import FetchSessions
 from kdist.broker.handlers.fetch import FetchHandler
 from kdist.config.network import NetworkSettings
+from kdist.errors import DiskFailed
 from kdist.metrics.broker import RequestMetrics
-from kdist.model import TopicPartition
+from kdist.metrics.declare import Family
+from kdist.model import ANONYMOUS, TopicPartition
 from kdist.protocol.envelope import encode_request, encode_response
 from kdist.protocol.fetch import (
     FetchPartition,
@@ -32,6 +36,7 @@ from tests.unit.replication.replication_world import (
 )
 
 CORRELATION_ID = 77
+SCOPE: Scope = (ANONYMOUS, "PLAINTEXT")
 
 
 class Broker(World):
@@ -42,6 +47,7 @@ class Broker(World):
         self.sessions = FetchSessions(10, self.clock, random.Random(0), self.metrics)
         limits = NetworkSettings(fetch_max_bytes=max(1024, fetch_max_bytes))
         self.handler = FetchHandler(self.replicas, self.sessions, limits)
+        self.crashes = Crashes(Family(RequestMetrics, "api"), self.failures.append)
 
     def fetch(self, offsets: dict[TopicPartition, int], version: int = 12, **fields: Any) -> Fetch:
         """Ask for partitions from these offsets on."""
@@ -67,7 +73,8 @@ class Fetch:
         partition: dict[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        self.client = Client()
+        self.broker = broker
+        self.connection = Client()
         self.version = version
         self.answers: list[FetchResponse | None] = []
         topics = [
@@ -86,7 +93,12 @@ class Fetch:
         ]
         defaults: dict[str, Any] = {"max_wait_ms": 0, "min_bytes": 1}
         request = FetchRequest(topics=topics, **{**defaults, **fields})
-        broker.handler.handle(request, version, self.answers.append, self.client)
+        self.answer = self.answers.append
+        broker.handler.handle(request, self)
+
+    def crash(self, error: BaseException) -> None:
+        assert isinstance(error, DiskFailed), error
+        self.broker.failures.append(error)
 
     @property
     def response(self) -> FetchResponse:
@@ -145,6 +157,26 @@ class Connection:
     answer = send
 
 
+class GeneralCall:
+    """A request on the general path."""
+
+    def __init__(
+        self, version: int, connection: Any = None, correlation_id: int = CORRELATION_ID
+    ) -> None:
+        self.version = version
+        self.correlation_id = correlation_id
+        self.connection: Any = connection or Connection()
+        self.response: FetchResponse | None = None
+
+    def answer(self, response: FetchResponse) -> None:
+        self.response = response
+        frame = encode_response(self.version, self.correlation_id, response)
+        self.connection.send(frame.chunks())
+
+    def crash(self, error: BaseException) -> None:
+        raise error
+
+
 def sent(chunk: Any) -> bytes:
     if not isinstance(chunk, Slice):
         return bytes(chunk)
@@ -161,11 +193,11 @@ class Asked:
         self.version = version
         self.fields = fields
         self.metrics = RequestMetrics()
-        self.settled = 0
-        self.path = UsualFetches(broker.handler, self.metrics, self.settle)
+        self.flushed = 0
+        self.path = FetchFastPath(broker.handler, self.metrics, self.flush, broker.crashes)
 
-    def settle(self) -> None:
-        self.settled += 1
+    def flush(self) -> None:
+        self.flushed += 1
 
     def request(self, offset: int) -> FetchRequest:
         given = {"max_wait_ms": 500, "min_bytes": 1, **self.fields}
@@ -179,24 +211,19 @@ class Asked:
         header = RequestHeader(1, self.version, correlation_id, "a client")
         return memoryview(encode_request(header, self.request(offset)))[4:]
 
-    def learn(self, offset: int = 0) -> int | None:
+    def register(self, offset: int = 0, scope: Scope = SCOPE) -> Registered | None:
         header = RequestHeader(1, self.version, 1, "a client")
-        return self.path.learn(self.frame(offset, 1), header, self.request(offset))
+        return self.path.register(self.frame(offset, 1), header, self.request(offset), None, scope)
 
     def take(self, offset: int) -> list[bytes] | None:
         """The answers, later ones too; None if the request was not taken."""
-        end = self.learn()
-        assert end is not None
+        registered = self.register()
+        assert registered is not None
         connection: Any = Connection()
-        is_taken = self.path.take(self.frame(offset), end, connection)
+        is_taken = self.path.try_handle(self.frame(offset), registered, connection)
         return connection.answers if is_taken else None
 
     def general_path(self, offset: int) -> list[bytes]:
-        answers: list[bytes] = []
-
-        def reply(response: Any) -> None:
-            frame = encode_response(self.version, CORRELATION_ID, response)
-            answers.append(b"".join(map(sent, frame.chunks())))
-
-        self.broker.handler.handle(self.request(offset), self.version, reply, Connection())
-        return answers
+        call = GeneralCall(self.version)
+        self.broker.handler.handle(self.request(offset), call)
+        return call.connection.answers

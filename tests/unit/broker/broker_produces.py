@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from kdist.broker.fast_path.fast_path import Registered, Scope
 from kdist.broker.fast_path.produce import UsualProduces
 from kdist.broker.handlers.produce import ProduceHandler
 from kdist.metrics.broker import RequestMetrics
-from kdist.model import TopicPartition
+from kdist.model import ANONYMOUS, TopicPartition
 from kdist.network.connection import Connection
 from kdist.protocol.envelope import (
     decode_request,
@@ -59,31 +60,35 @@ class Broker:
         self.metrics = RequestMetrics()
         self.usual = UsualProduces(self.handler, self.world.clock, self.metrics)
         self.has_fast_path = has_fast_path
-        self.known_end: int | None = None
+        self.registered: Registered | None = None
+        self.scope: Scope = (ANONYMOUS, "PLAINTEXT")
         self.taken = 0
 
     def send(self, frame: memoryview, peer: Peer) -> bool:
         """Handle a request as `Dispatch` does; whether it was taken."""
-        if self.known_end is not None and self.take(frame, peer):
+        if self.registered is not None and self.take(frame, peer):
             self.taken += 1
             return True
-        self.usual.settle()
+        self.usual.flush()
         header, request = decode_request(frame)
-        if self.has_fast_path:
-            self.known_end = self.usual.learn(frame, header, request)
         slot = peer.reserve()
+        responses: list[Any] = []
 
         def reply(response: Any) -> None:
+            responses.append(response)
             if response is not None:
                 version, correlation_id = header.api_version, header.correlation_id
                 slot.send([encode_response(version, correlation_id, response)])
 
         self.handler.handle(request, header.api_version, reply, peer)
+        if self.has_fast_path:
+            response = responses[0] if responses else None
+            self.registered = self.usual.register(frame, header, request, response, self.scope)
         return False
 
     def take(self, frame: memoryview, peer: Peer) -> bool:
-        assert self.known_end is not None
-        return self.usual.take(frame, self.known_end, cast(Connection, peer))
+        assert self.registered is not None
+        return self.usual.try_handle(frame, self.registered, cast(Connection, peer))
 
     def produce(self, peer: Peer, *values: bytes, **fields: Any) -> bool:
         return self.send(frame_of(batch(values, **fields)), peer)

@@ -135,22 +135,22 @@ def test_a_fast_path_fetch_behind_slow_produces_sees_their_records(is_careful: b
 
 
 def test_a_disk_that_turns_slow_under_fast_path_produces_changes_nothing() -> None:
-    """The fast path takes them, and only when the fetch settles them do they prove slow."""
+    """The fast path takes them, and only when the fetch flushes them do they prove slow."""
 
     async def scenario(cluster: Cluster, broker: Broker, way: Raw) -> None:
         writers = writers_of(broker)
         for _ in range(3):
             writers.thread_until_ns = 0
             before, _, _ = await ask(cluster, way, [ends(), produce(1), produce(1)])
-            settle = dispatch_of(broker)._settle
+            flush = dispatch_of(broker)._flush
 
-            def settle_slowly(settle: Callable[[], None] = settle) -> None:
+            def flush_slowly(flush: Callable[[], None] = flush) -> None:
                 slow_down(cluster, broker)
-                settle()
+                flush()
 
-            dispatch_of(broker)._settle = settle_slowly
+            dispatch_of(broker)._flush = flush_slowly
             *_, after = await ask(cluster, way, [produce(1), produce(1), ends()])
-            dispatch_of(broker)._settle = settle
+            dispatch_of(broker)._flush = flush
             assert end_of(after) == end_of(before) + 4
 
     run(scenario)

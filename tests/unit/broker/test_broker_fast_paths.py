@@ -113,7 +113,7 @@ class Side:
         await create(await self.cluster.client(), CLICKS.topic)
         if not self.has_fast_paths:
             (dispatch,) = self.broker.service._dispatches
-            dispatch._usual = {}
+            dispatch._fast_paths = {}
         self.partition = self.broker.service.replicas.partitions[CLICKS]
         self.settings = self.partition.log.settings
         self.ways = [await raw(self.cluster) for _ in range(PEERS)]

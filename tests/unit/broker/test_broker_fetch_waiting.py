@@ -88,7 +88,7 @@ def test_a_disconnected_client_leaves_nothing_behind(broker: Broker) -> None:
     partition = broker.lead()
     fetches = [broker.fetch({CLICKS: 0}, max_wait_ms=500) for _ in range(5)]
     for fetch in fetches:
-        broker.replicas.delayed.cancel_all(fetch.client)
+        broker.replicas.delayed.cancel_all(fetch.connection)
     append(broker, partition, b"a")
     broker.tasks.run_for_ms(1000)
     assert [fetch.answers for fetch in fetches] == [[]] * 5
@@ -231,7 +231,7 @@ def test_a_client_that_disconnects_during_a_cold_read_leaves_nothing_behind(
     large(broker, CLICKS)
     make_cold(broker)
     fetch = broker.fetch({CLICKS: 0}, min_bytes=10**6, max_wait_ms=100)
-    broker.replicas.delayed.cancel_all(fetch.client)
+    broker.replicas.delayed.cancel_all(fetch.connection)
     broker.settle(500)
     fetch.send()  # to nobody: the network lets go of what it cannot send
     assert broker.pins == 0

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.broker.fast_path.fetch import UsualFetches
+from kdist.broker.fast_path.fetch import FetchFastPath
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import TopicPartition
-from kdist.protocol.envelope import decode_response, encode_request, encode_response
+from kdist.protocol.envelope import decode_response, encode_request
 from kdist.protocol.fetch import API, FetchPartition, FetchRequest, FetchTopic
 from kdist.protocol.headers import RequestHeader
 from kdist.storage.reading import Slice, read
-from tests.unit.broker.broker_fetches import Broker
+from tests.unit.broker.broker_fetches import SCOPE, Broker, GeneralCall
 from tests.unit.replication.replication_world import CLICKS, append
 
 VERSION = 12
@@ -31,7 +31,7 @@ _NS_PER_MS = 1_000_000
 class Wait:
     """A fetch from the end of what is exposed, on either path; also its connection."""
 
-    def __init__(self, broker: Broker, path: UsualFetches | None, **fields: int) -> None:
+    def __init__(self, broker: Broker, path: FetchFastPath | None, **fields: int) -> None:
         self.broker = broker
         self.offset = broker.replicas.partitions[CLICKS].high_watermark
         self.asked_ms = self.answered_ms = broker.clock.monotonic_ns() / _NS_PER_MS
@@ -44,19 +44,16 @@ class Wait:
         topics = [FetchTopic(topic=CLICKS.topic, partitions=[partition])]
         request = FetchRequest(topics=topics, **fields)
         if path is None:
-            broker.handler.handle(request, VERSION, self.reply, self)
+            broker.handler.handle(request, GeneralCall(VERSION, self, 1))
         else:
             header, connection = RequestHeader(1, VERSION, 1, None), self
             frame = memoryview(encode_request(header, request))[4:]
-            end = path.learn(frame, header, request)
-            assert end is not None
-            assert path.take(frame, end, connection)  # type: ignore[arg-type]
+            registered = path.register(frame, header, request, None, SCOPE)
+            assert registered is not None
+            assert path.try_handle(frame, registered, connection)  # type: ignore[arg-type]
 
     def reserve(self) -> Wait:
         return self
-
-    def reply(self, response: Any) -> None:
-        self.send(encode_response(VERSION, 1, response).chunks())
 
     def send(self, chunks: Any) -> None:
         assert self.size is None
@@ -101,7 +98,9 @@ def test_each_waiting_fetch_is_answered_exactly_when_it_can_be(
 ) -> None:
     broker = Broker()
     partition = broker.lead(flush_before_expose=is_careful)
-    path = UsualFetches(broker.handler, RequestMetrics(), int) if is_short else None
+    path = (
+        FetchFastPath(broker.handler, RequestMetrics(), int, broker.crashes) if is_short else None
+    )
     waits: list[Wait] = []
     for name, value in [*script, ("pass", 1000)]:
         if name == "append":

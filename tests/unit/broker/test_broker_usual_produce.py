@@ -34,7 +34,7 @@ def broker() -> Broker:
     """A broker that has learned the request."""
     broker = Broker()
     broker.produce(Peer(), b"first")
-    assert broker.known_end is not None
+    assert broker.registered is not None
     return broker
 
 
@@ -62,7 +62,7 @@ def test_answers_and_log_equal_those_of_the_general_path(
                 data = batch(values, **fields_of(*producer))
                 broker.send(frame_of(data, version=version, acks=acks, correlation_id=number), peer)
         for broker in brokers:
-            broker.usual.settle()
+            broker.usual.flush()
     assert peers[0].answers == peers[1].answers
     assert brokers[0].contents() == brokers[1].contents()
     assert brokers[0].taken == sum(map(len, ticks))
@@ -72,7 +72,7 @@ def test_answers_and_log_equal_those_of_the_general_path(
 def test_records_of_any_size_are_found(broker: Broker, size: int) -> None:
     peer = Peer()
     assert broker.produce(peer, bytes(size))
-    broker.usual.settle()
+    broker.usual.flush()
     assert errors_of(peer) == [0]
     assert values_in(broker.contents())[-1] == (1, bytes(size))
 
@@ -80,13 +80,13 @@ def test_records_of_any_size_are_found(broker: Broker, size: int) -> None:
 def test_requests_of_many_connections_share_a_write(broker: Broker) -> None:
     peers = [Peer() for _ in range(50)]
     broker.produce(Peer(), b"second")  # from here on it is known when to close the segment
-    broker.usual.settle()
+    broker.usual.flush()
     answered = broker.metrics.answered
     writes = broker.world.disk.calls["write"]
     for number, peer in enumerate(peers):
         assert broker.produce(peer, b"%d" % number)
     assert all(peer.answers == [] for peer in peers)
-    broker.usual.settle()
+    broker.usual.flush()
     assert broker.world.disk.calls["write"] == writes + 1
     assert [errors_of(peer) for peer in peers] == [[0]] * 50
     assert values_in(broker.contents())[2:] == [(2 + n, b"%d" % n) for n in range(50)]
@@ -98,7 +98,7 @@ def test_large_batches_are_written_with_earlier_ones_once_they_are_many_bytes(
 ) -> None:
     peer, large = Peer(), bytes(SETTLED_BYTES // 3)
     broker.produce(Peer(), b"second")  # from here on it is known when to close the segment
-    broker.usual.settle()
+    broker.usual.flush()
     assert broker.produce(peer, b"small")
     for _ in range(2):
         assert broker.produce(peer, large)
@@ -129,7 +129,7 @@ def test_delayed_operations_are_attempted_after_a_group_is_appended(broker: Brok
     world, watch = broker.world, Watch()
     world.replicas.delayed.add(watch, (world.lead(),), 1000, None)
     broker.produce(Peer(), b"x")
-    broker.usual.settle()
+    broker.usual.flush()
     world.ticks.end()
     assert watch.has_heard
 
@@ -153,7 +153,7 @@ def test_delayed_operations_are_attempted_after_a_group_is_appended(broker: Brok
 def test_an_unusual_request_is_not_learned(frame: memoryview) -> None:
     broker = Broker()
     broker.send(frame, Peer())
-    assert broker.known_end is None
+    assert broker.registered is None
 
 
 @pytest.mark.parametrize("version", range(3))
@@ -161,7 +161,12 @@ def test_message_sets_are_not_learned(version: int) -> None:
     broker = Broker()
     header = RequestHeader(0, version, 1, "tests")
     request = decode_request(frame_of(batch([b"x"])))[1]
-    assert broker.usual.learn(frame_of(batch([b"x"]), version=version), header, request) is None
+    assert (
+        broker.usual.register(
+            frame_of(batch([b"x"]), version=version), header, request, None, broker.scope
+        )
+        is None
+    )
 
 
 def world_of_two_replicas(**topic: Any) -> World:
@@ -184,7 +189,7 @@ def world_of_two_replicas(**topic: Any) -> World:
 def test_the_checks_that_a_topics_settings_require_are_never_skipped(topic: dict[str, Any]) -> None:
     unusual = Broker(world_of_two_replicas(**topic))
     unusual.produce(Peer(), b"x")
-    assert unusual.known_end is None
+    assert unusual.registered is None
     changed = Broker(world_of_two_replicas())
     changed.produce(Peer(), b"x")
     changed.world.replicas.configure("clicks", replace(TopicSettings(), **topic))
@@ -205,7 +210,7 @@ def test_zstd_is_accepted_from_the_version_that_allows_it(version: int, is_taken
     broker.send(frame_of(batch([b"x"]), version=version), peer)
     packed = frame_of(batch([b"x"], codec=Codec.ZSTD), version=version)
     assert broker.send(packed, peer) is is_taken
-    broker.usual.settle()
+    broker.usual.flush()
     assert errors_of(peer, version)[1] == (0 if is_taken else Error.UNSUPPORTED_COMPRESSION_TYPE)
 
 
@@ -226,7 +231,7 @@ def test_tags_behind_the_records_are_not_mistaken_for_a_part_of_them(broker: Bro
     frame = bytes(frame_of(batch([b"x"])))
     tagged = memoryview(bytearray(frame[:-1] + b"\x01\x07\x03\0\0\0"))
     assert not broker.send(tagged, Peer())
-    assert broker.known_end is None
+    assert broker.registered is None
 
 
 @pytest.mark.parametrize("version", [8, 9])
@@ -243,7 +248,7 @@ def test_a_batch_behind_the_records_is_not_mistaken_for_them(version: int) -> No
             frame = first[:-3] + bytes((1, 0, len(tag), *tag, 0, 0))
         for broker, peer in zip(brokers, peers, strict=True):
             broker.send(memoryview(bytearray(frame)), peer)
-            broker.usual.settle()
+            broker.usual.flush()
     assert peers[0].answers == peers[1].answers
     assert brokers[0].contents() == brokers[1].contents()
     assert errors_of(peers[0], version) == [0, 0, 0]
@@ -256,7 +261,7 @@ def test_a_deleted_or_recreated_partition_is_looked_up_again(broker: Broker) -> 
     assert not broker.produce(peer, b"x")
     broker.world.lead()
     broker.produce(peer, b"again")
-    broker.usual.settle()
+    broker.usual.flush()
     assert errors_of(peer) == [Error.UNKNOWN_TOPIC_OR_PARTITION, 0]
     assert values_in(broker.contents()) == [(0, b"again")]
 
@@ -268,7 +273,7 @@ def test_a_log_whose_start_has_moved_is_learned_again(broker: Broker) -> None:
     for each, peer in zip((broker, general_path), peers, strict=True):
         delete_records(each.world.lead().log, 1)
         taken = [each.produce(peer, b"x") for _ in range(2)]
-        each.usual.settle()
+        each.usual.flush()
         assert taken == [False, each is broker]
     assert peers[0].answers == peers[1].answers
 
@@ -278,7 +283,7 @@ def test_a_slow_disk_is_left_to_the_general_path(broker: Broker) -> None:
     world.disk.fail(when=lambda call: bool(call.name == "write" and world.clock.wait_ms(60)))
     for _ in range(2):
         assert broker.produce(peer, b"x")
-        broker.usual.settle()
+        broker.usual.flush()
     assert not broker.produce(peer, b"x")
     world.settle(500)
     assert errors_of(peer) == [0, 0, 0]
@@ -291,7 +296,7 @@ def test_a_partition_lost_within_the_turn_is_not_written_to(broker: Broker) -> N
     peer, before = Peer(), broker.contents()
     broker.produce(peer, b"x")
     broker.world.lead().resign()
-    broker.usual.settle()
+    broker.usual.flush()
     assert errors_of(peer) == [Error.NOT_LEADER_OR_FOLLOWER]
     assert broker.contents() == before
 
@@ -303,7 +308,7 @@ def test_once_the_disk_turns_slow_within_a_turn_the_thread_writes_all_of_it(
     for value in (b"a", b"b"):
         broker.produce(peer, value)
     world.replicas._hosting._context.writers.thread_until_ns = world.clock.monotonic_ns() + 1
-    broker.usual.settle()
+    broker.usual.flush()
     assert peer.answers == [[], []]
     world.settle()
     assert errors_of(peer) == [0, 0]
@@ -315,12 +320,12 @@ def test_on_a_full_disk_each_produce_fails_and_nothing_of_the_group_stays(broker
     broker.world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write")
     for value in (b"a", b"b", b"c"):
         assert broker.produce(peer, value)
-    broker.usual.settle()
+    broker.usual.flush()
     assert errors_of(peer) == [Error.KAFKA_STORAGE_ERROR] * 3
     assert broker.contents() == before
     broker.world.disk.heal()
     broker.produce(peer, b"d")
-    broker.usual.settle()
+    broker.usual.flush()
     assert values_in(broker.contents()) == [(0, b"first"), (1, b"d")]
 
 
@@ -329,7 +334,7 @@ def test_after_a_moment_of_a_full_disk_the_group_is_written_one_by_one(broker: B
     broker.world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write", forever=False)
     for value in (b"a", b"b"):
         broker.produce(peer, value)
-    broker.usual.settle()
+    broker.usual.flush()
     assert errors_of(peer) == [0, 0]
     assert values_in(broker.contents()) == [(0, b"first"), (1, b"a"), (2, b"b")]
 
@@ -339,7 +344,7 @@ def test_a_disk_failure_leaves_requests_unanswered(broker: Broker) -> None:
     broker.world.disk.fail(when=lambda call: call.name == "write")
     broker.produce(peer, b"x")
     with pytest.raises(DiskFailed):
-        broker.usual.settle()
+        broker.usual.flush()
     assert peer.answers == []
 
 
@@ -349,27 +354,27 @@ def test_after_a_disk_failure_no_answer_names_records_that_are_not_in_the_log(
     """What comes in the rest of the tick was answered with an offset of the tick before."""
     views = broker.world.lead(VIEWS)
     broker.send(frame_of(batch([b"first"]), key=VIEWS, client_id="other"), Peer())
-    ends = {VIEWS: broker.known_end}
+    ends = {VIEWS: broker.registered}
     broker.produce(Peer(), b"x")
-    ends[CLICKS] = broker.known_end
+    ends[CLICKS] = broker.registered
 
     def send(key: TopicPartition) -> None:
-        broker.known_end = ends[key]
+        broker.registered = ends[key]
         frame = frame_of(batch([b"x"]), key=key, client_id="other" if key == VIEWS else "tests")
         assert broker.send(frame, peer)
 
     peer = Peer()
     for key in (VIEWS, VIEWS, CLICKS):
         send(key)
-    broker.usual.settle()
+    broker.usual.flush()
     broker.world.disk.fail(when=lambda call: call.name == "write", forever=False)
     send(CLICKS)
     send(VIEWS)
     with pytest.raises(DiskFailed):
-        broker.usual.settle()
+        broker.usual.flush()
     assert len(peer.answers) == 3
     send(VIEWS)
-    broker.usual.settle()
+    broker.usual.flush()
     assert len(peer.answers) == views.log.end_offset == 4
 
 
@@ -377,7 +382,7 @@ def test_a_duplicate_within_a_group_has_the_offset_of_the_first(broker: Broker) 
     peer = Peer()
     for sequence in (0, 1, 1, 2):
         assert broker.produce(peer, b"%d" % sequence, **fields_of(5, sequence))
-    broker.usual.settle()
+    broker.usual.flush()
     offsets = []
     for answer in peer.answers:
         _, response = decode_response(API, 9, b"".join(answer)[4:])

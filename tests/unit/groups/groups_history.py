@@ -279,7 +279,7 @@ class History:
         members = group.members.keys()
         assert group.joining.keys() <= members
         assert group.syncing.keys() <= members
-        assert group.unsynced <= members
+        assert group.unsynced.keys() <= members
         assert not group.pending.keys() & members
         assert not group.syncing or group.state is COMPLETING
         assert (group.leader_id in members) if members else group.leader_id is None

@@ -274,7 +274,7 @@ class Player:
     def _expire(self, _plain: list[str], _options: Options) -> None:
         self.coordinator.start()
         self.world.tasks.run_for_ms(self.world.settings.offsets_retention_check_interval_ms)
-        self.coordinator._upkeep.stop()
+        self.coordinator._maintenance.stop()
 
     def _delete(self, plain: list[str], _options: Options) -> None:
         self.coordinator.forget_partitions([_partition(each) for each in plain])

@@ -1,4 +1,4 @@
-"""The front door: order of answers, versions with forms of their own, loads, upkeep, metrics."""
+"""The front door: order of answers, versions with own forms, loads, maintenance, metrics."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from groups_world import PARTITIONS, GroupsWorld
 
 from kdist.errors import Error
 from kdist.groups.context import Actions
+from kdist.groups.maintenance import GROUPS_PER_TICK
 from kdist.groups.member import Caller
-from kdist.groups.upkeep import GROUPS_PER_TURN
 from kdist.protocol.compiler import codec_for
 from kdist.protocol.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kdist.protocol.join_group import JoinGroupProtocol, JoinGroupRequest, JoinGroupResponse
@@ -231,7 +231,7 @@ def test_loading_a_partition_does_not_touch_the_others() -> None:
     assert group_ids(world) == sorted(homes)
 
 
-def test_a_stop_answers_waiting_requests_and_ends_the_upkeep() -> None:
+def test_a_stop_answers_waiting_requests_and_ends_the_maintenance() -> None:
     world = GroupsWorld()
     answers: list[JoinGroupResponse] = []
     world.coordinator.start()
@@ -267,7 +267,7 @@ def test_the_effects_of_an_action_come_after_those_decided_before() -> None:
 
 def test_more_groups_than_fit_in_a_turn_are_all_checked() -> None:
     world = GroupsWorld(offsets_retention_minutes=1, offsets_retention_check_interval_ms=60_000)
-    count = 2 * GROUPS_PER_TURN + 1
+    count = 2 * GROUPS_PER_TICK + 1
     for number in range(count):
         commit(world, f"g{number}")
     world.coordinator.start()

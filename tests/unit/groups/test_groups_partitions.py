@@ -6,8 +6,8 @@ import pytest
 from groups_transcript import play, told
 from groups_world import PARTITIONS, GroupsWorld
 
+from kdist.groups.context import partition_for
 from kdist.groups.member import Caller
-from kdist.groups.placement import partition_for
 from kdist.protocol.offset_commit import (
     OffsetCommitPartition,
     OffsetCommitRequest,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.groups.placement import INT32_MIN, java_hash, partition_for
+from kdist.groups.context import INT32_MIN, java_hash, partition_for
 
 
 @pytest.mark.parametrize(

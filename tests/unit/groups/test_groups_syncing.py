@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from groups_transcript import play, told
 
+from kdist.groups.group import Group
+from kdist.groups.member import Member
+from kdist.groups.states import PREPARING
+
 
 def test_followers_wait_for_the_leaders_assignment() -> None:
     script = """
@@ -272,3 +276,14 @@ def test_if_nobody_syncs_in_time_the_group_is_empty() -> None:
             readers Empty consumer by -
     """
     assert play(script) == told(script)
+
+
+def test_members_that_have_yet_to_sync_are_kept_in_the_order_of_joining() -> None:
+    """They may be removed in it: the order of a set would differ from run to run."""
+    group = Group("readers", 0)
+    ids = [f"member-{number}" for number in range(20)]
+    for member_id in ids:
+        group.add(Member(member_id, None, "c", "/h", (("range", b""),), 1000, 1000), "consumer")
+    group.become(PREPARING, 0)
+    group.begin_generation(0)
+    assert list(group.unsynced) == ids

@@ -19,7 +19,7 @@ from kdist.groups.states import DEAD
 from kdist.model import TopicPartition
 from kdist.runtime.tasks import Timer
 
-GROUPS_PER_TURN = 50  # checked for expiry before the event loop gets to other work
+GROUPS_PER_TICK = 50  # checked for expiry before the event loop gets to other work
 MINUTE_MS = 60_000
 TOMBSTONE_BYTES_MAX = 1 << 17  # of keys in a batch; far below any usual max.message.bytes
 
@@ -28,7 +28,7 @@ Done = Callable[[Error], None]
 logger = logging.getLogger(__name__)
 
 
-class Upkeep:
+class GroupMaintenance:
     """Part of the coordinator; owns the expiry timer."""
 
     def __init__(self, context: GroupsContext, registry: Registry, rebalancer: Rebalancer) -> None:
@@ -103,7 +103,7 @@ class Upkeep:
 
     def _expire_some(self, group_ids: list[str]) -> None:
         """Expire offsets of some groups, and of the rest in the loop's next ticks."""
-        now, later = group_ids[:GROUPS_PER_TURN], group_ids[GROUPS_PER_TURN:]
+        now, later = group_ids[:GROUPS_PER_TICK], group_ids[GROUPS_PER_TICK:]
         found = map(self._registry.get, now)
         self.expire([group for group in found if group is not None])
         if later:

@@ -16,7 +16,7 @@ from kdist.protocol.envelope import decode_response
 from kdist.protocol.fetch import API
 from kdist.protocol.headers import RequestHeader
 from kdist.storage.truncation import truncate
-from tests.unit.broker.broker_fetches import CORRELATION_ID, Asked, Broker, Connection, large
+from tests.unit.broker.broker_fetches import CORRELATION_ID, SCOPE, Asked, Broker, Connection, large
 from tests.unit.replication.replication_world import CLICKS, VIEWS, append
 
 USUAL = range(4, 13)
@@ -81,11 +81,11 @@ def test_answers_of_many_sizes_have_the_right_lengths(broker: Broker, version: i
         assert asked.take(offset) == asked.general_path(offset)
 
 
-def test_earlier_produces_are_settled_before_a_fetch(broker: Broker) -> None:
+def test_earlier_produces_are_flushed_before_a_fetch(broker: Broker) -> None:
     large(broker, CLICKS)
     asked = Asked(broker)
     assert asked.take(0)
-    assert asked.settled == 1
+    assert asked.flushed == 1
 
 
 def test_a_request_whose_offset_stands_elsewhere_is_not_taken(
@@ -94,8 +94,9 @@ def test_a_request_whose_offset_stands_elsewhere_is_not_taken(
     """A connection knows where the offset stood in its last request, and others may be asked."""
     broker.lead()
     asked = Asked(broker)
-    end = asked.learn()
-    assert end is not None
+    registered = asked.register()
+    assert registered is not None
+    path, end, templates = registered
     frame = asked.frame(0)
     without = bytes(frame[:end]) + bytes(frame[end + 8 :])
     connection: Any = Connection()
@@ -103,7 +104,7 @@ def test_a_request_whose_offset_stands_elsewhere_is_not_taken(
         moved = without[:place] + bytes(8) + without[place:]
         for other in (without, without[:place], moved):
             if other != frame:
-                assert not asked.path.take(memoryview(other), place, connection)
+                assert not path.try_handle(memoryview(other), (path, place, templates), connection)
     assert connection.answers == []
 
 
@@ -147,10 +148,10 @@ def test_a_waiting_fetch_is_answered_when_its_partition_is_gone(broker: Broker) 
 def test_a_disconnected_client_leaves_nothing_behind(broker: Broker) -> None:
     partition = broker.lead()
     asked = Asked(broker)
-    end = asked.learn()
-    assert end is not None
+    registered = asked.register()
+    assert registered is not None
     connection: Any = Connection()
-    assert asked.path.take(asked.frame(0), end, connection)
+    assert asked.path.try_handle(asked.frame(0), registered, connection)
     broker.replicas.delayed.cancel_all(connection)
     append(broker, partition, b"a")
     broker.settle(1000)
@@ -179,16 +180,16 @@ def test_consumers_with_equal_requests_get_copies_of_one_answer(broker: Broker) 
     partition = broker.lead()
     large(broker, CLICKS)
     asked = Asked(broker)
-    end = asked.learn()
-    assert end is not None
+    registered = asked.register()
+    assert registered is not None
     waiting: list[Any] = [Connection() for _ in range(3)]
     for number, connection in enumerate(waiting):
-        assert asked.path.take(asked.frame(2, number), end, connection)
+        assert asked.path.try_handle(asked.frame(2, number), registered, connection)
     append(broker, partition, b"a")
     broker.settle()
     reads = broker.disk.calls["read"]
     late: Any = Connection()
-    assert asked.path.take(asked.frame(2, 3), end, late)
+    assert asked.path.try_handle(asked.frame(2, 3), registered, late)
     assert broker.disk.calls["read"] == reads
     (expected,) = asked.general_path(2)
     answers = [connection.answers for connection in (*waiting, late)]
@@ -250,32 +251,32 @@ def test_the_answer_is_not_reused_after_records_were_appended_or_deleted(broker:
         (12, {"rack_id": "r" * 1000}),
     ],
 )
-def test_unusual_requests_are_not_learned(
+def test_unusual_requests_are_not_registered(
     broker: Broker, version: int, fields: dict[str, Any]
 ) -> None:
     broker.lead()
-    assert Asked(broker, version, **fields).learn() is None
+    assert Asked(broker, version, **fields).register() is None
 
 
-def test_a_frame_with_bytes_behind_the_request_is_not_learned(broker: Broker) -> None:
+def test_a_frame_with_bytes_behind_the_request_is_not_registered(broker: Broker) -> None:
     asked = Asked(broker)
     frame = memoryview(bytes(asked.frame(0)) + b"\0")
     header = RequestHeader(1, 12, CORRELATION_ID, "a client")
-    assert asked.path.learn(frame, header, asked.request(0)) is None
+    assert asked.path.register(frame, header, asked.request(0), None, SCOPE) is None
 
 
 def test_a_request_of_another_kind_is_declined(broker: Broker) -> None:
     large(broker, CLICKS)
     asked = Asked(broker)
-    end = asked.learn()
-    assert end is not None
+    registered = asked.register()
+    assert registered is not None
     others = [Asked(broker, 11), Asked(broker, min_bytes=2), Asked(broker, partition=1)]
     frames = [other.frame(0) for other in others]
     connection: Any = Connection()
     for frame in [*frames, asked.frame(0)[:-1], asked.frame(0)[:9], memoryview(b"")]:
-        assert not asked.path.take(frame, end, connection)
+        assert not asked.path.try_handle(frame, registered, connection)
     large_one: Any = range(1 << 20)  # a produce, say: it has a length, and nothing is copied of it
-    assert not asked.path.take(large_one, end, connection)
+    assert not asked.path.try_handle(large_one, registered, connection)
     assert connection.answers == []
 
 
@@ -313,5 +314,5 @@ def test_at_most_a_thousand_kinds_of_request_are_remembered(broker: Broker) -> N
     asked = Asked(broker)
     for number in range(2500):
         asked.fields["max_wait_ms"] = number
-        assert asked.learn() is not None
-    assert len(asked.path._kinds) <= 1000
+        assert asked.register() is not None
+    assert len(asked.path._templates[SCOPE]) <= 1000
