@@ -60,7 +60,7 @@ def append(log: Log, data: memoryview) -> None:
     """What the log does for a produce of one batch to one partition."""
     data[:8] = NO_OFFSET  # the append before this one wrote its offset there
     accepted = validate(data, RULES, api_version=PRODUCE_VERSION, now_ms=START_MS)
-    log.append(accepted, LEADER_EPOCH, START_MS)
+    log.append_as_leader(accepted, LEADER_EPOCH, START_MS)
 
 
 @contextmanager
@@ -210,7 +210,7 @@ def measure_calls(place: Place) -> list[Row]:
                 {
                     "validate": Contender(validate_one, 1),
                     "Log.append, void file": Contender(
-                        lambda: log.append(accepted, LEADER_EPOCH, START_MS), 1
+                        lambda: log.append_as_leader(accepted, LEADER_EPOCH, START_MS), 1
                     ),
                     "CRC alone": Contender(lambda: crc32c(data[CHECKED_POSITION:]), 1),
                 },

@@ -102,4 +102,4 @@ def fill(log: Log, count: int) -> None:
     """Append `count` batches of 4 KiB."""
     batch = make_batch(BATCH_BYTES)
     for _ in range(count):
-        log.append([Batch(read_header(batch), batch)], LEADER_EPOCH, START_MS)
+        log.append_as_leader([Batch(read_header(batch), batch)], LEADER_EPOCH, START_MS)

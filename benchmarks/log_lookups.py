@@ -54,7 +54,7 @@ def filled_log(place: Place, size: int, batch_bytes: int) -> Iterator[Log]:
             (log,) = create_logs(directory, 1)
             for number in range(size // batch_bytes):
                 batch = make_batch(batch_bytes, number)
-                log.append([Batch(read_header(batch), batch)], LEADER_EPOCH, START_MS)
+                log.append_as_leader([Batch(read_header(batch), batch)], LEADER_EPOCH, START_MS)
             settle(place)
             yield log
     finally:

@@ -82,7 +82,7 @@ def fill(path: str, count: int) -> None:
     batch = make_batch(4096)
     with log_directory(path) as directory:
         for log in create_logs(directory, count):
-            log.append([Batch(read_header(batch), batch)], LEADER_EPOCH, START_MS)
+            log.append_as_leader([Batch(read_header(batch), batch)], LEADER_EPOCH, START_MS)
             log.close_idle()
         directory.close()
 

@@ -21,7 +21,7 @@ from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
 from kdist.runtime.clock import Clock
 from kdist.runtime.tasks import Tasks
-from kdist.storage.append import Appended
+from kdist.storage.append import Append
 from kdist.storage.reading import Slice, read
 
 logger = logging.getLogger(__name__)
@@ -50,16 +50,14 @@ class PartitionedOffsetsLog:
             host = self._replicas.get((OFFSETS_TOPIC, partition))
             if len(data) > host.log.settings.max_message_bytes:
                 raise ApiError(Error.MESSAGE_TOO_LARGE)
-            ended = partial(self._ended, host, done)
-            appended = host.append_own([Batch(read_header(data), data)], now_ms, ended)
+            append = host.append([Batch(read_header(data), data)], now_ms)
         except ApiError as error:
             done(error.error)
-            return
-        if appended is not None:
-            self._ended(host, done, appended)
+        else:
+            append.then(partial(self._ended, host, done))
 
     def _ended(
-        self, host: Partition, done: Callable[[Error], None], outcome: Appended | ApiError
+        self, host: Partition, done: Callable[[Error], None], outcome: Append | ApiError
     ) -> None:
         if isinstance(outcome, ApiError):
             done(outcome.error)

@@ -15,7 +15,7 @@ from kdist.broker.crashes import Crashes
 from kdist.broker.dispatch import Dispatch
 from kdist.broker.fast_path.fast_path import FastPath, FastPaths
 from kdist.broker.fast_path.fetch import FetchFastPath
-from kdist.broker.fast_path.produce import UsualProduces
+from kdist.broker.fast_path.produce import ProduceFastPath
 from kdist.broker.fetch_sessions import FetchSessions
 from kdist.broker.handlers.alter_configs import AlterConfigsHandler
 from kdist.broker.handlers.control import ControlHandler
@@ -178,7 +178,7 @@ class Service:
         self._routes = routes_to(handlers)
         requests = self._measures.requests
         self._crashes = Crashes(requests, self._fail)
-        produces = UsualProduces(handlers.produce, context.clock, requests[(produce.API.name,)])
+        produces = ProduceFastPath(handlers.produce, context.clock, requests[(produce.API.name,)])
         fetches = FetchFastPath(
             handlers.fetch, requests[(fetch.API.name,)], produces.flush, self._crashes
         )

@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 from kdist.config.topic import TopicSettings
 from kdist.errors import ApiError, Error, PoisonousRequest
-from kdist.model import NO_EPOCH, NO_OFFSET, LeaderAndIsr, TopicPartition
+from kdist.model import NO_EPOCH, LeaderAndIsr, TopicPartition
 from kdist.records.batch import Batch, TimestampType
 from kdist.records.compression import Codec
 from kdist.records.validate import Rules, validate
 from kdist.replication.delayed import DelayedOperation, DelayedOperations, Dependent
 from kdist.replication.delayed_produce import DelayedProduce, OnCommitted
 from kdist.replication.roles import Following, Leading, Role
-from kdist.replication.writer import Done, Writer, Writers
-from kdist.storage.append import Appended
+from kdist.replication.writer import Writer, Writers
+from kdist.storage.append import Append
 from kdist.storage.epochs import EpochEnd
 from kdist.storage.flushing import Flusher
 from kdist.storage.log import Log
@@ -33,8 +33,6 @@ from kdist.wire.varint import Buffer
 READ_COMMITTED = 1  # of Fetch's and ListOffsets' isolation levels
 ACKS_ALL = -1
 NOBODY = LeaderAndIsr(leader=-1, leader_epoch=-1, isr=(), controller_epoch=-1, zk_version=-1)
-NOTHING = Appended(NO_OFFSET, NO_OFFSET)
-"""The result of appending an empty message set."""
 
 # The most that records may take when decompressed, where that is necessary (an old format, a
 # compacted topic). It bounds the cost of a request with highly compressed zeros: the conversion
@@ -75,9 +73,8 @@ class Partition:
         "_rules",
         "_writer",
         "dependents",
-        "group_rules",
+        "fast_path_rules",
         "high_watermark",
-        "is_prompt",
         "key",
         "log",
         "replicas",
@@ -94,7 +91,6 @@ class Partition:
         self._context = context
         self._writer = Writer(log, context.writers, self.advance_high_watermark)
         self._append = self._writer.append
-        self.is_prompt = self._writer.is_prompt
         self._is_flushing = False
         self.key: TopicPartition = log.partition
         self.log = log
@@ -107,8 +103,8 @@ class Partition:
         self.high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
         self.watchers: dict[DelayedOperation, None] = {}
         self.dependents: dict[Dependent, None] = {}
-        # The rules for batches of `append_group`; None while that must not be used.
-        self.group_rules: Rules | None = None
+        # A batch that meets these rules needs no `check`; None while every batch does.
+        self.fast_path_rules: Rules | None = None
         self.configure(log.settings)
 
     def __repr__(self) -> str:
@@ -119,7 +115,7 @@ class Partition:
         if settings is not self.log.settings:
             self.log.configure(settings)
         self._rules = rules_of(settings)
-        self._choose_group_rules()
+        self._choose_fast_path_rules()
         self.advance_high_watermark()
 
     # Who leads
@@ -133,7 +129,7 @@ class Partition:
             self.log.begin_epoch(epoch)
         else:
             self.role = Following(epoch, leader)
-        self._choose_group_rules()
+        self._choose_fast_path_rules()
         self.advance_high_watermark()
         self._context.delayed.changed(self)
 
@@ -141,7 +137,7 @@ class Partition:
         """Stop leading: appends and reads are refused from here on, and waiting ones end."""
         self.role = Following(self.role.epoch, NOBODY.leader)
         self.state = self.state._replace(leader=NOBODY.leader)  # else clients would be sent back
-        self._choose_group_rules()
+        self._choose_fast_path_rules()
         self._context.delayed.changed(self)
 
     @property
@@ -173,17 +169,12 @@ class Partition:
 
     # Appending
 
-    def append(
-        self, records: Buffer, version: int, acks: int, now_ms: int, done: Done
-    ) -> Appended | None:
-        """Append the records of a Produce of `version`, as the leader.
+    def check(self, records: Buffer, version: int, acks: int, now_ms: int) -> list[Batch]:
+        """The batches in the records of a Produce of `version`, for `append`.
 
-        Returns the result or, if the disk is slow, None; then `done` gets it later. The records are
-        then in this log; `await_committed` waits until all in-sync replicas have them. Raises
-        `ApiError` if they are refused, and `DiskFailed`.
+        None for an empty message set. Raises `ApiError` if this broker may not take them.
         """
         self.require_leader()
-        settings = self.log.settings
         if acks == ACKS_ALL and self.is_under_min_isr:
             raise ApiError(Error.NOT_ENOUGH_REPLICAS)
         try:
@@ -192,36 +183,35 @@ class Partition:
             raise
         except Exception as error:
             raise PoisonousRequest(f"records for {self.key} cannot be validated") from error
-        if not batches:
-            return NOTHING
         size = sum(len(data) for _, data in batches)  # as stored, after conversion
-        if size > settings.segment_bytes:
+        if size > self.log.settings.segment_bytes:
             raise ApiError(Error.RECORD_LIST_TOO_LARGE, f"{size} bytes do not fit a segment")
-        return self._append_checked(batches, now_ms, done)
+        return batches
 
-    def append_group(self, batches: Sequence[Batch], now_ms: int) -> Sequence[int]:
-        """Append batches that meet `group_rules` with one write; return their base offsets.
+    def append(self, batches: Sequence[Batch], now_ms: int) -> Append:
+        """Append checked batches as the leader, all or none.
 
-        They are committed too. If a batch cannot be appended like this, the result is shorter: that
-        batch and those after it were not. Raises `ApiError`, and then none was, and `DiskFailed`.
+        What is returned is published or, if the disk is slow, will be. The records are then in this
+        log; `await_committed` waits until all in-sync replicas have them. Raises `ApiError` if they
+        are refused, and `DiskFailed`.
         """
-        if self.group_rules is None:
-            return ()
-        start_offsets = self._writer.append_group(batches, self.role.epoch, now_ms)
-        if start_offsets:
-            self.advance_high_watermark()
-        return start_offsets
-
-    def append_own(self, batches: Sequence[Batch], now_ms: int, done: Done) -> Appended | None:
-        """As `append`, for batches that the broker itself has built."""
         self.require_leader()
-        return self._append_checked(batches, now_ms, done)
+        append = self._append(self.log.prepare_as_leader, batches, self.role.epoch, now_ms)
+        self.advance_high_watermark()
+        return append
 
-    def _append_checked(self, batches: Sequence[Batch], now_ms: int, done: Done) -> Appended | None:
-        appended = self._append(batches, self.role.epoch, now_ms, done)
-        if appended is not None:
-            self.advance_high_watermark()
-        return appended
+    def append_coalesced(self, batches: Sequence[Batch], now_ms: int) -> Append:
+        """As `append`, for batches of separate requests: the first, and those that share its write.
+
+        Those are as many as `Append.offsets`. An error is that of the first alone.
+        """
+        if self.fast_path_rules is None:  # which it is not while this broker leads and may append
+            self.require_leader()
+        log = self.log
+        prepare = log.prepare_coalesced if len(batches) > 1 else log.prepare_as_leader
+        append = self._append(prepare, batches, self.role.epoch, now_ms)
+        self.advance_high_watermark()
+        return append
 
     @property
     def is_under_min_isr(self) -> bool:
@@ -238,17 +228,16 @@ class Partition:
         """Whether the broker sets the records' timestamps (log append time)."""
         return self._rules.is_append_time
 
-    def _choose_group_rules(self) -> None:
-        """Set `group_rules`, so that a fast path checks one attribute instead of all these."""
-        rules, settings = self._rules, self.log.settings
-        is_usual = (
+    def _choose_fast_path_rules(self) -> None:
+        """Set `fast_path_rules`, so that a fast path checks one attribute instead of all these."""
+        rules = self._rules
+        passes_check = (
             self.is_leader
             and rules.is_plain
-            and rules.message_bytes_max <= settings.segment_bytes
-            and not settings.flush_before_expose
+            and rules.message_bytes_max <= self.log.settings.segment_bytes
             and not self.is_under_min_isr
         )
-        self.group_rules = rules if is_usual else None
+        self.fast_path_rules = rules if passes_check else None
 
     # The high watermark
 

@@ -1,7 +1,7 @@
 """Writing appends: on the event loop while the disk is fast, in a thread while it is slow.
 
-An append is normally written inline. Those that `UsualProduces` gathers in a tick of the loop come
-as a group and share a `pwritev`: 1.2 µs for each of fifty, where one alone takes 2.6 (one-record
+An append is normally written inline. The batches of requests that come in one tick of the loop are
+coalesced, and share a `pwritev`: 1.2 µs for each of fifty, where one alone takes 2.6 (one-record
 batches, Debian's Python 3.11).
 
 A disk on which writes block would block the loop. So after that, a thread does the writes of all
@@ -12,18 +12,16 @@ their partition share the next one, so that a slow disk gets few large writes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
-from kdist.errors import ApiError, DiskFull, OutOfDescriptors
+from kdist.errors import DiskFull, OutOfDescriptors
 from kdist.metrics.replication import ReplicationMetrics
-from kdist.records.batch import Batch
 from kdist.runtime.clock import Clock
 from kdist.runtime.files import Buffer
 from kdist.runtime.tasks import Tasks
-from kdist.storage.append import Append, Appended
-from kdist.storage.group import append_group
+from kdist.storage.append import Append
 from kdist.storage.log import Log
 
 logger = logging.getLogger(__name__)
@@ -39,11 +37,16 @@ SLOW_NS_PER_BYTE = 5  # added to `SLOW_NS`: a large write takes longer to copy, 
 PROOF_NS_IN_THREAD = 25_000_000
 _TELL_EVERY_NS = 60_000_000_000
 
-Done = Callable[[Appended | ApiError], None]
-_Submitted = tuple[Append, Done]
+Batches = TypeVar("Batches", contravariant=True)
 
 
-class Took(NamedTuple):
+class Prepare(Protocol[Batches]):
+    """One of `Log`'s `prepare` methods: batches, leader epoch, and the present time in ms."""
+
+    def __call__(self, batches: Batches, leader_epoch: int, now_ms: int, /) -> Append: ...
+
+
+class WriteTiming(NamedTuple):
     """How long a write took, and its voluntary context switches (0 if not measured)."""
 
     started_ns: int
@@ -84,20 +87,20 @@ class Writers:
         self._waited_until_ns = 0
         self._silent_until_ns = 0
 
-    def note_slow(self, size: int, took: Took) -> None:
+    def note_slow(self, size: int, timing: WriteTiming) -> None:
         """Judge a write on the loop; if it was slow and waited, the thread may take over."""
-        slow_ns = self._slow_ns(size, took)
-        if slow_ns and took.waits:
-            allowed_ns = (took.ended_ns - self._waited_until_ns) // WAITED_SHARE
+        slow_ns = self._slow_ns(size, timing)
+        if slow_ns and timing.waits:
+            allowed_ns = (timing.ended_ns - self._waited_until_ns) // WAITED_SHARE
             self._waited_ns = max(0, self._waited_ns - allowed_ns) + slow_ns
-            self._waited_until_ns = took.ended_ns
+            self._waited_until_ns = timing.ended_ns
             if self._waited_ns > WAITED_NS_MAX:
-                self._have_thread(took.ended_ns)
+                self._have_thread(timing.ended_ns)
 
-    def note_slow_in_thread(self, size: int, took: Took) -> None:
+    def note_slow_in_thread(self, size: int, timing: WriteTiming) -> None:
         """Judge a write in the thread; if the disk was slow, the thread goes on for longer."""
-        if self._slow_ns(size, took) > PROOF_NS_IN_THREAD and took.waits:
-            self._have_thread(took.ended_ns)
+        if self._slow_ns(size, timing) > PROOF_NS_IN_THREAD and timing.waits:
+            self._have_thread(timing.ended_ns)
 
     def tell_full(self, error: DiskFull) -> None:
         """Log that appends are refused, at most once a minute."""
@@ -106,13 +109,13 @@ class Writers:
             self._silent_until_ns = now_ns + _TELL_EVERY_NS
             logger.error("appends are refused: %s", error)
 
-    def _slow_ns(self, size: int, took: Took) -> int:
+    def _slow_ns(self, size: int, timing: WriteTiming) -> int:
         """How much too long the write took; 0 if it was not slow."""
-        slow_ns = took.ended_ns - took.started_ns - size * SLOW_NS_PER_BYTE
+        slow_ns = timing.ended_ns - timing.started_ns - size * SLOW_NS_PER_BYTE
         if slow_ns <= SLOW_NS:
             return 0
         self.metrics.slow_writes += 1
-        self.watch_until_ns = max(self.watch_until_ns, took.ended_ns + WATCH_FOR_NS)
+        self.watch_until_ns = max(self.watch_until_ns, timing.ended_ns + WATCH_FOR_NS)
         return slow_ns
 
     def _have_thread(self, now_ns: int) -> None:
@@ -139,57 +142,39 @@ class Writer:
         self._writers = writers
         self._monotonic_ns = writers.clock.monotonic_ns
         self._published = published
-        self._queue: list[_Submitted] = []
+        self._queue: list[Append] = []
         self._is_writing = False
         self._when_idle: list[Callable[[], None]] = []
 
     def append(
-        self, batches: Sequence[Batch], leader_epoch: int, now_ms: int, done: Done
-    ) -> Appended | None:
-        """Append checked batches; return the result, or None if `done` will get it later.
+        self, prepare: Prepare[Batches], batches: Batches, leader_epoch: int, now_ms: int
+    ) -> Append:
+        """Append as `prepare`, a method of the log, would.
 
-        Raises as `Log.append`; then `done` is not called.
+        What is returned is published or, while a thread has to write it, will be. Raises as
+        `prepare`, and `DiskFull`, for the first of the batches; then nothing was appended.
         """
         started_ns, writers = self._monotonic_ns(), self._writers
+        is_inline = not self._is_writing and started_ns >= writers.thread_until_ns
+        waits = writers.clock.waits() if is_inline and started_ns < writers.watch_until_ns else None
         try:
-            if not self.is_prompt(started_ns):
-                self._submit(batches, leader_epoch, now_ms, done)
-                return None
-            waits = writers.clock.waits() if started_ns < writers.watch_until_ns else None
-            appended = self._log.append(batches, leader_epoch, now_ms)
+            append = prepare(batches, leader_epoch, now_ms)
+            if not is_inline:
+                self._submit(append)
+                return append
+            self._log.complete_append(append, now_ms)
         except DiskFull as error:
             self._note_refused(error, 1)
             raise
         if self._monotonic_ns() - started_ns > SLOW_NS:
-            self._note_slow(batches, started_ns, waits)
-        return appended
+            self._note_slow(append, started_ns, waits)
+        return append
 
-    def is_prompt(self, now_ns: int) -> bool:
-        """Whether an append now is written inline, not in a thread."""
-        return not self._is_writing and now_ns >= self._writers.thread_until_ns
-
-    def append_group(
-        self, batches: Sequence[Batch], leader_epoch: int, now_ms: int
-    ) -> Sequence[int]:
-        """Append checked batches of separate requests; result and errors as `group.append_group`.
-
-        Appends none if a thread would have to write them.
-        """
-        started_ns, writers = self._monotonic_ns(), self._writers
-        if self._is_writing or started_ns < writers.thread_until_ns:
-            return ()
-        waits = writers.clock.waits() if started_ns < writers.watch_until_ns else None
-        start_offsets = append_group(self._log, batches, leader_epoch, now_ms)
-        if self._monotonic_ns() - started_ns > SLOW_NS:
-            self._note_slow(batches, started_ns, waits)
-        return start_offsets
-
-    def _note_slow(self, batches: Sequence[Batch], started_ns: int, waits: int | None) -> None:
+    def _note_slow(self, append: Append, started_ns: int, waits: int | None) -> None:
         """Note a slow inline append. `waits`: the clock's count before it, if it was watched."""
         ended_ns, clock = self._monotonic_ns(), self._writers.clock
         waited = 0 if waits is None else clock.waits() - waits
-        size = sum(len(data) for _, data in batches)
-        self._writers.note_slow(size, Took(started_ns, ended_ns, waited))
+        self._writers.note_slow(append.totals.size, WriteTiming(started_ns, ended_ns, waited))
 
     def _note_refused(self, error: DiskFull, appends: int) -> None:
         """Count and log refused appends; but `storage.schedule` logs a lack of descriptors."""
@@ -204,10 +189,9 @@ class Writer:
         else:
             callback()
 
-    def _submit(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int, done: Done) -> None:
-        # Copied, since a request's bytes are valid only until this tick of the loop ends.
-        own = [Batch(header, bytearray(data)) for header, data in batches]
-        self._queue.append((self._log.reserve(own, leader_epoch, now_ms), done))
+    def _submit(self, append: Append) -> None:
+        append.keep()
+        self._queue.append(append)
         if not self._is_writing:
             self._is_writing = True
             # Deferred, so that all appends of this tick share the write.
@@ -215,7 +199,7 @@ class Writer:
 
     def _write(self) -> None:
         submitted, self._queue = self._queue, []
-        placed = [append for append, _ in submitted if append.duplicate is None]
+        placed = [append for append in submitted if append.duplicate is None]
         if not placed:  # all are retries of appends in an earlier write, which has ended
             self._end(submitted)
             return
@@ -223,31 +207,31 @@ class Writer:
         buffers: list[Buffer] = [buffer for append in placed for buffer in append.buffers]
         first.segment.pin()
         clock = self._writers.clock
-        took: list[Took] = []
+        timings: list[WriteTiming] = []
         try:
             file = first.segment.file
         except DiskFull as error:  # no descriptor left
-            self._written(submitted, first, took, error)
+            self._written(submitted, first, timings, error)
             return
 
         def write() -> None:
             waits, started_ns = clock.waits(), clock.monotonic_ns()
             file.write(buffers, first.position)
-            took.append(Took(started_ns, clock.monotonic_ns(), clock.waits() - waits))
+            timings.append(WriteTiming(started_ns, clock.monotonic_ns(), clock.waits() - waits))
 
-        self._writers.tasks.run_blocking(write, partial(self._written, submitted, first, took))
+        self._writers.tasks.run_blocking(write, partial(self._written, submitted, first, timings))
 
     def _written(
         self,
-        submitted: list[_Submitted],
+        submitted: list[Append],
         first: Append,
-        took: list[Took],
+        timings: list[WriteTiming],
         error: BaseException | None,
     ) -> None:
         first.segment.unpin()
         if error is None:
-            size = sum(append.size for append, _ in submitted)
-            self._writers.note_slow_in_thread(size, took[0])
+            size = sum(append.totals.size for append in submitted)
+            self._writers.note_slow_in_thread(size, timings[0])
             self._end(submitted)
         elif isinstance(error, DiskFull):
             # Appends reserved meanwhile fail too: there would be a gap before them.
@@ -255,19 +239,19 @@ class Writer:
             self._queue = []
             self._log.abandon(first)
             self._note_refused(error, len(submitted))
-            for _, done in submitted:
-                done(error)
+            for append in submitted:
+                append.end(error)
             self._go_on()
         else:
             self._writers.on_failure(error)
 
-    def _end(self, submitted: list[_Submitted]) -> None:
+    def _end(self, submitted: list[Append]) -> None:
         now_ms = self._writers.clock.now_ms()
-        for append, _ in submitted:
+        for append in submitted:
             self._log.publish(append, now_ms)
         self._published()
-        for append, done in submitted:
-            done(Appended(append.start_offset, append.end_offset, append.duplicate))
+        for append in submitted:
+            append.end()
         self._go_on()
 
     def _go_on(self) -> None:

@@ -1,21 +1,152 @@
-"""Appends in progress: which batches can be appended together, at which offsets and position."""
+"""One append: batches with their place in a log, from preparation until they are published."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
-from kdist.errors import ApiError, OutOfDescriptors
-from kdist.records.batch import Batch, BatchHeader
-from kdist.records.produced import BatchTotals, assign, batch_totals
+from kdist.errors import ApiError, CorruptRecords, Error, OutOfDescriptors
+from kdist.model import NO_EPOCH
+from kdist.records.batch import Batch, BatchHeader, crc_fault, header_fault, is_partial, read_header
+from kdist.records.produced import BatchTotals
+from kdist.records.spans import BatchSpan, find_span, producer_headers
 from kdist.runtime.files import Buffer
-from kdist.storage.producers import Duplicate, Producer, ProducerStates
+from kdist.storage.checkpoints import INT64_MAX
+from kdist.storage.producers import BATCHES_KEPT, Duplicate, Producer, ProducerStates, replay
 from kdist.storage.segment import Segment
 
-_NOTHING = batch_totals(())
+_TRUST_NONE = 0  # every batch's CRC is checked
+_NOTHING = BatchTotals(0, 0, 0, 0, has_producers=False)
 
 
-def following(batches: Sequence[Batch], producers: ProducerStates) -> Sequence[Batch]:
+OnEnd = Callable[["Append | ApiError"], None]
+
+
+class Append:
+    """The offsets from `start_offset` up to `end_offset`, at `position` of the segment.
+
+    A leader's has `batches`, and in `offsets` the base offset of each; a follower's has `spans`,
+    with their positions in the segment. If `duplicate` is set, the one batch was a producer's
+    retry: nothing is written, and the offsets are those of the first append, which may still be in
+    progress: it counts once the log end offset has passed it.
+
+    Owner: who had it prepared, until it is published or abandoned.
+    """
+
+    __slots__ = (
+        "batches",
+        "buffers",
+        "duplicate",
+        "end_offset",
+        "is_published",
+        "offsets",
+        "on_end",
+        "position",
+        "producers_before",
+        "segment",
+        "spans",
+        "start_offset",
+        "totals",
+    )
+
+    def __init__(
+        self,
+        segment: Segment,
+        position: int,
+        start_offset: int,
+        totals: BatchTotals,
+        buffers: list[Buffer],
+    ) -> None:
+        # One is made per append: so nothing is allocated that few of them need.
+        self.segment = segment
+        self.position = position
+        self.start_offset = start_offset
+        self.end_offset = start_offset + totals.offset_count
+        self.totals = totals
+        self.buffers = buffers
+        self.batches: Sequence[Batch] = ()
+        self.offsets: Sequence[int] = ()
+        self.spans: Sequence[tuple[int, BatchSpan]] = ()
+        self.producers_before: dict[int, Producer | None] | None = None  # as `restore` takes them
+        self.duplicate: Duplicate | None = None
+        self.is_published = False
+        self.on_end: Sequence[OnEnd] = ()
+
+    @classmethod
+    def of_duplicate(cls, segment: Segment, duplicate: Duplicate) -> Append:
+        """The append for a retried batch."""
+        append = cls(segment, 0, duplicate.first_offset, _NOTHING, [])
+        append.end_offset = duplicate.last_offset + 1
+        append.offsets = (duplicate.first_offset,)
+        append.duplicate = duplicate
+        return append
+
+    def then(self, on_end: OnEnd) -> None:
+        """Call `on_end` with this append once it is published, perhaps at once; or with the error
+        for which it was abandoned."""
+        if self.is_published:
+            on_end(self)
+        else:
+            self.on_end = (*self.on_end, on_end)
+
+    def end(self, error: ApiError | None = None) -> None:
+        """Tell those who wait for it: it is published, or was abandoned for this error."""
+        callbacks, self.on_end = self.on_end, ()
+        for on_end in callbacks:
+            on_end(error or self)
+
+    def keep(self) -> None:
+        """Copy the bytes: a request's are valid only until this tick of the loop ends."""
+        self.buffers = [bytes(buffer) for buffer in self.buffers]
+
+    def write(self) -> None:
+        """Write to the file. After `DiskFull` or `DiskFailed` the log must abandon this append."""
+        if self.buffers:
+            self.segment.file.write(self.buffers, self.position)
+
+    def advance(self, producers: ProducerStates) -> None:
+        """Advance a leader's producers' states past the batches, keeping the old ones for undo."""
+        before = self.producers_before = {}
+        for (header, _), offset in zip(self.batches, self.offsets, strict=True):
+            producer_id = header.producer_id
+            if producer_id >= 0:
+                before.setdefault(producer_id, producers.producer(producer_id))
+                producers.append(header, offset)
+
+    def advance_replayed(self, producers: ProducerStates) -> None:
+        """As `advance`, for a follower, whose leader has checked the batches."""
+        data, start = memoryview(b"".join(self.buffers)), 0
+        before = self.producers_before = {}
+        for _, span in self.spans:
+            if span.has_producers:
+                batches = data[start : start + span.size]
+                for place, header in producer_headers(batches, span.size, BATCHES_KEPT):
+                    producer_id = header.producer_id
+                    before.setdefault(producer_id, producers.producer(producer_id))
+                    batch = batches[place : place + header.size]
+                    replay(producers, header, batch, self.segment.path)
+            start += span.size
+
+    def note(self, interval_bytes: int) -> None:
+        """Have the segment and its indexes reflect the batches, which are now in its file.
+
+        `interval_bytes`: `index.interval.bytes`.
+        """
+        segment, batches, position = self.segment, self.batches, self.position
+        end, newest_ms = position + self.totals.size, self.totals.newest_ms
+        if len(batches) > 1 and segment.note_many(position, end, newest_ms, interval_bytes):
+            return
+        try:
+            for (header, data), offset in zip(batches, self.offsets, strict=True):
+                last_offset = offset + header.last_offset_delta
+                segment.note(position, len(data), last_offset, header.max_timestamp, interval_bytes)
+                position += len(data)
+            for place, span in self.spans:
+                segment.note_span(place, span, interval_bytes)
+        finally:
+            segment.size = end  # even if an index could not be written
+
+
+def appendable_prefix(batches: Sequence[Batch], producers: ProducerStates) -> Sequence[Batch]:
     """The first of these batches, and those after it that may be appended with it (pure).
 
     It stops before a batch that is a duplicate or out of sequence, judged by its producer's state
@@ -44,28 +175,48 @@ def _follows(header: BatchHeader, before: BatchHeader | None, producers: Produce
         return False
 
 
-def note(
-    segment: Segment,
-    position: int,
-    batches: Sequence[Batch],
-    offsets: Sequence[int],
-    totals: BatchTotals,
-    interval_bytes: int,
-) -> None:
-    """Have the segment and its indexes reflect batches that are now in its file at `position`.
+def checked_spans(
+    records: Sequence[Buffer], leader_epoch: int, span_bytes_max: int
+) -> list[tuple[BatchSpan, memoryview]]:
+    """The batches that a follower has fetched, with their bytes, in spans (pure).
 
-    `totals`: the result of `batch_totals`. `interval_bytes`: `index.interval.bytes`.
+    A last batch that is cut short, as a fetch's limit may do, is left out. Offsets and leader
+    epochs must increase, the latter up to `leader_epoch`, in which they were fetched: bytes of a
+    later epoch may follow an answer's header if its sender was deposed and truncated its log
+    meanwhile (KAFKA-18723). Raises `CorruptRecords`, and `ApiError` INVALID_RECORD.
     """
-    end = position + totals.size
-    if len(batches) > 1 and segment.note_group(position, end, totals.newest_ms, interval_bytes):
-        return
-    try:
-        for (header, data), offset in zip(batches, offsets, strict=True):
-            last_offset = offset + header.last_offset_delta
-            segment.note(position, len(data), last_offset, header.max_timestamp, interval_bytes)
-            position += len(data)
-    finally:
-        segment.size = end  # even if an index could not be written
+    found: list[tuple[BatchSpan, memoryview]] = []
+    offset, epoch = -1, NO_EPOCH
+    for number, buffer in enumerate(records, 1):
+        view, position = memoryview(buffer), 0
+        while position < len(view) and not (number == len(records) and is_partial(view, position)):
+            span = find_span(
+                view, position, len(view), offset, INT64_MAX, _TRUST_NONE, span_bytes_max
+            )
+            if span is None:
+                raise _fault(view, position, offset)
+            if not epoch <= span.leader_epoch <= leader_epoch:
+                raise ApiError(
+                    Error.INVALID_RECORD,
+                    f"a batch of leader epoch {span.leader_epoch} follows one of {epoch} in what"
+                    f" was fetched in epoch {leader_epoch}",
+                )
+            found.append((span, view[position : position + span.size]))
+            position += span.size
+            offset, epoch = span.last_offset, span.leader_epoch
+    return found
+
+
+def _fault(view: memoryview, position: int, offset_before: int) -> ApiError:
+    """Why `find_span` finds none at `position`."""
+    if is_partial(view, position):
+        return CorruptRecords("a batch is cut short")
+    header = read_header(view, position)
+    fault = header_fault(header, len(view) - position) or crc_fault(view, position, header)
+    if fault is None:
+        detail = f"offset {header.base_offset} follows {offset_before}"
+        return ApiError(Error.INVALID_RECORD, detail)
+    return CorruptRecords(fault)
 
 
 def reserve_space(segment: Segment, end: int) -> None:
@@ -82,89 +233,3 @@ def undo(segment: Segment) -> None:
         segment.trim()
     except OutOfDescriptors:
         pass  # then the file was not open before either, and nothing was written
-
-
-class Appended(NamedTuple):
-    """The result of `Log.append`: the batches have the offsets `start_offset` to `end_offset`.
-
-    If `duplicate` is set, the batch was a retry: nothing was written, and the offsets are those of
-    the first append.
-    """
-
-    start_offset: int
-    end_offset: int
-    duplicate: Duplicate | None = None
-
-
-class Append:
-    """A reserved append: from `start_offset` up to `end_offset`, at `position`.
-
-    If `duplicate` is set, the batch is a retry: nothing is written, and the offsets are those of
-    the first append, which may still be in progress: it counts once the log end offset has passed
-    it. Owner: whoever reserved it, until it is published or abandoned.
-    """
-
-    __slots__ = (
-        "batches",
-        "buffers",
-        "duplicate",
-        "end_offset",
-        "offsets",
-        "position",
-        "producers",
-        "segment",
-        "start_offset",
-        "totals",
-    )
-
-    def __init__(
-        self,
-        segment: Segment,
-        position: int,
-        start_offset: int,
-        batches: Sequence[Batch] = (),
-        totals: BatchTotals = _NOTHING,
-    ) -> None:
-        self.segment = segment
-        self.position = position
-        self.start_offset = start_offset
-        self.end_offset = start_offset + totals.offset_count
-        self.batches = batches
-        self.totals = totals
-        self.offsets: Sequence[int] = ()  # each batch's base offset, once assigned by `place`
-        self.buffers: list[Buffer] = [data for _, data in batches]
-        self.producers: dict[int, Producer | None] | None = None  # their states before this append
-        self.duplicate: Duplicate | None = None
-
-    @classmethod
-    def of_duplicate(cls, segment: Segment, duplicate: Duplicate) -> Append:
-        """The append for a retried batch: nothing to write, the offsets of the first append."""
-        append = cls(segment, 0, duplicate.first_offset)
-        append.end_offset = duplicate.last_offset + 1
-        append.offsets = (duplicate.first_offset,)
-        append.duplicate = duplicate
-        return append
-
-    @property
-    def size(self) -> int:
-        """Bytes of all batches."""
-        return self.totals.size
-
-    def place(self, leader_epoch: int) -> None:
-        """Write base offset and leader epoch into each batch."""
-        self.offsets = assign(self.batches, self.start_offset, leader_epoch)
-
-    def advance(self, producers: ProducerStates) -> None:
-        """Advance the producers' states past the placed batches, keeping the old ones for undo."""
-        before: dict[int, Producer | None] = {}
-        for (header, _), offset in zip(self.batches, self.offsets, strict=True):
-            producer_id = header.producer_id
-            if producer_id >= 0:
-                before.setdefault(producer_id, producers.producer(producer_id))
-                producers.append(header, offset)
-        self.producers = before
-
-    def write(self) -> None:
-        """Write to the file. After `DiskFull` or `DiskFailed` the log must abandon this append."""
-        if self.buffers:
-            self.segment.file.write(self.buffers, self.position)

@@ -3,11 +3,12 @@
     start_offset    recovery_point      end_offset     reserved_offset
          |  synced to disk    |  written, not synced  |  being written  |
 
-An append has three steps: `reserve` decides everything (offsets, position, roll) and patches the
-batches, `Append.write` writes them and may run on another thread, `publish` makes them part of the
-log. So the next append can be prepared while one is in progress. `append` does all three. Reading
-is in `reading.py`, flushing in `flushing.py`, truncation in `truncation.py`, retention in
-`deletion.py`, opening in `loading.py`.
+An append has three steps: one of the `prepare` methods decides everything (offsets, position,
+roll) and advances the producers' states, since the next append may have to be checked against them
+while this one is being written; `Append.write` writes and may run on another thread; `publish`
+makes it part of the log, or `abandon` undoes it. `append_as_leader` and `append_as_follower` do all
+three. Reading is in `reading.py`, flushing in `flushing.py`, truncation in
+`truncation.py`, retention in `deletion.py`, opening in `loading.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import random
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -24,16 +26,16 @@ from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
 from kdist.errors import ApiError, Error
 from kdist.metrics.storage import StorageMetrics
-from kdist.model import TopicPartition
-from kdist.records.batch import Batch, BatchHeader
+from kdist.model import NO_TIMESTAMP, TopicPartition
+from kdist.records.batch import Batch
 from kdist.records.produced import BatchTotals, assign, batch_totals
 from kdist.records.spans import BatchSpan
-from kdist.runtime.files import Files
-from kdist.storage.append import Append, Appended, following, note, reserve_space, undo
+from kdist.runtime.files import Buffer, Files
+from kdist.storage.append import Append, appendable_prefix, checked_spans, reserve_space, undo
 from kdist.storage.epochs import LeaderEpochs, encode_epochs
 from kdist.storage.names import LEADER_EPOCHS, Suffix, segment_name
 from kdist.storage.producer_snapshot import encode_snapshot
-from kdist.storage.producers import Duplicate, ProducerStates
+from kdist.storage.producers import ProducerStates
 from kdist.storage.retention import RollReason
 from kdist.storage.rolling import RollWatch
 from kdist.storage.segment import FILE_BYTES_MAX, Segment
@@ -130,103 +132,163 @@ class Log:
         """The number of the segment whose range holds `offset`; 0 for an offset below all."""
         return max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0)
 
-    def append(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int) -> Appended:
-        """Append checked, writable batches as the leader; they are in the log when this returns.
+    # Appending
 
+    def append_as_leader(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int) -> Append:
+        """Append the batches; they are in the log when this returns. See `prepare_as_leader`."""
+        return self.complete_append(self.prepare_as_leader(batches, leader_epoch, now_ms), now_ms)
+
+    def append_as_follower(
+        self, records: Sequence[Buffer], leader_epoch: int, now_ms: int
+    ) -> Append:
+        """Append fetched batches; they are in the log when this returns. See
+        `prepare_as_follower`."""
+        return self.complete_append(self.prepare_as_follower(records, leader_epoch, now_ms), now_ms)
+
+    def prepare_as_leader(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int) -> Append:
+        """Give checked, writable batches their offsets, leader epoch, and place in the file.
+
+        If the first is a producer's retry, the others are left out, and there is nothing to write.
         Raises `ApiError` for a producer's wrong sequence or epoch, `DiskFull`, `DiskFailed`; then
-        nothing was appended.
+        nothing has happened, neither to the batches.
         """
-        if self._under_way:
-            append = self.reserve(batches, leader_epoch, now_ms)
-            try:
-                append.write()
-            except BaseException:
-                self.abandon(append)
-                raise
-            self.publish(append, now_ms)
-            return Appended(append.start_offset, append.end_offset, append.duplicate)
-        if duplicate := self.duplicate_of(batches[0].header):
-            return Appended(duplicate.first_offset, duplicate.last_offset + 1, duplicate)
-        offsets = self.append_now(batches, batch_totals(batches), leader_epoch, now_ms)
-        return Appended(offsets[0], self.end_offset)
-
-    def duplicate_of(self, header: BatchHeader) -> Duplicate | None:
-        """The earlier append if this batch is a producer's retry; raises `ApiError`."""
-        return self.producers.check(header) if header.producer_id >= 0 else None
-
-    def append_now(
-        self, batches: Sequence[Batch], totals: BatchTotals, leader_epoch: int, now_ms: int
-    ) -> Sequence[int]:
-        """`append` in one step, while no other is in progress; returns the batches' base offsets.
-
-        The first must not be a duplicate. Takes as many batches as `following` allows.
-        """
-        if totals.has_producers and len(batches) > 1:
-            batches = following(batches, self.producers)
-            totals = batch_totals(batches)
-        self._make_room(totals, now_ms)
-        segment, position = self.segments[-1], self._reserved_position
-        start_offset = self.end_offset
-        offsets = assign(batches, start_offset, leader_epoch)
+        header = batches[0].header
+        if header.producer_id >= 0 and (duplicate := self.producers.check(header)):
+            return Append.of_duplicate(self.segments[-1], duplicate)
+        totals = batch_totals(batches)
+        segment = self._make_room(totals, now_ms)
+        buffers = [data for _, data in batches]
+        append = Append(segment, self._reserved_position, self.reserved_offset, totals, buffers)
+        append.batches = batches
+        append.offsets = assign(batches, append.start_offset, leader_epoch)
         if leader_epoch > self.epochs.latest:
             self.begin_epoch(leader_epoch)
-        end = position + totals.size
-        if end > segment.preallocated:
-            self._preallocate(segment, end)
-        self._reserved_position = end
-        try:
-            segment.file.write([data for _, data in batches], position)
-        except BaseException:
-            self.forget_reserved()
-            undo(segment)
-            raise
-        if totals.has_producers:
-            for (header, _), offset in zip(batches, offsets, strict=True):
-                if header.producer_id >= 0:
-                    self.producers.append(header, offset)
-        self.reserved_offset = start_offset + totals.offset_count
-        self._publish(segment, position, batches, offsets, totals, now_ms)
-        return offsets
-
-    def reserve(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int) -> Append:
-        """Assign position and offsets to the batches. Several appends may be reserved at a time.
-
-        They must be published in the order of their reservation. Takes as many batches as
-        `following` allows. Raises `ApiError` as `append`.
-        """
-        totals = batch_totals(batches)
-        if duplicate := self.duplicate_of(batches[0].header):
-            return Append.of_duplicate(self.segments[-1], duplicate)
-        if totals.has_producers:
-            batches = following(batches, self.producers)
-            totals = batch_totals(batches)
-        self._make_room(totals, now_ms)
-        position, start_offset = self._reserved_position, self.reserved_offset
-        end = position + totals.size
-        self._preallocate(self.segments[-1], end)  # which may fail
-        append = Append(self.segments[-1], position, start_offset, batches, totals)
-        append.place(leader_epoch)
         if totals.has_producers:
             append.advance(self.producers)
-        if leader_epoch > self.epochs.latest:
-            self.begin_epoch(leader_epoch)
         self.reserved_offset = append.end_offset
-        self._reserved_position = end
+        self._reserved_position += totals.size
         self._under_way.append(append)
         return append
 
-    def _make_room(self, totals: BatchTotals, now_ms: int) -> None:
-        """Make sure that the disk and the active segment can take these."""
-        self.context.space.take(totals.size)
-        if self.may_roll(totals):
-            self._maybe_roll(totals, now_ms)
+    def prepare_coalesced(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int) -> Append:
+        """As `prepare_as_leader`, for batches of separate requests, of which it takes the first.
 
-    def may_roll(self, totals: BatchTotals) -> bool:
+        And as many of the others as may share its write. Each fares as if appended alone: it has
+        its own error, and begins a new segment where one is due.
+        """
+        totals = batch_totals(batches)
+        if self._may_roll(totals):
+            batches = batches[:1]
+        elif totals.has_producers:
+            batches = appendable_prefix(batches, self.producers)
+        return self.prepare_as_leader(batches, leader_epoch, now_ms)
+
+    def prepare_as_follower(
+        self, records: Sequence[Buffer], leader_epoch: int, now_ms: int
+    ) -> Append:
+        """Give batches that were fetched from the leader in `leader_epoch` their place in the file.
+
+        They keep their offsets and epochs, and must begin where the log ends; so must each where
+        the one before ends, unless compaction has left gaps. Only in a log that is empty may the
+        first begin before the log start offset, if that is in it. A last batch that is cut short is
+        left out; if there is no other, nothing is appended. Producers' sequences were checked by
+        the leader. Raises as `checked_spans`, INVALID_RECORD, `DiskFull`, `DiskFailed`; then
+        nothing has happened.
+        """
+        settings = self.settings
+        found = checked_spans(records, leader_epoch, settings.index_interval_bytes)
+        spans = [span for span, _ in found]
+        if spans:
+            self._check_place(spans, now_ms)
+        end_offset = spans[-1].last_offset + 1 if spans else self.reserved_offset
+        totals = BatchTotals(
+            sum(span.size for span in spans),
+            end_offset - self.reserved_offset,
+            sum(span.record_count for span in spans),
+            max((span.newest_ms for span in spans), default=NO_TIMESTAMP),
+            any(span.has_producers for span in spans),
+        )
+        segment = self._make_room(totals, now_ms)
+        buffers: list[Buffer] = [data for _, data in found]
+        position = self._reserved_position
+        append = Append(segment, position, self.reserved_offset, totals, buffers)
+        sizes = accumulate((span.size for span in spans[:-1]), initial=position)
+        append.spans = list(zip(sizes, spans, strict=False))
+        for span in spans:
+            if self.epochs.assign(span.leader_epoch, max(span.base_offset, self.start_offset)):
+                self.save_epochs()
+        if totals.has_producers:
+            append.advance_replayed(self.producers)
+        self.reserved_offset = append.end_offset
+        self._reserved_position += totals.size
+        self._under_way.append(append)
+        return append
+
+    def _check_place(self, spans: Sequence[BatchSpan], now_ms: int) -> None:
+        """Raise INVALID_RECORD unless a follower's spans continue the log."""
+        first, expected = spans[0], self.reserved_offset
+        is_before_start = (
+            first.base_offset < self.start_offset == expected <= first.last_offset
+            and not self._reserved_position
+        )
+        if is_before_start:
+            expected = first.base_offset
+        last_epoch = self.epochs.epoch_of(self.reserved_offset - 1)
+        if first.leader_epoch < last_epoch:
+            detail = f"leader epoch {first.leader_epoch} follows {last_epoch}"
+            raise ApiError(Error.INVALID_RECORD, detail)
+        may_leave_gaps = "compact" in self.settings.cleanup_policy
+        for span in spans:
+            is_next = span.base_offset == expected
+            if not (is_next or (may_leave_gaps and span.base_offset > expected)):
+                detail = f"offset {span.base_offset} where {expected} must follow"
+                raise ApiError(Error.INVALID_RECORD, detail)
+            expected = span.last_offset + 1
+        self._refuse_while_truncating()
+        if is_before_start:
+            self._begin_at(first.base_offset, now_ms)
+
+    def _begin_at(self, base_offset: int, now_ms: int) -> None:
+        """Have the one segment of an empty log begin there, before the log start offset."""
+        context, (gone,) = self.context, self.segments
+        segment = Segment(context.files, self.directory, base_offset, 0, now_ms)
+        if self.is_made:
+            segment.make_files()
+            context.discard(gone.retire(), self.settings.file_delete_delay_ms)
+            self.renamed_in.add(self.directory)
+        self.segments = [segment]
+        self.forget_reserved()
+
+    def complete_append(self, append: Append, now_ms: int) -> Append:
+        """Write and publish a prepared append while no other is in progress."""
+        try:
+            append.write()
+        except BaseException:
+            self.abandon(append)
+            raise
+        self.publish(append, now_ms)
+        return append
+
+    def _make_room(self, totals: BatchTotals, now_ms: int) -> Segment:
+        """Make sure that the disk and the active segment, which is returned, can take these."""
+        self.context.space.take(totals.size)
+        if self._may_roll(totals):
+            self._maybe_roll(totals, now_ms)
+        segment, end = self.segments[-1], self._reserved_position + totals.size
+        if end > segment.preallocated:
+            self._preallocate(segment, end)
+        return segment
+
+    def _may_roll(self, totals: BatchTotals) -> bool:
         """Whether the log may have to roll before all of these are appended."""
         size, offset_count, _, newest_ms, _ = totals
         return self._roll_watch.must_look(
             self._reserved_position + size, newest_ms, self.reserved_offset + offset_count
         )
+
+    def _refuse_while_truncating(self) -> None:
+        if self.is_truncating:
+            raise ApiError(Error.NOT_LEADER_OR_FOLLOWER, f"{self.partition} is being truncated")
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """Note that the next append is the first of this epoch.
@@ -241,8 +303,7 @@ class Log:
 
         Always called before the first append, so a new log's files are made here.
         """
-        if self.is_truncating:
-            raise ApiError(Error.NOT_LEADER_OR_FOLLOWER, f"{self.partition} is being truncated")
+        self._refuse_while_truncating()
         if not self.is_made:
             self.context.make(self)
         active, position, size = self.segments[-1], self._reserved_position, totals.size
@@ -284,41 +345,27 @@ class Log:
             ahead = settings.segment_bytes - end
         else:
             ahead = min(context.settings.preallocation_step_bytes, max(end, _PREALLOCATION_MIN))
-        if ahead > 0 and end > segment.preallocated and context.space.has_room(ahead):
+        if ahead > 0 and context.space.has_room(ahead):
             reserve_space(segment, end + ahead)
 
     def publish(self, append: Append, now_ms: int) -> None:
-        """Make a reserved append, which is now written, part of the log."""
+        """Make a prepared append, which is now written, part of the log."""
+        append.is_published = True
         if append.duplicate is not None:
             return
         assert append is self._under_way[0], (
             "appends are published in order, and none was abandoned"
         )
         self._under_way.popleft()
-        self._publish(
-            append.segment, append.position, append.batches, append.offsets, append.totals, now_ms
-        )
-        self._maybe_truncate()
-
-    def _publish(
-        self,
-        segment: Segment,
-        position: int,
-        batches: Sequence[Batch],
-        offsets: Sequence[int],
-        totals: BatchTotals,
-        now_ms: int,
-    ) -> None:
-        """Move the log end offset past these batches, and update all that depends on it."""
         # The end first: if an index cannot be written, the batches are in the file nevertheless.
-        recent, start_offset = self.recent, offsets[0]
+        recent, segment = self.recent, append.segment
         if len(recent) >= _RECENT_MAX:
             recent.clear()
-        recent[start_offset] = position
-        self.end_offset = end_offset = start_offset + totals.offset_count
+        recent[append.start_offset] = append.position
+        self.end_offset = end_offset = append.end_offset
         self.is_changed = True
         segment.modified_ms = now_ms
-        note(segment, position, batches, offsets, totals, self.settings.index_interval_bytes)
+        append.note(self.settings.index_interval_bytes)
         context = self.context
         if self.unflushed_since_ms is None:
             self.unflushed_since_ms = now_ms
@@ -327,10 +374,14 @@ class Log:
             context.start_writeback(segment)
         if end_offset - self.recovery_point >= self.settings.flush_messages:
             context.want_flush(self)
-        metrics = context.metrics
-        metrics.appended_batches += len(batches)
+        metrics, totals = context.metrics, append.totals
+        metrics.appended_batches += len(append.batches) or sum(
+            span.batch_count for _, span in append.spans
+        )
         metrics.appended_records += totals.record_count
         metrics.appended_bytes += totals.size
+        if self._start_truncation is not None:
+            self._maybe_truncate()
 
     def abandon(self, append: Append) -> None:
         """Undo an append that failed, and all that were reserved after it.
@@ -339,7 +390,7 @@ class Log:
         """
         while append in self._under_way:
             latest = self._under_way.pop()
-            for producer_id, producer in (latest.producers or {}).items():
+            for producer_id, producer in (latest.producers_before or {}).items():
                 self.producers.restore(producer_id, producer)
         self.forget_reserved()
         newest = self.epochs.entries[-1:]

@@ -5,16 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from kdist.errors import CorruptRecords
-from kdist.records.batch import BatchHeader
-from kdist.records.build import read_records
-from kdist.records.control import read_marker
 from kdist.records.spans import producer_headers
 from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log
 from kdist.storage.names import FileState, Suffix, parse_segment_name, segment_name
 from kdist.storage.producer_snapshot import load_snapshot
-from kdist.storage.producers import BATCHES_KEPT, ProducerStates
+from kdist.storage.producers import BATCHES_KEPT, ProducerStates, replay
 from kdist.storage.scan import DamagedSegment, Piece
 from kdist.storage.segment import Segment
 from kdist.storage.steps import Pace, Steps, run_steps
@@ -40,10 +36,9 @@ def loaded_producers(
     for segment, (position, span, data) in readable_spans(log, offset, end_offset, own):
         if span.has_producers:
             for place, header in producer_headers(data, span.size, BATCHES_KEPT):
-                if header.is_control:
-                    _replay_marker(states, segment, position + place, header)
-                else:
-                    states.append(header, header.base_offset)
+                is_needed = header.is_control  # `data` may end inside a batch
+                batch = segment.file.read(position + place, header.size) if is_needed else b""
+                replay(states, header, batch, segment.path)
                 if pace.is_over(0):
                     yield None
         if pace.is_over(span.size):
@@ -93,16 +88,3 @@ def readable_spans(
         except DamagedSegment as damage:
             logger.error("%s: the rest of this segment cannot be read", damage)
         segment.close_idle()
-
-
-def _replay_marker(
-    states: ProducerStates, segment: Segment, position: int, header: BatchHeader
-) -> None:
-    try:
-        records = read_records(segment.file.read(position, header.size), 0, header)
-        if records:  # compaction may have removed the marker and kept its offset
-            marker = read_marker(records[0].key, records[0].value)
-            states.end_transaction(header, header.last_offset, marker.coordinator_epoch)
-    except CorruptRecords as damage:
-        where = f"{segment.path}, byte {position}"
-        logger.error("%s: the end of a transaction cannot be read: %s", where, damage)

@@ -12,11 +12,17 @@ which older brokers answered then, never comes from here.
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
-from kdist.errors import ApiError, Error
+from kdist.errors import ApiError, CorruptRecords, Error
 from kdist.model import NO_OFFSET, NO_PRODUCER_EPOCH, NO_SEQUENCE, OffsetRange
 from kdist.records.batch import BatchHeader
+from kdist.records.build import read_records
+from kdist.records.control import read_marker
+from kdist.wire.varint import Buffer
+
+logger = logging.getLogger(__name__)
 
 BATCHES_KEPT = 5  # as many as a producer may have in flight
 SEQUENCE_MAX = 2**31 - 1
@@ -68,9 +74,9 @@ class Duplicate(NamedTuple):
 class ProducerStates:
     """The producers of one partition, owned by its log.
 
-    A leader calls `check` before it appends and `append` after; followers and recovery call only
-    `append`, since what is in the leader's log was checked there. Batches without a producer id may
-    be passed to either.
+    A leader calls `check` and then `append` when it prepares an append, and `restore` if that
+    fails; followers and recovery `replay` what the leader has checked. Batches without a producer
+    id may be passed to `append`.
     """
 
     __slots__ = ("_open", "_producers")
@@ -207,6 +213,24 @@ class ProducerStates:
         for producer_id in expired:
             del self._producers[producer_id]
         return len(expired)
+
+
+def replay(states: ProducerStates, header: BatchHeader, batch: Buffer, path: str) -> None:
+    """Note a batch of the log with a producer id: data, or a marker, whose bytes are `batch`.
+
+    A marker that cannot be read is logged with the file's `path`: the leader has taken it too.
+    """
+    if not header.is_control:
+        states.append(header, header.base_offset)
+        return
+    try:
+        records = read_records(batch, 0, header)
+        if records:  # compaction may have removed the marker and kept its offset
+            marker = read_marker(records[0].key, records[0].value)
+            states.end_transaction(header, header.last_offset, marker.coordinator_epoch)
+    except CorruptRecords as damage:
+        where = f"{path}, offset {header.base_offset}"
+        logger.error("%s: the end of a transaction cannot be read: %s", where, damage)
 
 
 def _find_duplicate(producer: Producer, header: BatchHeader) -> Duplicate | None:

@@ -143,7 +143,7 @@ class Segment:
             self._first_timestamp = max_timestamp
         self.size = position + size
 
-    def note_group(self, start: int, end: int, newest_ms: int, interval_bytes: int) -> bool:
+    def note_many(self, start: int, end: int, newest_ms: int, interval_bytes: int) -> bool:
         """`note` the batches from `start` to `end` at once; False if one needs an index entry."""
         since_entry = self._bytes_since_entry + end - start
         if not start or since_entry > interval_bytes or newest_ms > self.largest_timestamp[0]:

@@ -129,5 +129,5 @@ def append(directory: LogDirectory, partition: TopicPartition) -> Log:
     log = directory.create(partition, uuid.UUID(int=1), TOPIC)
     for _ in range(3):
         data = bytearray(BATCH)
-        log.append([Batch(read_header(data), memoryview(data))], 0, 1_700_000_000_000)
+        log.append_as_leader([Batch(read_header(data), memoryview(data))], 0, 1_700_000_000_000)
     return log

@@ -22,11 +22,11 @@ from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.runtime.simulated_faults import PowerLoss
 from kdist.runtime.virtual_tasks import VirtualTasks
 from kdist.storage.directory import LogDirectory
-from kdist.storage.group import append_group
 from kdist.storage.log import Log
 from kdist.storage.reading import find_by_timestamp, read
 from kdist.storage.schedule import Schedule
 from kdist.storage.surroundings import Identity, Surroundings
+from tests.unit.storage.storage_world import append_all
 
 PARTITIONS = [TopicPartition("clicks", 0), TopicPartition("clicks", 1)]
 SETTINGS = TopicSettings(
@@ -169,10 +169,10 @@ class History:
         expected.batches += written  # before the call: a power loss inside may keep any of them
         now_ms = self.clock.now_ms()
         if is_group:
-            starts = append_group(log, batches, expected.epoch, now_ms)
-            assert list(starts) == [batch.start for batch in written]
+            starts = append_all(log, batches, expected.epoch, now_ms)
+            assert starts == [batch.start for batch in written]
         else:
-            append = log.append(batches, expected.epoch, now_ms)
+            append = log.append_as_leader(batches, expected.epoch, now_ms)
             assert (append.start_offset, append.end_offset) == (written[0].start, start)
 
     def _make(self, start: int, expected: Expected) -> Written:

@@ -5,7 +5,7 @@ when every in-sync replica has them. acks=0 is never answered, but an error clos
 since the producer has no other way to learn of it (as in Kafka).
 
 This is the general path, which handles every case. Nearly all requests for a single partition take
-the fast path of `usual_produce.py`, which passes the rest on to this one.
+the fast path in front of it, `fast_path/produce.py`, to the same append.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from typing import Protocol
 
 from kdist.errors import ApiError, Error
-from kdist.model import INTERNAL_TOPICS, NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
+from kdist.model import INTERNAL_TOPICS, NO_OFFSET, NO_TIMESTAMP
 from kdist.protocol.produce import (
     ProducePartition,
     ProducePartitionResult,
@@ -25,12 +25,11 @@ from kdist.protocol.produce import (
     ProduceTopicResult,
     RecordError,
 )
-from kdist.records.produced import assign
-from kdist.records.validate import InvalidRecords, plain_batch
+from kdist.records.validate import InvalidRecords
 from kdist.replication.partition import ACKS_ALL, Partition
 from kdist.replication.replicas import Replicas
 from kdist.runtime.clock import Clock
-from kdist.storage.append import Appended
+from kdist.storage.append import Append
 
 logger = logging.getLogger(__name__)
 
@@ -123,9 +122,7 @@ class _Produce:
         for topic, answer in zip(self._request.topic_data, self._response.responses, strict=True):
             name, results = topic.name, answer.partition_responses
             for data, result in zip(topic.partition_data, results, strict=True):
-                if not self._append_usual(name, data, result, now_ms):
-                    self._undecided += 1
-                    self._append(name, data, result, now_ms)
+                self._append(name, data, result, now_ms)
         self._undecided -= 1
         if self._undecided:
             self._client.late += 1
@@ -139,31 +136,6 @@ class _Produce:
                 result.error_code = error
         self._answer()
 
-    def _append_usual(
-        self, topic: str, data: ProducePartition, result: ProducePartitionResult, now_ms: int
-    ) -> bool:
-        """Try the fast path of `usual_produce.py` for one partition of several.
-
-        True if the batch is in the log and committed; False leaves it to `_append`. In a request
-        for hundreds of partitions nearly all succeed here.
-        """
-        partition = self._replicas.partitions.get((topic, data.index))
-        if partition is None or (rules := partition.group_rules) is None:
-            return False
-        batch = plain_batch(data.records or b"", rules, self._version)
-        if batch is None or topic in INTERNAL_TOPICS:
-            return False
-        try:
-            start_offsets = partition.append_group((batch,), now_ms)
-        except ApiError:
-            start_offsets = ()  # `_append` raises it again, and answers it
-        if not start_offsets:
-            assign((batch,), 0, NO_EPOCH)  # restore the batch as the producer sent it
-            return False
-        result.base_offset = start_offsets[0]
-        result.log_start_offset = partition.log.start_offset
-        return True
-
     def _append(
         self, topic: str, data: ProducePartition, result: ProducePartitionResult, now_ms: int
     ) -> None:
@@ -171,56 +143,57 @@ class _Produce:
             if topic in INTERNAL_TOPICS:
                 raise ApiError(Error.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
             partition = self._replicas.get((topic, data.index))
-            done = partial(self._end_append, partition, result, now_ms)
             acks = self._request.acks
-            appended = partition.append(data.records or b"", self._version, acks, now_ms, done)
+            batches = partition.check(data.records or b"", self._version, acks, now_ms)
+            if not batches:
+                return
+            append = partition.append(batches, now_ms)
         except ApiError as error:
-            self._fail(result, error)
+            self._refuse(result, error)
             return
-        if appended is not None:
-            done(appended)
+        if append.is_published:
+            self._note(partition, result, now_ms, append)
+        else:
+            self._undecided += 1
+            append.then(partial(self._end_append, partition, result, now_ms))
 
     def _end_append(
         self,
         partition: Partition,
         result: ProducePartitionResult,
         now_ms: int,
-        outcome: Appended | ApiError,
+        outcome: Append | ApiError,
     ) -> None:
         if isinstance(outcome, ApiError):
-            self._fail(result, outcome)
-            return
-        result.base_offset = outcome.start_offset
+            self._refuse(result, outcome)
+        else:
+            self._note(partition, result, now_ms, outcome)
+        self._decide()
+
+    def _note(
+        self, partition: Partition, result: ProducePartitionResult, now_ms: int, append: Append
+    ) -> None:
+        """Note what the log has; with acks=all, wait until all in-sync replicas have it."""
+        result.base_offset = append.start_offset
         result.log_start_offset = partition.log.start_offset
         if partition.is_append_time:
-            duplicate = outcome.duplicate
+            duplicate = append.duplicate
             result.log_append_time_ms = now_ms if duplicate is None else duplicate.timestamp
-        end_offset = outcome.end_offset
+        end_offset = append.end_offset
         if self._request.acks == ACKS_ALL and partition.high_watermark < end_offset:
+            self._undecided += 1
             timeout_ms = max(0, self._request.timeout_ms)
             done = partial(self._end_wait, result)
             partition.await_committed(end_offset, timeout_ms, self._client, done)
-        else:
-            self._decide()
 
     def _end_wait(self, result: ProducePartitionResult, error: Error) -> None:
         if error:
-            self._fail(result, ApiError(error))
-        else:
-            self._decide()
-
-    def _fail(self, result: ProducePartitionResult, error: ApiError) -> None:
-        self._replicas.metrics.failed_produces += 1
-        result.error_code = error.error
-        result.base_offset = NO_OFFSET
-        result.log_append_time_ms = NO_TIMESTAMP
-        result.error_message = str(error)
-        if isinstance(error, InvalidRecords):
-            result.record_errors = [
-                RecordError(batch_index=fault.batch_index, batch_index_error_message=fault.reason)
-                for fault in error.faults
-            ]
+            self._refuse(result, ApiError(error))
         self._decide()
+
+    def _refuse(self, result: ProducePartitionResult, error: ApiError) -> None:
+        self._replicas.metrics.failed_produces += 1
+        refuse(result, error)
 
     def _decide(self) -> None:
         self._undecided -= 1
@@ -236,3 +209,16 @@ class _Produce:
             logger.info("closing a connection: a produce with acks=0 failed")
             self._client.finish_soon()
         self._reply(None)
+
+
+def refuse(result: ProducePartitionResult, error: ApiError) -> None:
+    """Make it the result of records that were refused, or that may not be on all replicas."""
+    result.error_code = error.error
+    result.base_offset = NO_OFFSET
+    result.log_append_time_ms = NO_TIMESTAMP
+    result.error_message = str(error)
+    if isinstance(error, InvalidRecords):
+        result.record_errors = [
+            RecordError(batch_index=fault.batch_index, batch_index_error_message=fault.reason)
+            for fault in error.faults
+        ]

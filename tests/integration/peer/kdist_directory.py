@@ -93,7 +93,7 @@ def append_records(log: Log, seed: int) -> list[Read]:
             producer_epoch=epoch,
             base_sequence=sequence,
         )
-        appended = log.append([Batch(read_header(batch), batch)], 0, START_MS)
+        appended = log.append_as_leader([Batch(read_header(batch), batch)], 0, START_MS)
         expected += [
             Read(offset, sent.timestamp_ms, sent.key, sent.value, sent.headers)
             for offset, sent in enumerate(records, appended.start_offset)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from kdist.broker.fast_path.fast_path import Registered, Scope
-from kdist.broker.fast_path.produce import UsualProduces
+from kdist.broker.fast_path.produce import ProduceFastPath
 from kdist.broker.handlers.produce import ProduceHandler
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import ANONYMOUS, TopicPartition
@@ -58,7 +58,7 @@ class Broker:
         self.world.lead()
         self.handler = ProduceHandler(self.world.replicas, self.world.clock)
         self.metrics = RequestMetrics()
-        self.usual = UsualProduces(self.handler, self.world.clock, self.metrics)
+        self.usual = ProduceFastPath(self.handler, self.world.clock, self.metrics)
         self.has_fast_path = has_fast_path
         self.registered: Registered | None = None
         self.scope: Scope = (ANONYMOUS, "PLAINTEXT")

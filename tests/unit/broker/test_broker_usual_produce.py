@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdist.broker.fast_path.produce import SETTLED_BYTES
+from kdist.broker.fast_path.produce import FLUSHED_BYTES
+from kdist.broker.handlers.produce import ProduceHandler
 from kdist.config.topic import TopicSettings
 from kdist.errors import DiskFailed, Error
 from kdist.model import TopicPartition
@@ -96,7 +97,7 @@ def test_requests_of_many_connections_share_a_write(broker: Broker) -> None:
 def test_large_batches_are_written_with_earlier_ones_once_they_are_many_bytes(
     broker: Broker,
 ) -> None:
-    peer, large = Peer(), bytes(SETTLED_BYTES // 3)
+    peer, large = Peer(), bytes(FLUSHED_BYTES // 3)
     broker.produce(Peer(), b"second")  # from here on it is known when to close the segment
     broker.usual.flush()
     assert broker.produce(peer, b"small")
@@ -114,7 +115,7 @@ def test_large_batches_are_written_with_earlier_ones_once_they_are_many_bytes(
 def test_a_batch_of_many_bytes_is_written_at_once(broker: Broker) -> None:
     peer = Peer()
     for offset in (1, 2):
-        assert broker.produce(peer, bytes(SETTLED_BYTES))
+        assert broker.produce(peer, bytes(FLUSHED_BYTES))
         assert errors_of(peer) == [0] * offset
 
 
@@ -182,7 +183,6 @@ def world_of_two_replicas(**topic: Any) -> World:
         {"message_timestamp_type": "LogAppendTime"},
         {"cleanup_policy": frozenset({"compact"})},
         {"compression_type": "gzip"},
-        {"flush_before_expose": True},
         {"min_insync_replicas": 2},
     ],
 )
@@ -278,15 +278,75 @@ def test_a_log_whose_start_has_moved_is_learned_again(broker: Broker) -> None:
     assert peers[0].answers == peers[1].answers
 
 
-def test_a_slow_disk_is_left_to_the_general_path(broker: Broker) -> None:
+def test_on_a_slow_disk_requests_are_answered_when_the_thread_has_written(broker: Broker) -> None:
     world, peer = broker.world, Peer()
     world.disk.fail(when=lambda call: bool(call.name == "write" and world.clock.wait_ms(60)))
     for _ in range(2):
         assert broker.produce(peer, b"x")
         broker.usual.flush()
-    assert not broker.produce(peer, b"x")
+    assert broker.produce(peer, b"y")
+    broker.usual.flush()
+    assert (peer.answers[2:], peer.late) == ([[]], 1)
     world.settle(500)
     assert errors_of(peer) == [0, 0, 0]
+    assert peer.late == 0
+
+
+def test_a_wrong_sequence_is_refused_without_a_second_look_at_the_request(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = Peer()
+    monkeypatch.delattr(ProduceHandler, "handle")
+    for sequence in (0, 7, 1):
+        assert broker.produce(peer, b"x", **fields_of(5, sequence))
+    broker.usual.flush()
+    assert errors_of(peer) == [0, Error.OUT_OF_ORDER_SEQUENCE_NUMBER, 0]
+    assert broker.world.metrics.failed_produces == 1
+
+
+# Waiting until records are committed
+
+
+def careful_broker(acks: int) -> Broker:
+    """A broker whose topic exposes flushed records only, and that knows such requests."""
+    broker = Broker(World(topic=TopicSettings(flush_before_expose=True)))
+    for _ in range(2):  # after the second append the log knows for how long it need not roll
+        broker.send(frame_of(batch([b"first"]), acks=acks), Peer())
+        broker.usual.flush()
+        broker.world.settle(500)
+    assert broker.registered is not None
+    return broker
+
+
+def test_all_requests_of_an_append_wait_for_its_commit_in_one_delayed_operation() -> None:
+    broker, peers = careful_broker(-1), [Peer(), Peer()]
+    for peer in (*peers, *peers):
+        assert broker.send(frame_of(batch([b"x"]), acks=-1), peer)
+    broker.usual.flush()
+    assert [peer.answers for peer in peers] == [[[], []]] * 2
+    assert [peer.late for peer in peers] == [2, 2]
+    assert len(broker.world.replicas.delayed) == 1
+    broker.world.settle(500)
+    assert [errors_of(peer) for peer in peers] == [[0, 0]] * 2
+    assert [peer.late for peer in peers] == [0, 0]
+    assert len(broker.world.replicas.delayed) == 0
+
+
+def test_requests_that_wait_for_a_commit_fail_once_the_broker_no_longer_leads() -> None:
+    broker, peer = careful_broker(-1), Peer()
+    broker.send(frame_of(batch([b"x"]), acks=-1), peer)
+    broker.usual.flush()
+    broker.world.lead().resign()
+    broker.world.ticks.end()
+    assert errors_of(peer) == [Error.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_with_acks_one_nobody_waits_for_the_flush() -> None:
+    broker, peer = careful_broker(1), Peer()
+    assert broker.send(frame_of(batch([b"x"])), peer)
+    broker.usual.flush()
+    assert errors_of(peer) == [0]
+    assert len(broker.world.replicas.delayed) == 0
 
 
 # Conditions that change before the tick ends
@@ -329,14 +389,14 @@ def test_on_a_full_disk_each_produce_fails_and_nothing_of_the_group_stays(broker
     assert values_in(broker.contents()) == [(0, b"first"), (1, b"d")]
 
 
-def test_after_a_moment_of_a_full_disk_the_group_is_written_one_by_one(broker: Broker) -> None:
+def test_after_a_moment_of_a_full_disk_only_the_first_batch_is_refused(broker: Broker) -> None:
     peer = Peer()
     broker.world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write", forever=False)
     for value in (b"a", b"b"):
         broker.produce(peer, value)
     broker.usual.flush()
-    assert errors_of(peer) == [0, 0]
-    assert values_in(broker.contents()) == [(0, b"first"), (1, b"a"), (2, b"b")]
+    assert errors_of(peer) == [Error.KAFKA_STORAGE_ERROR, 0]
+    assert values_in(broker.contents()) == [(0, b"first"), (1, b"b")]
 
 
 def test_a_disk_failure_leaves_requests_unanswered(broker: Broker) -> None:

@@ -97,7 +97,7 @@ def make_directory(path: Path, *, is_closed: bool = True) -> Path:
             base_sequence=first,
         )
         epoch = 0 if number < BATCHES // 2 else 3
-        log.append([Batch(read_header(batch), batch)], epoch, START_MS + first)
+        log.append_as_leader([Batch(read_header(batch), batch)], epoch, START_MS + first)
     if is_closed:
         directory.close()
     else:

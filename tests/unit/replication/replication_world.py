@@ -254,7 +254,7 @@ def append_open(world: World, partition: Partition, value: bytes, **fields: Any)
     producer = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0}
     data = batch([value], is_transactional=True, **producer, **fields)
     own = Batch(read_header(data), memoryview(bytearray(data)))
-    assert partition.append_own([own], world.clock.now_ms(), lambda _: None) is not None
+    assert partition.append([own], world.clock.now_ms()).is_published
     world.ticks.end()
 
 
@@ -269,14 +269,14 @@ def append(
 
     With `heard`, the outcome may come later, and goes there.
     """
-    outcomes: list[Any] = [] if heard is None else heard
-    data = batch(values, **{"timestamp": world.clock.now_ms(), **fields})
-    outcome = partition.append(data, 9, 1, world.clock.now_ms(), outcomes.append)
-    if outcome is None:
+    now_ms = world.clock.now_ms()
+    data = batch(values, **{"timestamp": now_ms, **fields})
+    append = partition.append(partition.check(data, 9, 1, now_ms), now_ms)
+    append.then(lambda outcome: None if heard is None else heard.append(outcome))
+    if not append.is_published:
         return -1
-    outcomes.append(outcome)
     world.ticks.end()
-    return outcome.start_offset
+    return append.start_offset
 
 
 def values_in(data: bytes) -> list[tuple[int, bytes | None]]:

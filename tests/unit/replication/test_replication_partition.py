@@ -14,7 +14,7 @@ from kdist.records.batch import Batch, TimestampType, read_header
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec
 from kdist.replication.delayed import DelayedOperation
-from kdist.replication.partition import NOTHING, READ_COMMITTED, Partition, rules_of
+from kdist.replication.partition import READ_COMMITTED, Partition, rules_of
 from kdist.storage.flushing import flush_now
 from tests.unit.replication.replication_world import (
     BROKER,
@@ -48,7 +48,7 @@ def refusal(
     partition: Partition, data: bytes | bytearray, version: int = 9, acks: int = 1
 ) -> Error:
     with pytest.raises(ApiError) as refused:
-        partition.append(data, version, acks, START_MS, lambda _: None)
+        partition.check(data, version, acks, START_MS)
     return refused.value.error
 
 
@@ -69,12 +69,11 @@ def test_a_follower_takes_no_records(world: World, partition: Partition) -> None
     assert refusal(partition, batch([b"a"])) is Error.NOT_LEADER_OR_FOLLOWER
     data = batch([b"a"])
     with pytest.raises(ApiError):
-        partition.append_own([Batch(read_header(data), data)], START_MS, lambda _: None)
+        partition.append([Batch(read_header(data), data)], START_MS)
 
 
-def test_an_empty_message_set_appends_nothing(partition: Partition) -> None:
-    assert partition.append(b"", 2, 1, START_MS, lambda _: None) is NOTHING
-    assert partition.log.end_offset == 0
+def test_an_empty_message_set_has_no_batches(partition: Partition) -> None:
+    assert partition.check(b"", 2, 1, START_MS) == []
 
 
 def test_a_batch_larger_than_a_segment_is_refused(world: World) -> None:
@@ -103,9 +102,7 @@ def test_acks_all_needs_min_insync_replicas(world: World) -> None:
 
 def test_acks_all_needs_no_more_replicas_than_are_assigned(world: World) -> None:
     partition = world.lead(min_insync_replicas=2)
-    appended = partition.append(batch([b"a"]), 9, -1, START_MS, lambda _: None)
-    assert appended is not None
-    assert appended.start_offset == 0
+    assert len(partition.check(batch([b"a"]), 9, -1, START_MS)) == 1
 
 
 @pytest.mark.parametrize(
@@ -191,7 +188,7 @@ def test_what_is_appended_while_this_broker_no_longer_leads_is_not_committed(
     append(world, partition, b"a")
     world.tell(leader=2, leader_epoch=1, partition_epoch=1)
     data = batch([b"b"])
-    partition.log.append([Batch(read_header(data), data)], 1, START_MS)
+    partition.log.append_as_leader([Batch(read_header(data), data)], 1, START_MS)
     partition.advance_high_watermark()
     assert partition.high_watermark == 1
     world.tell(leader_epoch=2, partition_epoch=2)

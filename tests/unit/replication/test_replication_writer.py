@@ -14,7 +14,7 @@ from kdist.records.batch import Batch, iter_headers, read_header
 from kdist.replication.partition import Partition
 from kdist.replication.writer import THREAD_FOR_NS, WATCH_FOR_NS
 from kdist.runtime.simulated_faults import Call
-from kdist.storage.append import Appended
+from kdist.storage.append import Append
 from tests.unit.replication.replication_world import START_MS, World, batch, values_in
 
 THREAD_FOR_MS = THREAD_FOR_NS / 1_000_000
@@ -52,9 +52,12 @@ def partition(world: World) -> Partition:
 def submit(partition: Partition, heard: list[Any], value: bytes = b"x", **fields: Any) -> None:
     """Append one record; its outcome goes to `heard`, now or later."""
     data = batch([value], **fields)
-    outcome = partition.append_own([Batch(read_header(data), data)], START_MS, heard.append)
-    if outcome is not None:
-        heard.append(outcome)
+    partition.append([Batch(read_header(data), data)], START_MS).then(heard.append)
+
+
+def places(appends: list[Append]) -> list[tuple[int, int]]:
+    """The offsets from and up to each."""
+    return [(append.start_offset, append.end_offset) for append in appends]
 
 
 def make_slow(world: World, partition: Partition) -> Slowness:
@@ -74,7 +77,7 @@ def contents(partition: Partition) -> list[bytes | None]:
 def test_on_a_fast_disk_a_batch_is_written_when_append_returns(partition: Partition) -> None:
     heard: list[Any] = []
     submit(partition, heard)
-    assert heard == [Appended(0, 1)]
+    assert places(heard) == [(0, 1)]
     assert contents(partition) == [b"x"]
 
 
@@ -101,7 +104,7 @@ def test_a_second_slow_write_with_a_long_wait_switches_to_the_thread(
     submit(partition, heard)
     assert heard == []
     world.settle()
-    assert heard == [Appended(4, 5)]
+    assert places(heard) == [(4, 5)]
 
 
 def appends_until_thread(world: World, partition: Partition, every_ms: float) -> int:
@@ -186,7 +189,7 @@ def test_appends_during_a_write_share_the_next(world: World, partition: Partitio
 def test_the_thread_writes_its_own_copy_of_the_bytes(world: World, partition: Partition) -> None:
     make_slow(world, partition)
     data = batch([b"kept"])
-    partition.append_own([Batch(read_header(data), data)], START_MS, lambda _: None)
+    partition.append([Batch(read_header(data), data)], START_MS)
     data[:] = bytes(len(data))  # as the next request does to the receive buffer
     world.settle()
     assert contents(partition)[2:] == [b"kept"]
@@ -241,7 +244,7 @@ def test_a_full_disk_under_the_thread_fails_all_waiting_appends(
     assert partition.log.end_offset == partition.log.reserved_offset == 2
     submit(partition, heard, b"later")
     world.settle()
-    assert heard[2] == Appended(2, 3)
+    assert places(heard[2:]) == [(2, 3)]
     assert contents(partition) == [b"x", b"x", b"later"]
 
 
@@ -259,7 +262,7 @@ def test_a_lack_of_descriptors_under_the_thread_fails_all_waiting_appends(
     world.disk.heal()
     submit(partition, heard, b"later")
     world.settle()
-    assert heard[1] == Appended(2, 3)
+    assert places(heard[1:]) == [(2, 3)]
     assert contents(partition) == [b"x", b"x", b"later"]
 
 
@@ -315,7 +318,7 @@ def test_a_duplicate_of_an_append_under_way_waits_for_it(
     submit(partition, heard, **fields)
     assert heard == []
     world.settle()
-    assert [(outcome.start_offset, outcome.end_offset) for outcome in heard] == [(2, 3), (2, 3)]
+    assert places(heard) == [(2, 3), (2, 3)]
     assert heard[1].duplicate is not None
     assert partition.log.end_offset == 3
 
@@ -399,11 +402,9 @@ def test_acknowledged_records_are_in_the_log_in_order(steps: list[str], seed: in
                 data = batch([value])
                 tell = lambda outcome, value=value: heard.append((value, outcome))  # noqa: E731
                 try:
-                    outcome = partition.append_own([Batch(read_header(data), data)], START_MS, tell)
+                    partition.append([Batch(read_header(data), data)], START_MS).then(tell)
                 except DiskFull as error:
-                    outcome = error  # type: ignore[assignment]
-                if outcome is not None:
-                    tell(outcome)
+                    tell(error)
             case "pass":
                 world.tasks.run_for_ms(2)
             case "full":
@@ -411,7 +412,7 @@ def test_acknowledged_records_are_in_the_log_in_order(steps: list[str], seed: in
             case _:
                 slowness.ms = 30 if step == "slow" else 0
     world.settle(500)
-    acknowledged = {o.start_offset: v for v, o in heard if isinstance(o, Appended)}
+    acknowledged = {o.start_offset: v for v, o in heard if isinstance(o, Append)}
     assert len(heard) == steps.count("append")
     log = partition.log
     stored = log.active.file.read(0, log.active.file.size()) if log.is_made else b""

@@ -83,7 +83,7 @@ class Life:
         before = self.values
         self.values = [*before[:start], *values]
         try:
-            self.log.append([batch_of(values, timestamp=now_ms, **fields)], 0, now_ms)
+            self.log.append_as_leader([batch_of(values, timestamp=now_ms, **fields)], 0, now_ms)
         except DiskFull:
             self.values = before
             assert self.log.end_offset == start

@@ -51,6 +51,21 @@ def batch_of(
     return Batch(read_header(data), data)
 
 
+def append_all(log: Log, batches: Sequence[Batch], epoch: int, now_ms: int) -> list[int]:
+    """Append batches of separate requests, as many at a time as the log takes; their offsets."""
+    offsets: list[int] = []
+    while batches:
+        append = log.complete_append(log.prepare_coalesced(batches, epoch, now_ms), now_ms)
+        offsets += append.offsets
+        batches = batches[len(append.offsets) :]
+    return offsets
+
+
+def append_some(log: Log, batches: Sequence[Batch]) -> Append:
+    """Append the first of these batches, and those of the others that share its write."""
+    return log.complete_append(log.prepare_coalesced(batches, 0, START_MS), START_MS)
+
+
 def numbered(first: int, count: int, size: int = 10) -> list[bytes]:
     """`count` distinct values of `size` bytes, numbered from `first` on."""
     return [
@@ -202,7 +217,7 @@ def append(
     now_ms = world.clock.now_ms()
     values = numbered(log.reserved_offset, count, size)
     batch = batch_of(values, timestamp=now_ms if timestamp is None else timestamp, **fields)
-    return log.append([batch], epoch, now_ms)
+    return log.append_as_leader([batch], epoch, now_ms)
 
 
 def lines(log: Log) -> list[Line]:

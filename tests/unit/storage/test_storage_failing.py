@@ -8,12 +8,20 @@ from __future__ import annotations
 from unittest.mock import Mock
 
 import pytest
-from storage_world import CLICKS, World, append, batch_of, expected_lines, lines, numbered
+from storage_world import (
+    CLICKS,
+    World,
+    append,
+    append_all,
+    batch_of,
+    expected_lines,
+    lines,
+    numbered,
+)
 
 from kdist.errors import DiskFailed
 from kdist.model import TopicPartition
 from kdist.storage.flushing import SYNC_FILESYSTEM_FROM
-from kdist.storage.group import append_group
 from kdist.storage.log import Log
 
 
@@ -31,7 +39,7 @@ def test_a_failed_preallocation_leaves_no_hole(call: str, is_reserved: bool) -> 
     log = world.log()
     append(world, log, 3)
     world.disk.fail(when=lambda each: each.name == call, forever=False)
-    add = log.reserve if is_reserved else log.append
+    add = log.prepare_as_leader if is_reserved else log.append_as_leader
     with pytest.raises(DiskFailed):
         add([batch_of(numbered(3, 9000))], 0, world.clock.now_ms())
     assert not log.is_appending
@@ -51,7 +59,7 @@ def test_a_failed_index_write_lets_no_offset_be_assigned_twice(count: int) -> No
                 batch_of(numbered(log.end_offset + number, 1), timestamp=now_ms + number)
                 for number in range(count)
             ]
-            append_group(log, batches, 0, now_ms)
+            append_all(log, batches, 0, now_ms)
     check_the_next(world, log)
 
 

@@ -30,7 +30,7 @@ def headers(log: Log) -> list[tuple[int, int]]:
 def test_offsets_are_assigned_densely_from_the_log_end() -> None:
     world = World()
     log = world.log()
-    first = log.append([batch_of(numbered(0, 3)), batch_of(numbered(3, 2))], 0, START_MS)
+    first = log.append_as_leader([batch_of(numbered(0, 3)), batch_of(numbered(3, 2))], 0, START_MS)
     second = append(world, log, 4)
     assert (first.start_offset, first.end_offset) == (0, 5)
     assert (second.start_offset, second.end_offset) == (5, 9)
@@ -42,7 +42,7 @@ def test_the_leader_writes_offset_and_epoch_into_a_writable_buffer_in_place() ->
     log = world.log()
     append(world, log, 3)
     batch = batch_of(numbered(3, 2), base_offset=77)
-    log.append([batch], 5, START_MS)
+    log.append_as_leader([batch], 5, START_MS)
     patched = read_header(batch.data)
     assert (patched.base_offset, patched.partition_leader_epoch) == (3, 5)
     assert headers(log) == [(0, 0), (3, 5)]
@@ -54,7 +54,7 @@ def test_a_read_only_buffer_is_refused_and_left_alone() -> None:
     append(world, log, 3)
     header, data = batch_of(numbered(3, 2), base_offset=77)
     with pytest.raises(BufferError):
-        log.append([Batch(header, bytes(data))], 5, START_MS)
+        log.append_as_leader([Batch(header, bytes(data))], 5, START_MS)
     assert headers(log) == [(0, 0)]
     append(world, log, 2)
     assert lines(log) == expected_lines(5)
@@ -126,8 +126,8 @@ def test_a_sequence_gap_or_an_old_producer_epoch_is_refused(
 def test_appends_reserved_one_after_the_other_are_published_in_that_order() -> None:
     world = World()
     log = world.log()
-    first = log.reserve([batch_of(numbered(0, 2))], 0, START_MS)
-    second = log.reserve([batch_of(numbered(2, 3))], 0, START_MS)
+    first = log.prepare_as_leader([batch_of(numbered(0, 2))], 0, START_MS)
+    second = log.prepare_as_leader([batch_of(numbered(2, 3))], 0, START_MS)
     assert (log.end_offset, log.reserved_offset) == (0, 5)
     second.write()  # threads may end in any order
     first.write()
@@ -141,8 +141,8 @@ def test_appends_reserved_one_after_the_other_are_published_in_that_order() -> N
 def test_publishing_out_of_order_is_a_bug() -> None:
     world = World()
     log = world.log()
-    log.reserve([batch_of(numbered(0, 2))], 0, START_MS)
-    second = log.reserve([batch_of(numbered(2, 3))], 0, START_MS)
+    log.prepare_as_leader([batch_of(numbered(0, 2))], 0, START_MS)
+    second = log.prepare_as_leader([batch_of(numbered(2, 3))], 0, START_MS)
     with pytest.raises(AssertionError):
         log.publish(second, START_MS)
 
@@ -157,7 +157,7 @@ def test_abandoning_an_append_abandons_those_behind_it_and_leaves_no_trace(
     log = world.log()
     append(world, log, 3, producer_id=1, producer_epoch=0, base_sequence=0)
     under_way = [
-        log.reserve(
+        log.prepare_as_leader(
             [
                 batch_of(
                     numbered(3 + 2 * number, 2),
@@ -291,7 +291,7 @@ def test_the_log_rolls_before_relative_offsets_pass_an_int32() -> None:
     for delta in (2**31 - 3, 0):
         batch = batch_of([b"x"])
         compacted = batch.header._replace(last_offset_delta=delta)
-        log.append([Batch(compacted, batch.data)], 0, START_MS)
+        log.append_as_leader([Batch(compacted, batch.data)], 0, START_MS)
     assert [segment.base_offset for segment in log.segments] == [0]
     assert log.end_offset == 2**31
     append(world, log)
@@ -301,8 +301,8 @@ def test_the_log_rolls_before_relative_offsets_pass_an_int32() -> None:
 def test_a_roll_waits_until_no_append_is_under_way() -> None:
     world = World()
     log = world.log(segment_bytes=300)
-    first = log.reserve([batch_of(numbered(0, 5))], 0, START_MS)
-    second = log.reserve([batch_of(numbered(5, 15))], 0, START_MS)
+    first = log.prepare_as_leader([batch_of(numbered(0, 5))], 0, START_MS)
+    second = log.prepare_as_leader([batch_of(numbered(5, 15))], 0, START_MS)
     assert second.segment is first.segment
     for piece in (first, second):
         piece.write()
@@ -314,11 +314,11 @@ def test_a_roll_waits_until_no_append_is_under_way() -> None:
 def test_a_batch_that_cannot_be_placed_while_a_roll_waits_gets_a_retriable_error() -> None:
     world = World()
     log = world.log()
-    first = log.reserve([batch_of(numbered(0, 1))], 0, START_MS)
+    first = log.prepare_as_leader([batch_of(numbered(0, 1))], 0, START_MS)
     batch = batch_of([b"x"])
     wide = Batch(batch.header._replace(last_offset_delta=FILE_BYTES_MAX), batch.data)
     with pytest.raises(ApiError) as caught:
-        log.reserve([wide], 0, START_MS)
+        log.prepare_as_leader([wide], 0, START_MS)
     assert caught.value.error is Error.KAFKA_STORAGE_ERROR
     assert caught.value.error.retriable
     assert log.reserved_offset == 1

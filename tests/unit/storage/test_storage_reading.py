@@ -319,7 +319,7 @@ def test_a_lookup_by_timestamp_finds_what_a_full_scan_finds(
         at = [START_MS + time for time in times]
         records += list(enumerate(at, log.end_offset))
         values = numbered(log.end_offset, len(at))
-        log.append([batch_of(values, timestamps=at)], 0, START_MS)
+        log.append_as_leader([batch_of(values, timestamps=at)], 0, START_MS)
     world.flush(log)
     start = min(start, log.end_offset)
     world.delete_records(log, start)
@@ -374,7 +374,9 @@ def test_a_max_timestamp_lookup_ignores_deleted_records(segment_bytes: int) -> N
     times = [[9, 8, 1], [5, 7, 2], [3, 3, 6], [4, 1, 6], [0, 2, 1]]
     for each in times:
         values = numbered(log.end_offset, len(each))
-        log.append([batch_of(values, timestamps=[START_MS + at for at in each])], 0, START_MS)
+        log.append_as_leader(
+            [batch_of(values, timestamps=[START_MS + at for at in each])], 0, START_MS
+        )
     flat = [at for each in times for at in each]
     for start in range(len(flat)):
         delete_records(log, start)

@@ -184,7 +184,7 @@ def test_records_from_before_the_clock_was_set_back_are_flushed() -> None:
     world = World(flush_scheduler_interval_ms=100)
     log = world.log(flush_ms=1000)
     hour_ms = 3_600_000
-    log.append([batch_of([b"value"])], 0, world.clock.now_ms() + hour_ms)
+    log.append_as_leader([batch_of([b"value"])], 0, world.clock.now_ms() + hour_ms)
     scheduled(world)
     world.tasks.run_for_ms(150)
     assert log.recovery_point == 1

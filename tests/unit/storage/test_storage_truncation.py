@@ -12,6 +12,7 @@ from storage_world import (
     START_MS,
     World,
     append,
+    append_some,
     batch_of,
     expected_lines,
     lines,
@@ -22,7 +23,6 @@ from storage_world import (
 from kdist.errors import ApiError, DiskFull, Error
 from kdist.runtime.simulated_disk import PowerLoss
 from kdist.runtime.tasks import Done
-from kdist.storage.group import append_group
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix, parse_segment_name
 from kdist.storage.reading import find_by_timestamp, read
@@ -353,13 +353,13 @@ def test_a_truncation_waits_for_the_appends_under_way() -> None:
     """As after a resignation, while a thread still writes what was reserved before."""
     world = World()
     log = grown(world, 3)
-    appends = [log.reserve([batch_of(numbered(15, 5))], 0, START_MS) for _ in range(2)]
+    appends = [log.prepare_as_leader([batch_of(numbered(15, 5))], 0, START_MS) for _ in range(2)]
     heard: list[BaseException | None] = []
     world.directory.truncate(log, 7, heard.append)
     world.settle(1000)
     assert heard == []
     with pytest.raises(ApiError) as caught:
-        log.reserve([batch_of(numbered(25, 5))], 0, START_MS)
+        log.prepare_as_leader([batch_of(numbered(25, 5))], 0, START_MS)
     assert caught.value.error is Error.NOT_LEADER_OR_FOLLOWER
     for each in appends:
         each.write()
@@ -372,7 +372,7 @@ def test_a_truncation_waits_for_the_appends_under_way() -> None:
 def test_a_truncation_waits_for_an_append_that_fails() -> None:
     world = World()
     log = grown(world, 3)
-    reserved = log.reserve([batch_of(numbered(15, 5))], 0, START_MS)
+    reserved = log.prepare_as_leader([batch_of(numbered(15, 5))], 0, START_MS)
     heard: list[BaseException | None] = []
     world.directory.truncate(log, 99, heard.append)
     log.abandon(reserved)
@@ -389,7 +389,7 @@ def test_appends_are_refused_during_a_truncation_and_taken_after_it() -> None:
     for count in (1, 2):
         batches = [batch_of(numbered(60, 1)) for _ in range(count)]
         with pytest.raises(ApiError) as caught:
-            append_group(log, batches, 0, START_MS)
+            append_some(log, batches)
         assert caught.value.error is Error.NOT_LEADER_OR_FOLLOWER
     world.settle(1000)
     assert heard == [None]
@@ -548,7 +548,7 @@ def test_the_epoch_of_the_log_start_begins_there() -> None:
 def test_a_batch_longer_than_the_cut_offsets_is_found_by_its_own_start() -> None:
     world = World()
     log = world.log()
-    log.append([batch_of(numbered(0, 4)), batch_of(numbered(4, 4))], 0, START_MS)
+    log.append_as_leader([batch_of(numbered(0, 4)), batch_of(numbered(4, 4))], 0, START_MS)
     world.flush(log)
     world.truncate(log, 4)
     assert lines(log) == expected_lines(4)

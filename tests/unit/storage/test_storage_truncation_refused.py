@@ -49,7 +49,7 @@ class History:
             values = [b"%d at %d" % (start + number, now_ms) for number in range(COUNT)]
             fields = {"producer_id": 1, "producer_epoch": 0, "base_sequence": start}
             batch = batch_of(values, timestamp=now_ms, **fields)
-            self.log.append([batch], start // EPOCH, now_ms)
+            self.log.append_as_leader([batch], start // EPOCH, now_ms)
             self.values[start:] = values
 
     def reopen(self) -> None:

@@ -1,4 +1,4 @@
-"""Groups of appends: one write, with the same result as single appends."""
+"""Coalesced appends: one write, with the same result as single appends."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from kdist.errors import ApiError, DiskFailed, DiskFull, Error
 from kdist.records.batch import Batch
 from kdist.runtime.simulated_faults import PowerLoss
-from kdist.storage.group import append_group
 from kdist.storage.log import Log
 from tests.unit.storage.storage_world import (
     CLICKS,
     START_MS,
     World,
     append,
+    append_all,
+    append_some,
     batch_of,
     expected_lines,
     lines,
@@ -53,7 +54,7 @@ def test_a_group_is_one_write_and_each_batch_has_its_offset() -> None:
     world = World()
     log = opened(world)
     writes = world.disk.calls["write"]
-    assert append_group(log, batches_of([1, 3, 2], 2), 0, START_MS) == [2, 3, 6]
+    assert append_some(log, batches_of([1, 3, 2], 2)).offsets == [2, 3, 6]
     assert world.disk.calls["write"] == writes + 1
     assert lines(log) == expected_lines(8)
     assert (world.metrics.appended_batches, world.metrics.appended_records) == (5, 8)
@@ -63,7 +64,7 @@ def test_a_group_is_one_write_and_each_batch_has_its_offset() -> None:
 def test_a_group_has_its_entries_in_the_indexes() -> None:
     world = World()
     log = opened(world, index_interval_bytes=100)
-    append_group(log, batches_of([1] * 6, 2, timestamp=START_MS + 5), 0, START_MS)
+    append_some(log, batches_of([1] * 6, 2, timestamp=START_MS + 5))
     assert [(entry.key, entry.value) for entry in log.active.offset_index] == [
         (2, 156),
         (4, 312),
@@ -76,10 +77,10 @@ def test_a_group_rolls_in_the_middle_where_single_appends_would() -> None:
     alone, together = World(), World()
     logs = [world.log(segment_bytes=400) for world in (alone, together)]
     for batch in batches_of([1, 3, 2] * 10):
-        logs[0].append([batch], 0, START_MS)
+        logs[0].append_as_leader([batch], 0, START_MS)
     batches = batches_of([1, 3, 2] * 10)
     for group in (batches[:10], batches[10:20], batches[20:]):
-        append_group(logs[1], group, 0, START_MS)
+        append_all(logs[1], group, 0, START_MS)
     assert lines(logs[1]) == lines(logs[0]) == expected_lines(60)
     assert [s.base_offset for s in logs[1].segments] == [s.base_offset for s in logs[0].segments]
 
@@ -88,7 +89,7 @@ def test_a_producers_batches_follow_each_other_within_a_group() -> None:
     world = World()
     log = opened(world)
     group = [of_producer(2 + number, number) for number in range(5)]
-    assert append_group(log, group, 0, START_MS) == [2, 3, 4, 5, 6]
+    assert append_some(log, group).offsets == [2, 3, 4, 5, 6]
     producer = log.producers.producer(7)
     assert producer is not None
     assert [(b.last_sequence, b.last_offset) for b in producer.batches] == [
@@ -109,9 +110,9 @@ def test_a_producers_batches_follow_each_other_within_a_group() -> None:
 def test_a_group_ends_before_a_batch_that_is_out_of_order(wrong: Batch) -> None:
     world = World()
     log = opened(world)
-    log.append([of_producer(2, 0, producer_id=8)], 0, START_MS)
+    log.append_as_leader([of_producer(2, 0, producer_id=8)], 0, START_MS)
     group = [of_producer(3, 0), of_producer(4, 1), wrong, of_producer(9, 2)]
-    assert append_group(log, group, 0, START_MS) == [3, 4]
+    assert append_some(log, group).offsets == [3, 4]
     assert lines(log) == expected_lines(5)
     producer = log.producers.producer(7)
     assert producer is not None
@@ -121,9 +122,9 @@ def test_a_group_ends_before_a_batch_that_is_out_of_order(wrong: Batch) -> None:
 def test_a_group_whose_first_batch_is_out_of_order_is_refused() -> None:
     world = World()
     log = opened(world)
-    log.append([of_producer(2, 0)], 0, START_MS)
+    log.append_as_leader([of_producer(2, 0)], 0, START_MS)
     with pytest.raises(ApiError) as caught:
-        append_group(log, [of_producer(3, 5), *batches_of([1, 1], 3)], 0, START_MS)
+        append_some(log, [of_producer(3, 5), *batches_of([1, 1], 3)])
     assert caught.value.error is Error.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert log.end_offset == log.reserved_offset == 3
 
@@ -131,8 +132,8 @@ def test_a_group_whose_first_batch_is_out_of_order_is_refused() -> None:
 def test_a_group_that_begins_with_a_duplicate_ends_with_it() -> None:
     world = World()
     log = opened(world)
-    log.append([of_producer(2, 0)], 0, START_MS)
-    assert append_group(log, [of_producer(2, 0), *batches_of([1, 1], 3)], 0, START_MS) == [2]
+    log.append_as_leader([of_producer(2, 0)], 0, START_MS)
+    assert append_some(log, [of_producer(2, 0), *batches_of([1, 1], 3)]).offsets == (2,)
     assert log.end_offset == log.reserved_offset == 3
 
 
@@ -140,18 +141,18 @@ def test_a_group_that_begins_with_a_duplicate_ends_with_it() -> None:
 def test_a_failed_write_of_a_group_leaves_no_trace(code: int, error: type[Exception]) -> None:
     world = World()
     log = opened(world, index_interval_bytes=0)
-    log.append([of_producer(2, 0)], 0, START_MS)
+    log.append_as_leader([of_producer(2, 0)], 0, START_MS)
     size, entries, before = log.active.size, len(log.active.offset_index), log.producers.producers
     counted = world.metrics.appended_batches
     world.disk.fail(code, when=lambda call: call.name == "write", forever=False)
     with pytest.raises(error):
-        append_group(log, [of_producer(3, 1), of_producer(4, 2), *batches_of([4])], 0, START_MS)
+        append_some(log, [of_producer(3, 1), of_producer(4, 2), *batches_of([4])])
     assert log.end_offset == log.reserved_offset == 3
     assert log.active.size == log.active.file.size() == size
     assert len(log.active.offset_index) == entries
     assert log.producers.producers == before
     assert world.metrics.appended_batches == counted
-    assert append_group(log, [of_producer(3, 1), of_producer(4, 2)], 0, START_MS) == [3, 4]
+    assert append_all(log, [of_producer(3, 1), of_producer(4, 2)], 0, START_MS) == [3, 4]
     assert lines(log) == expected_lines(5)
 
 
@@ -162,9 +163,10 @@ def test_a_disk_that_fills_up_while_a_group_rolls_keeps_the_batches_before() -> 
     world.disk.fail(
         errno.ENOSPC, when=lambda call: call.name == "create", after_calls=0, forever=False
     )
-    assert append_group(log, batches_of([1] * 5), 0, START_MS) == [0, 1]
+    with pytest.raises(DiskFull):
+        append_all(log, batches_of([1] * 5), 0, START_MS)
     assert lines(log) == expected_lines(2)
-    assert append_group(log, batches_of([1] * 3, 2), 0, START_MS) == [2, 3, 4]
+    assert append_all(log, batches_of([1] * 3, 2), 0, START_MS) == [2, 3, 4]
     assert lines(log) == expected_lines(5)
 
 
@@ -184,9 +186,9 @@ def test_groups_and_single_appends_leave_the_same_log(
     alone, together = World().log(**topic), World().log(**topic)
     for counts in groups:
         for batch in batches_of(counts, alone.end_offset):
-            alone.append([batch], 0, START_MS)
+            alone.append_as_leader([batch], 0, START_MS)
         start = together.end_offset
-        starts = append_group(together, batches_of(counts, start), 0, START_MS)
+        starts = append_all(together, batches_of(counts, start), 0, START_MS)
         assert list(starts) == [start + sum(counts[:n]) for n in range(len(counts))]
     assert lines(together) == lines(alone)
     for ours, theirs in zip(together.segments, alone.segments, strict=True):
@@ -203,7 +205,7 @@ def test_a_power_loss_inside_a_groups_write_leaves_a_prefix_of_whole_batches() -
         world.flush(log)
         world.disk.crash_at(1)
         with pytest.raises(PowerLoss):
-            append_group(log, batches_of([1, 3, 2, 200, 4], 2), 0, START_MS)
+            append_some(log, batches_of([1, 3, 2, 200, 4], 2))
         world.files = world.disk.power_on(world.rng)
         log = world.open().logs[CLICKS]
         assert lines(log) == expected_lines(log.end_offset)
