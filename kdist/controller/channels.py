@@ -59,8 +59,10 @@ class ChannelContext(NamedTuple):
     controller: ControllerIdAndEpoch
     connect: Connect
     metrics: ControllerMetrics
-    stopped: Callable[[LiveBroker, Collection[TopicPartition]], None]  # replicas were deleted
-    deposed: Callable[[], None]  # a broker knows a newer controller
+    on_replicas_deleted: Callable[
+        [LiveBroker, Collection[TopicPartition]], None
+    ]  # replicas were deleted
+    on_newer_controller: Callable[[], None]  # a broker knows a newer controller
 
 
 @dataclasses.dataclass(slots=True)
@@ -253,14 +255,14 @@ class BrokerChannel:
         }
         refused = self._refused("StopReplica", results)
         deleted = {each for each in stops if results.get(each, Error.NONE) is Error.NONE}
-        self._context.stopped(self.broker, deleted)
+        self._context.on_replicas_deleted(self.broker, deleted)
         return BrokerRequestBatch(stops=refused)
 
     async def _request(self, peer: Peer, request: Any, version: int) -> Any:
         answer = await peer.send(request, version)
         error = Error.of(answer.error_code)
         if error is Error.STALE_CONTROLLER_EPOCH:
-            self._context.deposed()
+            self._context.on_newer_controller()
         if error is not Error.NONE:
             raise ApiError(error)
         self._context.metrics.requests += 1

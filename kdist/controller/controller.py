@@ -127,7 +127,7 @@ class Controller:
 
     async def run(self) -> None:
         """Stand for election, and serve when elected, until cancelled. Raises bugs only."""
-        remove_listener = self._context.zk.add_listener(self._hear_session)
+        remove_listener = self._context.zk.add_listener(self._on_session_state)
         try:
             while True:
                 self._changed.clear()
@@ -137,7 +137,7 @@ class Controller:
         finally:
             remove_listener()
             self._is_standing = False
-            self._lose()
+            self._on_controller_resignation()
 
     async def resign(self) -> None:
         """Stop acting as controller and stop standing, so that another broker is elected now.
@@ -145,7 +145,7 @@ class Controller:
         `ZooKeeperError` if the claim cannot be deleted now; it goes when the session ends.
         """
         self._is_standing = False
-        self._lose()
+        self._on_controller_resignation()
         if self._leadership is not None:
             await resign(self._context.zk, self._leadership)
 
@@ -161,9 +161,9 @@ class Controller:
         """Claim, and serve until the term ends; return at once if another broker has claimed."""
         context = self._context
         if not await self._is_registered():
-            return  # `_hear_registration` starts the next try
+            return  # `_on_registration_change` starts the next try
         leadership = await claim(context.zk, context.broker_id, context.clock.now_ms())
-        stat = await context.zk.exists(znodes.CONTROLLER.path(), self._hear_controller)
+        stat = await context.zk.exists(znodes.CONTROLLER.path(), self._on_controller_deleted)
         if stat is None:
             self._changed.set()  # deleted between the two requests: try again
         elif leadership is not None and not self._is_standing:
@@ -173,13 +173,13 @@ class Controller:
         elif leadership is not None and stat.ephemeral_owner == context.zk.session_id:
             await self._run_term(leadership)
         else:
-            self._lose()
+            self._on_controller_resignation()
 
     async def _is_registered(self) -> bool:
         """Only a registered broker stands; otherwise it would place topics without itself."""
         zk = self._context.zk
         path = znodes.BROKER.path(self._context.broker_id)
-        watch = None if self._watches_registration else self._hear_registration
+        watch = None if self._watches_registration else self._on_registration_change
         self._watches_registration = True  # before the request: the watch may have fired by its end
         try:
             stat = await zk.exists(path, watch)
@@ -217,17 +217,17 @@ class Controller:
             self._term = None
             self._context.metrics.is_active = 0
 
-    def _lose(self) -> None:
+    def _on_controller_resignation(self) -> None:
         """Another broker is the controller, or nobody."""
         self._end_term()
         self._status.set(None)
-        self._report_loss()
+        self._report_resignation()
 
-    def _report_loss(self) -> None:
+    def _report_resignation(self) -> None:
         for hear in self.on_loss:
             hear()
 
-    def _hear_session(self, state: SessionState) -> None:
+    def _on_session_state(self, state: SessionState) -> None:
         if self._giving_up is not None:
             self._giving_up.cancel()
         if state is SessionState.CONNECTED:
@@ -235,18 +235,20 @@ class Controller:
         elif self._term is not None or not self._status.is_known:  # else another is controller
             self._end_term()
             timeout_s = self._context.config().zookeeper.session_timeout_ms / 1000
-            self._giving_up = asyncio.get_running_loop().call_later(timeout_s, self._lose)
+            self._giving_up = asyncio.get_running_loop().call_later(
+                timeout_s, self._on_controller_resignation
+            )
         if state is SessionState.EXPIRED:
-            self._report_loss()
+            self._report_resignation()
         self._changed.set()
 
-    def _hear_controller(self, event: WatchEvent) -> None:
+    def _on_controller_deleted(self, event: WatchEvent) -> None:
         """`/controller` is gone: another broker's, or our own, which an operator may delete."""
-        if event.kind is not WatchKind.LOST:  # a lost connection is `_hear_session`'s business
+        if event.kind is not WatchKind.LOST:  # a lost connection is `_on_session_state`'s business
             self._end_term()
         self._changed.set()
 
-    def _hear_registration(self, _: WatchEvent) -> None:
+    def _on_registration_change(self, _: WatchEvent) -> None:
         """The registration changed: this session's was made, or the previous one's is gone."""
         self._watches_registration = False
         self._changed.set()

@@ -77,8 +77,8 @@ class ControllerTerm:
                 controller=ControllerIdAndEpoch(context.broker_id, writer.controller_epoch),
                 connect=context.connect,
                 metrics=context.metrics,
-                stopped=self._replicas_stopped,
-                deposed=self._deposed,
+                on_replicas_deleted=self._on_replicas_deleted,
+                on_newer_controller=self._on_newer_controller,
             )
         )
         self._executor = Executor(
@@ -308,10 +308,12 @@ class ControllerTerm:
 
         return fired
 
-    def _replicas_stopped(self, broker: LiveBroker, partitions: Collection[TopicPartition]) -> None:
+    def _on_replicas_deleted(
+        self, broker: LiveBroker, partitions: Collection[TopicPartition]
+    ) -> None:
         self._events.put_nowait(partial(self._process_deleted_replicas, broker.id, partitions))
 
-    def _deposed(self) -> None:
+    def _on_newer_controller(self) -> None:
         self._events.put_nowait(self._process_newer_controller)
 
     async def _process_newer_controller(self) -> None:

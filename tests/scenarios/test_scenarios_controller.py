@@ -324,18 +324,18 @@ def test_only_the_controller_takes_requests() -> None:
 
 
 def test_a_controller_hears_from_a_broker_that_it_was_replaced() -> None:
-    cluster = Cluster(seed=21)  # broker 2 is faster than 3
+    cluster = Cluster(seed=21)
 
     async def scenario() -> None:
         await cluster.start()
         first, second, third = (cluster.nodes[i] for i in (1, 2, 3))
         assert first.controller
-        assert second.controller
+        others = [node.controller for node in (second, third) if node.controller]
         third.peer.is_up = False
         asking = asyncio.ensure_future(cluster.create("clicks"))
         await asyncio.sleep(1)
         first.pause(60_000)
-        await cluster.until(lambda: second.controller and second.controller.is_active)
+        await cluster.until(lambda: any(each.is_active for each in others))
         assert first.controller.is_active  # as far as it knows
         third.peer.controller_epoch = 2
         third.peer.is_up = True
