@@ -319,7 +319,7 @@ def _load(files: Files, saved: Saved, cut: Cut, retired: list[str]) -> Log:
         want_flush=lambda _: None,
         start_writeback=lambda _: None,
         discard=discard,
-        make=lambda _: None,  # its files exist
+        create_files=lambda _: None,  # its files exist
     )
     known = 0 if saved.offsets else cut.end_offset
     recovery_point = saved.offset(names.RECOVERY_POINTS, cut.partition.partition) or known

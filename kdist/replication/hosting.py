@@ -122,7 +122,7 @@ class Hosting:
             *(told.key, format_uuid(log_topic_id), format_uuid(told.topic_id)),
         )
         self._take_out(
-            self._directory.set_aside, told.key, partial(self._create_after, told, settle)
+            self._directory.mark_stray, told.key, partial(self._create_after, told, settle)
         )
 
     def _topic_id_of(self, log: Log) -> uuid.UUID:

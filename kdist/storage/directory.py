@@ -21,10 +21,10 @@ from kdist.storage.background import Background
 from kdist.storage.checkpoints import encode_offsets, load_offsets
 from kdist.storage.deletion import delete_records, drop, forget_epochs, release
 from kdist.storage.faults import CorruptFile
+from kdist.storage.file_creation import FileCreator
 from kdist.storage.flushing import Done, Flusher, flush_now
 from kdist.storage.loading import load_log, new_log
 from kdist.storage.log import Log, LogContext
-from kdist.storage.making import Maker
 from kdist.storage.meta import (
     claim_directory,
     load_clean_shutdown,
@@ -82,7 +82,7 @@ class LogDirectory:
             files, around.tasks, self._encode_checkpoints, self._note_saved, around.on_failure
         )
         self.background = Background(files, around.tasks, around.on_failure)
-        self._maker = Maker(files, around.tasks, around.clock, around.on_failure)
+        self._file_creator = FileCreator(files, around.tasks, around.clock, around.on_failure)
         self.context = LogContext(
             files=files,
             settings=around.settings,
@@ -93,7 +93,7 @@ class LogDirectory:
             want_flush=self.flusher.request,
             start_writeback=self.background.start_writeback,
             discard=self.background.discard,
-            make=self._maker.make,
+            create_files=self._file_creator.create,
         )
 
     def open(self) -> Self:
@@ -128,7 +128,12 @@ class LogDirectory:
                 was_compacted=partition in compacted,
             )
             loading = self._load(partition, settings, saved, is_clean=self.is_clean)
-            self.logs[partition] = yield from loading
+            try:
+                self.logs[partition] = yield from loading
+            except DiskFull as error:
+                if any(map(names.is_log_file, self.files.list(self._directory_of(partition)))):
+                    raise
+                logger.warning("%s: %s has no record; the next start opens it", error, partition)
         yield self._settle
         self._is_open = True
 
@@ -220,7 +225,7 @@ class LogDirectory:
         if self.files.exists(directory):
             raise ApiError(Error.KAFKA_STORAGE_ERROR, f"{directory} is there, and is no log")
         log = self.logs[partition] = new_log(self.context, partition, directory, settings, now_ms)
-        self._maker.add(log, topic_id)
+        self._file_creator.add(log, topic_id)
         return log
 
     def forget(self, partition: TopicPartition, done: Done) -> None:
@@ -242,7 +247,7 @@ class LogDirectory:
         """
         self._take_out(partition, DirectoryState.DELETED, done)
 
-    def set_aside(self, partition: TopicPartition, done: Done) -> None:
+    def mark_stray(self, partition: TopicPartition, done: Done) -> None:
         """As `delete`, but keep the files as a stray: nobody asked to delete this log."""
         self._take_out(partition, DirectoryState.STRAY, done)
 
@@ -251,14 +256,14 @@ class LogDirectory:
         if log.is_busy:
             self.flusher.request(log, lambda _: self._take_out(partition, state, done))
             return
-        remove = partial(self._retire, state=state) if log.is_made else self._maker.forget
+        remove = partial(self._retire, state=state) if log.has_files else self._file_creator.forget
         if (error := self._refusal(partial(remove, log))) is not None:
             done(error)
             return
         del self.logs[partition]
         self.forsake(log)
         self.context.unflushed.discard(log)
-        if not log.is_made:
+        if not log.has_files:
             done(None)
             return
         log.close()
@@ -271,7 +276,7 @@ class LogDirectory:
         if state is DirectoryState.DELETED:
             self.background.remove_tree(path, log.settings.file_delete_delay_ms)
         else:
-            logger.warning("%s is set aside as %s", log.partition, path)
+            logger.warning("%s is kept as a stray, %s", log.partition, path)
 
     def truncate(self, log: Log, offset: int, done: Done) -> None:
         """Truncate the log to `offset`, durably, then call `done`.
@@ -397,13 +402,13 @@ class LogDirectory:
         high_watermarks = {
             partition: min(offset, self.logs[partition].truncating_from)
             for partition, offset in self.high_watermarks().items()
-            if partition in self.logs and self.logs[partition].is_made
+            if partition in self.logs and self.logs[partition].has_files
         }
         contents = {f"{self.path}/{names.HIGH_WATERMARKS}": encode_offsets(high_watermarks)}
         if not is_whole:
             self._named |= high_watermarks.keys()
             return contents
-        logs = [(partition, log) for partition, log in self.logs.items() if log.is_made]
+        logs = [(partition, log) for partition, log in self.logs.items() if log.has_files]
         self._being_named = {partition for partition, _ in logs}
         self._named |= self._being_named  # a save that fails half-way may have written one of them
         # Also if equal to the first segment's base offset: a dropped segment may come back (see

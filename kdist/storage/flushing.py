@@ -47,8 +47,8 @@ class FlushJob:
 
     def complete_files(self) -> None:
         """Create the log's files if need be; write sealed segments' indexes. Raises `DiskFull`."""
-        if not self.log.is_made:
-            self.log.context.make(self.log)
+        if not self.log.has_files:
+            self.log.context.create_files(self.log)
         for segment in self.sealed:
             segment.write_indexes()
 

@@ -62,7 +62,7 @@ class LogContext(NamedTuple):
     """Have the kernel start writing back what was appended to this segment."""
     discard: Callable[[Sequence[str], int], None]
     """Unlink these retired files after this many milliseconds."""
-    make: Callable[[Log], None]
+    create_files: Callable[[Log], None]
     """Create the files of a new log that has none yet. After `DiskFull` it still has none."""
 
 
@@ -88,7 +88,7 @@ class Log:
         self.epochs = LeaderEpochs()
         self.producers = ProducerStates()
         self.unflushed_since_ms: int | None = None
-        self.is_made = True  # its files exist; see `making.py`
+        self.has_files = True  # its files exist; see `file_creation.py`
         # Whether a clean stop has to flush this log.
         self.is_changed = False
         # A flush or a truncation is in progress; the other has to wait.
@@ -252,8 +252,8 @@ class Log:
         """Have the one segment of an empty log begin there, before the log start offset."""
         context, (gone,) = self.context, self.segments
         segment = Segment(context.files, self.directory, base_offset, 0, now_ms)
-        if self.is_made:
-            segment.make_files()
+        if self.has_files:
+            segment.create_files()
             context.discard(gone.retire(), self.settings.file_delete_delay_ms)
             self.renamed_in.add(self.directory)
         self.segments = [segment]
@@ -304,8 +304,8 @@ class Log:
         Always called before the first append, so a new log's files are made here.
         """
         self._refuse_while_truncating()
-        if not self.is_made:
-            self.context.make(self)
+        if not self.has_files:
+            self.context.create_files(self)
         active, position, size = self.segments[-1], self._reserved_position, totals.size
         last_offset = self.reserved_offset + totals.offset_count - 1
         reason = self._roll_watch.look(

@@ -109,6 +109,12 @@ def parse_segment_name(name: str) -> SegmentName | None:
     return SegmentName(base_offset, Suffix(match[2]), FileState(match[3]))
 
 
+def is_log_file(name: str) -> bool:
+    """Whether it is the name of a live segment's `.log`."""
+    parsed = parse_segment_name(name)
+    return parsed is not None and (parsed.suffix, parsed.state) == (Suffix.LOG, FileState.LIVE)
+
+
 def directory_name(partition: TopicPartition) -> str:
     """`<topic>-<partition>`."""
     return f"{partition.topic}-{partition.partition}"

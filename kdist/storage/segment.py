@@ -58,7 +58,7 @@ class Segment:
     def __init__(
         self, files: Files, directory: str, base_offset: int, size: int, created_ms: int
     ) -> None:
-        """`size`: bytes of whole batches in the file. See `create`, `load` and `make_files`."""
+        """`size`: bytes of whole batches in the file. See `create`, `load` and `create_files`."""
         self.base_offset = base_offset
         self.created_ms = self.modified_ms = created_ms
         self.size = size
@@ -83,7 +83,7 @@ class Segment:
     def create(cls, files: Files, directory: str, base_offset: int, now_ms: int) -> Segment:
         """A new, empty segment. Its files are durable once the directory has been synced."""
         segment = cls(files, directory, base_offset, 0, now_ms)
-        segment.make_files()
+        segment.create_files()
         return segment
 
     @classmethod
@@ -95,7 +95,7 @@ class Segment:
         segment.time_index = TimeIndex.load(files, segment._path(Suffix.TIME_INDEX))
         return segment
 
-    def make_files(self) -> None:
+    def create_files(self) -> None:
         """Create the empty files."""
         for index in (self.offset_index, self.time_index):
             index.create()

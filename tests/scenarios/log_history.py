@@ -294,7 +294,7 @@ def _fail(error: BaseException) -> None:
 def read_all(log: Log) -> list[tuple[int, list[bytes | None], int, int]]:
     """Every batch of the log's files: start, values, timestamp, leader epoch."""
     found = []
-    for segment in log.segments if log.is_made else ():
+    for segment in log.segments if log.has_files else ():
         data, position = segment.file.read(0, segment.size), 0
         assert len(data) == segment.size
         while position < len(data):
@@ -308,7 +308,7 @@ def read_all(log: Log) -> list[tuple[int, list[bytes | None], int, int]]:
 
 def check_indexes(log: Log) -> None:
     """Each entry must point to where it says."""
-    for segment in log.segments if log.is_made else ():
+    for segment in log.segments if log.has_files else ():
         places = {header.last_offset: place for place, header in segment.walk_headers()}
         largest = -1
         so_far = {}

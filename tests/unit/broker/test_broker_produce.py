@@ -92,7 +92,7 @@ def produce(world: World, records: Records, version: int = 9, acks: int = 1) -> 
 
 def stored(world: World) -> list[bytes | None]:
     log = world.replicas.partitions[CLICKS].log
-    if not log.is_made:
+    if not log.has_files:
         return []
     file = log.active.file
     return [value for _, value in values_in(file.read(0, file.size()))]

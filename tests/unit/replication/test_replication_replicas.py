@@ -269,12 +269,12 @@ def test_a_log_of_another_topic_found_at_start_is_set_aside_and_not_deleted(worl
     assert decode_partition_metadata(world.disk.read(path), path) == TOPIC_ID
 
 
-@pytest.mark.parametrize("is_made", [True, False])
-def test_a_hosted_log_of_another_topic_is_replaced(world: World, is_made: bool) -> None:
+@pytest.mark.parametrize("has_files", [True, False])
+def test_a_hosted_log_of_another_topic_is_replaced(world: World, has_files: bool) -> None:
     """As after the topic's znodes were removed by hand, and it was recreated."""
     world.tell(leader_epoch=5)
     before = world.replicas.get(CLICKS)
-    if is_made:
+    if has_files:
         append(world, before, b"old")
     assert error_of(world.tell(topic_id=OTHER_ID)) is Error.NONE
     partition = world.replicas.get(CLICKS)
@@ -286,7 +286,7 @@ def test_a_hosted_log_of_another_topic_is_replaced(world: World, is_made: bool) 
     assert world.replicas.get(CLICKS).log.end_offset == 1
     strays = [name for name in world.disk.list("/d01") if name.endswith("-stray")]
     assert [b"old" in world.disk.read(f"/d01/{each}/{0:020d}.log") for each in strays] == (
-        [True] if is_made else []
+        [True] if has_files else []
     )
 
 

@@ -415,6 +415,6 @@ def test_acknowledged_records_are_in_the_log_in_order(steps: list[str], seed: in
     acknowledged = {o.start_offset: v for v, o in heard if isinstance(o, Append)}
     assert len(heard) == steps.count("append")
     log = partition.log
-    stored = log.active.file.read(0, log.active.file.size()) if log.is_made else b""
+    stored = log.active.file.read(0, log.active.file.size()) if log.has_files else b""
     assert dict(values_in(stored)) == acknowledged
     assert sorted(acknowledged) == list(range(partition.log.end_offset))

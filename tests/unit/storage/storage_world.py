@@ -223,7 +223,7 @@ def append(
 def lines(log: Log) -> list[Line]:
     """Offset and value of every record in the log's files; all batches are whole and sound."""
     found: list[Line] = []
-    for segment in log.segments if log.is_made else ():
+    for segment in log.segments if log.has_files else ():
         data, position = segment.file.read(0, segment.file.size()), 0
         while position < len(data):
             found += [(record.offset, record.value) for record in read_batch(data, position)]

@@ -47,11 +47,11 @@ def test_a_deleted_partition_may_be_unlinked_by_hand() -> None:
     assert world.failures == []
 
 
-def test_a_partition_set_aside_frees_its_name_and_keeps_its_files() -> None:
+def test_a_stray_frees_its_name_and_keeps_its_files() -> None:
     world = World()
     append(world, world.log(), 3)
     content = world.disk.read(world.path_of(0, Suffix.LOG))
-    world.wait(partial(world.directory.set_aside, CLICKS))
+    world.wait(partial(world.directory.mark_stray, CLICKS))
     assert lines(world.log()) == []
     world.settle(120_000)
     world.restart()

@@ -350,11 +350,11 @@ def test_a_log_without_room_for_its_files_gets_them_once_there_is_room() -> None
         log = world.log()
         world.disk.fail(errno.ENOSPC, when=is_write, after_calls=n)
         try:
-            world.directory.context.make(log)
+            world.directory.context.create_files(log)
             was_refused = False
         except DiskFull:
             n += 1
-            assert not log.is_made
+            assert not log.has_files
             assert "clicks-0" not in world.disk.list("/d01")
         world.disk.heal()
         assert append(world, log, 3).start_offset == 0

@@ -28,12 +28,12 @@ _PAUSE_SHARE = 3  # pause between two for this multiple of the time one took: th
 _NS_PER_MS = 1_000_000
 
 
-class _Unmade(NamedTuple):
+class _Pending(NamedTuple):
     metadata: bytes  # content of partition.metadata
-    due_ns: int  # when to make it in the background
+    due_ns: int  # when to create its files in the background
 
 
-class Maker:
+class FileCreator:
     """Owner: the log directory. `on_failure` is called if the disk fails in background work."""
 
     def __init__(
@@ -47,61 +47,61 @@ class Maker:
         self._tasks = tasks
         self._clock = clock
         self._on_failure = on_failure
-        self._unmade: dict[Log, _Unmade] = {}
-        self._half_made: set[Log] = set()  # those whose partial files could not be removed
+        self._pending: dict[Log, _Pending] = {}
+        self._half_created: set[Log] = set()  # those whose partial files could not be removed
         self._is_scheduled = False
 
     def add(self, log: Log, topic_id: uuid.UUID) -> None:
         """Note a new log, which has no directory yet. Its first flush makes its files durable."""
-        log.is_made = False
+        log.has_files = False
         log.is_changed = True
         metadata = encode_partition_metadata(topic_id)
-        self._unmade[log] = _Unmade(metadata, self._clock.monotonic_ns() + _DELAY_MS * _NS_PER_MS)
+        self._pending[log] = _Pending(metadata, self._clock.monotonic_ns() + _DELAY_MS * _NS_PER_MS)
         log.files_to_save[_metadata_path(log)] = metadata
         log.renamed_in |= {log.directory.rpartition("/")[0], log.directory}
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._tasks.call_later(_DELAY_MS, self._make_next)
+            self._tasks.call_later(_DELAY_MS, self._create_next)
 
     def forget(self, log: Log) -> None:
-        """Forget a log deleted before it was made. `DiskFull` if partial files remain."""
-        if log in self._half_made:
+        """Forget a log deleted before it had files. `DiskFull` if partial files remain."""
+        if log in self._half_created:
             self._remove(log)
-        del self._unmade[log]
+        del self._pending[log]
 
-    def make(self, log: Log) -> None:
+    def create(self, log: Log) -> None:
         """Create its files. Raises `DiskFull`, and then there are none, and `DiskFailed`."""
         files = self._files
-        if log in self._half_made:
+        if log in self._half_created:
             self._remove(log)
         files.make_directory(log.directory)
         try:
             # First: without it, records could be taken for those of a later topic of this name.
-            files.replace(_metadata_path(log), self._unmade[log].metadata, durable=False)
-            log.active.make_files()
+            files.replace(_metadata_path(log), self._pending[log].metadata, durable=False)
+            log.active.create_files()
         except DiskFull:
-            self._half_made.add(log)
+            self._half_created.add(log)
             self._remove(log)
             raise
-        del self._unmade[log]
-        log.is_made = True
+        del self._pending[log]
+        log.has_files = True
 
     def _remove(self, log: Log) -> None:
         """Remove its partial files. That may fail for lack of a descriptor; then retry later."""
         self._files.remove_tree(log.directory)
-        self._half_made.discard(log)
+        self._half_created.discard(log)
 
-    def _make_next(self) -> None:
-        """Make the oldest, if it is due; the others later, as there may be thousands."""
-        log = next(iter(self._unmade), None)
+    def _create_next(self) -> None:
+        """Create the oldest one's, if due; the others later, as there may be thousands."""
+        log = next(iter(self._pending), None)
         self._is_scheduled = log is not None
         if log is None:
             return
         started_ns = self._clock.monotonic_ns()
-        wait_ns = self._unmade[log].due_ns - started_ns
+        wait_ns = self._pending[log].due_ns - started_ns
         if wait_ns <= 0:
             try:
-                self.make(log)
+                self.create(log)
             except DiskFull as error:
                 self._is_scheduled = False
                 logger.warning("%s: new partitions get their files with their first records", error)
@@ -111,7 +111,7 @@ class Maker:
                 return
             log.close_idle()
             wait_ns = _PAUSE_SHARE * (self._clock.monotonic_ns() - started_ns)
-        self._tasks.call_later(wait_ns / _NS_PER_MS, self._make_next)
+        self._tasks.call_later(wait_ns / _NS_PER_MS, self._create_next)
 
 
 def _metadata_path(log: Log) -> str:
