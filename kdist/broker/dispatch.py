@@ -48,7 +48,7 @@ class Call:
 
     __slots__ = (
         "_dispatch",
-        "_is_barring",
+        "_is_muting",
         "_metrics",
         "_slot",
         "_started_ns",
@@ -64,7 +64,7 @@ class Call:
         self.api_key, self.version, self.correlation_id, self.client_id = header
         self.connection = connection
         self._dispatch = dispatch
-        self._is_barring = False
+        self._is_muting = False
         self._metrics = dispatch.metrics[self.api_key]
         self.response: Any = None  # once it is answered
         self._slot: Reply = connection.reserve()
@@ -80,11 +80,11 @@ class Call:
         """The client, as `kdist.groups` wants to know it."""
         return Caller(self.version, self.client_id or "", f"/{self.connection.host}")
 
-    def bar(self) -> None:
+    def mute(self) -> None:
         """Hold back the connection's later requests until this one is answered."""
         if self._slot.chunks is None:
-            self._is_barring = True
-            self.connection.bar()
+            self._is_muting = True
+            self.connection.mute()
 
     def answer(self, response: Any) -> None:
         """Send the response. None means that there is none, as for a produce with acks=0."""
@@ -94,8 +94,8 @@ class Call:
         else:
             frame = encode_response(self.version, self.correlation_id, response)
             self._slot.send((frame,) if frame.splices is None else frame.chunks())
-        if self._is_barring:
-            self.connection.unbar()
+        if self._is_muting:
+            self.connection.unmute()
         metrics = self._metrics
         metrics.answered += 1
         metrics.seconds.observe((self._dispatch.now_ns() - self._started_ns) / _NS_PER_S)
@@ -165,14 +165,14 @@ class Dispatch:
         """Answer a request, now or later. Raises `ProtocolError`, `NotYet`.
 
         Requests that a fast path has queued for the end of the tick are flushed before any request
-        takes the general path, so that it sees their effect. Fast paths need not check `late`: a
-        fetch takes one only if no produce came since the last fetch on the general path.
+        takes the general path, so that it sees their effect. Fast paths need not look for pending
+        produces: a fetch takes one only if none came since the last fetch on the general path.
         """
         registered: Registered | None = connection.context
         try:
             if registered is None or not registered[0].try_handle(frame, registered, connection):
                 self._flush()
-                if connection.late and frame[:_KEY_BYTES] != _PRODUCE:
+                if connection.pending_produces and frame[:_KEY_BYTES] != _PRODUCE:
                     raise NotYet
                 self._handle(connection, frame)
         except (NotYet, ProtocolError):
@@ -195,7 +195,7 @@ class Dispatch:
             else:
                 self._start(self._routes.waiting[key](request, call), call)
             if key in self._routes.changing:
-                call.bar()
+                call.mute()
             path = self._fast_paths.get(key)
             if path is not None:
                 scope = connection.principal, self.listener

@@ -15,7 +15,7 @@ from kdist.config.listeners import Listener as Address
 from kdist.config.listeners import parse_listener, parse_protocol_map
 from kdist.config.network import NetworkSettings
 from kdist.metrics.network import NetworkMetrics
-from kdist.network.listener import Census, Listener
+from kdist.network.listener import ConnectionQuotas, Listener
 from kdist.network.network import Server
 from kdist.network.serving import Handler
 from kdist.runtime.tasks import Tasks
@@ -36,7 +36,7 @@ class Gateway:
         """A listener on all addresses is advertised with `context.host`."""
         self._config = context.config.broker
         self._settings = context.config.network
-        self._census = Census(context.connections_max)
+        self._quotas = ConnectionQuotas(context.connections_max)
         self._network = context.network
         self._tasks = tasks
         self._metrics = metrics
@@ -69,7 +69,7 @@ class Gateway:
                 self._settings,
                 self._metrics,
                 self._tasks,
-                self._census,
+                self._quotas,
                 is_spared=has_several and address.name == self.inter_broker_listener,
             )
             self._listeners.append(listener)

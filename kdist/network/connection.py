@@ -6,7 +6,7 @@ piece. No task, future or stream is made for a request.
 
 A connection is held (nothing more is read from it) while too many answer bytes or too many requests
 in flight wait: so a peer that sends without reading is stopped. It is also held while its next
-requests must wait for an earlier one to complete (`bar`), or for all `late` ones (`NotYet`). A peer
+requests must wait for an earlier one to complete (`mute`), or for produces (`NotYet`). A peer
 that breaks the protocol gets its earlier answers and is then disconnected; no other is affected.
 """
 
@@ -77,11 +77,11 @@ class Connection(FrameReceiver):
         self._on_frame = connections.handler.on_frame
         self._replies: deque[Reply | Bytes] = deque()
         self._is_writing = False  # whether `begin_writing` will be called when this tick ends
-        self.piece = b""  # the one answer that the tick sends by itself (`Tick.will_send`)
+        self.pending_response = b""  # the one that the tick sends by itself (`Tick.will_send`)
         self._is_finishing = False
         self._end_timer: asyncio.TimerHandle | None = None  # of `finish_soon`
-        self._is_barred = False  # until a request is done that the next ones may depend on
-        self.late = 0  # unfinished requests that some later ones must wait for; the handler counts
+        self._is_muted = False  # until a request is done that the next ones may depend on
+        self.pending_produces = 0  # under way; the handler counts them
         self._usual_bytes_max = min(LARGE_BYTES, connections.limits.frame_bytes_max)
         self._in_flight_max = connections.limits.in_flight_max
         self._waiting_bytes_max = connections.limits.waiting_bytes_max
@@ -174,7 +174,7 @@ class Connection(FrameReceiver):
         try:
             self._on_frame(self, frame)
         except NotYet:
-            self.bar()
+            self.mute()
             raise
         except OSError as error:  # asyncio would take it for a lost connection and say nothing
             raise RuntimeError(f"handling a request of {self.peer} failed") from error
@@ -195,26 +195,26 @@ class Connection(FrameReceiver):
             self._metrics.held_connections += 1
             self._transport.pause_reading()
 
-    def bar(self) -> None:
-        """Hand over no requests until `unbar`: they depend on one that is still under way."""
-        self._is_barred = self._is_held = True
+    def mute(self) -> None:
+        """Hand over no requests until `unmute`: they depend on one that is still under way."""
+        self._is_muted = self._is_held = True
         self._transport.pause_reading()
 
-    def unbar(self) -> None:
+    def unmute(self) -> None:
         """That request is done: hand over the ones behind it."""
-        self._is_barred = False
+        self._is_muted = False
         if not self.is_closed:
             self._after_writing()
 
-    def end_late(self) -> None:
-        """A `late` request is done. After the last, requests that raised `NotYet` go on."""
-        self.late -= 1
-        if self._is_barred and not self.late:
-            self.unbar()
+    def end_pending_produce(self) -> None:
+        """A produce is done. After the last, requests that raised `NotYet` go on."""
+        self.pending_produces -= 1
+        if self._is_muted and not self.pending_produces:
+            self.unmute()
 
     def _resume(self) -> None:
         """End the hold: first the frames that were received before it, then new bytes."""
-        if self.is_closed or self._is_finishing or self._is_barred or not self._is_held:
+        if self.is_closed or self._is_finishing or self._is_muted or not self._is_held:
             return
         self._is_held = False
         self.find_held_frames()
@@ -225,8 +225,8 @@ class Connection(FrameReceiver):
 
     def reserve(self) -> Reply:
         """Reserve the place for the answer to the frame that is being handled."""
-        if self.piece:
-            self._queue_piece()
+        if self.pending_response:
+            self._queue_pending_response()
         reply = Reply(self)
         self._replies.append(reply)
         return reply
@@ -234,28 +234,30 @@ class Connection(FrameReceiver):
     def answer_at_once(self, data: Bytes) -> None:
         """As `reserve().send((data,))`, but cheaper: no `Reply` is made.
 
-        If no other answer waits, it becomes the `piece` that the tick sends by itself, unless
-        another answer follows before the tick ends.
+        If no other answer waits, it becomes the `pending_response`, which the tick sends by itself,
+        unless another answer follows before the tick ends.
         """
-        if not (self._replies or self.piece or self._is_held):  # a closed one is held too
+        if not (
+            self._replies or self.pending_response or self._is_held
+        ):  # a closed one is held too
             sender = self._sender
             send = sender.socket_send
             if send is not None and not (sender.waiting_bytes or sender.is_blocked):
                 self._metrics.sent_bytes += len(data)
-                self.piece = bytes(data)
+                self.pending_response = bytes(data)
                 self._tick.will_send(self, send)
                 return
         if self.is_closed:
             return
-        if self.piece:
-            self._queue_piece()
+        if self.pending_response:
+            self._queue_pending_response()
         self._queue(data)
 
-    def _queue_piece(self) -> None:
-        """Withdraw the piece from the tick and queue it, so that other answers follow it."""
-        piece, self.piece = self.piece, b""
-        self._metrics.sent_bytes -= len(piece)
-        self._queue(piece)
+    def _queue_pending_response(self) -> None:
+        """Withdraw it from the tick and queue it, so that other answers follow it."""
+        response, self.pending_response = self.pending_response, b""
+        self._metrics.sent_bytes -= len(response)
+        self._queue(response)
 
     def _queue(self, data: Bytes) -> None:
         self._replies.append(data)
@@ -314,7 +316,7 @@ class Connection(FrameReceiver):
             self._after_writing()
 
     def sent_in_part(self, data: Bytes, sent: int | OSError) -> None:
-        """As `Writer.sent_in_part`. All of the piece was counted as sent: take that back."""
+        """As `Writer.sent_in_part`. The whole response was counted as sent: take that back."""
         self._metrics.sent_bytes -= len(data)
         self._sender.waiting_bytes += len(data)
         self._sender.sent_in_part(data, sent)
@@ -343,7 +345,7 @@ class Connection(FrameReceiver):
             self.close()
         elif (
             self._is_held
-            and not self._is_barred
+            and not self._is_muted
             and len(self._replies) < self._in_flight_max
             and sender.waiting_bytes < self._waiting_bytes_max
         ):
@@ -355,7 +357,7 @@ class Connection(FrameReceiver):
     @property
     def is_waiting(self) -> bool:
         """Whether the peer waits for an answer of ours, and is not behind in reading."""
-        return bool(self.piece or self._replies) and not self._sender.is_blocked
+        return bool(self.pending_response or self._replies) and not self._sender.is_blocked
 
     def finish(self) -> None:
         """Take no more requests, and close once all requests taken are answered."""
@@ -386,8 +388,8 @@ class Connection(FrameReceiver):
 
     def _release_all(self) -> None:
         self._is_held = True
-        self._metrics.sent_bytes -= len(self.piece)
-        self.piece = b""
+        self._metrics.sent_bytes -= len(self.pending_response)
+        self.pending_response = b""
         self.drop_received()
         self._sender.close()
         for reply in self._replies:

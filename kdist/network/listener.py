@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 _IDLE_CHECKS = 10  # per `connections.max.idle.ms`, which is thus kept to a tenth
 
 
-class Census:
+class ConnectionQuotas:
     """The connections of a broker on all its listeners, in total and per host.
 
     `most`: how many the machine allows, whatever `max.connections` says.
@@ -46,11 +46,11 @@ class Listener:
         settings: NetworkSettings,
         metrics: NetworkMetrics,
         tasks: Tasks,
-        census: Census | None = None,
+        quotas: ConnectionQuotas | None = None,
         *,
         is_spared: bool = False,
     ) -> None:
-        """`census` is shared by a broker's listeners. `is_spared`: `max.connections` does not
+        """`quotas` is shared by a broker's listeners. `is_spared`: `max.connections` does not
         apply here, since clients have other listeners."""
         self.network = network
         self.loop = network.loop
@@ -61,7 +61,7 @@ class Listener:
         self.tasks = tasks
         self.limits = Limits(frame_bytes_max=settings.socket_request_max_bytes)
         self.connections: dict[Connection, int] = {}  # with the successive checks that were idle
-        self.census = census or Census()
+        self.quotas = quotas or ConnectionQuotas()
         self._is_spared = is_spared
         self._servers: list[Server] = []
         self._is_closing = False
@@ -90,32 +90,32 @@ class Listener:
     # The connections' calls
 
     def admit(self, connection: Connection) -> int:
-        settings, census, host = self.settings, self.census, connection.host
-        most = min(settings.max_connections, census.most)
+        settings, quotas, host = self.settings, self.quotas, connection.host
+        most = min(settings.max_connections, quotas.most)
         if (
             self._is_closing
-            or (census.connections >= most and not self._is_spared)
-            or census.hosts[host] >= settings.max_connections_per_ip
+            or (quotas.connections >= most and not self._is_spared)
+            or quotas.hosts[host] >= settings.max_connections_per_ip
         ):
             self.metrics.refused_connections += 1
             return 0
-        census.connections += 1
-        census.admitted += 1
-        census.hosts[host] += 1
+        quotas.connections += 1
+        quotas.admitted += 1
+        quotas.hosts[host] += 1
         self.connections[connection] = 0
         self._is_empty.clear()
         self.metrics.accepted_connections += 1
         self.metrics.open_connections += 1
-        return census.admitted
+        return quotas.admitted
 
     def forget(self, connection: Connection) -> None:
         del self.connections[connection]
         self.metrics.open_connections -= 1
-        census, host = self.census, connection.host
-        census.connections -= 1
-        census.hosts[host] -= 1
-        if not census.hosts[host]:
-            del census.hosts[host]
+        quotas, host = self.quotas, connection.host
+        quotas.connections -= 1
+        quotas.hosts[host] -= 1
+        if not quotas.hosts[host]:
+            del quotas.hosts[host]
         if not self.connections:
             self._is_empty.set()
 

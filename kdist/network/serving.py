@@ -35,7 +35,7 @@ class Handler(Protocol):
         """A whole request, without its size. `frame` is valid until this tick's hooks have run.
 
         `ProtocolError` closes the connection. After `NotYet` the frame is handed over again, before
-        all later ones, once no request of the connection is `late`. Anything else raised is a bug.
+        all later ones, once no produce of the connection is pending. Anything else raised is a bug.
         """
         ...
 

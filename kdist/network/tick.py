@@ -33,11 +33,11 @@ ReceiveInto = Callable[[memoryview], int]
 class Writer(Protocol):
     """A connection, as the end of a tick sees it."""
 
-    piece: bytes
+    pending_response: bytes
     """What was registered with `will_send`; b"" once the writer has withdrawn it."""
 
     def sent_in_part(self, data: Bytes, sent: int | OSError) -> None:
-        """The kernel took only the first `sent` bytes of the piece, or refused it."""
+        """The kernel took only the first `sent` bytes of the pending response, or refused it."""
         ...
 
     def begin_writing(self) -> tuple[Send, Bytes] | None:
@@ -55,7 +55,7 @@ class Tick:
     __slots__ = (
         "_hooks",
         "_is_open",
-        "_pieces",
+        "_pending_responses",
         "_space",
         "_used_buffers",
         "_want_end",
@@ -70,7 +70,7 @@ class Tick:
         self._is_open = False
         self._whole_space = self._space = memoryview(bytearray(SPACE_BYTES))
         self._used_buffers: list[memoryview] = []
-        self._pieces: list[tuple[Writer, Send]] = []
+        self._pending_responses: list[tuple[Writer, Send]] = []
         self._writers: list[Writer] = []
         self.buffers = Buffers()
 
@@ -123,10 +123,10 @@ class Tick:
         self._writers.append(writer)
 
     def will_send(self, writer: Writer, send: Send) -> None:
-        """Send `writer.piece` at the end of this tick, ahead of all `will_write` writers."""
+        """Send `writer.pending_response` when this tick ends, ahead of all `will_write` writers."""
         if not self._is_open:
             self._open()
-        self._pieces.append((writer, send))
+        self._pending_responses.append((writer, send))
 
     def _open(self) -> None:
         self._is_open = True
@@ -147,12 +147,12 @@ class Tick:
         self._space = self._whole_space
 
     def _write(self, writers: list[Writer]) -> None:
-        """Send all pieces back to back, and do all other work before or after that.
+        """Send all pending responses back to back, and do all other work before or after that.
 
         A send that wakes up the peer's process costs twice as much as one that finds it awake. A
         client with many connections is still awake if its next answer follows quickly enough.
         """
-        self._send_pieces()
+        self._send_pending_responses()
         pieces: list[tuple[Writer, Send, Bytes]] = []
         for writer in writers:
             piece = writer.begin_writing()
@@ -167,13 +167,13 @@ class Tick:
         for (writer, _, data), sent in zip(pieces, results, strict=True):
             writer.end_writing(data, sent)
 
-    def _send_pieces(self) -> None:
-        """Send the single pieces: the usual case, in fewer calls than `begin_writing` takes."""
-        pieces, self._pieces = self._pieces, []
+    def _send_pending_responses(self) -> None:
+        """The usual case, in fewer calls than `begin_writing` takes."""
+        pending, self._pending_responses = self._pending_responses, []
         in_part: list[tuple[Writer, bytes, int | OSError]] = []
-        for writer, send in pieces:
-            if piece := writer.piece:
-                writer.piece = b""
+        for writer, send in pending:
+            if piece := writer.pending_response:
+                writer.pending_response = b""
                 try:
                     if (sent := send(piece)) != len(piece):
                         in_part.append((writer, piece, sent))

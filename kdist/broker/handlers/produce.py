@@ -41,10 +41,10 @@ _ACKS = (ACKS_ALL, 0, 1)
 class Client(Protocol):
     """What handlers need of the connection that a request came on. Hashable."""
 
-    late: int
+    pending_produces: int
     """How many of its produces are unfinished; its other requests wait until none is."""
 
-    def end_late(self) -> None:
+    def end_pending_produce(self) -> None:
         """Note that one of them has finished."""
         ...
 
@@ -125,7 +125,7 @@ class _Produce:
                 self._append(name, data, result, now_ms)
         self._undecided -= 1
         if self._undecided:
-            self._client.late += 1
+            self._client.pending_produces += 1
         else:
             self._answer()
 
@@ -197,9 +197,9 @@ class _Produce:
 
     def _decide(self) -> None:
         self._undecided -= 1
-        if not self._undecided:  # `begin` has returned, so the request was counted as `late`
+        if not self._undecided:  # `begin` has returned, so the request was counted as pending
             self._answer()
-            self._client.end_late()
+            self._client.end_pending_produce()
 
     def _answer(self) -> None:
         if self._request.acks:

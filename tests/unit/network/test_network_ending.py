@@ -144,7 +144,7 @@ def test_an_answer_to_a_disconnected_peer_is_dropped(world: World) -> None:
             await until(lambda: len(served.handler.lost) == 1)
             sent_bytes = served.metrics.sent_bytes
             connection.answer_at_once(b"late")
-            assert not connection.piece
+            assert not connection.pending_response
             assert served.metrics.sent_bytes == sent_bytes
 
     world.run(scenario())

@@ -65,7 +65,7 @@ def test_thousands_of_connects_leave_nothing_behind(world: World) -> None:
             good.send(b"hello")
             assert await good.answers(1) == [b"hello"]
             assert len(served.listener.connections) == 1
-            assert served.listener.census.hosts == {good.transport.get_extra_info("sockname")[0]: 1}
+            assert served.listener.quotas.hosts == {good.transport.get_extra_info("sockname")[0]: 1}
 
     world.run(scenario())
     assert world.server.tick.buffers.taken_bytes == 0

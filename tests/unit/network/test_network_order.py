@@ -22,7 +22,7 @@ def test_a_barred_connection_hands_over_no_request_until_it_is_unbarred(world: W
         def on_frame(self, connection: Connection, frame: memoryview) -> None:
             super().on_frame(connection, frame)
             if bytes(frame).startswith(b"park"):
-                connection.bar()
+                connection.mute()
 
     async def scenario() -> None:
         async with Served(world, Barring()) as served:
@@ -36,7 +36,7 @@ def test_a_barred_connection_hands_over_no_request_until_it_is_unbarred(world: W
             served.handler.parked[0][0].send((framed(b"parked"),))
             assert await peer.answers(2) == [b"first", b"parked"]
             assert seen == [b"first", b"park"]
-            served.handler.connected[0].unbar()
+            served.handler.connected[0].unmute()
             assert (await peer.answers(5))[2:] == [b"second", b"x" * 300_000, b"third"]
             assert served.metrics.held_connections == 0
 
@@ -44,24 +44,24 @@ def test_a_barred_connection_hands_over_no_request_until_it_is_unbarred(world: W
 
 
 class Keeping(Answering):
-    """Parked requests are late; all others must see them done."""
+    """Parked requests stand for produces under way; all others must see them done."""
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
-        if connection.late and frame[:4] != b"park":
+        if connection.pending_produces and frame[:4] != b"park":
             raise NotYet
         super().on_frame(connection, frame)
         if frame[:4] == b"park":
-            connection.late += 1
+            connection.pending_produces += 1
 
     def end(self) -> None:
         """Complete the oldest parked request."""
         reply, content = self.parked.pop(0)
         reply.send((framed(content),))
-        self.connected[0].end_late()
+        self.connected[0].end_pending_produce()
 
 
 async def parked(handler: Keeping, peer: RawPeer, *behind: bytes) -> None:
-    """Send two late requests, and others behind them."""
+    """Send two such requests, and others behind them."""
     peer.send(b"park 1", b"park 2", *behind)
     await until(lambda: len(handler.parked) == 2)
     await asyncio.sleep(0.02)
@@ -85,7 +85,7 @@ def test_a_request_and_those_behind_it_wait_for_all_late_ones(world: World) -> N
             assert handler.seen[2:] == [b"first", b"park 3"]
             handler.end()
             assert (await peer.answers(7))[3:] == [b"park 3", b"second", large, b"third"]
-            assert handler.connected[0].late == 0
+            assert handler.connected[0].pending_produces == 0
 
     world.run(scenario())
 

@@ -72,10 +72,10 @@ class Client:
 
     def __init__(self) -> None:
         self.is_closed = False
-        self.late = 0
+        self.pending_produces = 0
 
-    def end_late(self) -> None:
-        self.late -= 1
+    def end_pending_produce(self) -> None:
+        self.pending_produces -= 1
 
     def finish_soon(self) -> None:
         self.is_closed = True
