@@ -269,7 +269,7 @@ class ProduceFastPath:
         if isinstance(outcome, ApiError):
             self._refuse(request, outcome)
         else:
-            request.connection.late += 1
+            request.connection.pending_produces += 1
             delayed.setdefault(outcome, []).append(request)
 
     def _end_append(
@@ -308,7 +308,7 @@ class ProduceFastPath:
         else:
             self._refuse(request, error)
         self._note_answered(started_ns, 1)
-        request.connection.end_late()
+        request.connection.end_pending_produce()
 
     def _refuse(self, request: _Delayed, error: ApiError) -> None:
         self._replicas.metrics.failed_produces += 1
