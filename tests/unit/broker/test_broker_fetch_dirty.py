@@ -62,7 +62,8 @@ def grow(broker: Broker, *keys: TopicPartition) -> None:
     """Append to each, all in one tick."""
     for key in keys:
         partition = broker.replicas.partitions[key]
-        assert partition.append(batch([b"x"]), 9, 1, broker.clock.now_ms(), lambda _: None)
+        now_ms = broker.clock.now_ms()
+        assert partition.append(partition.check(batch([b"x"]), 9, 1, now_ms), now_ms).is_published
     broker.ticks.end()
 
 

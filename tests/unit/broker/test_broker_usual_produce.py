@@ -286,10 +286,10 @@ def test_on_a_slow_disk_requests_are_answered_when_the_thread_has_written(broker
         broker.usual.flush()
     assert broker.produce(peer, b"y")
     broker.usual.flush()
-    assert (peer.answers[2:], peer.late) == ([[]], 1)
+    assert (peer.answers[2:], peer.pending_produces) == ([[]], 1)
     world.settle(500)
     assert errors_of(peer) == [0, 0, 0]
-    assert peer.late == 0
+    assert peer.pending_produces == 0
 
 
 def test_a_wrong_sequence_is_refused_without_a_second_look_at_the_request(
@@ -324,11 +324,11 @@ def test_all_requests_of_an_append_wait_for_its_commit_in_one_delayed_operation(
         assert broker.send(frame_of(batch([b"x"]), acks=-1), peer)
     broker.usual.flush()
     assert [peer.answers for peer in peers] == [[[], []]] * 2
-    assert [peer.late for peer in peers] == [2, 2]
+    assert [peer.pending_produces for peer in peers] == [2, 2]
     assert len(broker.world.replicas.delayed) == 1
     broker.world.settle(500)
     assert [errors_of(peer) for peer in peers] == [[0, 0]] * 2
-    assert [peer.late for peer in peers] == [0, 0]
+    assert [peer.pending_produces for peer in peers] == [0, 0]
     assert len(broker.world.replicas.delayed) == 0
 
 
