@@ -255,6 +255,7 @@ class Log:
         if self.has_files:
             segment.create_files()
             context.discard(gone.retire(), self.settings.file_delete_delay_ms)
+            gone.close()
             self.renamed_in.add(self.directory)
         self.segments = [segment]
         self.forget_reserved()
