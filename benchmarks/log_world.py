@@ -25,7 +25,7 @@ from kdist.config.topic import TopicSettings
 from kdist.metrics.storage import StorageMetrics
 from kdist.model import TopicPartition
 from kdist.records.build import build_batch
-from kdist.runtime.asyncio_tasks import AsyncioTasks
+from kdist.runtime.asyncio_process import AsyncioProcess
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
 from kdist.storage.directory import LogDirectory
@@ -141,7 +141,7 @@ def log_directory(
     """
     os.makedirs(path, exist_ok=True)
     loop = asyncio.new_event_loop()
-    tasks = AsyncioTasks(loop)
+    tasks = AsyncioProcess(loop)
     directory = LogDirectory(
         path,
         Identity(1, "benchmark"),
@@ -159,6 +159,7 @@ def log_directory(
     try:
         yield directory
     finally:
+        loop.run_until_complete(tasks.idle())
         tasks.close()
         loop.close()
         for log in directory.logs.values():

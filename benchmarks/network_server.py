@@ -18,7 +18,7 @@ from kdist.metrics.network import NetworkMetrics
 from kdist.network.connection import Connection
 from kdist.network.listener import Listener
 from kdist.network.network import AsyncioNetwork
-from kdist.runtime.asyncio_tasks import AsyncioTasks
+from kdist.runtime.asyncio_process import AsyncioProcess
 from kdist.runtime.disk import Disk
 from kdist.runtime.files import File
 from kdist.runtime.tick_loop import TickLoop
@@ -91,7 +91,7 @@ async def serve(port: int, path: str, fetch_bytes: int) -> None:
     network = AsyncioNetwork(asyncio.get_running_loop())
     handler = Handler(Disk().open(path), fetch_bytes)
     network.tick.at_end(handler.append)
-    tasks = AsyncioTasks(network.loop)
+    tasks = AsyncioProcess(network.loop)
     listener = Listener(network, handler, NetworkSettings(), NetworkMetrics(), tasks)
     await listener.listen("127.0.0.1", port)
     gc.freeze()

@@ -17,10 +17,10 @@ import enum
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kdist.broker.context import BrokerContext
 from kdist.broker.controller_access import move_leaders
@@ -29,7 +29,6 @@ from kdist.broker.http import Page
 from kdist.broker.identity import find_cluster_id, make_starting_paths
 from kdist.broker.measures import Measures
 from kdist.broker.membership import Membership
-from kdist.broker.own_tasks import OwnTasks
 from kdist.broker.service import Service
 from kdist.broker.settings.dynamic import DynamicSettings
 from kdist.broker.settings.topics import TopicOverrides
@@ -81,14 +80,14 @@ class Broker:
         self.measures.broker.has_session = lambda: context.zk.state is SessionState.CONNECTED
         self.measures.build[context.version, context.fingerprint].info = 1
         self.http_port: int | None = None
-        self._tasks = OwnTasks(context.tasks)
-        self._running: list[asyncio.Task[None]] = []
+        self._process = context.process
+        self._process.on_failure = self.fail
         self._service: Service | None = None
         self._dynamic = DynamicSettings(context.zk, config, self._configure)
         self._overrides = TopicOverrides(
-            context.zk, context.clock, self._dynamic, self._configure_topic
+            context.zk, context.process.clock, self._dynamic, self._configure_topic
         )
-        self._gateway = Gateway(context, self._tasks, self.measures.network)
+        self._gateway = Gateway(context, self.measures.network)
         self._epoch = -1
         self._membership = Membership(
             context.zk,
@@ -121,9 +120,12 @@ class Broker:
 
         It returns without becoming ready if something has failed after registration: see `failure`.
         """
+        await self._process.run(self._start())
+
+    async def _start(self) -> None:
         self.state = State.STARTING
         try:
-            await self._start()
+            await self._join()
         except BaseException:
             await self._undo()
             raise
@@ -133,13 +135,12 @@ class Broker:
         self.measures.broker.is_ready = 1
         self._tell(f"ready: broker {self.id} on port {self.port}")
 
-    async def _start(self) -> None:
+    async def _join(self) -> None:
         context = self.context
         cluster_id, offsets_partitions = await self._look_at_zookeeper()
         self._tell("opening the log directory")
         self._service = service = Service(
             context,
-            self._tasks,
             self.measures,
             self._overrides,
             cluster_id,
@@ -158,7 +159,7 @@ class Broker:
 
     async def _open_logs(self, directory: LogDirectory) -> None:
         """Open logs in steps: a recovery takes long, and must not hold up signals or watchdog."""
-        now_ns = self.context.clock.monotonic_ns
+        now_ns = self._process.clock.monotonic_ns
         told_ns = now_ns()
         with closing(directory.opening()) as steps:
             for work in steps:
@@ -169,7 +170,7 @@ class Broker:
                 if work is None:
                     await asyncio.sleep(0)
                 else:
-                    await self._tasks.blocking(work)
+                    await self._process.blocking(work)
 
     async def _look_at_zookeeper(self) -> tuple[str, int]:
         """The cluster id, and how many partitions `__consumer_offsets` has or will have."""
@@ -184,7 +185,7 @@ class Broker:
     async def _look(self) -> tuple[str, int]:
         zk = self.context.zk
         await make_starting_paths(zk)
-        cluster_id = await find_cluster_id(zk, self.context.rng)
+        cluster_id = await find_cluster_id(zk, self._process.rng)
         await self._dynamic.load()
         await self._overrides.load_all()
         return cluster_id, await self._count_offsets_partitions()
@@ -220,7 +221,7 @@ class Broker:
         config = self.context.config
         registration = BrokerRegistration(
             endpoints=self._gateway.endpoints,
-            timestamp_ms=self.context.clock.now_ms(),
+            timestamp_ms=self._process.clock.now_ms(),
             rack=config.broker.rack,
             host=config.broker.host or self.context.host,
             disk=service.directory.meta.directory_id,
@@ -235,12 +236,13 @@ class Broker:
             raise UserError(f"ZooKeeper on {config.zookeeper.connect}: {error}") from error
         service.coordinator.start()
         service.schedule.start()
-        self._run("membership", self._membership.keep())
+        start = self._process.start
+        start(self._membership.keep(), f"broker {self.id} membership")
         service.controller.on_loss.append(partial(service.cache.forget_controller, self.id))
-        self._run("candidate", service.controller.run())
-        self._run("lag", self.measures.watch_lag())
+        start(service.controller.run(), f"broker {self.id} candidate")
+        start(self.measures.watch_lag(), f"broker {self.id} lag")
         await self._await_metadata(service.cache.loaded)
-        self._tasks.call_later(_STRAYS_MS, service.replicas.warn_of_strays)
+        self._process.call_later(_STRAYS_MS, service.replicas.warn_of_strays)
 
     async def _await_metadata(self, told: asyncio.Event) -> None:
         """Return once a controller has sent metadata, without which no client can be served, or
@@ -258,16 +260,6 @@ class Broker:
                     self._tell("waiting for a controller to tell of the cluster")
         finally:
             hearing.cancel()
-
-    def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name=f"broker {self.id} {name}")
-        task.add_done_callback(self._ended)
-        self._running.append(task)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self.fail(error)
 
     def _know_epoch(self, epoch: int) -> None:
         self._epoch = epoch
@@ -293,6 +285,9 @@ class Broker:
 
         Returns early if something fails meanwhile: see `failure`.
         """
+        await self._process.run(self._stop_unless_failed(drain_ms))
+
+    async def _stop_unless_failed(self, drain_ms: float) -> None:
         stopping = asyncio.ensure_future(self._stop(drain_ms))
         try:
             await asyncio.wait((stopping, self.failure), return_when=asyncio.FIRST_COMPLETED)
@@ -326,8 +321,8 @@ class Broker:
         await closing
         service.cancel()
         service.schedule.stop()
-        await self._tasks.idle()
-        self._tasks.close()
+        await self._process.idle()
+        self._process.close()
         if self.failure.done():
             return
         service.directory.close(self._epoch)
@@ -346,16 +341,16 @@ class Broker:
     async def _cancel_running(self) -> None:
         self._dynamic.stop()
         self._overrides.stop()
-        for task in self._running:
-            task.cancel()
-        if self._running:
-            await asyncio.wait(self._running)
+        await self._process.cancel_started()
 
     async def abandon(self) -> None:
         """End after a failure: leave the disk untouched, close the ZooKeeper session at once."""
+        await self._process.run(self._abandon())
+
+    async def _abandon(self) -> None:
         self.state = State.STOPPED
         self.measures.broker.is_ready = 0
-        self._tasks.close()
+        self._process.close()
         await self._cancel_running()
         if self._service is not None:
             self._service.schedule.stop()
@@ -373,8 +368,8 @@ class Broker:
         if self._service is not None:
             self._service.cancel()
             self._service.schedule.stop()
-            await self._tasks.idle()
-            self._tasks.close()
+            await self._process.idle()
+            self._process.close()
             if not self.failure.done():
                 self._service.directory.close(self._epoch)
         await self.context.zk.close()

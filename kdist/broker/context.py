@@ -6,16 +6,14 @@ and a ZooKeeper in memory, on a loop in virtual time.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import NamedTuple
 
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.kinds import INT32_MAX
 from kdist.network.network import Network
-from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
-from kdist.runtime.tasks import Tasks
+from kdist.runtime.process import Process
 from kdist.zk.client import ZooKeeper
 
 
@@ -26,16 +24,14 @@ def _no_status(_sentence: str) -> None:
 class BrokerContext(NamedTuple):
     """`zk` is not connected yet; the broker closes it, and nothing else of this.
 
-    `host` is the machine's name, which allows `connections_max` connections, whatever settings say.
-    `fingerprint` is of release, configuration and unit. `status` is told, in a sentence, what the
-    broker is at.
+    `process` owns whatever runs for the broker. `host` is the machine's name, which allows
+    `connections_max` connections, whatever settings say. `fingerprint` is of release, configuration
+    and unit. `status` is told, in a sentence, what the broker is at.
     """
 
     config: BrokerConfig
     files: Files
-    clock: Clock
-    tasks: Tasks
-    rng: random.Random
+    process: Process
     network: Network
     zk: ZooKeeper
     host: str

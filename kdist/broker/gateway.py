@@ -18,7 +18,6 @@ from kdist.metrics.network import NetworkMetrics
 from kdist.network.listener import ConnectionQuotas, Listener
 from kdist.network.network import Server
 from kdist.network.serving import Handler
-from kdist.runtime.tasks import Tasks
 from kdist.zk.registration import Endpoint
 
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")
@@ -27,18 +26,13 @@ _EVERY_ADDRESS = ("", "0.0.0.0", "::")
 class Gateway:
     """Owner: the broker."""
 
-    def __init__(
-        self,
-        context: BrokerContext,
-        tasks: Tasks,
-        metrics: NetworkMetrics,
-    ) -> None:
+    def __init__(self, context: BrokerContext, metrics: NetworkMetrics) -> None:
         """A listener on all addresses is advertised with `context.host`."""
         self._config = context.config.broker
         self._settings = context.config.network
         self._quotas = ConnectionQuotas(context.connections_max)
         self._network = context.network
-        self._tasks = tasks
+        self._process = context.process
         self._metrics = metrics
         self._host = context.host
         self._listeners: list[Listener] = []
@@ -68,7 +62,7 @@ class Gateway:
                 handler_of(address.name),
                 self._settings,
                 self._metrics,
-                self._tasks,
+                self._process,
                 self._quotas,
                 is_spared=has_several and address.name == self.inter_broker_listener,
             )

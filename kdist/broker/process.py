@@ -26,11 +26,9 @@ from kdist.config.broker_config import BrokerConfig
 from kdist.config.connect_string import ConnectString
 from kdist.errors import DiskFailed, KdistError, UserError
 from kdist.network.network import AsyncioNetwork
-from kdist.runtime.asyncio_tasks import AsyncioTasks
-from kdist.runtime.clock import SystemClock
+from kdist.runtime.asyncio_process import AsyncioProcess
 from kdist.runtime.descriptors import raise_limit
 from kdist.runtime.disk import Disk
-from kdist.runtime.rng import system_rng
 from kdist.runtime.sd_notify import ServiceManager
 from kdist.runtime.tick_loop import TickLoop
 from kdist.zk.kazoo_client import KazooZooKeeper
@@ -57,7 +55,7 @@ def _connections_within(descriptors: int, config: BrokerConfig) -> int:
     return most
 
 
-class Process:
+class BrokerProcess:
     """Owner: the main thread."""
 
     def __init__(self, config: BrokerConfig, environment: Mapping[str, str], version: str) -> None:
@@ -68,22 +66,19 @@ class Process:
         self._manager = ServiceManager(environment)
         self._signals = 0  # to stop
         self._stop = asyncio.Event()
-        self._broker: Broker | None = None
         self._is_started = False
 
     def run(self) -> int:
         """Run a broker to its end and return the exit status. `UserError` if it cannot start."""
         loop = TickLoop()
         asyncio.set_event_loop(loop)
-        loop.set_exception_handler(self._on_exception)
         try:
             return loop.run_until_complete(self._main(loop))
         finally:
             loop.close()
 
     async def _main(self, loop: asyncio.AbstractEventLoop) -> int:
-        tasks = AsyncioTasks(loop)
-        self._broker = broker = Broker(self._context(loop, tasks))
+        broker = Broker(self._context(loop))
         broker.measures.exposition.add_collector(ProcessCollector(registry=None))
         main = asyncio.current_task()
         assert main is not None
@@ -99,14 +94,12 @@ class Process:
                 logger.warning("stopped at once: the next start has to recover")
             return DONE if self._signals == 1 else FORCED
 
-    def _context(self, loop: asyncio.AbstractEventLoop, tasks: AsyncioTasks) -> BrokerContext:
+    def _context(self, loop: asyncio.AbstractEventLoop) -> BrokerContext:
         zookeeper = self._config.zookeeper
         return BrokerContext(
             config=self._config,
             files=Disk(),
-            clock=SystemClock(),
-            tasks=tasks,
-            rng=system_rng(),
+            process=AsyncioProcess(loop),
             network=AsyncioNetwork(loop),
             zk=KazooZooKeeper(
                 ConnectString.parse(zookeeper.connect),
@@ -160,15 +153,6 @@ class Process:
         self._stop.set()
         if self._signals > 1 or not self._is_started:
             main.cancel()
-
-    def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An uncaught exception is a bug, except asyncio's own when `accept` has no descriptors."""
-        error = context.get("exception")
-        is_accepting = "socket" in context
-        if isinstance(error, BaseException) and not is_accepting and self._broker is not None:
-            self._broker.fail(error)
-        else:
-            loop.default_exception_handler(context)
 
 
 def sentence_of(failure: BaseException) -> str:

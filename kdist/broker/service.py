@@ -50,7 +50,6 @@ from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.network.client import Client, ClientSettings
 from kdist.protocol import fetch, produce
 from kdist.replication.replicas import Replicas
-from kdist.runtime.tasks import Tasks
 from kdist.storage.directory import LogDirectory
 from kdist.storage.schedule import Schedule
 from kdist.storage.surroundings import Identity, Surroundings
@@ -63,7 +62,6 @@ class Service:
     def __init__(
         self,
         context: BrokerContext,
-        tasks: Tasks,
         measures: Measures,
         overrides: TopicOverrides,
         cluster_id: str,
@@ -75,7 +73,7 @@ class Service:
         `listener` is the inter-broker listener.
         """
         self._context = context
-        self._tasks = tasks
+        self._process = context.process
         self._measures = measures
         self._overrides = overrides
         self._dynamic = overrides.broker
@@ -108,9 +106,9 @@ class Service:
         context = self._context
         around = Surroundings(
             files=context.files,
-            clock=context.clock,
-            tasks=self._tasks,
-            rng=context.rng,
+            clock=self._process.clock,
+            tasks=self._process,
+            rng=self._process.rng,
             settings=context.config.storage,
             metrics=self._measures.storage,
             settings_of=self._overrides.settings_of,
@@ -127,12 +125,12 @@ class Service:
         return Controller(
             ControllerDependencies(
                 zk=context.zk,
-                clock=context.clock,
+                clock=self._process.clock,
                 broker_id=self._id,
                 config=lambda: self._dynamic.config,
                 connect=self._connect,
                 listener=self._listener,
-                rng=context.rng,
+                rng=self._process.rng,
                 metrics=self._measures.controller,
                 on_planned=self._expect,
             )
@@ -158,27 +156,27 @@ class Service:
         """
         context, replicas = self._context, self.replicas
         commit_timeout_ms = context.config.groups.offsets_commit_timeout_ms
-        log = PartitionedOffsetsLog(replicas, context.clock, lambda: commit_timeout_ms)
+        log = PartitionedOffsetsLog(replicas, self._process.clock, lambda: commit_timeout_ms)
         self.coordinator = GroupCoordinator(
             GroupsContext(
                 settings=context.config.groups,
                 partitions=offsets_partitions,
-                clock=context.clock,
-                tasks=self._tasks,
-                rng=context.rng,
+                clock=self._process.clock,
+                tasks=self._process,
+                rng=self._process.rng,
                 log=log,
                 metrics=self._measures.groups,
                 is_known=self.cache.has,
             )
         )
-        loader = OffsetsLoader(self.coordinator, self._tasks, self._fail)
+        loader = OffsetsLoader(self.coordinator, self._process, self._fail)
         replicas.on_leader.append(loader.begin)
         replicas.on_resign.append(loader.end)
         handlers = self._make_handlers()
         self._routes = routes_to(handlers)
         requests = self._measures.requests
-        self._crashes = Crashes(requests, self._fail)
-        produces = ProduceFastPath(handlers.produce, context.clock, requests[(produce.API.name,)])
+        clock, self._crashes = self._process.clock, Crashes(requests, self._fail)
+        produces = ProduceFastPath(handlers.produce, clock, requests[(produce.API.name,)])
         fetches = FetchFastPath(
             handlers.fetch, requests[(fetch.API.name,)], produces.flush, self._crashes
         )
@@ -188,14 +186,14 @@ class Service:
         self.tick_end.always(fetches.end_tick)
 
     def _make_handlers(self) -> Handlers:
-        context, replicas, clock = self._context, self.replicas, self._context.clock
+        context, replicas, clock = self._context, self.replicas, self._process.clock
         network = context.config.network
 
         def config() -> BrokerConfig:
             return self._dynamic.config
 
         sessions = FetchSessions(
-            network.fetch_session_slots, clock, context.rng, self._measures.replication
+            network.fetch_session_slots, clock, self._process.rng, self._measures.replication
         )
         stored = StoredSettings(context.zk, self._reload_settings)
         resources = Resources(self.cache, self._dynamic)
@@ -237,7 +235,7 @@ class Service:
         dispatch = Dispatch(
             listener,
             self._routes,
-            self._context.clock,
+            self._process.clock,
             self._measures.requests,
             self.replicas.delayed,
             self._fast_paths,

@@ -8,7 +8,7 @@ import sys
 import click
 
 from kdist.broker.disk_marker import WrongDisk, check_marker
-from kdist.broker.process import Process
+from kdist.broker.process import BrokerProcess
 from kdist.cli.release import release
 from kdist.cli.shared.options import read_settings_file
 from kdist.cli.shared.running import config_option, level_option
@@ -35,4 +35,4 @@ def broker(path: str, log_level: str) -> int:
     except WrongDisk as error:
         click.echo(f"kdist: {error}", err=True)
         return WrongDisk.EXIT_STATUS
-    return Process(config, os.environ, release() or "unknown").run()
+    return BrokerProcess(config, os.environ, release() or "unknown").run()

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection
+from contextvars import Context, copy_context
 from typing import NamedTuple, TypeVar
 
 from kdist.errors import UserError
 from kdist.network.network import DEAD_S, Server, SocketOptions
 from kdist.network.simulated_transport import Address, Conditions, Line, SimulatedTransport
 from kdist.network.tick import Tick
+from kdist.runtime.virtual_loop import VirtualLoop
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -24,7 +26,7 @@ _CONNECT_S_MAX = 30.0
 
 class _Listening(NamedTuple):
     make: Callable[[], asyncio.BaseProtocol]
-    backlog: int
+    context: Context  # of the process that listens
 
 
 class SimulatedNetwork:
@@ -32,7 +34,7 @@ class SimulatedNetwork:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        loop: VirtualLoop,
         rng: random.Random,
         conditions: Conditions = Conditions(),  # noqa: B008 - a tuple
     ) -> None:
@@ -62,7 +64,7 @@ class SimulatedNetwork:
         self._are_parted = False
         held, self._held = self._held, {}
         for transport in held:
-            self.loop.call_soon(transport.deliver)
+            self.loop.call_in_world(self.loop.world_time(), transport.deliver)
 
     def _hold(self, transport: SimulatedTransport) -> None:
         self._held[transport] = None
@@ -91,7 +93,8 @@ class SimulatedNetwork:
                 transport.send_reset()
             elif transport.local in accepted_at:
                 silence = TimeoutError("the peer does not answer")
-                self.loop.call_later(DEAD_S, transport.peer.lose, silence)
+                dead_s = self.loop.world_time() + DEAD_S
+                self.loop.call_in_world(dead_s, transport.peer.lose, silence)
 
     # What hosts call
 
@@ -124,19 +127,20 @@ class SimulatedNetwork:
             raise ConnectionRefusedError(f"nobody listens on {remote.host}:{remote.port}")
         local = Address(host, self._free_port())
         protocol = make()
-        mine = self._transport(local, remote, protocol)
-        served = listening.make()
-        other = self._transport(remote, local, served)
+        mine = self._transport(local, remote, protocol, copy_context())
+        its_context = listening.context.copy()
+        served = its_context.run(listening.make)
+        other = self._transport(remote, local, served, its_context)
         mine.peer, other.peer = other, mine
         protocol.connection_made(mine)
-        self.loop.call_soon(served.connection_made, other)
+        other.call(served.connection_made, other)
         return protocol
 
     def _transport(
-        self, local: Address, remote: Address, protocol: asyncio.BaseProtocol
+        self, local: Address, remote: Address, protocol: asyncio.BaseProtocol, context: Context
     ) -> SimulatedTransport:
         line = Line(self.loop, self._rng, self.conditions, self.is_cut, self._hold, self._forget)
-        transport = SimulatedTransport(line, local, remote, protocol)
+        transport = SimulatedTransport(line, local, remote, protocol, context)
         self._transports[transport] = None
         return transport
 
@@ -177,9 +181,9 @@ class SimulatedHost:
         make: Callable[[], asyncio.BaseProtocol],
         host: str,  # noqa: ARG002 - a simulated host has one address, its name
         port: int,
-        options: SocketOptions = SocketOptions(),  # noqa: B008 - a tuple
+        options: SocketOptions = SocketOptions(),  # noqa: ARG002, B008 - a tuple, of no meaning here
     ) -> Server:
-        listening = _Listening(make, options.backlog)
+        listening = _Listening(make, copy_context())
         return SimulatedServer(
             self._network, self._network.open(Address(self.name, port), listening)
         )

@@ -11,7 +11,10 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextvars import Context
 from typing import Any, NamedTuple
+
+from kdist.runtime.virtual_loop import VirtualLoop
 
 WINDOW_BYTES = 1 << 16
 
@@ -31,7 +34,7 @@ class Conditions(NamedTuple):
 class Line(NamedTuple):
     """What both ends of a connection share."""
 
-    loop: asyncio.AbstractEventLoop
+    loop: VirtualLoop
     rng: random.Random
     conditions: Conditions
     is_cut: Callable[[str, str], bool]
@@ -47,19 +50,30 @@ class Address(NamedTuple):
 
 
 class SimulatedTransport(asyncio.Transport):
-    """Owner: the loop. `peer` is the other end."""
+    """Owner: the loop. `peer` is the other end.
+
+    Its protocol is called in the process that listened or connected, and so waits while that is
+    stopped. What is on the way needs no process.
+    """
 
     peer: SimulatedTransport
 
     def __init__(
-        self, line: Line, local: Address, remote: Address, protocol: asyncio.BaseProtocol
+        self,
+        line: Line,
+        local: Address,
+        remote: Address,
+        protocol: asyncio.BaseProtocol,
+        context: Context,
     ) -> None:
+        """`context` is its process's."""
         super().__init__({"sockname": tuple(local), "peername": tuple(remote)})
         assert isinstance(protocol, asyncio.BufferedProtocol), "kdist's protocols are"
         self._line = line
         self.local = local
         self.remote = remote
         self._protocol = protocol
+        self._context = context
         self._unsent = bytearray()  # waiting for room in the window
         self._window = WINDOW_BYTES
         # Pieces with the times they are due; b"" is the end of stream, None a reset.
@@ -69,10 +83,15 @@ class SimulatedTransport(asyncio.Transport):
         self._is_end_sent = False
         self._is_end_received = False
         self._is_paused = False
+        self._is_receive_due = False
         self._is_writing_paused = False
         self._high_water = WINDOW_BYTES
         self._is_closing = False
         self._is_gone = False
+
+    def call(self, callback: Callable[..., object], *args: object) -> None:
+        """Call the protocol soon, in its process."""
+        self._line.loop.call_soon(callback, *args, context=self._context)
 
     # What the protocol calls
 
@@ -91,7 +110,7 @@ class SimulatedTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         if self._is_paused:
             self._is_paused = False
-            self._line.loop.call_soon(self._receive)
+            self._want_receive()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:  # noqa: ARG002
         self._high_water = WINDOW_BYTES if high is None else high
@@ -149,11 +168,11 @@ class SimulatedTransport(asyncio.Transport):
 
     def _put_on_the_way(self, piece: bytes | None) -> None:
         line = self._line
-        due = line.loop.time() + line.rng.uniform(0, line.conditions.delay_ms_max) / 1000
+        due = line.loop.world_time() + line.rng.uniform(0, line.conditions.delay_ms_max) / 1000
         if self._under_way:
             due = max(due, self._under_way[-1][0])  # one connection's bytes keep their order
         self._under_way.append((due, piece))
-        line.loop.call_at(due, self.deliver)
+        line.loop.call_in_world(due, self.deliver)
 
     def deliver(self) -> None:
         """Hand the pieces that are due to the peer, unless the hosts are partitioned."""
@@ -187,7 +206,7 @@ class SimulatedTransport(asyncio.Transport):
             self._is_gone = self._is_closing = True
             self._unread.clear()
             self._line.forget(self)
-            self._line.loop.call_soon(self._protocol.connection_lost, error)
+            self.call(self._protocol.connection_lost, error)
 
     def vanish(self) -> None:
         """As `lose`, without telling the protocol: its process is gone too."""
@@ -205,10 +224,16 @@ class SimulatedTransport(asyncio.Transport):
             return
         self._unread += piece
         self._is_end_received = not piece
-        self._receive()
+        self._want_receive()
+
+    def _want_receive(self) -> None:
+        if not self._is_receive_due:
+            self._is_receive_due = True
+            self.call(self._receive)
 
     def _receive(self) -> None:
         """One receive: as much as the protocol has room for, or a random part of that."""
+        self._is_receive_due = False
         if self._is_paused or self._is_closing:
             return
         if self._unread:
@@ -216,8 +241,9 @@ class SimulatedTransport(asyncio.Transport):
             size = self._cut(min(len(buffer), len(self._unread)))
             buffer[:size] = self._unread[:size]
             del self._unread[:size]
-            self._line.loop.call_soon(self._receive)
-            self._line.loop.call_soon(self.peer.open_window, size)
+            self._want_receive()
+            loop = self._line.loop
+            loop.call_in_world(loop.world_time(), self.peer.open_window, size)
             self._protocol.buffer_updated(size)
         elif self._is_end_received:
             self._is_end_received = False
@@ -236,5 +262,5 @@ class SimulatedTransport(asyncio.Transport):
         self._send()
         if self._is_writing_paused and not self._unsent and not self._is_gone:
             self._is_writing_paused = False
-            self._protocol.resume_writing()
+            self.call(self._protocol.resume_writing)
         self._maybe_end()

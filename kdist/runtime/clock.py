@@ -42,15 +42,15 @@ class VirtualClock:
     """A clock that moves only when told to: the simulator's and the tests'."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        self._now_ns = now_ms * 1_000_000
-        self._start_ns = self._now_ns
+        self._start_ns = now_ms * 1_000_000
+        self._passed_ns = 0
         self._waits = 0
 
     def now_ms(self) -> int:
-        return self._now_ns // 1_000_000
+        return (self._start_ns + self.monotonic_ns()) // 1_000_000
 
     def monotonic_ns(self) -> int:
-        return self._now_ns - self._start_ns
+        return self._passed_ns
 
     def waits(self) -> int:
         return self._waits
@@ -67,4 +67,47 @@ class VirtualClock:
     def advance_ns(self, ns: int) -> None:
         """Let `ns` pass."""
         assert ns >= 0, "time does not run backwards"
-        self._now_ns += ns
+        self._passed_ns += ns
+
+
+class ProcessClock(VirtualClock):
+    """A process's view of the world's virtual clock: it may run fast, slow or wrong.
+
+    To let time pass on it keeps the process busy: until the world's clock has come so far, it is
+    ahead of that.
+    """
+
+    def __init__(self, world: VirtualClock) -> None:
+        super().__init__(world.now_ms())
+        self._start_ns -= world.monotonic_ns()
+        self._world = world
+        self._rate = 1.0
+        self._skewed_at_ns = 0  # by the world's clock; from here on `_rate` holds
+        self._passed_ns = 0  # by this clock, at that moment
+        self.busy_until_ns = 0  # by the world's clock
+
+    def world_ns(self) -> int:
+        """What the world's clock will show once the process is no longer busy."""
+        return max(self._world.monotonic_ns(), self.busy_until_ns)
+
+    def monotonic_ns(self) -> int:
+        passed_ns = self.world_ns() - self._skewed_at_ns
+        return self._passed_ns + (passed_ns if self._rate == 1 else int(passed_ns * self._rate))
+
+    def advance_ns(self, ns: int) -> None:
+        assert ns >= 0, "time does not run backwards"
+        self.busy_until_ns = self.world_ns() + ns
+
+    def skew(self, rate: float, step_ms: int = 0) -> None:
+        """Run at `rate` of the world's pace from now on; the wall-clock time jumps by a step.
+
+        Timers that are set already keep their moment in the world.
+        """
+        self._passed_ns, self._skewed_at_ns = self.monotonic_ns(), self.world_ns()
+        self._rate = rate
+        self._start_ns += step_ms * 1_000_000
+
+    def world_s(self, own_s: float) -> float:
+        """When this clock will show `own_s`, in seconds of the world's clock."""
+        own_ns = own_s * 1e9 - self._passed_ns
+        return (self._skewed_at_ns + own_ns / self._rate) / 1e9

@@ -2,8 +2,7 @@
 
 In the broker one thread owns all state (design D1). Work that blocks goes to `run_blocking`, and
 its outcome comes back on the owner's thread; the work itself must not touch state that the owner
-reads. `asyncio_tasks.py` is the broker's; `loop_tasks.py` and `virtual_tasks.py` are the
-simulator's, with asyncio and without; `inline_tasks.py` has no loop and no time.
+reads. A process (`process.py`) is such a `Tasks`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,11 @@ signals, so that a run depends on its inputs alone: the same seed gives the same
 code does not depend on the order of `id`s or of a set of strings.
 
 What would hang or pass unnoticed on a real loop ends the run here: a main coroutine that waits
-while nothing is scheduled raises `Deadlock`, and an exception in a callback is raised by the run.
+while nothing is scheduled raises `Deadlock`, and an exception in a callback is raised by the run,
+unless the callback belongs to a process with an owner (`process.py`).
+
+The loop asks a process before it runs anything of it: a killed one runs nothing any more, a stopped
+one later. In a process's code `time()` is the process's own, which may be wrong.
 
 asyncio's own `BaseEventLoop` does the work. It asks its selector to wait for events until the next
 timer is due; the selector here moves the clock there instead.
@@ -14,15 +18,72 @@ timer is due; the selector here moves the clock there instead.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from kdist.runtime.clock import VirtualClock
+from kdist.runtime.process import CURRENT, process_of
+
+if TYPE_CHECKING:
+    from kdist.runtime.virtual_process import VirtualProcess
 
 
 class Deadlock(Exception):
     """The main coroutine is not done, and nothing is scheduled that could wake it."""
+
+
+class _Reached(Exception):
+    """What `run_until` waits for has come, or its time is over."""
+
+
+class _Handle(asyncio.Handle):
+    """A callback that runs when its process may run it."""
+
+    __slots__ = ()
+    _context: Context
+
+    def _run(self) -> None:
+        process: Any = self._context.get(CURRENT)
+        if process is None or process.may_run(self):
+            super()._run()
+
+
+class _Timer(_Handle, asyncio.TimerHandle):
+    """Due at `when`. Of those due at the same time the older one runs first."""
+
+    __slots__ = ("_order", "_own_when")
+    _when: float
+    _order: int
+    _own_when: float
+
+    def __lt__(self, other: Any) -> bool:
+        if self._when == other._when:
+            return bool(self._order < other._order)
+        return bool(self._when < other._when)
+
+    def when(self) -> float:
+        """By the clock of the process that made it."""
+        return self._own_when
+
+
+class _Task(asyncio.Task[Any]):
+    """A task that knows its process."""
+
+    process: VirtualProcess | None = None
+
+
+def _make_task(
+    loop: asyncio.AbstractEventLoop,
+    work: Coroutine[Any, Any, Any],
+    context: Context | None = None,
+) -> _Task:
+    task = _Task(work, loop=loop, context=context)
+    task.process = (context or copy_context()).get(CURRENT)  # type: ignore[assignment]
+    return task
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -30,19 +91,85 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__()
-        self._clock = clock
+        self.clock = clock
+        self.set_task_factory(_make_task)  # type: ignore[arg-type]
+        self._ready: deque[asyncio.Handle]  # the base class's, as is this:
+        self._scheduled: list[Any]
+        self._timers = 0  # made so far
         self._raised: BaseException | None = None
+        self._is_reached: Callable[[], bool] | None = None  # of `run_until`
+        self._end_ns: float = math.inf
         self.before_time_moves: Callable[[], None] = lambda: None
         self._selector = self  # what BaseEventLoop waits on: `select` below
 
+    # Time
+
     def time(self) -> float:
-        """Seconds on the virtual clock."""
-        return self._clock.monotonic_ns() / 1e9
+        """Seconds on the clock of the process whose code asks, or else on the world's."""
+        process = CURRENT.get()
+        clock = self.clock if process is None else process.clock
+        return clock.monotonic_ns() / 1e9
+
+    def call_at(  # type: ignore[override] # its types are stricter than Python 3.11 can express
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        process: Any = CURRENT.get()
+        timer: Any = _Timer(
+            when if process is None else process.clock.world_s(when), callback, args, self, context
+        )
+        timer._own_when = when
+        self._timers = timer._order = self._timers + 1
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True  # as `BaseEventLoop.call_at` does
+        return cast(asyncio.TimerHandle, timer)
+
+    def _call_soon(
+        self, callback: Callable[..., object], args: Any, context: Context | None
+    ) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_in_world(self, when_s: float, callback: Callable[..., object], *args: Any) -> None:
+        """Call it at `when_s` by the world's clock, whatever becomes of the caller's process."""
+        Context().run(self.call_at, when_s, callback, *args)
+
+    def world_time(self) -> float:
+        """Seconds on the world's clock; for a process that is busy, when it no longer is."""
+        process: Any = CURRENT.get()
+        ns: int = self.clock.monotonic_ns() if process is None else process.clock.world_ns()
+        return ns / 1e9
+
+    # Running
 
     def run_forever(self) -> None:
         """Run until `stop`, or until something raises."""
         super().run_forever()
         self._raise()
+
+    def run_until(self, condition: Callable[[], bool], timeout_ms: float = math.inf) -> bool:
+        """Run until `condition` holds; False if first `timeout_ms` pass or nothing is left."""
+        self._is_reached = condition
+        self._end_ns = self.clock.monotonic_ns() + timeout_ms * 1_000_000
+        try:
+            self.run_forever()
+        except _Reached:
+            pass
+        finally:
+            self._is_reached = None
+        return condition()
+
+    def run_for_ms(self, ms: float) -> None:
+        """Let `ms` pass, and run what comes due."""
+        self.run_until(lambda: False, ms)
+
+    def run_again(self, handles: Iterable[asyncio.Handle]) -> None:
+        """Run callbacks that were due before, soon."""
+        self._ready.extend(handles)
 
     def _raise(self) -> None:
         raised, self._raised = self._raised, None
@@ -52,12 +179,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def select(self, timeout: float | None) -> list[NoReturn]:
         """Move the clock `timeout` seconds on; None means no timer, and nothing to run."""
         self._raise()
+        if self._is_reached is not None:
+            self._check_reached(self._is_reached, timeout)
         if timeout is None:
             raise Deadlock(_deadlock_sentence(self))
         if timeout > 0:
             self.before_time_moves()
-            self._clock.advance_ns(math.ceil(timeout * 1e9))  # never short of the timer
+            self.clock.advance_ns(math.ceil(timeout * 1e9))  # never short of the timer
         return []
+
+    def _check_reached(self, is_reached: Callable[[], bool], timeout: float | None) -> None:
+        if is_reached():
+            raise _Reached
+        left_ns = self._end_ns - self.clock.monotonic_ns()
+        if timeout is None or timeout * 1e9 > left_ns + 1:  # a float may be a nanosecond off
+            if left_ns < math.inf:
+                self.clock.advance_ns(max(0, int(left_ns)))
+            raise _Reached
 
     def _process_events(self, event_list: list[NoReturn]) -> None:
         """There are none."""
@@ -65,15 +203,25 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Does nothing: `call_soon_threadsafe` wakes a sleeping loop, and this one never sleeps."""
 
+    # Errors
+
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """End the run with the exception, before time moves on."""
+        """End the process that it happened to, or else the run, before time moves on."""
+        error = context.get("exception") or RuntimeError(str(context["message"]))
+        process = process_of(context)
+        if process is not None and process.on_failure is not None:
+            process.on_failure(error)
+        else:
+            self.end_run(error)
+
+    def end_run(self, error: BaseException) -> None:
+        """Have the run raise this, before time moves on."""
         if self._raised is None:
-            error = context.get("exception")
-            self._raised = error or RuntimeError(str(context["message"]))
+            self._raised = error
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:  # type: ignore[override] # noqa: ARG002
         """Refused: how long a thread takes is not reproducible."""
-        raise RuntimeError("threads have no place in virtual time: use Tasks.run_blocking")
+        raise RuntimeError("threads have no place in virtual time: use Process.run_blocking")
 
 
 def _deadlock_sentence(loop: asyncio.AbstractEventLoop) -> str:

@@ -22,7 +22,7 @@ from kdist.network.chunks import Chunk
 from kdist.network.connection import Connection
 from kdist.network.listener import Listener
 from kdist.network.network import AsyncioNetwork
-from kdist.runtime.asyncio_tasks import AsyncioTasks
+from kdist.runtime.asyncio_process import AsyncioProcess
 from kdist.runtime.disk import Disk
 from kdist.runtime.files import File
 
@@ -84,7 +84,7 @@ class Served:
         self.metrics = NetworkMetrics()
         network = AsyncioNetwork(self.loop)
         self.tick = network.tick
-        self.tasks = AsyncioTasks(self.loop)
+        self.tasks = AsyncioProcess(self.loop)
         settings = NetworkSettings(socket_listen_backlog_size=1024)
         self.listener = Listener(network, self.handler, settings, self.metrics, self.tasks)
         self.port = self.loop.run_until_complete(self.listener.listen("127.0.0.1", 0))
@@ -95,6 +95,7 @@ class Served:
 
     def close(self) -> None:
         self.loop.run_until_complete(self.listener.close(drain_ms=1000))
+        self.loop.run_until_complete(self.tasks.idle())
         self.tasks.close()
         self.loop.close()
 

@@ -23,13 +23,13 @@ from kdist.records.batch import Batch, read_header
 from kdist.records.build import build_batch
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
-from kdist.runtime.inline_tasks import InlineTasks
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
 from kdist.storage.surroundings import Identity, Surroundings
 from tests.integration.broker_processes import BrokerProcess, broker_processes
 from tests.integration.zookeeper_server import PATIENT_TICK_MS, free_port, zookeeper_host
 from tests.own_time import ended_after_s
+from tests.stepped_process import SteppedProcess
 
 LOGS = 300
 BATCHES = 2_000_000  # of the one big log: seconds of scanning, as each has entries in the indexes
@@ -107,7 +107,7 @@ def fill(path: Path) -> None:
         Surroundings(
             files=Disk(),
             clock=SystemClock(),
-            tasks=InlineTasks(),
+            tasks=SteppedProcess(),
             rng=random.Random(1),
             settings=StorageSettings(reserved_bytes=0),
             metrics=StorageMetrics(),

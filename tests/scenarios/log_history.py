@@ -20,12 +20,12 @@ from kdist.records.build import build_batch, read_batch
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.runtime.simulated_faults import PowerLoss
-from kdist.runtime.virtual_tasks import VirtualTasks
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
 from kdist.storage.reading import find_by_timestamp, read
 from kdist.storage.schedule import Schedule
 from kdist.storage.surroundings import Identity, Surroundings
+from tests.stepped_process import SteppedProcess
 from tests.unit.storage.storage_world import append_all
 
 PARTITIONS = [TopicPartition("clicks", 0), TopicPartition("clicks", 1)]
@@ -112,7 +112,7 @@ class History:
         self.crashes += 1
 
     def _open(self) -> None:
-        self.tasks = VirtualTasks(self.clock, self.rng)
+        self.tasks = SteppedProcess(self.clock, self.rng)
         around = Surroundings(
             files=self.disk,
             clock=self.clock,

@@ -21,10 +21,10 @@ from kdist.records.build import build_batch
 from kdist.records.compression import Codec
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
-from kdist.runtime.inline_tasks import InlineTasks
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
 from kdist.storage.surroundings import Identity, Surroundings
+from tests.stepped_process import SteppedProcess
 
 BATCHES = 120
 OWNER = Identity(broker_id=1, cluster_id=CLUSTER_ID)
@@ -40,7 +40,7 @@ def settings_of(topic: str) -> TopicSettings:
 @contextmanager
 def opened(path: Path) -> Iterator[LogDirectory]:
     """The directory, opened by kdist as broker 1 and cleanly closed at the end."""
-    tasks = InlineTasks()
+    tasks = SteppedProcess()
     directory = _open(path, tasks)
     tasks.run_until_idle()
     yield directory
@@ -54,12 +54,12 @@ def write_and_abandon(path: Path, partition: TopicPartition, seed: int) -> None:
     Nothing that waits for a flush or a clean stop is written: index entries, epochs, snapshots.
     """
     path.mkdir()
-    directory = _open(path, InlineTasks())
+    directory = _open(path, SteppedProcess())
     log = directory.create(partition, uuid.UUID(int=seed), settings_of(partition.topic))
     append_records(log, seed)
 
 
-def _open(path: Path, tasks: InlineTasks) -> LogDirectory:
+def _open(path: Path, tasks: SteppedProcess) -> LogDirectory:
     surroundings = Surroundings(
         files=Disk(),
         clock=SystemClock(),

@@ -1,7 +1,8 @@
 """Whole brokers in virtual time: their disks, network and ZooKeeper are in memory.
 
 `Cluster.run` carries out a scenario on the loop. A broker's machine is named after its id: 1 is on
-host `m1`. `VirtualLoop` lets whatever a callback raises end the run, so that no bug stays unseen.
+host `m1`. What a broker's code raises ends that broker, and the run too if it is a bug: none is to
+stay unseen.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from kdist.broker.broker import Broker
 from kdist.broker.context import BrokerContext
 from kdist.config.load import broker_from
+from kdist.errors import DiskFailed
 from kdist.network.client import Client, ClientSettings
 from kdist.network.simulated import SimulatedNetwork
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic, TopicSetting
@@ -25,9 +28,9 @@ from kdist.protocol.produce import (
 )
 from kdist.records.build import build_batch
 from kdist.runtime.clock import VirtualClock
-from kdist.runtime.loop_tasks import LoopTasks
 from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.runtime.virtual_loop import VirtualLoop
+from kdist.runtime.virtual_process import VirtualProcess
 from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
 
 PORT = 9092
@@ -53,8 +56,9 @@ class Cluster:
         self.ensemble = MemoryEnsemble(self.clock, self.rng, delay_ms_max=2)
         self.disks: dict[int, SimulatedDisk] = {}
         self.zks: dict[int, MemoryZooKeeper] = {}
-        self.tasks: dict[int, LoopTasks] = {}
+        self.processes: dict[int, VirtualProcess] = {}
         self.brokers: dict[int, Broker] = {}  # the last of each id
+        self._begun: list[VirtualProcess] = beside._begun if beside else []
         self.statuses: list[str] = []
 
     def run(self, scenario: Coroutine[Any, Any, Any]) -> Any:
@@ -68,6 +72,8 @@ class Cluster:
         try:
             return await scenario
         finally:
+            for process in self._begun:
+                process.unwind()
             others = asyncio.all_tasks() - {asyncio.current_task()}
             for task in others:
                 task.cancel()
@@ -87,21 +93,27 @@ class Cluster:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
         zk = self.zks[broker_id] = self.ensemble.client()
-        tasks = self.tasks[broker_id] = LoopTasks(self.loop, self.rng)
+        process = self.processes[broker_id] = VirtualProcess(self.loop, self.rng)
+        self._begun.append(process)
+        self.disks[broker_id].clock = process.clock
         broker = self.brokers[broker_id] = Broker(
             BrokerContext(
                 config=broker_from(given),
                 files=self.disks[broker_id],
-                clock=self.clock,
-                tasks=tasks,
-                rng=self.rng,
+                process=process,
                 network=self.network.host(f"m{broker_id}"),
                 zk=zk,
                 host=f"m{broker_id}",
                 status=self.statuses.append,
             )
         )
+        process.on_failure = partial(self._failed, broker)
         return broker
+
+    def _failed(self, broker: Broker, error: BaseException) -> None:
+        broker.fail(error)
+        if not isinstance(error, DiskFailed):
+            self.loop.end_run(error)
 
     async def started(self, broker_id: int = 1, /, **settings: str) -> Broker:
         """A broker that has started."""
@@ -114,12 +126,9 @@ class Cluster:
         synced."""
         self.network.crash(f"m{broker.id}", is_power_lost=is_power_lost)
         self.ensemble.suspend(self.zks[broker.id])
-        broker._tasks.close()
-        for task in broker._running:
-            task.cancel()
+        self.processes[broker.id].kill()
         disk = self.disks[broker.id]
         if is_power_lost:
-            self.tasks[broker.id].lose_power()
             self.disks[broker.id] = disk.crash(self.rng)
         else:
             broker.service.directory._lock.release()  # as the kernel does

@@ -142,7 +142,7 @@ def test_a_broker_with_a_slow_disk_can_stop_during_a_controller_request() -> Non
         client = await cluster.client()
         await create(client, "clicks")
         await produce(client, "clicks", b"x")  # so that there are files to delete
-        cluster.tasks[1].blocking_ms_max = 20_000
+        cluster.processes[1].blocking_ms_max = 20_000
         request = DeleteTopicsRequest(topic_names=["clicks"], timeout_ms=10_000)
         deleting = asyncio.ensure_future(client.send(request, 5))
         await cluster.until(lambda: not broker.service.replicas.partitions)

@@ -109,7 +109,7 @@ class Side:
     async def play(self) -> None:
         self.broker = await self.cluster.started()
         # As long on both sides: a fetch is told of what a thread has appended by then.
-        self.cluster.tasks[1]._some_ms = lambda: 2.5  # type: ignore[method-assign]
+        self.cluster.processes[1]._some_ms = lambda: 2.5  # type: ignore[method-assign]
         await create(await self.cluster.client(), CLICKS.topic)
         if not self.has_fast_paths:
             (dispatch,) = self.broker.service._dispatches

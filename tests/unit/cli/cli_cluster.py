@@ -21,7 +21,7 @@ from kdist.broker.context import BrokerContext
 from kdist.cli.main import kdist
 from kdist.config.load import broker_from
 from kdist.network.network import AsyncioNetwork
-from kdist.runtime.asyncio_tasks import AsyncioTasks
+from kdist.runtime.asyncio_process import AsyncioProcess
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
 from kdist.runtime.tick_loop import TickLoop
@@ -101,9 +101,7 @@ class CliCluster:
             world = BrokerContext(
                 config=broker_from(settings),
                 files=Disk(),
-                clock=SystemClock(),
-                tasks=AsyncioTasks(self._loop),
-                rng=random.Random(number),
+                process=AsyncioProcess(self._loop, random.Random(number)),
                 network=network,
                 zk=ensemble.client("", session_timeout_ms=SESSION_TIMEOUT_MS),
                 host="host",

@@ -14,7 +14,7 @@ from kdist.metrics.groups import GroupMetrics
 from kdist.model import TopicPartition
 from kdist.records.build import build_batch
 from kdist.runtime.clock import VirtualClock
-from kdist.runtime.virtual_tasks import VirtualTasks
+from tests.stepped_process import SteppedProcess
 
 PARTITIONS = 3
 
@@ -65,7 +65,7 @@ class GroupsWorld:
     def __init__(self, seed: int = 0, **settings: Any) -> None:
         self.settings = GroupSettings(**{"min_session_timeout_ms": 100, **settings})
         self.clock = VirtualClock()
-        self.tasks = VirtualTasks(self.clock, random.Random(seed))
+        self.tasks = SteppedProcess(self.clock, random.Random(seed))
         self.log = MemoryLog(self.clock)
         self.metrics = GroupMetrics()
         self.rng = random.Random(seed)

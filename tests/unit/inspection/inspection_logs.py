@@ -21,10 +21,10 @@ from kdist.records.build import build_batch
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.disk import Disk
 from kdist.runtime.files import Files
-from kdist.runtime.inline_tasks import InlineTasks
 from kdist.runtime.readonly import ReadOnlyFiles
 from kdist.storage.directory import LogDirectory
 from kdist.storage.surroundings import Identity, Surroundings
+from tests.stepped_process import SteppedProcess
 
 CLICKS = TopicPartition("clicks", 0)
 START_MS = 1_700_000_000_000
@@ -66,7 +66,7 @@ def open_directory(path: Path, files: Files | None = None) -> LogDirectory:
         Surroundings(
             files=files or Disk(),
             clock=VirtualClock(START_MS),
-            tasks=InlineTasks(),
+            tasks=SteppedProcess(),
             rng=random.Random(0),
             settings=StorageSettings(reserved_bytes=0),
             metrics=StorageMetrics(),

@@ -17,10 +17,12 @@ from kdist.network.listener import Listener
 from kdist.network.network import AsyncioNetwork, Network
 from kdist.network.simulated import SimulatedNetwork
 from kdist.network.simulated_transport import Conditions
+from kdist.runtime.asyncio_process import AsyncioProcess
 from kdist.runtime.clock import VirtualClock
-from kdist.runtime.loop_tasks import LoopTasks
+from kdist.runtime.process import Process
 from kdist.runtime.tick_loop import TickLoop
 from kdist.runtime.virtual_loop import VirtualLoop
+from kdist.runtime.virtual_process import VirtualProcess
 
 T = TypeVar("T")
 WAIT_S = 20
@@ -36,19 +38,27 @@ class World:
         self.server = server
         self.client = client
         self.host = host
+        self.raised: list[BaseException] = []  # on a real loop
+
+    def process(self) -> Process:
+        """What serves; what it raises fails the test."""
+        if isinstance(self.loop, VirtualLoop):
+            return VirtualProcess(self.loop, random.Random(1))
+        process = AsyncioProcess(self.loop)
+        process.on_failure = self.raised.append
+        return process
 
     def run(self, scenario: Coroutine[Any, Any, T]) -> T:
         """Run to the end; what a callback raises fails the test."""
-        raised: list[BaseException] = []
         if not isinstance(self.loop, VirtualLoop):
             self.loop.set_exception_handler(
-                lambda _loop, context: raised.append(
+                lambda _loop, context: self.raised.append(
                     context.get("exception") or RuntimeError(context["message"])
                 )
             )
         found = self.loop.run_until_complete(asyncio.wait_for(scenario, WAIT_S))
-        if raised:
-            raise raised[0]
+        if self.raised:
+            raise self.raised[0]
         return found
 
 
@@ -129,12 +139,13 @@ class Served:
         self.world = world
         self.handler = handler or Answering()
         self.metrics = NetworkMetrics()
+        self._process = world.process()
         self.listener = Listener(
             world.server,
             self.handler,
             NetworkSettings(**settings),
             self.metrics,
-            LoopTasks(world.loop, random.Random(1)),
+            self._process,
         )
         self.port = 0
 
@@ -144,6 +155,7 @@ class Served:
 
     async def __aexit__(self, *_: object) -> None:
         await self.listener.close(drain_ms=10)
+        self._process.close()
 
     async def peer(self) -> RawPeer:
         """A new connection."""

@@ -38,9 +38,9 @@ from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.simulated_disk import SimulatedDisk
-from kdist.runtime.virtual_tasks import VirtualTasks
 from kdist.storage.directory import LogDirectory
 from kdist.storage.surroundings import Identity, Surroundings
+from tests.stepped_process import SteppedProcess
 
 BROKER = 1
 CLICKS = TopicPartition("clicks", 0)
@@ -52,7 +52,7 @@ START_MS = 1_700_000_000_000
 class Turns:
     """The end of a tick: callbacks wait for `end`, which a task brings about by itself as well."""
 
-    def __init__(self, tasks: VirtualTasks) -> None:
+    def __init__(self, tasks: SteppedProcess) -> None:
         self._tasks = tasks
         self._callbacks: list[Callable[[], None]] = []
 
@@ -101,7 +101,7 @@ class World:
 
     def open(self, saved_high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Start on what the disk holds."""
-        self.tasks = VirtualTasks(self.clock, self.rng)
+        self.tasks = SteppedProcess(self.clock, self.rng)
         self.ticks = Turns(self.tasks)
         self.metrics = ReplicationMetrics()
         around = Surroundings(

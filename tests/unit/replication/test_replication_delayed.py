@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kdist.metrics.replication import ReplicationMetrics
 from kdist.replication.delayed import DelayedOperation, DelayedOperations
 from kdist.runtime.clock import VirtualClock
-from kdist.runtime.virtual_tasks import VirtualTasks
+from tests.stepped_process import SteppedProcess
 
 
 class Place:
@@ -49,7 +49,7 @@ class Visit(DelayedOperation):
 class Stage:
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.tasks = VirtualTasks(self.clock, random.Random(0))
+        self.tasks = SteppedProcess(self.clock, random.Random(0))
         self.metrics = ReplicationMetrics()
         self.waiting = DelayedOperations(self.tasks, self.clock, self.tasks.call_soon, self.metrics)
 

@@ -11,9 +11,9 @@ import pytest
 
 from kdist.errors import UserError
 from kdist.runtime.clock import VirtualClock
-from kdist.runtime.loop_tasks import LoopTasks
 from kdist.runtime.simulated_disk import PowerLoss
 from kdist.runtime.virtual_loop import Deadlock, VirtualLoop
+from kdist.runtime.virtual_process import VirtualProcess
 
 DAY_S = 86_400
 
@@ -170,7 +170,7 @@ def tasks_history(seed: int) -> list[tuple[str, float]]:
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        tasks = LoopTasks(loop, random.Random(seed))
+        tasks = VirtualProcess(loop, random.Random(seed))
 
         def tell(what: str) -> None:
             seen.append((what, loop.time()))
@@ -204,7 +204,7 @@ def test_other_events_come_between_blocking_work_and_its_done() -> None:
 def test_done_gets_what_the_work_raised() -> None:
     async def scenario() -> list[BaseException | None]:
         seen: list[BaseException | None] = []
-        tasks = LoopTasks(asyncio.get_running_loop(), random.Random(1))
+        tasks = VirtualProcess(asyncio.get_running_loop(), random.Random(1))
         tasks.run_blocking(lambda: int("x"), seen.append)  # type: ignore[arg-type]
         await asyncio.sleep(1)
         return seen
@@ -220,7 +220,7 @@ def test_a_power_loss_in_blocking_work_ends_the_run() -> None:
         raise PowerLoss
 
     async def scenario() -> None:
-        tasks = LoopTasks(asyncio.get_running_loop(), random.Random(1))
+        tasks = VirtualProcess(asyncio.get_running_loop(), random.Random(1))
         tasks.run_blocking(lose_power, seen.append)
         await asyncio.sleep(1)
 

@@ -23,12 +23,12 @@ from kdist.records.build import build_batch, read_batch
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.disk import Disk
 from kdist.runtime.simulated_disk import SimulatedDisk
-from kdist.runtime.virtual_tasks import VirtualTasks
 from kdist.storage.append import Append
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix, segment_name
 from kdist.storage.surroundings import Identity, Surroundings
+from tests.stepped_process import SteppedProcess
 
 CLICKS = TopicPartition("clicks", 0)
 VIEWS = TopicPartition("views", 3)
@@ -98,7 +98,7 @@ class World:
             files.make_directory(path)
             files.sync_directory("/")
         self.files = files
-        self.tasks = VirtualTasks(self.clock, self.rng)
+        self.tasks = SteppedProcess(self.clock, self.rng)
         self._directory: LogDirectory | None = None
 
     @property
@@ -127,7 +127,7 @@ class World:
 
     def open(self) -> LogDirectory:
         """Start on what the disk holds."""
-        self.tasks = VirtualTasks(self.clock, self.rng)
+        self.tasks = SteppedProcess(self.clock, self.rng)
         self.metrics = StorageMetrics()
         self._directory = LogDirectory(self.path, IDENTITY, self.surroundings()).open()
         return self._directory

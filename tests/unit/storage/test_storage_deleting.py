@@ -10,10 +10,10 @@ import pytest
 from storage_world import CLICKS, World, append, expected_lines, lines
 
 from kdist.errors import ApiError, DiskFull
-from kdist.runtime.virtual_tasks import VirtualTasks
 from kdist.storage.background import Background
 from kdist.storage.names import LOG_START_OFFSETS, RECOVERY_POINTS, Suffix
 from kdist.storage.reading import read
+from tests.stepped_process import SteppedProcess
 
 
 @pytest.mark.parametrize("is_made_anew", [False, True])
@@ -79,7 +79,7 @@ def test_a_partition_that_a_full_disk_keeps_from_being_deleted_stays_in_use(
     assert CLICKS not in world.directory.logs
 
 
-class CountedTasks(VirtualTasks):
+class CountedTasks(SteppedProcess):
     """Counts blocking work: in all, and the most that was under way at once."""
 
     under_way = most = works = 0

@@ -1,0 +1,160 @@
+"""A process is a value: all that runs for one broker hangs on it, and ends with it.
+
+It owns a clock, a random generator, timers, blocking work and asyncio tasks. Several may share a
+loop. What belongs to a process runs in a `contextvars.Context` in which `CURRENT` is set, and
+asyncio copies that into each callback, timer and task that it schedules, those of other people's
+code included. So whatever raises, the loop knows whose `on_failure` to call, and the simulator's
+loop knows what a killed or stopped process must not run.
+
+`AsyncioProcess` is the broker's, `VirtualProcess` the simulator's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar, copy_context
+from functools import partial
+from typing import Any, TypeVar
+
+from kdist.runtime.clock import Clock
+from kdist.runtime.tasks import Done, Timer
+
+T = TypeVar("T")
+
+CURRENT: ContextVar[Process | None] = ContextVar("process", default=None)
+"""The process whose code runs; None in code that belongs to none."""
+
+
+class Process(ABC):
+    """A `Tasks`, and more. Owner: the loop's thread.
+
+    `on_failure` gets what a callback, a task or the outcome of blocking work raised. While it is
+    None that goes to the loop's default handler.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, rng: random.Random) -> None:
+        self.loop = loop
+        self.clock = clock
+        self.rng = rng
+        self.on_failure: Callable[[BaseException], None] | None = None
+        self.context = copy_context()
+        self.context.run(CURRENT.set, self)
+        self._started: dict[asyncio.Task[None], None] = {}
+        self._is_closed = False
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Something of this process raised: it cannot go on."""
+        if self.on_failure is not None:
+            self.on_failure(error)
+        else:
+            told = {"message": "a process without an owner failed", "exception": error}
+            self.loop.default_exception_handler(told)
+
+    # Callbacks and timers
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.loop.call_soon(self._call, callback, context=self.context)
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        return self.loop.call_later(delay_ms / 1000, self._call, callback, context=self.context)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        if not self._is_closed:
+            callback()
+
+    # Blocking work
+
+    def run_blocking(self, work: Callable[[], None], done: Done) -> None:
+        if not self._is_closed:
+            self._under_way += 1
+            self._idle.clear()
+            self._submit(work, partial(self._end, done))
+
+    @abstractmethod
+    def _submit(self, work: Callable[[], None], done: Done) -> None:
+        """Run `work` where it may block, then call `done`, which is never dropped."""
+
+    def _end(self, done: Done, error: BaseException | None) -> None:
+        self._under_way -= 1
+        try:
+            if not self._is_closed:
+                done(error)
+        finally:  # a bug in `done` must not keep `idle` waiting for ever
+            if not self._under_way:
+                self._idle.set()
+
+    async def blocking(self, work: Callable[[], None]) -> None:
+        """Run `work` in a thread; raises what it raises. It runs on if cancelled: see `idle`."""
+        ended: asyncio.Future[None] = self.loop.create_future()
+
+        def done(error: BaseException | None) -> None:
+            if ended.cancelled():
+                return
+            if error is None:
+                ended.set_result(None)
+            else:
+                ended.set_exception(error)
+
+        self.run_blocking(work, done)
+        await ended
+
+    async def idle(self) -> None:
+        """Return once no blocking work runs, including work started by other work's callback."""
+        while True:
+            await self._idle.wait()
+            await asyncio.sleep(0)  # its callback may have started more with `call_soon`
+            await asyncio.sleep(0)
+            if not self._under_way:
+                return
+
+    # Tasks
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run `work` until `cancel_started`; the process fails with what it raises."""
+        task = self._task(work, name)
+        self._started[task] = None
+        task.add_done_callback(self._ended, context=self.context)
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` in this process for a caller from anywhere; returns or raises as it does."""
+        return await self._task(work)
+
+    def _task(self, work: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
+        return self.loop.create_task(work, name=name, context=self.context.copy())
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._started[task]
+        if not task.cancelled():
+            task.result()
+
+    async def cancel_started(self) -> None:
+        """Cancel what `start` has started, and wait for its end."""
+        for task in self._started:
+            task.cancel()
+        if self._started:
+            await asyncio.wait(tuple(self._started))
+
+    def close(self) -> None:
+        """Run no timer and no outcome of blocking work any more, and begin no such work.
+
+        What was deferred (unlinking a deleted log's files, say) must not touch a directory after
+        another process has taken it over.
+        """
+        self._is_closed = True
+
+
+def process_of(context: dict[str, Any]) -> Process | None:
+    """The process that an exception handler's `context` is about, if it is about one."""
+    handle = context.get("handle")
+    if handle is not None:
+        found: Process | None = handle._context.get(CURRENT)  # asyncio keeps it private before 3.12
+        return found
+    # A task or future of which nobody took the error: mostly its owner has just dropped it.
+    task = context.get("task") or context.get("future")
+    return getattr(task, "process", None) or CURRENT.get()
