@@ -91,14 +91,13 @@ class VirtualProcess(Process):
     def _work(self, work: Callable[[], None], done: Done) -> None:
         """On a thread, so the time that passes for it keeps the process from nothing."""
         clock, error = self.clock, None
-        started_ns, busy_until_ns = self.loop.clock.monotonic_ns(), clock.busy_until_ns
-        clock.busy_until_ns = 0
+        busy_until_ns, clock.busy_until_ns = clock.busy_until_ns, 0
         try:
             work()
         except Exception as raised:  # noqa: BLE001 - passed to `done`; a PowerLoss propagates
             error = raised
         finally:
-            took_ns = clock.world_ns() - started_ns
+            took_ns = clock.world_ns() - self.loop.clock.monotonic_ns()
             clock.busy_until_ns = busy_until_ns
         self._later(took_ns / 1e6 + self._some_ms(), partial(done, error))
 

@@ -16,7 +16,7 @@ from typing import Any
 from kdist.broker.broker import Broker
 from kdist.broker.context import BrokerContext
 from kdist.config.load import broker_from
-from kdist.errors import DiskFailed
+from kdist.errors import KdistError
 from kdist.network.client import Client, ClientSettings
 from kdist.network.simulated import SimulatedNetwork
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic, TopicSetting
@@ -112,7 +112,7 @@ class Cluster:
 
     def _failed(self, broker: Broker, error: BaseException) -> None:
         broker.fail(error)
-        if not isinstance(error, DiskFailed):
+        if not isinstance(error, KdistError):
             self.loop.end_run(error)
 
     async def started(self, broker_id: int = 1, /, **settings: str) -> Broker:
@@ -166,9 +166,11 @@ def records(*values: bytes) -> bytes:
     return bytes(build_batch(values, timestamp_ms=1_700_000_000_000))
 
 
-def produce_request(topic: str, *values: bytes, acks: int = -1) -> ProduceRequest:
-    """A Produce to partition 0."""
-    part = ProducePartition(index=0, records=records(*values))
+def produce_request(
+    topic: str, *values: bytes, acks: int = -1, partition: int = 0
+) -> ProduceRequest:
+    """A Produce to one partition."""
+    part = ProducePartition(index=partition, records=records(*values))
     return ProduceRequest(
         acks=acks,
         timeout_ms=5_000,
