@@ -23,13 +23,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from kdist.runtime.clock import VirtualClock
-from kdist.runtime.process import CURRENT, process_of
-
-if TYPE_CHECKING:
-    from kdist.runtime.virtual_process import VirtualProcess
+from kdist.runtime.process import CURRENT, Process, process_of
 
 
 class Deadlock(Exception):
@@ -73,7 +70,7 @@ class _Timer(_Handle, asyncio.TimerHandle):
 class _Task(asyncio.Task[Any]):
     """A task that knows its process."""
 
-    process: VirtualProcess | None = None
+    process: Process | None = None
 
 
 def _make_task(
@@ -82,7 +79,7 @@ def _make_task(
     context: Context | None = None,
 ) -> _Task:
     task = _Task(work, loop=loop, context=context)
-    task.process = (context or copy_context()).get(CURRENT)  # type: ignore[assignment]
+    task.process = (context or copy_context()).get(CURRENT)
     return task
 
 
