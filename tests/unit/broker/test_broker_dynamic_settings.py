@@ -153,7 +153,7 @@ def test_no_setting_raises_the_connection_limit_above_the_descriptor_limit() -> 
     async def scenario() -> None:
         client = await with_topic(cluster)
         broker = cluster.brokers[1]
-        broker._gateway._census.most = broker.measures.network.open_connections
+        broker._gateway._quotas.most = broker.measures.network.open_connections
         await set_(client, "1", "max.connections", "1000")
         await cluster.client()
         await asyncio.sleep(0.1)

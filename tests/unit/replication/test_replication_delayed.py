@@ -20,6 +20,7 @@ class Place:
 
     def __init__(self) -> None:
         self.watchers: dict[DelayedOperation, None] = {}
+        self.dependents: tuple[()] = ()
         self.dependents = ()
         self.is_open = False
 
