@@ -17,8 +17,8 @@ from kdist.model import ZERO_UUID, TopicPartition, format_uuid
 from kdist.replication.leadership import (
     Hosted,
     Plan,
+    StateUpdate,
     Stopped,
-    Told,
     plan_leadership,
     stop_fault,
 )
@@ -58,22 +58,22 @@ class Hosting:
         self._now_ns = directory.around.clock.monotonic_ns
         self._work: deque[Callable[[], None]] = deque()  # the first is running or scheduled
 
-    def host(self, told: Told, settle: Settle) -> None:
+    def host(self, update: StateUpdate, settle: Settle) -> None:
         """Apply the controller's state to a partition; `settle` gets the outcome, now or later."""
-        partition = self.partitions.get(told.key)
+        partition = self.partitions.get(update.key)
         if partition is None:
-            self._in_turn(partial(self._host_new, told, settle))
+            self._in_turn(partial(self._host_new, update, settle))
             return
         hosted = _hosted(partition)
         plan = plan_leadership(
-            told, self._context.broker_id, hosted, has_log=True, log_topic_id=partition.topic_id
+            update, self._context.broker_id, hosted, has_log=True, log_topic_id=partition.topic_id
         )
         if isinstance(plan, Error):
             settle(plan)
         elif plan is Plan.REPLACE:
-            self._unhost(partition, partial(self._replace, partition.topic_id, told, settle))
+            self._unhost(partition, partial(self._replace, partition.topic_id, update, settle))
         else:
-            self._take(partition, told, settle)
+            self._take(partition, update, settle)
 
     def _in_turn(self, work: Callable[[], None]) -> None:
         """Do disk work in a later tick of the loop: there may be thousands of these."""
@@ -92,15 +92,15 @@ class Hosting:
                 break
         self._tasks.call_soon(self._work_next)
 
-    def _host_new(self, told: Told, settle: Settle) -> None:
-        log = self._directory.logs.get(told.key)
+    def _host_new(self, update: StateUpdate, settle: Settle) -> None:
+        log = self._directory.logs.get(update.key)
         try:
             log_topic_id = ZERO_UUID if log is None else self._topic_id_of(log)
         except DiskFull as error:  # no descriptor left
             settle(error.error)
             return
         plan = plan_leadership(
-            told,
+            update,
             self._context.broker_id,
             None,
             has_log=log is not None,
@@ -109,20 +109,20 @@ class Hosting:
         if isinstance(plan, Error):
             settle(plan)
         elif log is None:
-            self._create_after(told, settle, Error.NONE)
+            self._create_after(update, settle, Error.NONE)
         elif plan is Plan.OPEN:
-            self._open(log, log_topic_id, told, settle)
+            self._open(log, log_topic_id, update, settle)
         else:
-            self._replace(log_topic_id, told, settle)
+            self._replace(log_topic_id, update, settle)
 
-    def _replace(self, log_topic_id: uuid.UUID, told: Told, settle: Settle) -> None:
+    def _replace(self, log_topic_id: uuid.UUID, update: StateUpdate, settle: Settle) -> None:
         logger.warning(
             "the log of %s is that of topic id %s, which is no longer in the cluster;"
             " the topic's id is %s",
-            *(told.key, format_uuid(log_topic_id), format_uuid(told.topic_id)),
+            *(update.key, format_uuid(log_topic_id), format_uuid(update.topic_id)),
         )
         self._take_out(
-            self._directory.mark_stray, told.key, partial(self._create_after, told, settle)
+            self._directory.mark_stray, update.key, partial(self._create_after, update, settle)
         )
 
     def _topic_id_of(self, log: Log) -> uuid.UUID:
@@ -133,17 +133,17 @@ class Hosting:
             logger.warning("%s: the log is assumed to be of the present topic of its name", fault)
             return ZERO_UUID
 
-    def _open(self, log: Log, topic_id: uuid.UUID, told: Told, settle: Settle) -> None:
-        if topic_id != told.topic_id != ZERO_UUID:
+    def _open(self, log: Log, topic_id: uuid.UUID, update: StateUpdate, settle: Settle) -> None:
+        if topic_id != update.topic_id != ZERO_UUID:
             path = f"{log.directory}/{PARTITION_METADATA}"
-            topic_id = told.topic_id
+            topic_id = update.topic_id
             save = partial(save_partition_metadata, self._directory.files, path, topic_id)
             if not self._succeeds(save, settle):
                 return
-        log.configure(self._directory.around.settings_of(told.key.topic))
-        self._begin(log, topic_id, told, settle)
+        log.configure(self._directory.around.settings_of(update.key.topic))
+        self._begin(log, topic_id, update, settle)
 
-    def _create_after(self, told: Told, settle: Settle, error: Error) -> None:
+    def _create_after(self, update: StateUpdate, settle: Settle, error: Error) -> None:
         """Create the log once no checkpoint contains an earlier one."""
         if error:
             settle(error)
@@ -151,34 +151,34 @@ class Hosting:
 
         def forgotten(failure: BaseException | None) -> None:
             if failure is None:
-                self._create(told, settle)
+                self._create(update, settle)
             else:
                 settle(_error_of(failure))
 
-        self._directory.forget(told.key, forgotten)
+        self._directory.forget(update.key, forgotten)
 
-    def _create(self, told: Told, settle: Settle) -> None:
+    def _create(self, update: StateUpdate, settle: Settle) -> None:
         directory = self._directory
-        settings = directory.around.settings_of(told.key.topic)
-        if self._succeeds(partial(directory.create, told.key, told.topic_id, settings), settle):
-            self._begin(directory.logs[told.key], told.topic_id, told, settle)
+        settings = directory.around.settings_of(update.key.topic)
+        if self._succeeds(partial(directory.create, update.key, update.topic_id, settings), settle):
+            self._begin(directory.logs[update.key], update.topic_id, update, settle)
 
-    def _begin(self, log: Log, topic_id: uuid.UUID, told: Told, settle: Settle) -> None:
-        high_watermark = self._saved_high_watermarks.get(told.key, 0)
+    def _begin(self, log: Log, topic_id: uuid.UUID, update: StateUpdate, settle: Settle) -> None:
+        high_watermark = self._saved_high_watermarks.get(update.key, 0)
         partition = Partition(self._context, log, topic_id, high_watermark)
-        self.partitions[told.key] = partition
-        self._take(partition, told, settle)
+        self.partitions[update.key] = partition
+        self._take(partition, update, settle)
 
-    def _take(self, partition: Partition, told: Told, settle: Settle) -> None:
+    def _take(self, partition: Partition, update: StateUpdate, settle: Settle) -> None:
         was_leader, epoch_before = partition.is_leader, partition.leader_epoch
         if partition.topic_id == ZERO_UUID:
-            partition.topic_id = told.topic_id
-        partition.lead_or_follow(told.state, told.replicas)
+            partition.topic_id = update.topic_id
+        partition.lead_or_follow(update.state, update.replicas)
         if partition.is_leader:
             if not was_leader or partition.leader_epoch != epoch_before:
-                _tell(self.on_leader, partition)
+                _notify(self.on_leader, partition)
         elif was_leader:
-            _tell(self.on_resign, partition)
+            _notify(self.on_resign, partition)
         settle(Error.NONE)
 
     def stop(self, stopped: Stopped, settle: Settle) -> None:
@@ -203,7 +203,7 @@ class Hosting:
         self.resign(partition)
         del self.partitions[partition.log.partition]
         if not partition.log.is_busy:  # else the flush in progress will serve its waiters
-            self._directory.forsake(partition.log)
+            self._directory.fail_flush_waiters(partition.log)
         partition.when_idle(partial(self._in_turn, then))
 
     def resign(self, partition: Partition) -> None:
@@ -211,7 +211,7 @@ class Hosting:
         was_leader = partition.is_leader
         partition.resign()
         if was_leader:
-            _tell(self.on_resign, partition)
+            _notify(self.on_resign, partition)
 
     def _take_out(
         self, how: Callable[[TopicPartition, Done], None], key: TopicPartition, settle: Settle
@@ -236,7 +236,7 @@ class Hosting:
         return True
 
 
-def _tell(listeners: list[Listener], partition: Partition) -> None:
+def _notify(listeners: list[Listener], partition: Partition) -> None:
     for listener in listeners:
         listener(partition)
 

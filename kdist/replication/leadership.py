@@ -41,7 +41,7 @@ class Plan(enum.Enum):
     CREATE = "create a log"
 
 
-class Told(NamedTuple):
+class StateUpdate(NamedTuple):
     """One partition of a LeaderAndIsr request."""
 
     key: TopicPartition
@@ -66,22 +66,27 @@ class Hosted(NamedTuple):
 
 
 def plan_leadership(
-    told: Told, broker_id: int, hosted: Hosted | None, *, has_log: bool, log_topic_id: uuid.UUID
+    update: StateUpdate,
+    broker_id: int,
+    hosted: Hosted | None,
+    *,
+    has_log: bool,
+    log_topic_id: uuid.UUID,
 ) -> Plan | Error:
     """What to do, or the error to answer. A topic id of zeros means unknown."""
-    if topic_name_fault(told.key.topic) or told.key.partition < 0:
+    if topic_name_fault(update.key.topic) or update.key.partition < 0:
         return Error.INVALID_TOPIC_EXCEPTION
-    if broker_id not in told.replicas:
+    if broker_id not in update.replicas:
         return Error.UNKNOWN_TOPIC_OR_PARTITION
     if hosted is not None:
-        if not _may_be_same(told.topic_id, hosted.topic_id):
+        if not _may_be_same(update.topic_id, hosted.topic_id):
             return Plan.REPLACE
-        if _age(told.state) < _age(hosted.state):
+        if _age(update.state) < _age(hosted.state):
             return Error.STALE_CONTROLLER_EPOCH
         return Plan.UPDATE
     if not has_log:
         return Plan.CREATE
-    return Plan.OPEN if _may_be_same(told.topic_id, log_topic_id) else Plan.REPLACE
+    return Plan.OPEN if _may_be_same(update.topic_id, log_topic_id) else Plan.REPLACE
 
 
 def _may_be_same(one: uuid.UUID, other: uuid.UUID) -> bool:
@@ -119,17 +124,17 @@ def fence(
     return Error.NONE
 
 
-def told_in(request: LeaderAndIsrRequest) -> Iterator[Told]:
+def updates_in(request: LeaderAndIsrRequest) -> Iterator[StateUpdate]:
     """The partitions of a request of any version."""
     for state in request.ungrouped_partition_states:
-        yield _told(state.topic_name, ZERO_UUID, state)
+        yield _update(state.topic_name, ZERO_UUID, state)
     for topic in request.topic_states:
         for state in topic.partition_states:
-            yield _told(topic.topic_name, topic.topic_id, state)
+            yield _update(topic.topic_name, topic.topic_id, state)
 
 
-def _told(topic: str, topic_id: uuid.UUID, state: LeaderAndIsrPartition) -> Told:
-    return Told(
+def _update(topic: str, topic_id: uuid.UUID, state: LeaderAndIsrPartition) -> StateUpdate:
+    return StateUpdate(
         TopicPartition(topic, state.partition_index),
         topic_id,
         LeaderAndIsr(

@@ -33,10 +33,10 @@ from kdist.protocol.stop_replica import (
 from kdist.replication.delayed import DelayedOperations, Schedule
 from kdist.replication.hosting import Hosting
 from kdist.replication.leadership import (
-    Told,
+    StateUpdate,
     fence,
     stopped_in,
-    told_in,
+    updates_in,
 )
 from kdist.replication.partition import Partition, PartitionContext
 from kdist.replication.writer import Writers
@@ -195,35 +195,36 @@ class Replicas:
 
         def carry_out(finished: Callable[[], None]) -> None:
             error = self._fence(request)
-            told = [] if error else list({each.key: each for each in told_in(request)}.values())
+            found = {} if error else {each.key: each for each in updates_in(request)}
+            updates = list(found.values())
             errors: dict[TopicPartition, Error] = {}
 
             def finish() -> None:
                 if version < _FIRST_VERSION_OF_TOPIC_IDS:
                     reply(_ungrouped_response(error, errors))
                 else:
-                    reply(_response(error, told, errors))
+                    reply(_response(error, updates, errors))
                 finished()
 
             if not error and request.type == FULL:
                 self._doubtful = {
                     each.topic_name for each in request.topic_states if not each.partition_states
                 }
-                self._resign_others({each.key for each in told})
-            countdown = _Countdown(len(told) + 1, finish)
-            for each in told:
+                self._resign_others({each.key for each in updates})
+            countdown = _Countdown(len(updates) + 1, finish)
+            for each in updates:
                 self._hosting.host(each, partial(_settle, errors, each.key, countdown))
             countdown()
 
         self._order(carry_out)
 
-    def _resign_others(self, told: Container[object]) -> None:
+    def _resign_others(self, named: Container[object]) -> None:
         """Resign partitions not in a FULL request, else clients would write where nobody reads.
 
         If one is named again, any state is accepted, since its znodes were re-created.
         """
         for key, partition in self.partitions.items():
-            if partition.is_leader and key not in told and key[0] not in self._doubtful:
+            if partition.is_leader and key not in named and key[0] not in self._doubtful:
                 logger.warning("resigned as leader of %s: not in the cluster", partition.key)
                 self._hosting.resign(partition)
                 partition.state = partition.state._replace(leader_epoch=NO_EPOCH, zk_version=-1)
@@ -312,10 +313,10 @@ def _ungrouped_response(error: Error, errors: dict[TopicPartition, Error]) -> Le
 
 
 def _response(
-    error: Error, told: list[Told], errors: dict[TopicPartition, Error]
+    error: Error, updates: list[StateUpdate], errors: dict[TopicPartition, Error]
 ) -> LeaderAndIsrResponse:
     topics: dict[uuid.UUID, LeaderAndIsrTopicResult] = {}
-    for each in told:
+    for each in updates:
         topic = topics.setdefault(
             each.topic_id, LeaderAndIsrTopicResult(topic_id=each.topic_id, partition_errors=[])
         )

@@ -235,7 +235,7 @@ class LogDirectory:
         else:
             done(None)
 
-    def forsake(self, log: Log) -> None:
+    def fail_flush_waiters(self, log: Log) -> None:
         """Fail all waits for a flush of a log about to be deleted: UNKNOWN_TOPIC_OR_PARTITION."""
         self.flusher.cut(log, -1, ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION))
 
@@ -261,7 +261,7 @@ class LogDirectory:
             done(error)
             return
         del self.logs[partition]
-        self.forsake(log)
+        self.fail_flush_waiters(log)
         self.context.unflushed.discard(log)
         if not log.has_files:
             done(None)

@@ -32,7 +32,7 @@ from kdist.protocol.controlled_shutdown import (
 from kdist.protocol.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from kdist.protocol.stop_replica import StopReplicaRequest, StopReplicaResponse
 from kdist.protocol.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
-from kdist.replication.leadership import fence, told_in
+from kdist.replication.leadership import fence, updates_in
 from kdist.replication.replicas import Replicas
 from kdist.zk.errors import ZooKeeperError
 
@@ -69,12 +69,12 @@ class ControlHandler:
         async with self._in_order:
             try:
                 # An invalid topic name has no settings; `apply_leader_and_isr` refuses it.
-                told = {
+                topic_ids = {
                     each.key.topic: each.topic_id
-                    for each in told_in(request)
+                    for each in updates_in(request)
                     if topic_name_fault(each.key.topic) is None
                 }
-                await self._overrides.load_new(told)
+                await self._overrides.load_new(topic_ids)
             except ZooKeeperError as error:
                 logger.warning("LeaderAndIsr is refused, settings cannot be read: %s", error)
                 return LeaderAndIsrResponse(error_code=Error.NETWORK_EXCEPTION)
