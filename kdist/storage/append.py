@@ -29,7 +29,8 @@ class Append:
     retry: nothing is written, and the offsets are those of the first append, which may still be in
     progress: it counts once the log end offset has passed it.
 
-    Owner: who had it prepared, until it is published or abandoned.
+    Owner: who had it prepared, writes `buffers` to the segment's file, and has it published or, if
+    that raises, abandoned.
     """
 
     __slots__ = (
@@ -97,11 +98,6 @@ class Append:
     def keep(self) -> None:
         """Copy the bytes: a request's are valid only until this tick of the loop ends."""
         self.buffers = [bytes(buffer) for buffer in self.buffers]
-
-    def write(self) -> None:
-        """Write to the file. After `DiskFull` or `DiskFailed` the log must abandon this append."""
-        if self.buffers:
-            self.segment.file.write(self.buffers, self.position)
 
     def advance(self, producers: ProducerStates) -> None:
         """Advance a leader's producers' states past the batches, keeping the old ones for undo."""

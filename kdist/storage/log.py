@@ -5,7 +5,7 @@
 
 An append has three steps: one of the `prepare` methods decides everything (offsets, position,
 roll) and advances the producers' states, since the next append may have to be checked against them
-while this one is being written; `Append.write` writes and may run on another thread; `publish`
+while this one is being written; its `buffers` are written, perhaps by another thread; `publish`
 makes it part of the log, or `abandon` undoes it. `append_as_leader` and `append_as_follower` do all
 three. Reading is in `reading.py`, flushing in `flushing.py`, truncation in
 `truncation.py`, retention in `deletion.py`, opening in `loading.py`.
@@ -263,7 +263,8 @@ class Log:
     def complete_append(self, append: Append, now_ms: int) -> Append:
         """Write and publish a prepared append while no other is in progress."""
         try:
-            append.write()
+            if append.buffers:
+                append.segment.file.write(append.buffers, append.position)
         except BaseException:
             self.abandon(append)
             raise

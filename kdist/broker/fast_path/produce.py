@@ -92,7 +92,8 @@ class _Coalesced:
     def append(self, now_ms: int) -> None:
         """Append the batches, with as few writes as possible. Raises `DiskFailed`."""
         batches, self.batches, self.outcomes = self.batches, [], ()
-        partition, offsets = self.partition, []
+        partition = self.partition
+        offsets: list[int] = []
         outcomes: list[Append | ApiError] = []
         while batches:
             try:

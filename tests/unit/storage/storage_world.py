@@ -61,6 +61,11 @@ def append_all(log: Log, batches: Sequence[Batch], epoch: int, now_ms: int) -> l
     return offsets
 
 
+def write(append: Append) -> None:
+    """Write a prepared append, as a thread does."""
+    append.segment.file.write(append.buffers, append.position)
+
+
 def append_some(log: Log, batches: Sequence[Batch]) -> Append:
     """Append the first of these batches, and those of the others that share its write."""
     return log.complete_append(log.prepare_coalesced(batches, 0, START_MS), START_MS)

@@ -23,6 +23,7 @@ from tests.unit.storage.storage_world import (
     expected_lines,
     lines,
     numbered,
+    write,
 )
 
 EPOCH = 9  # of the leader, as the follower knows it
@@ -134,7 +135,7 @@ def test_an_append_is_checked_against_the_one_that_is_being_written(log: Log) ->
         log.prepare_as_follower([batch(4, epoch=3)], EPOCH, START_MS)
     for each in (first, second):
         each.keep()
-        each.write()
+        write(each)
     for each in (first, second):
         log.publish(each, START_MS)
     assert lines(log) == expected_lines(5)

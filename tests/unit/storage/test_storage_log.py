@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from storage_world import START_MS, World, append, batch_of, expected_lines, lines, numbered
+from storage_world import START_MS, World, append, batch_of, expected_lines, lines, numbered, write
 
 from kdist.errors import ApiError, Error
 from kdist.records.batch import Batch, read_header
@@ -129,8 +129,8 @@ def test_appends_reserved_one_after_the_other_are_published_in_that_order() -> N
     first = log.prepare_as_leader([batch_of(numbered(0, 2))], 0, START_MS)
     second = log.prepare_as_leader([batch_of(numbered(2, 3))], 0, START_MS)
     assert (log.end_offset, log.reserved_offset) == (0, 5)
-    second.write()  # threads may end in any order
-    first.write()
+    write(second)  # threads may end in any order
+    write(first)
     log.publish(first, START_MS)
     assert (log.end_offset, log.is_appending) == (2, True)
     log.publish(second, START_MS)
@@ -172,9 +172,9 @@ def test_abandoning_an_append_abandons_those_behind_it_and_leaves_no_trace(
         for number in range(4)
     ]
     for piece in under_way[:written]:
-        piece.write()
+        write(piece)
     for piece in under_way[:failed]:
-        piece.write()
+        write(piece)
         log.publish(piece, START_MS)
     log.abandon(under_way[failed])
     end = 3 + 2 * failed
@@ -305,7 +305,7 @@ def test_a_roll_waits_until_no_append_is_under_way() -> None:
     second = log.prepare_as_leader([batch_of(numbered(5, 15))], 0, START_MS)
     assert second.segment is first.segment
     for piece in (first, second):
-        piece.write()
+        write(piece)
         log.publish(piece, START_MS)
     append(world, log)
     assert [segment.base_offset for segment in log.segments] == [0, 20]
@@ -322,7 +322,7 @@ def test_a_batch_that_cannot_be_placed_while_a_roll_waits_gets_a_retriable_error
     assert caught.value.error is Error.KAFKA_STORAGE_ERROR
     assert caught.value.error.retriable
     assert log.reserved_offset == 1
-    first.write()
+    write(first)
     log.publish(first, START_MS)
     assert lines(log) == expected_lines(1)
 

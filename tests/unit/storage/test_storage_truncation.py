@@ -18,6 +18,7 @@ from storage_world import (
     lines,
     numbered,
     overwrite,
+    write,
 )
 
 from kdist.errors import ApiError, DiskFull, Error
@@ -362,7 +363,7 @@ def test_a_truncation_waits_for_the_appends_under_way() -> None:
         log.prepare_as_leader([batch_of(numbered(25, 5))], 0, START_MS)
     assert caught.value.error is Error.NOT_LEADER_OR_FOLLOWER
     for each in appends:
-        each.write()
+        write(each)
         log.publish(each, START_MS)
     world.settle(1000)
     assert heard == [None]
