@@ -23,6 +23,7 @@ from kdist.controller.requests import ControllerIdAndEpoch
 from kdist.errors import ApiError, Error
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import TopicPartition
+from kdist.protocol.leader_and_isr import LeaderAndIsrRequest
 from kdist.runtime.tasks import raise_bug
 
 logger = logging.getLogger(__name__)
@@ -189,10 +190,11 @@ class BrokerChannel:
         batch, self._pending = self._pending, BrokerRequestBatch()
         self._sending = batch
         self._wake.clear()
+        leaders = self._leader_and_isr(batch)  # before any wait, in which brokers may come
         try:
-            if batch.is_full or (batch.has_new_brokers and batch.leaders):
+            if leaders and (batch.is_full or batch.has_new_brokers):
                 await self._send_update_metadata(peer, BrokerRequestBatch(has_brokers=True))
-            refused = await self._send_leader_and_isr(peer, batch)
+            refused = await self._send_leader_and_isr(peer, leaders)
             await self._send_update_metadata(peer, batch)
             refused.add(await self._send_stop_replica(peer, batch))
         except ApiError:
@@ -207,16 +209,20 @@ class BrokerChannel:
         self.add(refused)
         return False
 
-    async def _send_leader_and_isr(
-        self, peer: Peer, batch: BrokerRequestBatch
-    ) -> BrokerRequestBatch:
-        """Send LeaderAndIsr; returns what the broker refused with a retriable error."""
+    def _leader_and_isr(self, batch: BrokerRequestBatch) -> LeaderAndIsrRequest | None:
         if not (batch.is_full or batch.leaders):
-            return BrokerRequestBatch()
+            return None
         context = self._context
-        request = requests.leader_and_isr(
+        return requests.leader_and_isr(
             context.cluster, context.controller, self.broker, batch.leaders, batch.is_full
         )
+
+    async def _send_leader_and_isr(
+        self, peer: Peer, request: LeaderAndIsrRequest | None
+    ) -> BrokerRequestBatch:
+        """Send LeaderAndIsr; returns what the broker refused with a retriable error."""
+        if request is None:
+            return BrokerRequestBatch()
         answer = await self._request(peer, request, requests.LEADER_AND_ISR_VERSION)
         names = {topic.topic_id: topic.topic_name for topic in request.topic_states}
         results = {

@@ -310,6 +310,35 @@ def test_a_host_that_fails_with_twelve_brokers_is_one_event_and_one_round_of_req
     cluster.run(scenario())
 
 
+def test_a_broker_hears_of_a_leader_before_leader_and_isr_names_it_though_it_came_just_now() -> (
+    None
+):
+    cluster = Cluster(seed=52)
+
+    async def delay() -> None:
+        await asyncio.sleep(0.5)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await assign(cluster, "clicks", (3, 2))
+        assert state_of(cluster, CLICKS)[0].isr == (3, 2)
+        overwrite(cluster, CLICKS, isr=(3,))
+        for broker_id in (2, 3):
+            cluster.nodes[broker_id].kill()
+        await cluster.until(lambda: sorted(cluster.registered()) == [1])
+        await cluster.converge()
+        cluster.network.pass_by = delay  # type: ignore[method-assign]
+        cluster.nodes[2].peer.requests.clear()
+        cluster.nodes[2].start()
+        await asyncio.sleep(1)  # it is being told which brokers are alive
+        assert cluster.nodes[2].peer.requests == []
+        cluster.nodes[3].start()
+        await cluster.converge()
+        assert cluster.nodes[2].peer.led[CLICKS].leader == 3
+
+    cluster.run(scenario())
+
+
 # Deadlines
 
 
