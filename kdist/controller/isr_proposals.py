@@ -71,8 +71,8 @@ def judge(
     proposal: IsrProposal, partition: TopicPartition, cluster: ControllerContext
 ) -> Error | LeaderAndIsr:
     """The error to answer, or the state to write; the present state if that is as proposed."""
-    state = cluster.leader_and_isr(partition)
-    if state is None or partition.topic in cluster.queued_for_deletion:
+    state, replicas = cluster.leader_and_isr(partition), cluster.replicas(partition)
+    if state is None or not replicas or partition.topic in cluster.queued_for_deletion:
         return Error.UNKNOWN_TOPIC_OR_PARTITION
     if proposal.leader_epoch != state.leader_epoch:
         is_newer = proposal.leader_epoch > state.leader_epoch
@@ -84,7 +84,7 @@ def judge(
         return Error.NOT_CONTROLLER if is_newer else Error.INVALID_UPDATE_VERSION
     if proposal.leader != state.leader or proposal.leader not in proposal.isr:
         return Error.INVALID_REQUEST
-    if not proposal.isr.keys() <= {*cluster.replicas(partition), *state.isr}:
+    if not proposal.isr.keys() <= {*replicas, *state.isr}:
         return Error.INVALID_REQUEST
     if proposal.recovery_state != RECOVERED:
         return Error.INVALID_REQUEST

@@ -74,6 +74,12 @@ def test_a_partition_that_has_no_state_or_is_being_deleted_is_unknown() -> None:
     assert judge(PROPOSED, CLICKS, made) is Error.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_a_partition_that_a_tool_has_taken_out_of_its_topic_is_unknown() -> None:
+    made = cluster()
+    made.topics["clicks"] = made.topics["clicks"]._replace(assignment={1: (1, 2)})
+    assert judge(PROPOSED, CLICKS, made) is Error.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def test_what_is_written_has_the_controllers_epoch_and_what_is_refused_is_not_planned() -> None:
     made, second = cluster(), TopicPartition("clicks", 1)
     made.topics["clicks"].assignment[1] = (1, 2)  # type: ignore[index]
