@@ -11,7 +11,8 @@
                                                                     INVALID_UPDATE_VERSION
     the sender does not lead; the ISR lacks the leader, or has a    INVALID_REQUEST
     broker that is no replica; recovery is not known yet
-    a member is dead, about to stop, or has registered anew         INELIGIBLE_REPLICA (KAFKA-14140)
+    a member is dead or has registered anew; it is about to stop,   INELIGIBLE_REPLICA (KAFKA-14140)
+    and not in the ISR yet
 
 Otherwise the ISR is written, and the answer has the partition's new epoch. The leader epoch stays:
 an ISR change is no election. Source: Apache Kafka's `KafkaController.processAlterPartition`; for
@@ -20,7 +21,7 @@ INVALID_REQUEST and newer partition epochs its `ReplicationControlManager`; KIP-
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -88,13 +89,14 @@ def judge(
         return Error.INVALID_REQUEST
     if proposal.recovery_state != RECOVERED:
         return Error.INVALID_REQUEST
-    if not all(_is_eligible(*each, cluster) for each in proposal.isr.items()):
+    if not all(_is_eligible(*each, state.isr, cluster) for each in proposal.isr.items()):
         return Error.INELIGIBLE_REPLICA
     return state._replace(isr=tuple(proposal.isr), zk_version=state.zk_version + 1)
 
 
-def _is_eligible(member: int, epoch: int, cluster: ControllerContext) -> bool:
-    if member not in cluster.electable:
+def _is_eligible(member: int, epoch: int, isr: Container[int], cluster: ControllerContext) -> bool:
+    """One about to stop stays in the ISR, so that its leaders can take in who will succeed them."""
+    if member not in (cluster.alive if member in isr else cluster.electable):
         return False
     return epoch in (NO_EPOCH, cluster.brokers[member].epoch)
 

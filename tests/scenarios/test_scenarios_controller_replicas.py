@@ -283,6 +283,27 @@ async def propose_for_two(cluster: Cluster) -> tuple[Error, tuple[int, ...], int
     return Error.of(result.error_code), tuple(result.isr), result.partition_epoch
 
 
+def test_a_leader_about_to_stop_gives_way_to_a_replica_that_gets_in_sync_between_its_tries() -> (
+    None
+):
+    cluster = Cluster(seed=50)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await assign(cluster, "clicks", (1, 3))
+        assert (await propose(cluster, 1))[0] is Error.NONE
+        request = ControlledShutdownRequest(broker_id=1, broker_epoch=cluster.registered()[1])
+        answer = await controller_of(cluster).controlled_shutdown(request)
+        assert len(answer.remaining_partitions) == 1
+        assert (await propose(cluster, 1, 3))[0] is Error.NONE
+        answer = await controller_of(cluster).controlled_shutdown(request)
+        assert answer.remaining_partitions == []
+        state, _ = state_of(cluster, CLICKS)
+        assert (state.leader, state.isr) == (3, (3,))
+
+    cluster.run(scenario())
+
+
 def test_a_host_that_fails_with_twelve_brokers_is_one_event_and_one_round_of_requests() -> None:
     cluster = Cluster(seed=48, brokers=48)
 

@@ -80,6 +80,15 @@ def test_a_partition_that_a_tool_has_taken_out_of_its_topic_is_unknown() -> None
     assert judge(PROPOSED, CLICKS, made) is Error.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_who_is_about_to_stop_stays_in_an_isr_but_comes_into_none() -> None:
+    made = cluster()
+    made.shutting_down |= {1: 11, 2: 12}
+    grown = STATE._replace(isr=(1, 2, 3), zk_version=9)
+    assert judge(PROPOSED, CLICKS, made) == grown
+    made.shutting_down[3] = 13
+    assert judge(PROPOSED, CLICKS, made) is Error.INELIGIBLE_REPLICA
+
+
 def test_what_is_written_has_the_controllers_epoch_and_what_is_refused_is_not_planned() -> None:
     made, second = cluster(), TopicPartition("clicks", 1)
     made.topics["clicks"].assignment[1] = (1, 2)  # type: ignore[index]
