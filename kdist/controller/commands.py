@@ -227,7 +227,7 @@ class ShutDownBroker(NamedTuple):
         if live is None or request.broker_epoch < live.epoch:
             error = Error.BROKER_NOT_AVAILABLE if live is None else Error.STALE_BROKER_EPOCH
             return ControlledShutdownResponse(error_code=error, remaining_partitions=[])
-        cluster.shutting_down[live.id] = live.epoch
+        cluster.shutting_down[live.id] = request.broker_epoch
         remaining = await context.executor.move_leaders(live.id)
         logger.info("broker %d wants to stop, and still leads %d", live.id, len(remaining))
         return ControlledShutdownResponse(

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from kdist.config.listeners import Listener
 from kdist.errors import KdistError
-from kdist.model import NO_LEADER, Broker, LeaderAndIsr, TopicPartition
+from kdist.model import NO_EPOCH, NO_LEADER, Broker, LeaderAndIsr, TopicPartition
 from kdist.zk.registration import BrokerRegistration
 from kdist.zk.topic_values import NOBODY, Replicas
 
@@ -115,8 +115,8 @@ class ControllerContext:
     @property
     def electable(self) -> frozenset[int]:
         """The ids of the registered brokers that may lead: those that are not about to stop."""
-        stopping = self.shutting_down
-        return frozenset(i for i, each in self.brokers.items() if stopping.get(i) != each.epoch)
+        stopping = self.shutting_down  # in a registration that may not be known yet
+        return frozenset(i for i, b in self.brokers.items() if stopping.get(i, NO_EPOCH) < b.epoch)
 
     def replicas(self, partition: TopicPartition) -> tuple[int, ...]:
         """The assigned replicas; none if the partition is not assigned."""

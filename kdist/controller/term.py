@@ -154,7 +154,6 @@ class ControllerTerm:
         logger.info("brokers gone: %s; registered: %s", sorted(gone), sorted(come))
         self.cluster.brokers = after
         for broker_id in sorted(gone):
-            self.cluster.shutting_down.pop(broker_id, None)
             self._channels.remove_broker(broker_id)
         await self._executor.elect(self.cluster.partitions(), plan_for_broker_change)
         self._channels.update_brokers(has_new=bool(come))
