@@ -164,12 +164,11 @@ class Controller:
             return  # `_on_registration_change` starts the next try
         leadership = await claim(context.zk, context.broker_id, context.clock.now_ms())
         stat = await context.zk.exists(znodes.CONTROLLER.path(), self._on_controller_deleted)
-        if stat is None:
-            self._changed.set()  # deleted between the two requests: try again
-        elif leadership is not None and not self._is_standing:
-            await resign(
-                context.zk, leadership
-            )  # `resign` was called while the claim was under way
+        if leadership is not None and not self._is_standing:
+            # `resign` was called while the claim was under way.
+            await resign(context.zk, leadership)
+        elif stat is None or self._changed.is_set():
+            self._changed.set()  # deleted between the two requests, or since the second: try again
         elif leadership is not None and stat.ephemeral_owner == context.zk.session_id:
             await self._run_term(leadership)
         else:

@@ -10,6 +10,7 @@ from controller_world import Cluster
 
 from kdist.controller.term import ControllerTerm
 from kdist.zk import znodes
+from kdist.zk.client import Stat, Watch
 
 CHANGES = 5
 
@@ -55,5 +56,31 @@ def test_the_watches_of_an_ended_term_do_not_keep_its_cluster_state_alive() -> N
         await asyncio.sleep(1)  # timers of the last one run out
         gc.collect()
         assert [each() for each in terms] == [None] * CHANGES
+
+    cluster.run(scenario())
+
+
+def test_a_claim_that_is_deleted_as_its_candidate_looks_for_it_is_made_again() -> None:
+    cluster = Cluster(seed=33, brokers=1)
+
+    async def scenario() -> None:
+        await cluster.start()
+        zk, path = cluster.nodes[1].zk, znodes.CONTROLLER.path()
+        assert zk is not None
+        exists = zk.exists
+
+        async def deleted_meanwhile(asked: str, watch: Watch | None = None) -> Stat | None:
+            """The answer, once an event that came with it has called the watch."""
+            stat = await exists(asked, watch)
+            if asked == path and stat is not None:
+                zk.exists = exists  # type: ignore[method-assign]
+                await zk.delete(path)
+            return stat
+
+        zk.exists = deleted_meanwhile  # type: ignore[method-assign]
+        await zk.delete(path)
+        await cluster.until(lambda: zk.exists == exists)
+        await asyncio.sleep(5)
+        assert cluster.exists(path)
 
     cluster.run(scenario())
