@@ -88,9 +88,11 @@ async def move_leaders(
         return
     for left in range(settings.controlled_shutdown_max_retries, 0, -1):
         try:
-            remaining = await access.shut_down(request)
-        except ApiError as error:
-            logger.warning("the controller did not move this broker's leaders: %s", error)
+            async with asyncio.timeout(settings.controller_socket_timeout_ms / 1000):
+                remaining = await access.shut_down(request)
+        except (ApiError, TimeoutError) as error:
+            why = str(error) or "no answer came in time"
+            logger.warning("the controller did not move this broker's leaders: %s", why)
         else:
             if not remaining:
                 return

@@ -102,7 +102,8 @@ class BrokerSettings(Settings):
         minimum=1,
         unit="ms",
         subject=CLUSTER,
-        doc="How long the controller waits for a broker's response before it reconnects.",
+        doc="How long the controller waits for a broker's response before it reconnects, and a"
+        " broker that stops for its leaders to be moved.",
     )
     controlled_shutdown_enable: bool = setting(
         "controlled.shutdown.enable",

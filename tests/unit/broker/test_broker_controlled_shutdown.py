@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
 import pytest
@@ -81,6 +82,17 @@ def test_tries_and_pauses_can_be_set_or_controlled_shutdown_turned_off() -> None
     assert stop(FakeAccess(1, 1), max_retries="2", retry_backoff_ms="70") == pytest.approx(0.07)
     assert stop(FakeAccess(), enable="false") == 0
     assert stop(FakeAccess(), max_retries="0") == 0
+
+
+def test_a_broker_stops_though_the_controller_never_answers() -> None:
+    class Silent(FakeAccess):
+        async def shut_down(self, request: ControlledShutdownRequest) -> int:
+            self.asked += 1
+            return await asyncio.get_running_loop().create_future()
+
+    access = Silent()
+    assert stop(access) == pytest.approx(3 * 30 + 2 * 5)
+    assert access.asked == 3
 
 
 def test_with_one_replica_each_a_stop_takes_no_longer_than_without_controlled_shutdown() -> None:
