@@ -105,8 +105,7 @@ class Append:
         for (header, _), offset in zip(self.batches, self.offsets, strict=True):
             producer_id = header.producer_id
             if producer_id >= 0:
-                before.setdefault(producer_id, producers.producer(producer_id))
-                producers.append(header, offset)
+                before.setdefault(producer_id, producers.append(header, offset))
 
     def advance_replayed(self, producers: ProducerStates) -> None:
         """As `advance`, for a follower, whose leader has checked the batches."""

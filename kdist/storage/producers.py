@@ -134,20 +134,22 @@ class ProducerStates:
             )
         return None
 
-    def append(self, header: BatchHeader, base_offset: int, timestamp: int | None = None) -> None:
-        """Note an appended batch of data that got `base_offset`.
+    def append(
+        self, header: BatchHeader, base_offset: int, timestamp: int | None = None
+    ) -> Producer | None:
+        """Note an appended batch of data that got `base_offset`; return the state before it.
 
         `timestamp` is the log append time, where that replaces the batch's own. Raises nothing.
         """
         producer_id = header.producer_id
         if producer_id < 0:
-            return
+            return None
         assert not header.is_control
         delta = header.last_offset_delta
         if timestamp is None:
             timestamp = header.max_timestamp
         batch = Batch(header.last_sequence, base_offset + delta, delta, timestamp)
-        producer = self._producers.get(producer_id)
+        before = producer = self._producers.get(producer_id)
         epoch = header.producer_epoch
         if producer is None:
             producer = Producer(epoch, (batch,), timestamp)
@@ -164,6 +166,7 @@ class ProducerStates:
             producer = producer._replace(transaction_start=base_offset)
             self._open[base_offset] = producer_id
         self._producers[producer_id] = producer
+        return before
 
     def end_transaction(
         self, header: BatchHeader, offset: int, coordinator_epoch: int
