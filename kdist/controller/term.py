@@ -271,7 +271,9 @@ class ControllerTerm:
         found = {name: self.cluster.topics.get(name) for name in sorted(names)}
         for name, topic in found.items():
             if topic is None:
-                await self._executor.refuse_deletion(name, "there is no such topic")
+                is_there = name in self.cluster.unreadable
+                why = "its znodes are corrupt" if is_there else "there is no such topic"
+                await self._executor.refuse_deletion(name, why)
         living = [topic for topic in found.values() if topic]
         if living:
             await self._executor.delete(living)

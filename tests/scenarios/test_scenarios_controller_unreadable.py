@@ -94,6 +94,23 @@ def test_a_topic_can_be_created_after_a_deletion_request_for_its_unused_name() -
     cluster.run(scenario())
 
 
+def test_a_topic_that_cannot_be_read_is_not_said_to_be_missing_when_its_deletion_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = Cluster(seed=24)
+
+    async def scenario() -> None:
+        await cluster.start()
+        zk = cluster.nodes[3].zk
+        assert zk
+        await zk.multi([Create("/brokers/topics/broken", b"{")])
+        await zk.create("/admin/delete_topics/broken")
+        await cluster.until(lambda: not cluster.queued_for_deletion())
+        assert "topic broken is not deleted: its znodes are corrupt" in caplog.messages
+
+    cluster.run(scenario())
+
+
 def test_a_topic_whose_znodes_were_removed_and_restored_is_announced_again() -> None:
     cluster = Cluster(seed=23)
 
