@@ -260,7 +260,8 @@ class Controller:
         """Create topics and wait, at most `timeout_ms`, until all live brokers know them.
 
         Outcomes are in the order of `topics`. REQUEST_TIMED_OUT: created but not yet known to every
-        broker, or the controller was not ready; the sentence says which. NOT_CONTROLLER: ask the
+        broker, or under way, or the controller was not ready; the sentence says which.
+        NOT_CONTROLLER: ask the
         controller; the topics may have been created all the same.
         """
         return await self._submit(CreateTopics(topics, validate_only, {}), timeout_ms)
@@ -286,8 +287,6 @@ class Controller:
         end_s = loop.time() + timeout_ms / 1000
         try:
             outcomes, settling = await self._carry_out(command, end_s)
-        except TimeoutError:
-            return _all_failed(command, ApiError(Error.REQUEST_TIMED_OUT, NOT_LOADED))
         except ApiError as failure:
             return _all_failed(command, failure)
         if settling:
@@ -297,18 +296,22 @@ class Controller:
         return outcomes
 
     async def _carry_out(self, command: TopicsCommand, end_s: float) -> CommandResult:
-        """Have the term carry it out. ApiError NOT_CONTROLLER; `TimeoutError` if unknown in time.
+        """Have the term carry it out. ApiError NOT_CONTROLLER.
 
         At the deadline ApiError REQUEST_TIMED_OUT, while the work goes on: whoever asked may send
         other requests. If the term ends meanwhile, a creation or growth is tried again in this
         broker's next one.
         """
         loop = asyncio.get_running_loop()
+        sentence = NOT_LOADED
         while True:
-            term = await self._status.term((end_s - loop.time()) * 1000)
+            try:
+                term = await self._status.term((end_s - loop.time()) * 1000)
+            except TimeoutError:
+                raise ApiError(Error.REQUEST_TIMED_OUT, sentence) from None
             if term is None:
                 raise ApiError(Error.NOT_CONTROLLER)
-            answer = term.submit(command)
+            answer, sentence = term.submit(command), UNDER_WAY
             await asyncio.wait([answer], timeout=max(0.0, end_s - loop.time()))
             if not answer.done():
                 raise ApiError(Error.REQUEST_TIMED_OUT, UNDER_WAY)

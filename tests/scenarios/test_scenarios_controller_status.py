@@ -8,11 +8,12 @@ import pytest
 from controller_world import SESSION_TIMEOUT_MS, Cluster
 
 from kdist.controller.commands import Outcome
-from kdist.controller.controller import NOT_LOADED, Controller
+from kdist.controller.controller import NOT_LOADED, UNDER_WAY, Controller
 from kdist.errors import Error
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic
 from kdist.zk import znodes
+from kdist.zk.client import Operation
 
 
 def ask(controller: Controller | None, timeout_ms: int = 30_000) -> asyncio.Task[list[Outcome]]:
@@ -103,6 +104,31 @@ def test_a_creation_interrupted_by_a_lost_connection_happens_once(turns: int) ->
         await asyncio.sleep(1)
         cluster.ensemble.resume(zk)
         assert (await outcome_of(asked)).error is Error.NONE
+        await cluster.converge()
+        assert cluster.topics() == ["clicks"]
+
+    cluster.run(scenario())
+
+
+def test_a_creation_interrupted_until_its_deadline_may_be_made_yet_and_the_answer_says_so() -> None:
+    cluster = Cluster(seed=30)
+
+    async def scenario() -> None:
+        await cluster.start()
+        zk = cluster.nodes[1].zk
+        assert zk is not None
+        multi = zk.multi
+
+        async def lose_answer(operations: list[Operation]) -> None:
+            zk.multi = multi  # type: ignore[method-assign]
+            await multi(operations)
+            cluster.ensemble.suspend(zk)
+            await asyncio.sleep(1)  # the term ends meanwhile
+
+        zk.multi = lose_answer  # type: ignore[method-assign,assignment]
+        outcome = await outcome_of(ask(cluster.nodes[1].controller, timeout_ms=500))
+        assert (outcome.error, outcome.sentence) == (Error.REQUEST_TIMED_OUT, UNDER_WAY)
+        cluster.ensemble.resume(zk)
         await cluster.converge()
         assert cluster.topics() == ["clicks"]
 
