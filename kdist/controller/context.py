@@ -171,9 +171,11 @@ class ControllerContext:
         self._states.setdefault(partition.topic, {})[partition.partition] = state
         self._vetted.setdefault(partition.topic, {})[partition.partition] = vetted
 
-    def drop_state(self, partition: TopicPartition) -> None:
-        """Forget the state of a partition: its znode is gone."""
-        self._states[partition.topic].pop(partition.partition)
+    def lose_state(self, partition: TopicPartition) -> None:
+        """The znode of a partition's state is gone; the next state is written to a new one."""
+        states = self._states[partition.topic]
+        state = states[partition.partition]
+        states[partition.partition] = state._replace(zk_version=FIRST_ZK_VERSION - 1)
 
     def put_states(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> None:
         """Take over states that were decided on with all that is known, and written."""

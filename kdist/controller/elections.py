@@ -50,7 +50,7 @@ def plan_for_broker_change(
         if bounced:
             elected = elect(before, assigned, alive - bounced, electable - bounced)
         after = elect(elected, assigned, alive, electable)
-        if (elected, after) != (before, before):
+        if (elected, after) != (before, before) or state.zk_version < FIRST_ZK_VERSION:
             plan[partition] = _next_state(state, after, controller_epoch)
     return plan
 

@@ -92,7 +92,9 @@ class Executor:
         """
         written: set[TopicPartition] = set()
         found: set[TopicPartition] = set()
-        while plan := planner(self.cluster, partitions, self._writer.controller_epoch):
+        epoch = self._writer.controller_epoch
+        plan = planner(self.cluster, partitions, epoch)
+        while plan:
             refused: Plan = {}
             async for chunk, is_written in self._writer.write_states(plan):
                 if is_written:
@@ -100,9 +102,9 @@ class Executor:
                     written |= chunk.keys()
                 else:
                     refused |= chunk
-            if not refused:
-                break
-            partitions = await self._reread(refused, written, found)
+            left, lost = await self._reread(refused, written, found)
+            plan = planner(self.cluster, left, epoch)
+            plan |= plan_for_broker_change(self.cluster, lost, epoch)
         return written, found
 
     def _put_written(self, written: Plan) -> None:
@@ -111,17 +113,21 @@ class Executor:
 
     async def _reread(
         self, refused: Plan, written: set[TopicPartition], found: set[TopicPartition]
-    ) -> list[TopicPartition]:
-        """Take in what ZooKeeper has of these partitions; returns those to plan for again.
+    ) -> tuple[list[TopicPartition], list[TopicPartition]]:
+        """Take in what ZooKeeper has of these partitions.
 
-        A state as it was to be was written by us, and the answer was lost (KAFKA-1382). The znodes
-        of a topic that is gone are left alone: its own watch has fired.
+        Returns those to plan for again, and those whose state was removed by someone else: a new
+        one goes on from it, since an epoch that began anew would be refused by all replicas, and
+        those that were not in sync would be elected. A state as it was to be was written by us, and
+        the answer was lost (KAFKA-1382). The znodes of a topic that is gone are left alone: its own
+        watch has fired.
         """
         read, unreadable = await self._loader.states(refused)
         states = {each.partition: each for each in read}
         missing = {each.topic for each in refused if each not in states} - unreadable
         topics = await self._loader.existing_topics(sorted(missing)) if missing else set()
         left: list[TopicPartition] = []
+        lost: list[TopicPartition] = []
         for partition, wanted in refused.items():
             each, known = states.get(partition), self.cluster.leader_and_isr(partition)
             if each is not None and each.state == wanted:
@@ -131,13 +137,17 @@ class Executor:
             if each is None and partition.topic not in topics:
                 continue
             if each is None and known is not None:
-                self.cluster.drop_state(partition)
-            elif each is not None and each.state != known:
+                logger.warning("the state of %s was removed by someone else", partition)
+                self.cluster.lose_state(partition)
+                found.add(partition)
+                lost.append(partition)
+                continue
+            if each is not None and each.state != known:
                 logger.warning("the state of %s was written by someone else", partition)
                 self.cluster.put_state(partition, each.state, each.mzxid)
                 found.add(partition)
             left.append(partition)
-        return left
+        return left, lost
 
     async def create(self, planned: Sequence[Planned]) -> None:
         """Create topics with the states of their partitions."""

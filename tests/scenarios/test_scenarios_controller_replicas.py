@@ -26,7 +26,7 @@ from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic
 from kdist.protocol.delete_topics import TopicToDelete
 from kdist.zk import znodes
-from kdist.zk.client import Create, Operation, Set
+from kdist.zk.client import Create, Delete, Operation, Set
 from kdist.zk.topic_values import PartitionState, TopicAssignment
 
 CLICKS = TopicPartition("clicks", 0)
@@ -215,6 +215,39 @@ def test_a_write_whose_answer_was_lost_is_found_to_be_ones_own() -> None:
         assert controller_of(cluster)._term is term
         state, version = state_of(cluster, CLICKS)
         assert (state.leader, state.leader_epoch, version) == (3, 1, 1)
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("is_proposed", [True, False])
+def test_a_state_that_someone_removed_is_written_again_in_a_later_epoch(is_proposed: bool) -> None:
+    cluster = Cluster(seed=53)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await assign(cluster, "clicks", (1, 2, 3))
+        assert (await propose(cluster, 1, 2))[0] is Error.NONE
+        zk, term = cluster.nodes[1].zk, controller_of(cluster)._term
+        assert zk is not None
+        multi = zk.multi
+
+        async def removed(operations: list[Operation]) -> Any:
+            zk.multi = multi  # type: ignore[method-assign]
+            removal = Delete(znodes.PARTITION_STATE.path(*CLICKS))
+            cluster.ensemble.tree.write((removal,), 0, 0)
+            return await multi(operations)
+
+        zk.multi = removed  # type: ignore[method-assign,assignment]
+        if is_proposed:
+            assert (await propose(cluster, 1))[0] is Error.FENCED_LEADER_EPOCH
+        else:
+            cluster.nodes[2].kill()
+            await cluster.until(lambda: 2 not in cluster.registered())
+        await cluster.converge()
+        state, version = state_of(cluster, CLICKS)
+        isr = (1, 2) if is_proposed else (1,)
+        assert (state.leader, state.leader_epoch, state.isr, version) == (1, 1, isr, 0)
+        assert controller_of(cluster)._term is term
 
     cluster.run(scenario())
 
