@@ -103,6 +103,9 @@ bench-compression: .venv/.codec  ## Measure the compression and checksum librari
 	$(PYTHON) benchmarks/bench_compression.py
 	$(PYTHON) benchmarks/bench_checksums.py
 
+simulate: .venv/.codec  ## Random histories of a whole cluster: SEEDS=n, FIRST_SEED=n, PLANTED=1 hunts known bugs
+	@$(PYTHON) -m tests.simulator --seeds $(or $(SEEDS),20) --first-seed $(or $(FIRST_SEED),0) $(if $(PLANTED),--planted)
+
 fuzz: .venv/.codec  ## Throw random bytes at every decoder for ten minutes
 	$(PYTHON) tests/fuzz/fuzz_protocol.py --seconds 600
 
@@ -135,4 +138,4 @@ clean:  ## Remove everything that make made, the virtual environment included
 
 FORCE:
 
-.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-clients bench-peer bench-mirror bench-spark bench-compression fuzz generate format clean FORCE
+.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-clients bench-peer bench-mirror bench-spark bench-compression simulate fuzz generate format clean FORCE

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kdist.runtime.atomic_replace import replace
-from kdist.runtime.clock import Clock, VirtualClock
+from kdist.runtime.clock import VirtualClock
 from kdist.runtime.files import Buffer
 from kdist.runtime.simulated_content import PAGE_BYTES, Content
 from kdist.runtime.simulated_faults import Call, Faults, PowerLoss
@@ -129,12 +129,19 @@ class SimulatedLock:
 class SimulatedDisk(Faults):
     """A disk with an empty root directory. `rng` alone decides what a power loss leaves."""
 
-    def __init__(self, rng: random.Random, clock: Clock | None = None) -> None:
+    def __init__(self, rng: random.Random, clock: VirtualClock | None = None) -> None:
         super().__init__(rng)
         self.rng = rng
-        self.clock = clock or VirtualClock()
+        self.clock = clock or VirtualClock()  # of the process that uses it, which waits for it
+        self.latency_ms: Callable[[Call], float] = lambda _call: 0.0
         self._names = Names(Directory())
         self._capacity_bytes = _CAPACITY_BYTES
+
+    def begin(self, call: Call) -> int:
+        waited_ms = self.latency_ms(call)
+        if waited_ms:
+            self.clock.wait_ms(waited_ms)
+        return super().begin(call)
 
     def fill(self, capacity_bytes: int) -> None:
         """Set the capacity; a write beyond it is done in part and raises `DiskFull`."""

@@ -82,7 +82,7 @@ class Cluster:
     def broker(self, broker_id: int = 1, /, **settings: str) -> Broker:
         """A broker, not started yet, on the disk that its last run left."""
         if broker_id not in self.disks:
-            disk = self.disks[broker_id] = SimulatedDisk(self.rng, self.clock)
+            disk = self.disks[broker_id] = SimulatedDisk(self.stream("disk"), self.clock)
             disk.make_directory("/d")
             disk.sync_directory("/")
         given = {
@@ -92,8 +92,8 @@ class Cluster:
             **SETTINGS,
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
-        zk = self.zks[broker_id] = self.ensemble.client()
-        process = self.processes[broker_id] = VirtualProcess(self.loop, self.rng)
+        zk = self.zks[broker_id] = self.ensemble.client(host=f"m{broker_id}")
+        process = self.processes[broker_id] = VirtualProcess(self.loop, self.stream("process"))
         self._begun.append(process)
         self.disks[broker_id].clock = process.clock
         broker = self.brokers[broker_id] = Broker(
@@ -109,6 +109,10 @@ class Cluster:
         )
         process.on_failure = partial(self._failed, broker)
         return broker
+
+    def stream(self, _name: str) -> random.Random:
+        """Where something's randomness comes from."""
+        return self.rng
 
     def _failed(self, broker: Broker, error: BaseException) -> None:
         broker.fail(error)
@@ -131,7 +135,12 @@ class Cluster:
         if is_power_lost:
             self.disks[broker.id] = disk.crash(self.rng)
         else:
-            broker.service.directory._lock.release()  # as the kernel does
+            self.release_lock(broker)
+
+    def release_lock(self, broker: Broker) -> None:
+        """As the kernel does when the process that holds it ends."""
+        if broker._service is not None:
+            broker.service.directory._lock.release()
 
     async def client(self, broker_id: int = 1) -> Client:
         """A connection to a broker."""
