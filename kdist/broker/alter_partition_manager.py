@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from kdist.errors import ApiError, Error
@@ -55,6 +55,13 @@ Key = tuple[uuid.UUID, int]
 Answer = asyncio.Future[CommittedIsr]
 
 
+class PendingProposal(NamedTuple):
+    """A proposal, and where its answer goes."""
+
+    proposal: Proposal
+    answer: Answer
+
+
 class AlterPartitionManager:
     """Owner: the broker. A partition has one proposal at a time."""
 
@@ -62,19 +69,21 @@ class AlterPartitionManager:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._ask = ask
-        self._waiting: dict[Key, tuple[Proposal, Answer]] = {}
+        self._waiting: dict[Key, PendingProposal] = {}
         self._task: asyncio.Task[None] | None = None
 
     def propose(self, proposal: Proposal) -> Answer:
         """Done once the ISR is written; ApiError if the controller refuses it.
 
         FENCED_LEADER_EPOCH and INVALID_UPDATE_VERSION: a LeaderAndIsr is on its way, which ends the
-        proposal. INELIGIBLE_REPLICA: the ISR stays as it was.
+        proposal. INELIGIBLE_REPLICA: the ISR stays as it was. Whoever no longer wants an answer, as
+        its leader epoch has ended, cancels it, and may propose anew at once.
         """
         key = (proposal.topic_id, proposal.partition)
-        assert key not in self._waiting, "one proposal at a time"
+        earlier = self._waiting.get(key)
+        assert earlier is None or earlier.answer.done(), "one proposal at a time"
         answer: Answer = asyncio.get_running_loop().create_future()
-        self._waiting[key] = (proposal, answer)
+        self._waiting[key] = PendingProposal(proposal, answer)
         if self._task is None:
             self._task = asyncio.create_task(self._send_all(), name="AlterPartition")
             self._task.add_done_callback(raise_bug)
@@ -84,25 +93,25 @@ class AlterPartitionManager:
         """Send nothing more; what is under way may still be written."""
         if self._task is not None:
             self._task.cancel()
-        for _, answer in self._waiting.values():
-            answer.cancel()
+        for each in self._waiting.values():
+            each.answer.cancel()
 
     async def _send_all(self) -> None:
-        while self._waiting:
+        while sent := dict(self._waiting):
             try:
-                response = await self._ask(self._request())
+                response = await self._ask(self._request(sent.values()))
                 if response.error_code != Error.NONE:
                     raise ApiError(Error.of(response.error_code))
             except ApiError as error:
                 logger.warning("AlterPartition failed, will retry: %s", error)
                 await asyncio.sleep(RETRY_MS / 1000)
             else:
-                self._take_in(response)
+                self._take_in(response, sent)
         self._task = None
 
-    def _request(self) -> AlterPartitionRequest:
+    def _request(self, sent: Iterable[PendingProposal]) -> AlterPartitionRequest:
         topics: dict[uuid.UUID, list[AlteredPartition]] = {}
-        for proposal, _ in self._waiting.values():
+        for proposal, _ in sent:
             topics.setdefault(proposal.topic_id, []).append(_altered(proposal))
         return AlterPartitionRequest(
             broker_id=self._broker_id,
@@ -110,19 +119,25 @@ class AlterPartitionManager:
             topics=[AlteredTopic(topic_id=key, partitions=each) for key, each in topics.items()],
         )
 
-    def _take_in(self, response: AlterPartitionResponse) -> None:
-        """Answer the proposals that the response judges; others are sent again."""
+    def _take_in(
+        self, response: AlterPartitionResponse, sent: Mapping[Key, PendingProposal]
+    ) -> None:
+        """Answer the proposals that the response judges; others go with the next."""
         for topic in response.topics:
             for result in topic.partitions:
-                waiting = self._waiting.pop((topic.topic_id, result.partition_index), None)
-                if waiting is None or waiting[1].done():
-                    continue
+                key = (topic.topic_id, result.partition_index)
+                pending = sent.get(key)
+                if pending is None or self._waiting.get(key) is not pending:
+                    continue  # replaced meanwhile: the answer is not for the one that waits now
+                del self._waiting[key]
                 error = Error.of(result.error_code)
+                if pending.answer.done():
+                    continue
                 if error is not Error.NONE:
-                    waiting[1].set_exception(ApiError(error))
+                    pending.answer.set_exception(ApiError(error))
                 else:
                     committed = CommittedIsr(tuple(result.isr), result.partition_epoch)
-                    waiting[1].set_result(committed)
+                    pending.answer.set_result(committed)
 
 
 def _altered(proposal: Proposal) -> AlteredPartition:

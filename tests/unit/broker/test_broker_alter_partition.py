@@ -111,6 +111,18 @@ def test_a_partition_that_is_refused_hears_why_and_may_propose_anew() -> None:
     play(scenario)
 
 
+def test_a_proposal_of_a_later_epoch_is_not_answered_with_what_the_earlier_one_got() -> None:
+    async def scenario(controller: FakeController, manager: AlterPartitionManager) -> None:
+        earlier = manager.propose(proposal(0))
+        await asyncio.sleep(0.5)
+        earlier.cancel()  # a LeaderAndIsr has ended its leader epoch
+        later = manager.propose(proposal(0)._replace(leader_epoch=4, partition_epoch=20))
+        assert (await later).partition_epoch == 21
+        assert controller.requests == [[0], [0]]
+
+    play(scenario)
+
+
 def test_a_broker_that_stops_sends_nothing_more() -> None:
     async def scenario(controller: FakeController, manager: AlterPartitionManager) -> None:
         answer = manager.propose(proposal(0))
