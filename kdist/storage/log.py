@@ -198,6 +198,7 @@ class Log:
         settings = self.settings
         found = checked_spans(records, leader_epoch, settings.index_interval_bytes)
         spans = [span for span, _ in found]
+        self._refuse_while_truncating()
         if spans:
             self._check_place(spans, now_ms)
         end_offset = spans[-1].last_offset + 1 if spans else self.reserved_offset
@@ -208,7 +209,7 @@ class Log:
             max((span.newest_ms for span in spans), default=NO_TIMESTAMP),
             any(span.has_producers for span in spans),
         )
-        segment = self._make_room(totals, now_ms)
+        segment = self._make_room(totals, now_ms) if spans else self.segments[-1]
         buffers: list[Buffer] = [data for _, data in found]
         position = self._reserved_position
         append = Append(segment, position, self.reserved_offset, totals, buffers)
@@ -244,7 +245,6 @@ class Log:
                 detail = f"offset {span.base_offset} where {expected} must follow"
                 raise ApiError(Error.INVALID_RECORD, detail)
             expected = span.last_offset + 1
-        self._refuse_while_truncating()
         if is_before_start:
             self._begin_at(first.base_offset, now_ms)
 

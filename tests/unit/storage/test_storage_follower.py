@@ -111,6 +111,15 @@ def test_a_last_batch_that_is_cut_short_is_left_out(log: Log) -> None:
     assert state(log) == before
 
 
+def test_an_empty_log_takes_a_fetch_without_a_whole_batch() -> None:
+    log = World().log()
+    for records in ([], [b""], [batch(0)[:-1]]):
+        take(log, *records)
+    assert log.end_offset == 0
+    take(log, batch(0))
+    assert lines(log) == expected_lines(1)
+
+
 def test_sequences_are_not_checked_since_the_leader_has_checked_them(log: Log) -> None:
     take(log, batch(3, base_sequence=7, epoch=1, **PRODUCER))
     take(log, batch(4, base_sequence=99, epoch=1, **PRODUCER))
