@@ -70,7 +70,7 @@ def drop(log: Log, segments: Sequence[Segment], *, is_start_saved: bool) -> None
     durably before the next: one that came back alone after a power loss would leave a hole.
     """
     for segment in segments:
-        retire(log, [segment])
+        log.retire([segment])
         if not is_start_saved:
             log.context.files.sync_directory(log.directory)
     discard_snapshots(log.context.files, log.directory, forget_snapshots(log, log.end_offset))
@@ -98,20 +98,6 @@ def _limits(log: Log, high_watermark: int) -> RetentionLimits:
         high_watermark=high_watermark,
         log_end_offset=log.end_offset,
     )
-
-
-def retire(log: Log, segments: Sequence[Segment]) -> None:
-    """Take segments out of the log, in the order given, and have their files unlinked later."""
-    for segment in segments:
-        paths = segment.retire()  # first: if that raises, the segment stays, for the next check
-        segment.close()
-        log.segments.remove(segment)
-        log.context.metrics.deleted_segments += 1
-        log.context.metrics.deleted_bytes += segment.size
-        log.context.discard(paths, log.settings.file_delete_delay_ms)
-        log.renamed_in.add(log.directory)
-    # Without the segment that is now the last: it is active again, and must not be cut to size.
-    log.sealed_unsynced = [kept for kept in log.sealed_unsynced if kept in log.segments[:-1]]
 
 
 def discard_snapshots(files: Files, directory: str, wanted: Container[int]) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from kdist.config.topic import TopicSettings
 from kdist.errors import UserError
 from kdist.model import TopicPartition
-from kdist.storage.deletion import discard_snapshots, forget_snapshots, retire
+from kdist.storage.deletion import discard_snapshots, forget_snapshots
 from kdist.storage.epochs import decode_epochs
 from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log, LogContext
@@ -72,7 +72,7 @@ def load_log(
     if is_empty:
         log.renamed_in.add(directory)
     # After a power loss, segments that retention deleted may be there again, in part.
-    retire(log, log.segments[: log.segment_index(saved.start_offset)])
+    log.retire(log.segments[: log.segment_index(saved.start_offset)])
     has_epochs = _load_epochs(log)
     end_offset = (yield from _end_of_clean(log)) if is_clean else None
     recovered = (yield from Recovery(log, saved).run()) if end_offset is None else end_offset
@@ -104,7 +104,7 @@ def _start_over(log: Log, now_ms: int) -> None:
     gone = log.segments[::-1]
     log.segments.append(Segment.create(log.context.files, log.directory, log.start_offset, now_ms))
     log.end_offset = log.start_offset
-    retire(log, gone)  # on `DiskFull`, retention removes the rest: it is below the start offset
+    log.retire(gone)  # on `DiskFull`, retention removes the rest: it is below the start offset
 
 
 def _find_segments(context: LogContext, directory: str) -> list[Segment]:

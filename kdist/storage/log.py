@@ -230,7 +230,7 @@ class Log:
         first, expected = spans[0], self.reserved_offset
         is_before_start = (
             first.base_offset < self.start_offset == expected <= first.last_offset
-            and not self._reserved_position
+            and not (self._reserved_position or self._under_way)
         )
         if is_before_start:
             expected = first.base_offset
@@ -249,15 +249,17 @@ class Log:
             self._begin_at(first.base_offset, now_ms)
 
     def _begin_at(self, base_offset: int, now_ms: int) -> None:
-        """Have the one segment of an empty log begin there, before the log start offset."""
-        context, (gone,) = self.context, self.segments
-        segment = Segment(context.files, self.directory, base_offset, 0, now_ms)
-        if self.has_files:
-            segment.create_files()
-            context.discard(gone.retire(), self.settings.file_delete_delay_ms)
-            gone.close()
-            self.renamed_in.add(self.directory)
-        self.segments = [segment]
+        """Have an empty log begin there, before the log start offset, or a little lower.
+
+        All that it holds lies below that offset and waits for retention. The empty segment at its
+        end may be low enough already, if an earlier such append failed.
+        """
+        *older, empty = self.segments
+        self.retire(older)
+        if empty.base_offset > base_offset:
+            files = self.context.files
+            self.segments = [Segment.create(files, self.directory, base_offset, now_ms), empty]
+            self.retire([empty])
         self.forget_reserved()
 
     def complete_append(self, append: Append, now_ms: int) -> Append:
@@ -423,6 +425,20 @@ class Log:
         self._roll_watch = RollWatch(self.settings, self.context.rng)
         self.context.metrics.rolled_segments += 1
         self.context.want_flush(self)
+
+    def retire(self, segments: Sequence[Segment]) -> None:
+        """Take segments out of the log, in the order given, and have their files unlinked later."""
+        context = self.context
+        for segment in segments:
+            paths = segment.retire()  # first: if that raises, the segment stays, for the next check
+            segment.close()
+            self.segments.remove(segment)
+            context.metrics.deleted_segments += 1
+            context.metrics.deleted_bytes += segment.size
+            context.discard(paths, self.settings.file_delete_delay_ms)
+            self.renamed_in.add(self.directory)
+        # Without the segment that is now the last: it is active again, and must not be cut to size.
+        self.sealed_unsynced = [kept for kept in self.sealed_unsynced if kept in self.segments[:-1]]
 
     def begin_truncation(self, start: Callable[[], None]) -> None:
         """Refuse appends from here on; call `start` once none is under way, perhaps at once."""

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kdist.storage.deletion import retire
 from kdist.storage.index_trust import index_fault, restart_indexes
 from kdist.storage.log import Log
 from kdist.storage.scan import DamagedSegment
@@ -64,7 +63,7 @@ class Recovery:
 
     def _retire_from(self, segment: Segment, distance: int = 0) -> None:
         segments = self._log.segments
-        retire(self._log, segments[segments.index(segment) + distance :][::-1])
+        self._log.retire(segments[segments.index(segment) + distance :][::-1])
 
     def _follows(self, base_offset: int) -> bool:
         """Whether a segment or batch with this base offset may come next.

@@ -175,6 +175,37 @@ def test_an_empty_log_takes_a_first_batch_that_begins_before_the_log_start_offse
     assert lines(log) == expected_lines(8, 3)
 
 
+def test_a_refill_from_before_the_log_start_offset_replaces_what_a_truncation_left() -> None:
+    world = World()
+    log = world.log()
+    take(log, batch(0, 3, epoch=1) + batch(3, 4, epoch=1))
+    world.flush(log)
+    world.delete_records(log, 5)
+    world.truncate(log, 5)
+    take(log, batch(3, 4, epoch=2))
+    assert (log.start_offset, log.end_offset) == (5, 7)
+    assert [segment.base_offset for segment in log.segments] == [3]
+    log = world.restart().logs[log.partition]
+    assert (log.start_offset, log.end_offset) == (5, 7)
+    assert lines(log) == expected_lines(7, 3)
+
+
+@pytest.mark.parametrize("refused", ["write", "rename"])
+def test_a_refill_that_found_the_disk_full_is_taken_again(refused: str) -> None:
+    world = World()
+    log = emptied(world, 5)
+    for _ in range(2):
+        world.disk.fail(errno.ENOSPC, when=lambda call: call.name == refused, forever=False)
+        with pytest.raises(DiskFull):
+            take(log, batch(3, 4, epoch=2))
+        assert (log.start_offset, log.end_offset, log.active.size) == (5, 5, 0)
+    take(log, batch(3, 4, epoch=2))
+    world.settle(10 * log.settings.file_delete_delay_ms)
+    log = world.restart().logs[log.partition]
+    assert (log.start_offset, log.end_offset) == (5, 7)
+    assert lines(log) == expected_lines(7, 3)
+
+
 # What is refused
 
 
