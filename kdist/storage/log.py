@@ -154,6 +154,7 @@ class Log:
         """
         header = batches[0].header
         if header.producer_id >= 0 and (duplicate := self.producers.check(header)):
+            self._refuse_while_truncating()  # the first append may be among what is cut off
             return Append.of_duplicate(self.segments[-1], duplicate)
         totals = batch_totals(batches)
         segment = self._make_room(totals, now_ms)

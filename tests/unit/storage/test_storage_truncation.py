@@ -398,6 +398,22 @@ def test_appends_are_refused_during_a_truncation_and_taken_after_it() -> None:
     assert lines(log) == expected_lines(23)
 
 
+def test_a_retry_of_what_is_being_cut_off_is_not_confirmed() -> None:
+    world = World()
+    log = world.log()
+    for number in range(2):
+        append(world, log, 5, producer_id=3, producer_epoch=0, base_sequence=5 * number)
+    heard = begin_truncation(world, log, 5)
+    retry = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 5}
+    with pytest.raises(ApiError) as caught:
+        append(world, log, 5, **retry)
+    assert caught.value.error is Error.NOT_LEADER_OR_FOLLOWER
+    world.settle(1000)
+    assert heard == [None]
+    assert append(world, log, 5, **retry).duplicate is None
+    assert lines(log) == expected_lines(10)
+
+
 def test_reads_during_a_truncation_find_only_what_surely_stays() -> None:
     world = World()
     log = grown(world, 12)
