@@ -217,7 +217,8 @@ class Log:
         sizes = accumulate((span.size for span in spans[:-1]), initial=position)
         append.spans = list(zip(sizes, spans, strict=False))
         for span in spans:
-            if self.epochs.assign(span.leader_epoch, max(span.base_offset, self.start_offset)):
+            start_offset = max(span.base_offset, self.start_offset)
+            if span.leader_epoch >= 0 and self.epochs.assign(span.leader_epoch, start_offset):
                 self.save_epochs()
         if totals.has_producers:
             append.advance_replayed(self.producers)

@@ -101,6 +101,14 @@ def test_several_spans_share_one_write() -> None:
     assert (world.metrics.appended_batches, world.metrics.appended_records) == (5, 6)
 
 
+def test_batches_without_an_epoch_are_taken_until_there_is_one() -> None:
+    log = World().log()
+    take(log, batch(0, epoch=-1) + batch(1, epoch=2))
+    assert log.epochs.entries == [(2, 1)]
+    with pytest.raises(ApiError):
+        take(log, batch(2, epoch=-1))
+
+
 def test_a_last_batch_that_is_cut_short_is_left_out(log: Log) -> None:
     last = batch(4, epoch=1)
     take(log, batch(3, epoch=1) + last[:-1])
