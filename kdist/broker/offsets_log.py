@@ -19,6 +19,7 @@ from kdist.records.batch import Batch, iter_headers, read_header
 from kdist.records.build import build_batch
 from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
+from kdist.replication.roles import Role
 from kdist.runtime.clock import Clock
 from kdist.runtime.tasks import Tasks
 from kdist.storage.append import Append
@@ -54,15 +55,15 @@ class PartitionedOffsetsLog:
         except ApiError as error:
             done(error.error)
         else:
-            append.then(partial(self._ended, host, done))
+            append.then(partial(self._ended, host, host.role, done))
 
     def _ended(
-        self, host: Partition, done: Callable[[Error], None], outcome: Append | ApiError
+        self, host: Partition, role: Role, done: Callable[[Error], None], outcome: Append | ApiError
     ) -> None:
         if isinstance(outcome, ApiError):
             done(outcome.error)
         else:
-            host.await_committed(outcome.end_offset, self._timeout_ms(), None, done)
+            host.await_committed(role, outcome.end_offset, self._timeout_ms(), None, done)
 
 
 class OffsetsLoader:

@@ -27,13 +27,15 @@ class Committing(Protocol):
 
 
 class DelayedProduce(DelayedOperation):
-    """Waits until everything below `end_offset` is committed. It begins in the present role."""
+    """Waits until everything below `end_offset`, appended in `role`, is committed."""
 
     __slots__ = ("_end_offset", "_partition", "_role", "done")
 
-    def __init__(self, partition: Committing, end_offset: int, done: OnCommitted) -> None:
+    def __init__(
+        self, partition: Committing, role: Role, end_offset: int, done: OnCommitted
+    ) -> None:
         self._partition = partition
-        self._role = partition.role
+        self._role = role
         self._end_offset = end_offset
         self.done = done
 

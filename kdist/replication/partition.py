@@ -256,14 +256,15 @@ class Partition:
                 self._context.delayed.changed(self)
 
     def await_committed(
-        self, end_offset: int, timeout_ms: int, client: object, done: OnCommitted
+        self, role: Role, end_offset: int, timeout_ms: int, client: object, done: OnCommitted
     ) -> None:
         """Call `done` with NONE once everything below `end_offset` is committed, or with an error.
 
-        REQUEST_TIMED_OUT; NOT_LEADER_OR_FOLLOWER once this broker no longer leads in the present
-        epoch; KAFKA_STORAGE_ERROR if the log cannot be flushed.
+        `role`: the partition's when it was appended, which may be a while before it is published.
+        REQUEST_TIMED_OUT; NOT_LEADER_OR_FOLLOWER once the role is another; KAFKA_STORAGE_ERROR if
+        the log cannot be flushed.
         """
-        operation = DelayedProduce(self, end_offset, done)
+        operation = DelayedProduce(self, role, end_offset, done)
         if not operation.attempt():
             self._context.delayed.add(operation, (self,), timeout_ms, client)
 

@@ -41,6 +41,7 @@ from kdist.records.batch import Batch
 from kdist.records.produced import TAGS_BYTES, find_batch
 from kdist.records.validate import codec_max
 from kdist.replication.partition import ACKS_ALL, Partition
+from kdist.replication.roles import Role
 from kdist.runtime.clock import Clock
 from kdist.storage.append import Append
 
@@ -256,7 +257,7 @@ class ProduceFastPath:
         for append, requests in delayed.items():
             count -= len(requests)
             partition = requests[0].template.coalesced.partition
-            append.then(partial(self._end_append, started_ns, partition, requests))
+            append.then(partial(self._end_append, started_ns, partition, partition.role, requests))
         self._note_answered(started_ns, count)
 
     def _delay(
@@ -277,12 +278,15 @@ class ProduceFastPath:
         self,
         started_ns: int,
         partition: Partition,
+        role: Role,
         requests: Sequence[_Delayed],
         outcome: Append | ApiError,
     ) -> None:
         """Answer the requests whose batches shared an append, or have them wait for its commit."""
-        is_committed = isinstance(outcome, Append) and (
-            partition.high_watermark >= outcome.end_offset
+        is_committed = (
+            isinstance(outcome, Append)
+            and partition.high_watermark >= outcome.end_offset
+            and partition.role == role
         )
         waiting: dict[int, list[_Delayed]] = {}  # by timeout
         for request in requests:
@@ -295,7 +299,7 @@ class ProduceFastPath:
         for timeout_ms, those in waiting.items():
             assert isinstance(outcome, Append)
             done = partial(self._end_wait, started_ns, those)
-            partition.await_committed(outcome.end_offset, timeout_ms, None, done)
+            partition.await_committed(role, outcome.end_offset, timeout_ms, None, done)
 
     def _end_wait(self, started_ns: int, requests: Sequence[_Delayed], error: Error) -> None:
         for request in requests:

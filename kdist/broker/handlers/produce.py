@@ -28,6 +28,7 @@ from kdist.protocol.produce import (
 from kdist.records.validate import InvalidRecords
 from kdist.replication.partition import ACKS_ALL, Partition
 from kdist.replication.replicas import Replicas
+from kdist.replication.roles import Role
 from kdist.runtime.clock import Clock
 from kdist.storage.append import Append
 
@@ -152,14 +153,15 @@ class _Produce:
             self._refuse(result, error)
             return
         if append.is_published:
-            self._note(partition, result, now_ms, append)
+            self._note(partition, partition.role, result, now_ms, append)
         else:
             self._undecided += 1
-            append.then(partial(self._end_append, partition, result, now_ms))
+            append.then(partial(self._end_append, partition, partition.role, result, now_ms))
 
     def _end_append(
         self,
         partition: Partition,
+        role: Role,
         result: ProducePartitionResult,
         now_ms: int,
         outcome: Append | ApiError,
@@ -167,11 +169,16 @@ class _Produce:
         if isinstance(outcome, ApiError):
             self._refuse(result, outcome)
         else:
-            self._note(partition, result, now_ms, outcome)
+            self._note(partition, role, result, now_ms, outcome)
         self._decide()
 
     def _note(
-        self, partition: Partition, result: ProducePartitionResult, now_ms: int, append: Append
+        self,
+        partition: Partition,
+        role: Role,
+        result: ProducePartitionResult,
+        now_ms: int,
+        append: Append,
     ) -> None:
         """Note what the log has; with acks=all, wait until all in-sync replicas have it."""
         result.base_offset = append.start_offset
@@ -180,11 +187,13 @@ class _Produce:
             duplicate = append.duplicate
             result.log_append_time_ms = now_ms if duplicate is None else duplicate.timestamp
         end_offset = append.end_offset
-        if self._request.acks == ACKS_ALL and partition.high_watermark < end_offset:
+        if self._request.acks == ACKS_ALL and (
+            partition.high_watermark < end_offset or partition.role != role
+        ):
             self._undecided += 1
             timeout_ms = max(0, self._request.timeout_ms)
             done = partial(self._end_wait, result)
-            partition.await_committed(end_offset, timeout_ms, self._client, done)
+            partition.await_committed(role, end_offset, timeout_ms, self._client, done)
 
     def _end_wait(self, result: ProducePartitionResult, error: Error) -> None:
         if error:

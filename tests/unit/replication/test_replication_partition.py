@@ -215,19 +215,19 @@ def test_without_flush_before_expose_records_are_committed_at_once(
 ) -> None:
     append(world, partition, b"a")
     heard: list[Error] = []
-    partition.await_committed(1, 100, None, heard.append)
+    partition.await_committed(partition.role, 1, 100, None, heard.append)
     assert heard == [Error.NONE]
 
 
 def test_many_waiters_share_a_flush(world: World, careful: Partition) -> None:
     heard: list[Error] = []
     append(world, careful, b"a")
-    careful.await_committed(1, 5000, None, heard.append)
+    careful.await_committed(careful.role, 1, 5000, None, heard.append)
     world.settle(500)  # the first flush makes the log itself last, too
     before = world.disk.calls["sync"]
     for number in range(20):
         append(world, careful, b"a")
-        careful.await_committed(number + 2, 5000, None, heard.append)
+        careful.await_committed(careful.role, number + 2, 5000, None, heard.append)
     world.settle(500)
     assert heard == [Error.NONE] * 21
     assert world.disk.calls["sync"] - before <= 2
@@ -238,10 +238,10 @@ def test_a_waiter_that_comes_during_a_flush_waits_for_the_next(
 ) -> None:
     heard: list[Error] = []
     append(world, careful, b"a")
-    careful.await_committed(1, 5000, None, heard.append)
+    careful.await_committed(careful.role, 1, 5000, None, heard.append)
     world.tasks.run_for_ms(0)
     append(world, careful, b"b")
-    careful.await_committed(2, 5000, None, lambda error: heard.append(error))
+    careful.await_committed(careful.role, 2, 5000, None, lambda error: heard.append(error))
     world.tasks.run_until(lambda: len(heard) == 1, 5000)
     assert careful.high_watermark == 1
     world.settle()
@@ -252,7 +252,7 @@ def test_a_waiter_that_comes_during_a_flush_waits_for_the_next(
 def test_a_waiter_times_out_once(world: World, careful: Partition) -> None:
     append(world, careful, b"a")
     heard: list[Error] = []
-    careful.await_committed(1, 0, None, heard.append)
+    careful.await_committed(careful.role, 1, 0, None, heard.append)
     world.settle(1000)
     assert heard == [Error.REQUEST_TIMED_OUT]
 
@@ -262,10 +262,10 @@ def test_a_full_disk_fails_the_waiters(world: World, careful: Partition) -> None
     world.tell(leader_epoch=1, partition_epoch=1)  # a small file for the flush to write
     world.disk.fail(errno.ENOSPC, when=lambda call: "leader-epoch" in call.path, forever=False)
     heard: list[Error] = []
-    careful.await_committed(1, 5000, None, heard.append)
+    careful.await_committed(careful.role, 1, 5000, None, heard.append)
     world.settle(500)
     assert heard == [Error.KAFKA_STORAGE_ERROR]
-    careful.await_committed(1, 5000, None, heard.append)
+    careful.await_committed(careful.role, 1, 5000, None, heard.append)
     world.settle(500)
     assert heard[1:] == [Error.NONE]
 
@@ -273,7 +273,7 @@ def test_a_full_disk_fails_the_waiters(world: World, careful: Partition) -> None
 def test_resigning_fails_the_waiters(world: World, careful: Partition) -> None:
     append(world, careful, b"a")
     heard: list[Error] = []
-    careful.await_committed(1, 5000, None, heard.append)
+    careful.await_committed(careful.role, 1, 5000, None, heard.append)
     careful.resign()
     world.ticks.end()
     assert heard == [Error.NOT_LEADER_OR_FOLLOWER]
@@ -285,7 +285,7 @@ def test_a_waiter_of_another_leadership_gets_no_yes_though_its_offset_is_flushed
 ) -> None:
     append(world, careful, b"a")
     heard: list[Error] = []
-    careful.await_committed(1, 5000, None, heard.append)
+    careful.await_committed(careful.role, 1, 5000, None, heard.append)
     state = careful.state._replace(leader=leader, leader_epoch=epoch)
     careful.lead_or_follow(state, careful.replicas)
     flush_now(world.disk, "/d01", [careful.log])
@@ -298,7 +298,7 @@ def test_a_newer_state_of_the_same_epoch_leaves_the_waiters_waiting(
 ) -> None:
     append(world, careful, b"a")
     heard: list[Error] = []
-    careful.await_committed(1, 5000, None, heard.append)
+    careful.await_committed(careful.role, 1, 5000, None, heard.append)
     careful.lead_or_follow(careful.state._replace(zk_version=1), careful.replicas)
     world.settle()
     assert heard == [Error.NONE]
@@ -308,7 +308,7 @@ def test_a_disconnected_client_is_not_answered(world: World, careful: Partition)
     append(world, careful, b"a")
     heard: list[Error] = []
     client = object()
-    careful.await_committed(1, 5000, client, heard.append)
+    careful.await_committed(careful.role, 1, 5000, client, heard.append)
     world.replicas.delayed.cancel_all(client)
     world.settle(6000)
     assert heard == []

@@ -391,7 +391,7 @@ def test_waiters_get_an_error_when_their_partition_is_gone(world: World) -> None
     partition: Partition = world.lead()
     append(world, partition, b"x")
     heard: list[Error] = []
-    partition.await_committed(1, 1000, None, heard.append)
+    partition.await_committed(partition.role, 1, 1000, None, heard.append)
     world.stop()
     world.settle()
     assert heard == [Error.UNKNOWN_TOPIC_OR_PARTITION]
