@@ -175,9 +175,10 @@ class Session:
         return selected
 
     def end(self) -> None:
-        """Depend on nothing any more."""
+        """Depend on nothing any more, not even for a request that still waits."""
         for cached in self.partitions.values():
             cached.depend_on(None)
+        self.dirty.clear()
 
 
 Results = list[tuple[TopicPartition, FetchPartitionResult]]

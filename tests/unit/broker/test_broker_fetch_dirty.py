@@ -195,6 +195,17 @@ def test_a_closed_session_hears_of_nothing_any_more(broker: Broker) -> None:
     assert not any(each.dependents for each in partitions)
 
 
+def test_a_session_closed_while_its_fetch_waits_hears_of_nothing_any_more(broker: Broker) -> None:
+    """As when a client that lost its connection opens another session before the broker knows."""
+    follower = Follower(broker)
+    grow(broker, *MANY)
+    waiting = follower.fetch(max_wait_ms=500, min_bytes=1 << 20)
+    broker.fetch({}, session_id=follower.id, session_epoch=-1)
+    broker.settle(600)
+    assert waiting.numbers == []
+    assert not any(broker.replicas.partitions[key].dependents for key in MANY)
+
+
 def test_offsets_are_told_and_compared_by_the_partitions_high_watermark(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
