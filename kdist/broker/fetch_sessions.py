@@ -175,7 +175,8 @@ class Session:
         return selected
 
     def end(self) -> None:
-        """Depend on nothing any more, not even for a request that still waits."""
+        """Depend on nothing any more; a request that still waits is overtaken."""
+        self.epoch = _FINAL_EPOCH
         for cached in self.partitions.values():
             cached.depend_on(None)
         self.dirty.clear()

@@ -24,7 +24,7 @@ from kdist.protocol.fetch import API, FetchRequest, FetchResponse
 from kdist.protocol.fetch_forms import AnswerForm, from_offset
 from kdist.protocol.framing import SIZE_BYTES
 from kdist.protocol.headers import RequestHeader
-from kdist.replication.delayed import DelayedOperation
+from kdist.replication.delayed import DelayedOperation, Watched
 from kdist.replication.partition import READ_COMMITTED, Partition
 from kdist.storage.reading import Slice
 
@@ -189,11 +189,15 @@ class Reader:
         metrics.answered += count
         metrics.seconds.observe((self.now_ns() - started_ns) / _NS_PER_S, count)
 
-    def wait(self, fetch: OneFetch, found: Fetched) -> None:
-        """Have the fetch wait for more than was found."""
+    def overtake(self, session: Watched) -> None:
+        """Have the session's waiting requests end with this tick: a later one has come."""
+        self._waiting.changed(session)
+
+    def wait(self, fetch: OneFetch, found: Fetched, *session: Watched) -> None:
+        """Have the fetch wait for more than was found, or to be overtaken in its session."""
         release(found)
         wait_ms = fetch.template.request.max_wait_ms
-        self._waiting.add(fetch, (found.partition,), wait_ms, fetch.connection)
+        self._waiting.add(fetch, (found.partition, *session), wait_ms, fetch.connection)
 
 
 class OneFetch(DelayedOperation):

@@ -132,7 +132,9 @@ class SessionFetchFastPath:
         if rest != template.unnamed:
             cached.asked = _asked_from(template.asked, offset)
             cached.mark_dirty()
-        if cached.partition is not None and not session.watchers:
+        if session.watchers:
+            reader.overtake(session)
+        elif cached.partition is not None:
             # It is read at each request, and need not hear of changes.
             cached.depend_on(None)
             cached.mark_dirty()
@@ -146,12 +148,12 @@ class SessionFetchFastPath:
                 reader, template.one, offset, correlation_id, connection, started_ns
             )
             fetch.join(template, session, cached)
-            reader.wait(fetch, found)
+            reader.wait(fetch, found, session)
         return True
 
 
 class _SessionFetch(OneFetch):
-    """A waiting fetch in a session. If a later request overtakes it, it is answered an error."""
+    """A waiting fetch in a session. Once a later request overtakes it, it is answered an error."""
 
     __slots__ = ("_cached", "_epoch", "_session", "_session_template")
 
@@ -163,6 +165,9 @@ class _SessionFetch(OneFetch):
         self._session = session
         self._cached = cached
         self._epoch = session.epoch
+
+    def attempt(self) -> bool:
+        return self._proceed(is_last=self._session.epoch != self._epoch)
 
     def _answer(self, found: Fetched) -> None:
         if self._session.epoch != self._epoch:  # the client has gone on without this answer

@@ -90,6 +90,9 @@ class FetchHandler:
 
     def handle(self, request: FetchRequest, call: Call) -> None:
         """Answer now, or later unless `call.connection` ends first."""
+        session = self.sessions.get(request.session_id)
+        if session is not None and session.watchers:
+            self.replicas.delayed.changed(session)  # this request overtakes those that wait
         try:
             context = self.sessions.open(request)
         except ApiError as error:
@@ -156,7 +159,9 @@ class _Fetch(DelayedOperation):
             self._wait()
 
     def attempt(self) -> bool:
-        return self._proceed(is_last=False)
+        _, session, epoch, *_ = self._context
+        is_overtaken = session is not None and session.epoch != epoch
+        return self._proceed(is_last=is_overtaken)
 
     def expire(self) -> None:
         self._proceed(is_last=True)

@@ -333,6 +333,23 @@ def test_a_request_overtaken_by_a_later_one_gets_an_error() -> None:
     pair.end()
 
 
+@pytest.mark.parametrize("forgotten", [[], [CLICKS]])
+def test_a_request_ends_with_the_tick_in_which_a_later_one_overtakes_it(
+    forgotten: list[TopicPartition],
+) -> None:
+    pair = Pair(min_bytes=700, max_wait_ms=300)
+    pair.begin()
+    for number in range(3):
+        pair.fetch({})
+        pair.settle(0)
+        assert [len(each.answers) for each in pair.both] == [1 + number] * 2
+    pair.fetch({}, forgotten, max_wait_ms=0)
+    pair.settle(0)
+    errors = [Error.of(each.error_code) for each in pair.fast.responses()]
+    assert sorted(errors) == [Error.NONE] * 2 + [Error.INVALID_FETCH_SESSION_EPOCH] * 3
+    pair.end()
+
+
 def test_a_partition_lost_while_a_fetch_waits_gets_an_error() -> None:
     pair = Pair()
     pair.begin()
