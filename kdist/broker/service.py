@@ -176,7 +176,9 @@ class Service:
         self._routes = routes_to(handlers)
         requests = self._measures.requests
         clock, self._crashes = self._process.clock, Crashes(requests, self._fail)
-        produces = ProduceFastPath(handlers.produce, clock, requests[(produce.API.name,)])
+        produces = ProduceFastPath(
+            handlers.produce, clock, requests[(produce.API.name,)], self._fail
+        )
         fetches = FetchFastPath(
             handlers.fetch, requests[(fetch.API.name,)], produces.flush, self._crashes
         )

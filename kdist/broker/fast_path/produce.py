@@ -163,7 +163,15 @@ class _Delayed(NamedTuple):
 class ProduceFastPath:
     """Owner: the broker's `Service`, which has `flush` called at the end of each tick."""
 
-    def __init__(self, handler: ProduceHandler, clock: Clock, metrics: RequestMetrics) -> None:
+    def __init__(
+        self,
+        handler: ProduceHandler,
+        clock: Clock,
+        metrics: RequestMetrics,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`fail` ends the broker."""
+        self._fail = fail
         self._replicas = handler.replicas
         self._partitions = handler.replicas.partitions
         self._clock = clock
@@ -229,35 +237,40 @@ class ProduceFastPath:
     # The end of a tick
 
     def flush(self) -> None:
-        """Append and answer the queued requests, in their order. Raises `DiskFailed`."""
+        """Append and answer the queued requests, in their order.
+
+        `DiskFailed` and bugs end the broker, and are raised.
+        """
         queued = self._queued
         if not queued:
             return
         filled, self._filled, self._queued, self._large_bytes = self._filled, [], [], 0
         now_ms, started_ns = self._clock.now_ms(), self._started_ns
+        delayed: dict[Append, list[_Delayed]] = {}
         try:
             for coalesced in filled:
                 coalesced.append(now_ms)
-        except BaseException:
-            # None of these is answered. Requests that still come while the broker stops must not
+            for template, correlation_id, number, connection in queued:
+                coalesced, offset = template.coalesced, template.coalesced.offsets[number]
+                if coalesced.outcomes:
+                    outcome = coalesced.outcomes[number]
+                    self._delay(delayed, outcome, (template, correlation_id, offset, connection))
+                else:
+                    pack, size, middle, end = template.answer
+                    connection.answer_at_once(pack(size, correlation_id, middle, offset, end))
+            count = len(queued)
+            for append, requests in delayed.items():
+                count -= len(requests)
+                partition = requests[0].template.coalesced.partition
+                end_append = partial(self._end_append, started_ns, partition, partition.role)
+                append.then(partial(end_append, requests))
+        except BaseException as error:
+            # The rest is not answered. Requests that still come while the broker stops must not
             # find leftovers.
             for coalesced in filled:
                 coalesced.batches = []
+            self._fail(error)  # else whichever request had these flushed would be blamed
             raise
-        delayed: dict[Append, list[_Delayed]] = {}
-        for template, correlation_id, number, connection in queued:
-            coalesced, offset = template.coalesced, template.coalesced.offsets[number]
-            if coalesced.outcomes:
-                outcome = coalesced.outcomes[number]
-                self._delay(delayed, outcome, (template, correlation_id, offset, connection))
-            else:
-                pack, size, middle, end = template.answer
-                connection.answer_at_once(pack(size, correlation_id, middle, offset, end))
-        count = len(queued)
-        for append, requests in delayed.items():
-            count -= len(requests)
-            partition = requests[0].template.coalesced.partition
-            append.then(partial(self._end_append, started_ns, partition, partition.role, requests))
         self._note_answered(started_ns, count)
 
     def _delay(

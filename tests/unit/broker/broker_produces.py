@@ -58,7 +58,8 @@ class Broker:
         self.world.lead()
         self.handler = ProduceHandler(self.world.replicas, self.world.clock)
         self.metrics = RequestMetrics()
-        self.usual = ProduceFastPath(self.handler, self.world.clock, self.metrics)
+        fail = self.world.failures.append
+        self.usual = ProduceFastPath(self.handler, self.world.clock, self.metrics, fail)
         self.has_fast_path = has_fast_path
         self.registered: Registered | None = None
         self.scope: Scope = (ANONYMOUS, "PLAINTEXT")

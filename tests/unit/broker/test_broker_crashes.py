@@ -170,6 +170,24 @@ def test_a_bug_between_the_steps_of_a_write_ends_the_broker(
     play(scenario)
 
 
+def test_a_bug_in_queued_produces_ends_the_broker_though_another_request_has_them_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: Cluster, broker: Broker) -> None:
+        way = await raw(cluster)
+        produced = framed(produce_request("clicks", b"x", acks=1), 9)
+        way.send(produced)  # the fast path knows the next one
+        await cluster.until(lambda: len(way.frames()) == 1)
+        monkeypatch.setattr(Partition, "append_coalesced", fail)
+        way.send(produced + framed(FindCoordinatorRequest(key="g"), 1))
+        await cluster.until(lambda: broker.failure.done() or way.is_closed)
+        assert broker.failure.done()
+        assert broker.failure.result() is POISON
+        await broker.abandon()
+
+    play(scenario)
+
+
 def test_a_late_answer_to_a_crashed_request_is_dropped() -> None:
     async def scenario(cluster: Cluster, broker: Broker) -> None:
         calls: list[Any] = []
