@@ -37,6 +37,7 @@ class Truncation:
         self._log = log
         self._offset = max(offset, log.start_offset)
         self._now_ms = now_ms
+        self._epoch = log.epochs.latest
         self._number = number = log.segment_index(self._offset)
         self._segment = segment = log.segments[number]
         self._dropped = log.segments[:number:-1]
@@ -127,7 +128,10 @@ class Truncation:
         log.end_offset = self._end_offset
         log.forget_reserved()
         forget_snapshots(log, self._end_offset)
+        epoch = log.epochs.latest
         log.epochs.truncate_from_end(self._end_offset)
+        if epoch > self._epoch:  # this broker began to lead in it meanwhile (KAFKA-7415)
+            log.begin_epoch(epoch)
         log.save_epochs()
         log.is_changed = True
 

@@ -479,6 +479,17 @@ def test_a_truncation_at_the_end_drops_an_epoch_that_has_no_record(offset: int) 
     assert [tuple(entry) for entry in world.log().epochs.entries] == [(0, 0)]
 
 
+def test_an_epoch_that_begins_during_a_truncation_begins_where_that_ends() -> None:
+    """KAFKA-7415: a leader's epoch leaves its trace though it gets no record."""
+    world = World()
+    log = grown(world, 3)
+    heard = begin_truncation(world, log, 10)
+    log.begin_epoch(4)
+    world.settle(1000)
+    assert heard == [None]
+    assert [tuple(entry) for entry in log.epochs.entries] == [(0, 0), (4, 10)]
+
+
 def test_producers_are_restored_before_the_end_moves() -> None:
     """KAFKA-12153: whoever sees the new end also sees the producers that belong to it."""
     world = World()
