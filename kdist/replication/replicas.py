@@ -91,7 +91,7 @@ class Replicas:
         self._orders: deque[Callable[[Callable[[], None]], None]] = deque()
         self._is_carrying_out = False
         directory.flusher.on_flushed.append(self._on_flushed)
-        directory.on_start_moved.append(self._on_start_moved)
+        directory.on_bounds_moved.append(self._on_bounds_moved)
         metrics.partitions = lambda: len(self.partitions)
         metrics.leaders = lambda: sum(each.is_leader for each in self.partitions.values())
         metrics.under_min_isr = lambda: sum(
@@ -168,9 +168,11 @@ class Replicas:
         if partition is not None:
             partition.flushed()
 
-    def _on_start_moved(self, log: Log) -> None:
+    def _on_bounds_moved(self, log: Log) -> None:
         partition = self.partitions.get(log.partition)
         if partition is not None:
+            # A truncation below it happens after an unclean election alone.
+            partition.high_watermark = min(partition.high_watermark, log.end_offset)
             self.delayed.changed(partition)
 
     def drain(self, done: Callable[[], None]) -> None:

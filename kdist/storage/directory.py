@@ -54,7 +54,8 @@ class LogDirectory:
         self.logs: dict[TopicPartition, Log] = {}
         self.is_clean = False  # whether the last stop was clean, by its marker
         self.found = 0  # how many logs there are to open
-        self.on_start_moved: list[Callable[[Log], None]] = []  # called with each such log
+        # Called with each log whose start offset has moved, or whose end was truncated.
+        self.on_bounds_moved: list[Callable[[Log], None]] = []
         self._is_open = False
         # The partitions that the checkpoints on the disk may contain, and those in the last save.
         self._named: set[TopicPartition] = set()
@@ -326,6 +327,7 @@ class LogDirectory:
                 return
             if error is None:
                 truncation.finish()
+                self._bounds_moved(log)
             else:
                 truncation.give_up()
             log.end_truncation()
@@ -343,7 +345,7 @@ class LogDirectory:
         NOT_LEADER_OR_FOLLOWER while the log is being truncated.
         """
         delete_records(log, offset)
-        self._start_moved(log)
+        self._bounds_moved(log)
 
         def saved(error: BaseException | None) -> None:
             if error is None:
@@ -365,7 +367,7 @@ class LogDirectory:
         ]
         gone = [(log, segments) for log, segments in gone if segments]
         for log, _ in gone:
-            self._start_moved(log)
+            self._bounds_moved(log)
 
         def drop_all(error: BaseException | None) -> None:
             for log, segments in gone:
@@ -378,8 +380,8 @@ class LogDirectory:
             self.saver.request(drop_all)
         return sum(len(segments) for _, segments in gone)
 
-    def _start_moved(self, log: Log) -> None:
-        for hear in self.on_start_moved:
+    def _bounds_moved(self, log: Log) -> None:
+        for hear in self.on_bounds_moved:
             hear(log)
 
     def _refusal(self, work: Callable[[], None]) -> KdistError | None:

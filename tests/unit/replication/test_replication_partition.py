@@ -195,6 +195,23 @@ def test_what_is_appended_while_this_broker_no_longer_leads_is_not_committed(
     assert partition.high_watermark == 2
 
 
+def test_the_high_watermark_is_not_above_the_end_of_a_truncated_log(
+    world: World, partition: Partition
+) -> None:
+    append(world, partition, b"a", b"b")
+    append(world, partition, b"c")
+    world.tell(leader=2, leader_epoch=1, partition_epoch=1, replicas=[BROKER, 2])
+    ends: list[tuple[int, int]] = []
+    world.directory.truncate(
+        partition.log,
+        2,
+        lambda _: ends.append((partition.log.end_offset, partition.high_watermark)),
+    )
+    world.settle(1000)
+    assert ends == [(2, 2)]
+    assert world.replicas.high_watermarks() == {CLICKS: 2}
+
+
 @pytest.mark.parametrize(("saved", "restored"), [(0, 0), (1, 1), (2, 2), (9, 2)])
 def test_a_followers_high_watermark_is_the_saved_one_within_its_log(
     world: World, partition: Partition, saved: int, restored: int
