@@ -56,10 +56,4 @@ class AlterConfigsResponse:
     responses: list[AlteredResourceResult]
 
 
-API = Api(
-    key=33,
-    name="AlterConfigs",
-    request=AlterConfigsRequest,
-    response=AlterConfigsResponse,
-    newest=2,
-)
+API = Api(33, AlterConfigsRequest, AlterConfigsResponse, newest=2)

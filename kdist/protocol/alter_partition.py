@@ -87,11 +87,4 @@ class AlterPartitionResponse:
     topics: list[AlteredTopicResult] = at(default=[])
 
 
-API = Api(
-    key=56,
-    name="AlterPartition",
-    request=AlterPartitionRequest,
-    response=AlterPartitionResponse,
-    newest=3,
-    is_advertised=False,
-)
+API = Api(56, AlterPartitionRequest, AlterPartitionResponse, newest=3, is_advertised=False)

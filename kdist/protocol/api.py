@@ -14,14 +14,14 @@ from typing import Any
 from kdist.protocol.schema import flexible_since
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Api:
     """One row of the version table. Versions `oldest` to `newest` (inclusive) are supported."""
 
     key: int
-    name: str
     request: type[Any]
     response: type[Any]
+    _: dataclasses.KW_ONLY
     oldest: int = 0
     newest: int
     # Whether ApiVersions lists it; APIs between brokers only are not listed.
@@ -33,6 +33,11 @@ class Api:
 
     def __post_init__(self) -> None:
         self.request.api = self.response.api = self
+
+    @property
+    def name(self) -> str:
+        """As in Kafka's protocol: `Fetch`."""
+        return self.request.__name__.removesuffix("Request")
 
     def has(self, version: int) -> bool:
         """Whether `version` is supported."""

@@ -66,11 +66,4 @@ class ApiVersionsResponse:
     zk_migration_ready: bool = at(since=3, tag=3, default=False, ignorable=True)
 
 
-API = Api(
-    key=18,
-    name="ApiVersions",
-    request=ApiVersionsRequest,
-    response=ApiVersionsResponse,
-    newest=4,
-    has_plain_response_header=True,
-)
+API = Api(18, ApiVersionsRequest, ApiVersionsResponse, newest=4, has_plain_response_header=True)

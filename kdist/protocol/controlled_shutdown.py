@@ -40,10 +40,9 @@ class ControlledShutdownResponse:
 
 
 API = Api(
-    key=7,
-    name="ControlledShutdown",
-    request=ControlledShutdownRequest,
-    response=ControlledShutdownResponse,
+    7,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
     newest=3,
     is_advertised=False,
     is_version_0_nameless=True,

@@ -54,10 +54,4 @@ class CreatePartitionsResponse:
     results: list[GrownTopicResult]
 
 
-API = Api(
-    key=37,
-    name="CreatePartitions",
-    request=CreatePartitionsRequest,
-    response=CreatePartitionsResponse,
-    newest=3,
-)
+API = Api(37, CreatePartitionsRequest, CreatePartitionsResponse, newest=3)

@@ -99,10 +99,4 @@ class CreateTopicsResponse:
     topics: list[NewTopicResult]
 
 
-API = Api(
-    key=19,
-    name="CreateTopics",
-    request=CreateTopicsRequest,
-    response=CreateTopicsResponse,
-    newest=7,
-)
+API = Api(19, CreateTopicsRequest, CreateTopicsResponse, newest=7)

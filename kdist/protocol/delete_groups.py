@@ -36,10 +36,4 @@ class DeleteGroupsResponse:
     results: list[DeletedGroupResult]
 
 
-API = Api(
-    key=42,
-    name="DeleteGroups",
-    request=DeleteGroupsRequest,
-    response=DeleteGroupsResponse,
-    newest=2,
-)
+API = Api(42, DeleteGroupsRequest, DeleteGroupsResponse, newest=2)

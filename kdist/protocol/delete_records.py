@@ -64,10 +64,4 @@ class DeleteRecordsResponse:
     topics: list[TrimmedTopicResult]
 
 
-API = Api(
-    key=21,
-    name="DeleteRecords",
-    request=DeleteRecordsRequest,
-    response=DeleteRecordsResponse,
-    newest=2,
-)
+API = Api(21, DeleteRecordsRequest, DeleteRecordsResponse, newest=2)

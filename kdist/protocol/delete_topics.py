@@ -60,10 +60,4 @@ class DeleteTopicsResponse:
     responses: list[DeletedTopicResult]
 
 
-API = Api(
-    key=20,
-    name="DeleteTopics",
-    request=DeleteTopicsRequest,
-    response=DeleteTopicsResponse,
-    newest=6,
-)
+API = Api(20, DeleteTopicsRequest, DeleteTopicsResponse, newest=6)

@@ -46,10 +46,4 @@ class DescribeClusterResponse:
     cluster_authorized_operations: int32 = OMITTED
 
 
-API = Api(
-    key=60,
-    name="DescribeCluster",
-    request=DescribeClusterRequest,
-    response=DescribeClusterResponse,
-    newest=1,
-)
+API = Api(60, DescribeClusterRequest, DescribeClusterResponse, newest=1)

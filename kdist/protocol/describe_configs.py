@@ -89,10 +89,4 @@ class DescribeConfigsResponse:
     results: list[DescribedResourceResult]
 
 
-API = Api(
-    key=32,
-    name="DescribeConfigs",
-    request=DescribeConfigsRequest,
-    response=DescribeConfigsResponse,
-    newest=4,
-)
+API = Api(32, DescribeConfigsRequest, DescribeConfigsResponse, newest=4)

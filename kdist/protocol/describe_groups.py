@@ -67,10 +67,4 @@ class DescribeGroupsResponse:
     groups: list[DescribedGroup]
 
 
-API = Api(
-    key=15,
-    name="DescribeGroups",
-    request=DescribeGroupsRequest,
-    response=DescribeGroupsResponse,
-    newest=5,
-)
+API = Api(15, DescribeGroupsRequest, DescribeGroupsResponse, newest=5)

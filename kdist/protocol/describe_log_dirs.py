@@ -66,10 +66,4 @@ class DescribeLogDirsResponse:
     results: list[LogDirResult]
 
 
-API = Api(
-    key=35,
-    name="DescribeLogDirs",
-    request=DescribeLogDirsRequest,
-    response=DescribeLogDirsResponse,
-    newest=4,
-)
+API = Api(35, DescribeLogDirsRequest, DescribeLogDirsResponse, newest=4)

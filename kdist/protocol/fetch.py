@@ -150,4 +150,4 @@ class FetchResponse:
     responses: list[FetchTopicResult]
 
 
-API = Api(key=1, name="Fetch", request=FetchRequest, response=FetchResponse, newest=12)
+API = Api(1, FetchRequest, FetchResponse, newest=12)

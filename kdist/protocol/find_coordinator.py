@@ -60,10 +60,4 @@ class FindCoordinatorResponse:
     coordinators: list[Coordinator] = at(since=4, default=[])
 
 
-API = Api(
-    key=10,
-    name="FindCoordinator",
-    request=FindCoordinatorRequest,
-    response=FindCoordinatorResponse,
-    newest=4,
-)
+API = Api(10, FindCoordinatorRequest, FindCoordinatorResponse, newest=4)

@@ -31,4 +31,4 @@ class HeartbeatResponse:
     error_code: int16
 
 
-API = Api(key=12, name="Heartbeat", request=HeartbeatRequest, response=HeartbeatResponse, newest=4)
+API = Api(12, HeartbeatRequest, HeartbeatResponse, newest=4)

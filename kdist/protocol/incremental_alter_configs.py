@@ -47,10 +47,4 @@ class IncrementalAlterConfigsResponse:
     responses: list[AlteredResourceResult]
 
 
-API = Api(
-    key=44,
-    name="IncrementalAlterConfigs",
-    request=IncrementalAlterConfigsRequest,
-    response=IncrementalAlterConfigsResponse,
-    newest=1,
-)
+API = Api(44, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, newest=1)

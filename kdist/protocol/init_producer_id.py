@@ -34,10 +34,4 @@ class InitProducerIdResponse:
     producer_epoch: int16
 
 
-API = Api(
-    key=22,
-    name="InitProducerId",
-    request=InitProducerIdRequest,
-    response=InitProducerIdResponse,
-    newest=4,
-)
+API = Api(22, InitProducerIdRequest, InitProducerIdResponse, newest=4)

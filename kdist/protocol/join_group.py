@@ -77,4 +77,4 @@ class JoinGroupResponse:
     members: list[JoinGroupMember]
 
 
-API = Api(key=11, name="JoinGroup", request=JoinGroupRequest, response=JoinGroupResponse, newest=9)
+API = Api(11, JoinGroupRequest, JoinGroupResponse, newest=9)

@@ -98,11 +98,4 @@ class LeaderAndIsrResponse:
     topics: list[LeaderAndIsrTopicResult] = at(since=5, default=[])
 
 
-API = Api(
-    key=4,
-    name="LeaderAndIsr",
-    request=LeaderAndIsrRequest,
-    response=LeaderAndIsrResponse,
-    newest=7,
-    is_advertised=False,
-)
+API = Api(4, LeaderAndIsrRequest, LeaderAndIsrResponse, newest=7, is_advertised=False)

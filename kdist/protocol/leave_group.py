@@ -50,6 +50,4 @@ class LeaveGroupResponse:
     members: list[LeavingMemberResult] = at(since=3, default=[])
 
 
-API = Api(
-    key=13, name="LeaveGroup", request=LeaveGroupRequest, response=LeaveGroupResponse, newest=5
-)
+API = Api(13, LeaveGroupRequest, LeaveGroupResponse, newest=5)

@@ -38,6 +38,4 @@ class ListGroupsResponse:
     groups: list[ListedGroup]
 
 
-API = Api(
-    key=16, name="ListGroups", request=ListGroupsRequest, response=ListGroupsResponse, newest=4
-)
+API = Api(16, ListGroupsRequest, ListGroupsResponse, newest=4)

@@ -79,6 +79,4 @@ class ListOffsetsResponse:
     topics: list[ListOffsetsTopicResult]
 
 
-API = Api(
-    key=2, name="ListOffsets", request=ListOffsetsRequest, response=ListOffsetsResponse, newest=7
-)
+API = Api(2, ListOffsetsRequest, ListOffsetsResponse, newest=7)

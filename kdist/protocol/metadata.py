@@ -100,4 +100,4 @@ class MetadataResponse:
     cluster_authorized_operations: int32 = at(since=8, until=10, default=OMITTED)
 
 
-API = Api(key=3, name="Metadata", request=MetadataRequest, response=MetadataResponse, newest=12)
+API = Api(3, MetadataRequest, MetadataResponse, newest=12)

@@ -84,6 +84,4 @@ class OffsetCommitResponse:
     topics: list[OffsetCommitTopicResult]
 
 
-API = Api(
-    key=8, name="OffsetCommit", request=OffsetCommitRequest, response=OffsetCommitResponse, newest=8
-)
+API = Api(8, OffsetCommitRequest, OffsetCommitResponse, newest=8)

@@ -61,10 +61,4 @@ class OffsetDeleteResponse:
     topics: list[ForgottenTopicResult]
 
 
-API = Api(
-    key=47,
-    name="OffsetDelete",
-    request=OffsetDeleteRequest,
-    response=OffsetDeleteResponse,
-    newest=0,
-)
+API = Api(47, OffsetDeleteRequest, OffsetDeleteResponse, newest=0)

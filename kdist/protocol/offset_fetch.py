@@ -93,6 +93,4 @@ class OffsetFetchResponse:
     groups: list[OffsetFetchGroupResult] = at(since=8, default=[])
 
 
-API = Api(
-    key=9, name="OffsetFetch", request=OffsetFetchRequest, response=OffsetFetchResponse, newest=8
-)
+API = Api(9, OffsetFetchRequest, OffsetFetchResponse, newest=8)

@@ -71,10 +71,4 @@ class OffsetForLeaderEpochResponse:
     topics: list[EpochEndTopic]
 
 
-API = Api(
-    key=23,
-    name="OffsetForLeaderEpoch",
-    request=OffsetForLeaderEpochRequest,
-    response=OffsetForLeaderEpochResponse,
-    newest=4,
-)
+API = Api(23, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, newest=4)

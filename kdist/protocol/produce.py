@@ -94,4 +94,4 @@ class ProduceResponse:
     throttle_time_ms: int32 = at(since=1, default=0, ignorable=True)
 
 
-API = Api(key=0, name="Produce", request=ProduceRequest, response=ProduceResponse, newest=9)
+API = Api(0, ProduceRequest, ProduceResponse, newest=9)

@@ -80,11 +80,4 @@ class StopReplicaResponse:
     partition_errors: list[StoppedPartitionResult]
 
 
-API = Api(
-    key=5,
-    name="StopReplica",
-    request=StopReplicaRequest,
-    response=StopReplicaResponse,
-    newest=4,
-    is_advertised=False,
-)
+API = Api(5, StopReplicaRequest, StopReplicaResponse, newest=4, is_advertised=False)

@@ -55,4 +55,4 @@ class SyncGroupResponse:
     assignment: bytes_
 
 
-API = Api(key=14, name="SyncGroup", request=SyncGroupRequest, response=SyncGroupResponse, newest=5)
+API = Api(14, SyncGroupRequest, SyncGroupResponse, newest=5)

@@ -98,11 +98,4 @@ class UpdateMetadataResponse:
     error_code: int16
 
 
-API = Api(
-    key=6,
-    name="UpdateMetadata",
-    request=UpdateMetadataRequest,
-    response=UpdateMetadataResponse,
-    newest=8,
-    is_advertised=False,
-)
+API = Api(6, UpdateMetadataRequest, UpdateMetadataResponse, newest=8, is_advertised=False)
