@@ -102,42 +102,37 @@ def check_client_id(client_id: Any) -> None:
     check_text("client_id", client_id)
 
 
-def bootstrap_servers(name: str) -> Any:
+def bootstrap_servers() -> Any:
     """`tuple[str, ...]`."""
     return setting(
-        name, default=(), subject=FINDING, doc="Brokers to find the others through: host:port."
+        default=(), subject=FINDING, doc="Brokers to find the others through: host:port."
     )
 
 
-def zk_connect(name: str) -> Any:
+def zk_connect() -> Any:
     """`str`."""
     return setting(
-        name,
         default="",
         subject=FINDING,
         doc="A ZooKeeper ensemble to find the brokers in, instead of bootstrap servers.",
     )
 
 
-def request_timeout_ms(name: str, subject: str) -> Any:
+def request_timeout_ms(subject: str) -> Any:
     """`int32`."""
     return setting(
-        name,
         default=30_000,
         minimum=1,
-        unit="ms",
         subject=subject,
         doc="How long a broker may take to answer before its connection is closed.",
     )
 
 
-def fetch_min_bytes(name: str, subject: str) -> Any:
+def fetch_min_bytes(subject: str) -> Any:
     """`int32`."""
     return setting(
-        name,
         default=1,
         minimum=0,
-        unit="bytes",
         subject=subject,
         doc="How many bytes a broker waits to have before it answers a fetch.",
     )

@@ -20,7 +20,6 @@ class AgentSettings(Settings):
     """What the agent is given."""
 
     bootstrap_servers: str = setting(
-        "bootstrap.servers",
         subject=AGENT,
         doc="Brokers of the cluster that records go to, as `host1:9092,host2:9092`.",
     )
@@ -46,7 +45,6 @@ class AgentSettings(Settings):
         "agent.interval.ms",
         default=10_000,
         minimum=100,
-        unit="ms",
         subject=AGENT,
         doc="How often the host's state is read; each reading is a record.",
     )
@@ -67,7 +65,6 @@ class AgentSettings(Settings):
         "agent.smart.interval.ms",
         default=600_000,
         minimum=1_000,
-        unit="ms",
         subject=AGENT,
         doc="How often the disks' health is read.",
     )

@@ -41,88 +41,73 @@ class BrokerSettings(Settings):
         doc="The rack of the machine: replicas of a partition are spread over racks.",
     )
     listeners: tuple[str, ...] = setting(
-        "listeners",
         default=("PLAINTEXT://:9092",),
         subject=LISTENERS,
         doc="Where connections are accepted, as `NAME://host:port`; no host means every address.",
     )
     advertised_listeners: tuple[str, ...] = setting(
-        "advertised.listeners",
         default=(),
         subject=LISTENERS,
         doc="Addresses that clients and brokers are told to connect to; unset, the `listeners`.",
     )
     listener_security_protocol_map: tuple[str, ...] = setting(
-        "listener.security.protocol.map",
         default=("PLAINTEXT:PLAINTEXT",),
         subject=LISTENERS,
         doc="The protocol of each listener, as `NAME:PROTOCOL`; this release knows PLAINTEXT only.",
     )
     inter_broker_listener_name: str | None = setting(
-        "inter.broker.listener.name",
         default=None,
         subject=LISTENERS,
         doc="The listener that brokers use among themselves; unset, the first of the `listeners`.",
     )
     http_address: str | None = setting(
-        "http.address",
         default=None,
         subject=LISTENERS,
         doc="kdist's own: the `host:port` of `/metrics` and `/health`; unset, they are not served.",
     )
     num_partitions: int32 = setting(
-        "num.partitions",
         default=1,
         minimum=1,
         subject=TOPICS,
         doc="How many partitions a topic gets if the request does not say.",
     )
     default_replication_factor: int32 = setting(
-        "default.replication.factor",
         default=1,
         minimum=1,
         subject=TOPICS,
         doc="How many replicas a topic gets if the request does not say; in this release 1.",
     )
     auto_create_topics_enable: bool = setting(
-        "auto.create.topics.enable",
         default=True,
         subject=TOPICS,
         doc="Whether a topic is created when a client asks for one that does not exist.",
     )
     delete_topic_enable: bool = setting(
-        "delete.topic.enable",
         default=True,
         subject=TOPICS,
         doc="Whether topics may be deleted.",
     )
     controller_socket_timeout_ms: int32 = setting(
-        "controller.socket.timeout.ms",
         default=30_000,
         minimum=1,
-        unit="ms",
         subject=CLUSTER,
         doc="How long the controller waits for a broker's response before it reconnects, and a"
         " broker that stops for its leaders to be moved.",
     )
     controlled_shutdown_enable: bool = setting(
-        "controlled.shutdown.enable",
         default=True,
         subject=CLUSTER,
         doc="Whether a broker that stops first has its leaders moved to other replicas.",
     )
     controlled_shutdown_max_retries: int32 = setting(
-        "controlled.shutdown.max.retries",
         default=3,
         minimum=0,
         subject=CLUSTER,
         doc="How often a broker that stops has its leaders moved, before it stops all the same.",
     )
     controlled_shutdown_retry_backoff_ms: int32 = setting(
-        "controlled.shutdown.retry.backoff.ms",
         default=5_000,
         minimum=0,
-        unit="ms",
         subject=CLUSTER,
         doc="The pause between two such tries, in which replicas may get in sync.",
     )

@@ -3,10 +3,10 @@
     @settings
     class TopicSettings(Settings):
         segment_bytes: int32 = setting(
-            "segment.bytes", default=1 << 30, minimum=14, unit="bytes",
-            broker="log.segment.bytes", doc="One sentence.")
+            default=1 << 30, minimum=14, broker="log.segment.bytes", doc="One sentence.")
 
-The annotation gives the kind of value (`kinds.py`), to mypy and to the parser. An instance is a
+The annotation gives the kind of value (`kinds.py`), to mypy and to the parser. The attribute gives
+the name, `segment.bytes`, and the unit, unless the declaration has others. An instance is a
 frozen dataclass with slots, so `topic.segment_bytes` is a plain attribute in hot code.
 `TopicSettings.TABLE` holds the rows for parsing, checks, `describe` and the generated pages.
 Nothing here reads a file.
@@ -131,8 +131,11 @@ def _rounded_up(limit: float, factor: int) -> int:
     return int(limit) if limit < 0 else -(-int(limit) // factor)
 
 
-def setting(name: str, **columns: Unpack[Columns]) -> Any:
-    """Declare a setting, in the body of a class under `@settings`."""
+def setting(name: str = "", **columns: Unpack[Columns]) -> Any:
+    """Declare a setting, in the body of a class under `@settings`.
+
+    `name` is needed only where it is not the attribute's, with `SEPARATOR` between the words.
+    """
     default = columns.get("default", REQUIRED)
     return dataclasses.field(default=default, metadata={"name": name, **columns})
 
@@ -141,6 +144,7 @@ class Settings:
     """The base of every class of settings."""
 
     __slots__ = ()
+    SEPARATOR: ClassVar[str] = "."
     TABLE: ClassVar[tuple[Setting, ...]] = ()
 
 
@@ -156,15 +160,16 @@ def settings(cls: type[S]) -> type[S]:
         cls.__dict__[name].repr = shape.kind is not Kind.PASSWORD
     made = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
     made.TABLE = tuple(
-        _row(each.name, shapes[each.name], typing.cast(Any, each.metadata))
+        _row(cls.SEPARATOR, each.name, shapes[each.name], typing.cast(Any, each.metadata))
         for each in dataclasses.fields(typing.cast(Any, made))
     )
     return made
 
 
-def _row(attribute: str, shape: Shape, columns: dict[str, Any]) -> Setting:
+def _row(separator: str, attribute: str, shape: Shape, columns: dict[str, Any]) -> Setting:
     lowest, highest = LIMITS.get(shape.kind, (None, None))
-    names = (Synonym(columns["name"]), *columns.get("synonyms", ()))
+    name, last_word = columns["name"] or attribute.replace("_", separator), attribute.split("_")[-1]
+    names = (Synonym(name), *columns.get("synonyms", ()))
     broker = columns.get("broker")
     return Setting(
         attribute=attribute,
@@ -174,7 +179,7 @@ def _row(attribute: str, shape: Shape, columns: dict[str, Any]) -> Setting:
         default=columns.get("default", REQUIRED),
         minimum=columns.get("minimum", lowest),
         maximum=columns.get("maximum", highest),
-        unit=columns.get("unit", ""),
+        unit=columns.get("unit", last_word if last_word in ("ms", "bytes") else ""),
         subject=columns["subject"],
         is_dynamic=columns.get("dynamic", broker is not None),
         doc=columns["doc"],

@@ -19,7 +19,6 @@ class GroupSettings(Settings):
         "group.min.session.timeout.ms",
         default=6000,
         minimum=1,
-        unit="ms",
         subject=GROUPS,
         doc="The shortest session timeout that a member may ask for.",
     )
@@ -27,7 +26,6 @@ class GroupSettings(Settings):
         "group.max.session.timeout.ms",
         default=1_800_000,
         minimum=1,
-        unit="ms",
         subject=GROUPS,
         doc="The longest session timeout that a member may ask for.",
     )
@@ -35,7 +33,6 @@ class GroupSettings(Settings):
         "group.initial.rebalance.delay.ms",
         default=3000,
         minimum=0,
-        unit="ms",
         subject=GROUPS,
         doc="How long a new group waits for more members before its first assignment.",
     )
@@ -47,15 +44,12 @@ class GroupSettings(Settings):
         doc="How many members a group may have.",
     )
     offset_metadata_max_bytes: int32 = setting(
-        "offset.metadata.max.bytes",
         default=4096,
         minimum=0,
-        unit="bytes",
         subject=OFFSETS,
         doc="The longest metadata that may be stored with a committed offset.",
     )
     offsets_retention_minutes: int32 = setting(
-        "offsets.retention.minutes",
         default=7 * 24 * 60,
         minimum=1,
         unit="minutes",
@@ -63,23 +57,18 @@ class GroupSettings(Settings):
         doc="A group's committed offsets expire this long after it became empty.",
     )
     offsets_retention_check_interval_ms: int64 = setting(
-        "offsets.retention.check.interval.ms",
         default=600_000,
         minimum=1,
-        unit="ms",
         subject=OFFSETS,
         doc="How often groups are checked for expired offsets.",
     )
     offsets_commit_timeout_ms: int32 = setting(
-        "offsets.commit.timeout.ms",
         default=5000,
         minimum=1,
-        unit="ms",
         subject=OFFSETS,
         doc="How long a commit waits until all in-sync replicas have it.",
     )
     offsets_topic_num_partitions: int32 = setting(
-        "offsets.topic.num.partitions",
         default=50,
         minimum=1,
         subject=OFFSETS,
@@ -87,7 +76,6 @@ class GroupSettings(Settings):
         "afterwards.",
     )
     offsets_topic_replication_factor: int32 = setting(
-        "offsets.topic.replication.factor",
         default=1,
         minimum=1,
         subject=OFFSETS,
@@ -95,10 +83,8 @@ class GroupSettings(Settings):
         "this release 1.",
     )
     offsets_topic_segment_bytes: int32 = setting(
-        "offsets.topic.segment.bytes",
         default=100 << 20,
         minimum=1,
-        unit="bytes",
         subject=OFFSETS,
         doc="The `segment.bytes` that `__consumer_offsets` is created with.",
     )

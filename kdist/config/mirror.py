@@ -47,7 +47,6 @@ class MirrorSettings(Settings):
         "mirror.buffer.bytes",
         default=64 << 20,
         minimum=1 << 20,
-        unit="bytes",
         subject=MIRROR,
         doc="How much a flow buffers that its target has not acknowledged; then it stops reading."
         " Each partition has an equal share, or 1 MiB if that is more.",
@@ -56,7 +55,6 @@ class MirrorSettings(Settings):
         "mirror.commit.interval.ms",
         default=1_000,
         minimum=10,
-        unit="ms",
         subject=MIRROR,
         doc="How often positions are committed to the source. A restart does not depend on them.",
     )
@@ -64,7 +62,6 @@ class MirrorSettings(Settings):
         "mirror.refresh.interval.ms",
         default=10_000,
         minimum=100,
-        unit="ms",
         subject=MIRROR,
         doc="How often to look for new topics and partitions, and how far behind the flows are.",
     )
@@ -72,7 +69,6 @@ class MirrorSettings(Settings):
         "mirror.session.timeout.ms",
         default=10_000,
         minimum=100,
-        unit="ms",
         subject=MIRROR,
         doc="After this long, another mirror of the same file takes over a dead one's partitions.",
     )
@@ -89,37 +85,31 @@ class FlowSettings(Settings):
     """What one flow is given: it mirrors one cluster to one other."""
 
     source: str = setting(
-        "source",
         subject=FLOW,
         doc="Brokers of the cluster that is read, as `host1:9092,host2:9092`.",
     )
     target: str = setting(
-        "target",
         subject=FLOW,
         doc="Brokers of the cluster that is written to, which should be near.",
     )
     topics: tuple[str, ...] = setting(
-        "topics",
         default=(".*",),
         synonyms=(Synonym("whitelist"),),
         subject=FLOW,
         doc="Regular expressions; a topic is mirrored if one of them matches its whole name.",
     )
     topics_exclude: tuple[str, ...] = setting(
-        "topics.exclude",
         default=(),
         synonyms=(Synonym("blacklist"),),
         subject=FLOW,
         doc="Regular expressions; a topic is not mirrored if one of them matches its whole name.",
     )
     prefix: str = setting(
-        "prefix",
         default="",
         subject=FLOW,
         doc="A prefix for the topic's name in the target; empty, it keeps its name.",
     )
     start: Literal["earliest", "latest"] = setting(
-        "start",
         default="earliest",
         subject=FLOW,
         doc="Where mirroring begins in partitions that existed when the flow first found their"

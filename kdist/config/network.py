@@ -16,15 +16,12 @@ class NetworkSettings(Settings):
     """What the package network, and the broker's fetch handler, are given."""
 
     socket_request_max_bytes: int32 = setting(
-        "socket.request.max.bytes",
         default=100 << 20,
         minimum=1,
-        unit="bytes",
         subject=CONNECTIONS,
         doc="A request larger than this closes its connection.",
     )
     max_connections: int32 = setting(
-        "max.connections",
         default=INT32_MAX,
         minimum=0,
         subject=CONNECTIONS,
@@ -34,7 +31,6 @@ class NetworkSettings(Settings):
         "at least 2.",
     )
     max_connections_per_ip: int32 = setting(
-        "max.connections.per.ip",
         default=INT32_MAX,
         minimum=1,
         subject=CONNECTIONS,
@@ -42,43 +38,34 @@ class NetworkSettings(Settings):
         doc="How many connections may be open from one address; further ones are closed at once.",
     )
     connections_max_idle_ms: int64 = setting(
-        "connections.max.idle.ms",
         default=600_000,
         minimum=-1,
-        unit="ms",
         subject=CONNECTIONS,
         doc="A connection that was idle for this long is closed; -1 keeps idle connections.",
     )
     socket_listen_backlog_size: int32 = setting(
-        "socket.listen.backlog.size",
         default=50,
         minimum=1,
         subject=CONNECTIONS,
         doc="How many connections may wait to be accepted.",
     )
     socket_send_buffer_bytes: int32 = setting(
-        "socket.send.buffer.bytes",
         default=-1,
         minimum=-1,
-        unit="bytes",
         subject=CONNECTIONS,
         doc="The size of a socket's send buffer; -1 lets the kernel tune it (Kafka's "
         "default is 102400).",
     )
     socket_receive_buffer_bytes: int32 = setting(
-        "socket.receive.buffer.bytes",
         default=-1,
         minimum=-1,
-        unit="bytes",
         subject=CONNECTIONS,
         doc="The size of a socket's receive buffer; -1 lets the kernel tune it (Kafka's "
         "default is 102400).",
     )
     fetch_max_bytes: int32 = setting(
-        "fetch.max.bytes",
         default=55 << 20,
         minimum=1024,
-        unit="bytes",
         subject=FETCHES,
         doc="The most bytes in a fetch response, whatever the request asks for; the first batch "
         "may exceed it.",

@@ -19,7 +19,6 @@ class StorageSettings(Settings):
         "log.dir.reserved.bytes",
         default=1 << 30,
         minimum=0,
-        unit="bytes",
         subject=DISK,
         doc="kdist's own: appends are refused while the filesystem has less than this free; "
         "reads and deletes still work.",
@@ -28,7 +27,6 @@ class StorageSettings(Settings):
         "log.preallocation.step.bytes",
         default=16 << 20,
         minimum=0,
-        unit="bytes",
         subject=DISK,
         doc="kdist's own: disk space for the active segment is reserved in steps of this "
         "size; 0 reserves none.",
@@ -37,7 +35,6 @@ class StorageSettings(Settings):
         "log.writeback.step.bytes",
         default=8 << 20,
         minimum=0,
-        unit="bytes",
         subject=DISK,
         doc="kdist's own: where `flush.ms` or `flush.messages` is set, the kernel is asked to "
         "start writeback after each this many bytes appended to a segment; 0 leaves it to the "
@@ -47,7 +44,6 @@ class StorageSettings(Settings):
         "log.cold.read.bytes",
         default=1 << 30,
         minimum=0,
-        unit="bytes",
         subject=DISK,
         doc="kdist's own: data read from further than this behind the end of its log is "
         "dropped from the page cache afterwards.",
@@ -57,7 +53,6 @@ class StorageSettings(Settings):
         default=1000,
         minimum=1,
         maximum=INT64_MAX,
-        unit="ms",
         subject=SCHEDULE,
         doc="How often logs are checked for a flush due by `flush.ms`; if set, "
         "also the default of `flush.ms` (Kafka's default is never).",
@@ -66,7 +61,6 @@ class StorageSettings(Settings):
         "log.flush.offset.checkpoint.interval.ms",
         default=60_000,
         minimum=0,
-        unit="ms",
         subject=SCHEDULE,
         doc="How often the recovery points and start offsets of all logs are saved.",
     )
@@ -74,7 +68,6 @@ class StorageSettings(Settings):
         "replica.high.watermark.checkpoint.interval.ms",
         default=5_000,
         minimum=1,
-        unit="ms",
         subject=SCHEDULE,
         doc="How often the high watermarks of all partitions are saved.",
     )
@@ -82,24 +75,19 @@ class StorageSettings(Settings):
         "log.retention.check.interval.ms",
         default=300_000,
         minimum=1,
-        unit="ms",
         subject=SCHEDULE,
         doc="How often logs are checked for segments to delete by retention.",
     )
     producer_id_expiration_ms: int32 = setting(
-        "producer.id.expiration.ms",
         default=86_400_000,
         minimum=1,
-        unit="ms",
         subject=PRODUCERS,
         doc="A partition forgets the sequence numbers of a producer that has sent nothing for "
         "this long.",
     )
     producer_id_expiration_check_interval_ms: int32 = setting(
-        "producer.id.expiration.check.interval.ms",
         default=600_000,
         minimum=1,
-        unit="ms",
         subject=PRODUCERS,
         doc="How often partitions are checked for expired producers.",
     )

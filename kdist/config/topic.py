@@ -27,29 +27,23 @@ class TopicSettings(Settings):
     """What may differ from topic to topic. Every change takes effect without a restart."""
 
     segment_bytes: int32 = setting(
-        "segment.bytes",
         default=1 << 30,
         minimum=14,
-        unit="bytes",
         subject=SEGMENTS,
         broker="log.segment.bytes",
         doc="A new segment is begun before the active one would grow beyond this size.",
     )
     segment_ms: int64 = setting(
-        "segment.ms",
         default=7 * DAY_MS,
         minimum=1,
-        unit="ms",
         subject=SEGMENTS,
         broker="log.roll.ms",
         broker_synonyms=(Synonym("log.roll.hours", HOUR_MS),),
         doc="A new segment is begun once the active one's first record is this old.",
     )
     segment_jitter_ms: int64 = setting(
-        "segment.jitter.ms",
         default=0,
         minimum=0,
-        unit="ms",
         subject=SEGMENTS,
         broker="log.roll.jitter.ms",
         broker_synonyms=(Synonym("log.roll.jitter.hours", HOUR_MS),),
@@ -57,25 +51,20 @@ class TopicSettings(Settings):
         "not all roll at once.",
     )
     segment_index_bytes: int32 = setting(
-        "segment.index.bytes",
         default=10 << 20,
         minimum=4,
-        unit="bytes",
         subject=SEGMENTS,
         broker="log.index.size.max.bytes",
         doc="A new segment is begun once the active one's offset or time index is this large.",
     )
     index_interval_bytes: int32 = setting(
-        "index.interval.bytes",
         default=4096,
         minimum=0,
-        unit="bytes",
         subject=SEGMENTS,
         broker="log.index.interval.bytes",
         doc="An index entry is written for about every this many bytes appended.",
     )
     preallocate: bool = setting(
-        "preallocate",
         default=False,
         subject=SEGMENTS,
         broker="log.preallocate",
@@ -83,17 +72,14 @@ class TopicSettings(Settings):
         "instead of in steps of `log.preallocation.step.bytes`.",
     )
     file_delete_delay_ms: int64 = setting(
-        "file.delete.delay.ms",
         default=MINUTE_MS,
         minimum=0,
-        unit="ms",
         subject=SEGMENTS,
         broker="log.segment.delete.delay.ms",
         doc="A file is unlinked this long after it was renamed to `.deleted`, so that reads "
         "in progress can finish.",
     )
     cleanup_policy: tuple[Literal["delete", "compact"], ...] = setting(
-        "cleanup.policy",
         default=("delete",),
         subject=RETENTION,
         broker="log.cleanup.policy",
@@ -102,10 +88,8 @@ class TopicSettings(Settings):
         "together do both; empty keeps everything.",
     )
     retention_ms: int64 = setting(
-        "retention.ms",
         default=7 * DAY_MS,
         minimum=-1,
-        unit="ms",
         subject=RETENTION,
         broker="log.retention.ms",
         broker_synonyms=(
@@ -116,16 +100,13 @@ class TopicSettings(Settings):
         "it for ever.",
     )
     retention_bytes: int64 = setting(
-        "retention.bytes",
         default=-1,
-        unit="bytes",
         subject=RETENTION,
         broker="log.retention.bytes",
         doc="The oldest segments of a partition are deleted while those left hold at least "
         "this much; a negative value sets no limit.",
     )
     flush_messages: int64 = setting(
-        "flush.messages",
         default=INT64_MAX,
         minimum=1,
         subject=FLUSH,
@@ -133,17 +114,14 @@ class TopicSettings(Settings):
         doc="A partition's log is flushed once this many records are unflushed.",
     )
     flush_ms: int64 = setting(
-        "flush.ms",
         default=INT64_MAX,
         minimum=0,
-        unit="ms",
         subject=FLUSH,
         broker="log.flush.interval.ms",
         broker_synonyms=(Synonym("log.flush.scheduler.interval.ms"),),
         doc="A partition's log is flushed once its oldest unflushed record has waited this long.",
     )
     flush_before_expose: bool = setting(
-        "flush.before.expose",
         default=False,
         subject=FLUSH,
         broker="log.flush.before.expose",
@@ -151,10 +129,8 @@ class TopicSettings(Settings):
         "only after a flush.",
     )
     delete_retention_ms: int64 = setting(
-        "delete.retention.ms",
         default=DAY_MS,
         minimum=0,
-        unit="ms",
         subject=COMPACTION,
         broker="log.cleaner.delete.retention.ms",
         doc="Without effect so far: "
@@ -162,19 +138,15 @@ class TopicSettings(Settings):
         "has reached it.",
     )
     min_compaction_lag_ms: int64 = setting(
-        "min.compaction.lag.ms",
         default=0,
         minimum=0,
-        unit="ms",
         subject=COMPACTION,
         broker="log.cleaner.min.compaction.lag.ms",
         doc="Without effect so far: a record stays uncompacted for at least this long.",
     )
     max_compaction_lag_ms: int64 = setting(
-        "max.compaction.lag.ms",
         default=INT64_MAX,
         minimum=1,
-        unit="ms",
         subject=COMPACTION,
         broker="log.cleaner.max.compaction.lag.ms",
         doc="Without effect so far: "
@@ -182,7 +154,6 @@ class TopicSettings(Settings):
         "the dirty section is.",
     )
     min_cleanable_dirty_ratio: float = setting(
-        "min.cleanable.dirty.ratio",
         default=0.5,
         minimum=0,
         maximum=1,
@@ -193,16 +164,13 @@ class TopicSettings(Settings):
         "compacted.",
     )
     max_message_bytes: int32 = setting(
-        "max.message.bytes",
         default=(1 << 20) + 12,
         minimum=0,
-        unit="bytes",
         subject=RECORDS,
         broker="message.max.bytes",
         doc="A record batch larger than this, as received (compressed or not), is refused.",
     )
     compression_type: Codec = setting(
-        "compression.type",
         default="producer",
         subject=RECORDS,
         broker="compression.type",
@@ -210,17 +178,14 @@ class TopicSettings(Settings):
         "which costs nothing.",
     )
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = setting(
-        "message.timestamp.type",
         default="CreateTime",
         subject=RECORDS,
         broker="log.message.timestamp.type",
         doc="Whether a record's timestamp is the producer's or the time of its append.",
     )
     message_timestamp_before_max_ms: int64 = setting(
-        "message.timestamp.before.max.ms",
         default=INT64_MAX,
         minimum=0,
-        unit="ms",
         subject=RECORDS,
         synonyms=(Synonym("message.timestamp.difference.max.ms"),),
         broker="log.message.timestamp.before.max.ms",
@@ -228,10 +193,8 @@ class TopicSettings(Settings):
         doc="A record whose CreateTime lies further in the past than this is refused.",
     )
     message_timestamp_after_max_ms: int64 = setting(
-        "message.timestamp.after.max.ms",
         default=INT64_MAX,
         minimum=0,
-        unit="ms",
         subject=RECORDS,
         synonyms=(Synonym("message.timestamp.difference.max.ms"),),
         broker="log.message.timestamp.after.max.ms",
@@ -239,14 +202,12 @@ class TopicSettings(Settings):
         doc="A record whose CreateTime lies further in the future than this is refused.",
     )
     message_downconversion_enable: bool = setting(
-        "message.downconversion.enable",
         default=True,
         subject=RECORDS,
         broker="log.message.downconversion.enable",
         doc="Whether records are converted for clients that know only the old message formats.",
     )
     min_insync_replicas: int32 = setting(
-        "min.insync.replicas",
         default=1,
         minimum=1,
         subject=REPLICATION,
@@ -255,7 +216,6 @@ class TopicSettings(Settings):
         " topic has fewer replicas, while not all of them are in sync.",
     )
     unclean_leader_election_enable: bool = setting(
-        "unclean.leader.election.enable",
         default=False,
         subject=REPLICATION,
         broker="unclean.leader.election.enable",

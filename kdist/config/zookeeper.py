@@ -22,7 +22,6 @@ class ZooKeeperSettings(Settings):
         "zookeeper.session.timeout.ms",
         default=18_000,
         minimum=1,
-        unit="ms",
         subject=ZOOKEEPER,
         doc="A broker that ZooKeeper has not heard from for this long is considered dead.",
     )
@@ -30,7 +29,6 @@ class ZooKeeperSettings(Settings):
         "zookeeper.connection.timeout.ms",
         default=18_000,
         minimum=1,
-        unit="ms",
         subject=ZOOKEEPER,
         synonyms=(Synonym("zookeeper.session.timeout.ms"),),
         doc="A starting broker gives up if it reaches no ZooKeeper server for this long; "

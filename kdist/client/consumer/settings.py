@@ -22,155 +22,125 @@ Strategy = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 class ConsumerSettings(Settings):
     """All settings of a consumer; its decoders are separate arguments."""
 
-    bootstrap_servers: tuple[str, ...] = shared_settings.bootstrap_servers("bootstrap_servers")
-    zk_connect: str = shared_settings.zk_connect("zk_connect")
+    SEPARATOR = "_"
+
+    bootstrap_servers: tuple[str, ...] = shared_settings.bootstrap_servers()
+    zk_connect: str = shared_settings.zk_connect()
 
     group_id: str | None = setting(
-        "group_id",
         default=None,
         subject=GROUP,
         doc="The group to join, and to commit offsets for.",
     )
     group_instance_id: str | None = setting(
-        "group_instance_id",
         default=None,
         subject=GROUP,
         doc="Makes the member static: if it restarts within session_timeout_ms, there is no "
         "rebalance (KIP-345).",
     )
     partition_assignment_strategy: tuple[Strategy, ...] = setting(
-        "partition_assignment_strategy",
         default=("range", "cooperative-sticky"),
         subject=GROUP,
         doc="The assignors to offer, in order of preference; the group uses one that all its "
         "members offer.",
     )
     session_timeout_ms: int32 = setting(
-        "session_timeout_ms",
         default=45_000,
         minimum=1,
-        unit="ms",
         subject=GROUP,
         doc="A member that has sent no heartbeat for so long is removed from the group.",
     )
     heartbeat_interval_ms: int32 = setting(
-        "heartbeat_interval_ms",
         default=3_000,
         minimum=1,
-        unit="ms",
         subject=GROUP,
         doc="How often a member sends a heartbeat, by whose answer it also learns of rebalances.",
     )
     max_poll_interval_ms: int32 = setting(
-        "max_poll_interval_ms",
         default=300_000,
         minimum=1,
-        unit="ms",
         subject=GROUP,
         doc="A member that does not poll for so long leaves its group (KIP-62).",
     )
     auto_offset_reset: Literal["earliest", "latest", "none"] = setting(
-        "auto_offset_reset",
         default="latest",
         subject=OFFSETS,
         doc="Where to start if there is no committed offset, or it is out of range; none raises an "
         "error.",
     )
     enable_auto_commit: bool = setting(
-        "enable_auto_commit",
         default=True,
         subject=OFFSETS,
         doc="Whether polling commits the offsets of the records polled before; only in a group.",
     )
     auto_commit_interval_ms: int32 = setting(
-        "auto_commit_interval_ms",
         default=5_000,
         minimum=0,
-        unit="ms",
         subject=OFFSETS,
         doc="How often to commit, with enable_auto_commit.",
     )
     isolation_level: Literal["read_uncommitted", "read_committed"] = setting(
-        "isolation_level",
         default="read_uncommitted",
         subject=FETCHING,
         doc="With read_committed, records of open and aborted transactions are not returned.",
     )
     max_poll_records: int32 = setting(
-        "max_poll_records",
         default=500,
         minimum=1,
         subject=FETCHING,
         doc="The most records that one `poll` returns; `poll_batches` returns whole batches.",
     )
-    fetch_min_bytes: int32 = shared_settings.fetch_min_bytes("fetch_min_bytes", FETCHING)
+    fetch_min_bytes: int32 = shared_settings.fetch_min_bytes(FETCHING)
     fetch_max_wait_ms: int32 = setting(
-        "fetch_max_wait_ms",
         default=500,
         minimum=0,
-        unit="ms",
         subject=FETCHING,
         doc="How long a broker waits for fetch_min_bytes before it answers with less.",
     )
     fetch_max_bytes: int32 = setting(
-        "fetch_max_bytes",
         default=50 << 20,
         minimum=1,
-        unit="bytes",
         subject=FETCHING,
         doc="The most bytes that one fetch asks for. At most twice as much is held ready, not "
         "counting paused partitions.",
     )
     max_partition_fetch_bytes: int32 = setting(
-        "max_partition_fetch_bytes",
         default=1 << 20,
         minimum=1,
-        unit="bytes",
         subject=FETCHING,
         doc="The most bytes of one partition in a fetch; a larger batch is still fetched whole.",
     )
     check_crcs: bool = setting(
-        "check_crcs",
         default=True,
         subject=FETCHING,
         doc="Whether to verify the checksum of every batch.",
     )
     client_rack: str = setting(
-        "client_rack",
         default="",
         subject=FETCHING,
         doc="The consumer's rack: it fetches from a replica there, if there is one (KIP-392).",
     )
     client_id: str = setting(
-        "client_id",
         default="kdist",
         subject=CONNECTIONS,
         doc="The name of this client in the brokers' logs and metrics.",
     )
     metadata_max_age_ms: int32 = setting(
-        "metadata_max_age_ms",
         default=300_000,
         minimum=1,
-        unit="ms",
         subject=CONNECTIONS,
         doc="How often to look for new topics and partitions.",
     )
-    request_timeout_ms: int32 = shared_settings.request_timeout_ms(
-        "request_timeout_ms", CONNECTIONS
-    )
+    request_timeout_ms: int32 = shared_settings.request_timeout_ms(CONNECTIONS)
     default_api_timeout_ms: int32 = setting(
-        "default_api_timeout_ms",
         default=60_000,
         minimum=1,
-        unit="ms",
         subject=CONNECTIONS,
         doc="How long calls without a timeout argument retry after retriable errors.",
     )
     retry_backoff_ms: int32 = setting(
-        "retry_backoff_ms",
         default=100,
         minimum=1,
-        unit="ms",
         subject=CONNECTIONS,
         doc="How long to wait before a retry, with a random jitter of up to a fifth either way.",
     )

@@ -26,48 +26,39 @@ IDEMPOTENT_IN_FLIGHT_MAX = 5  # how many batches of each producer a broker remem
 class ProducerSettings(Settings):
     """The settings whose values are numbers or text."""
 
-    bootstrap_servers: tuple[str, ...] = shared_settings.bootstrap_servers("bootstrap.servers")
+    bootstrap_servers: tuple[str, ...] = shared_settings.bootstrap_servers()
     broker_list: tuple[str, ...] = setting(
-        "broker.list",
         default=(),
         subject=FINDING,
         doc="The first producer's name for bootstrap.servers.",
     )
-    zk_connect: str = shared_settings.zk_connect("zk.connect")
+    zk_connect: str = shared_settings.zk_connect()
     client_id: str = setting(
-        "client.id",
         default="kdist-producer",
         subject=FINDING,
         doc="The name by which the producer identifies itself to brokers.",
     )
     metadata_max_age_ms: int64 = setting(
-        "metadata.max.age.ms",
         default=300_000,
         minimum=1,
-        unit="ms",
         subject=FINDING,
         doc="How long metadata (leaders, partition counts) is used before it is refreshed, if no "
         "error calls for that sooner.",
     )
     reconnect_backoff_ms: int64 = setting(
-        "reconnect.backoff.ms",
         default=50,
         minimum=0,
-        unit="ms",
         subject=FINDING,
         doc="How long to wait before connecting again to a broker that could not be reached; "
         "doubled after each failure.",
     )
     reconnect_backoff_max_ms: int64 = setting(
-        "reconnect.backoff.max.ms",
         default=1_000,
         minimum=0,
-        unit="ms",
         subject=FINDING,
         doc="The limit of reconnect.backoff.ms as it doubles.",
     )
     batch_size: int32 = setting(
-        "batch.size",
         default=1_000_000,
         minimum=0,
         unit="bytes",
@@ -76,16 +67,13 @@ class ProducerSettings(Settings):
         "here because a batch's fixed cost is far above that of a record.)",
     )
     linger_ms: float = setting(
-        "linger.ms",
         default=5.0,
         minimum=0,
-        unit="ms",
         subject=BATCHES,
         doc="How long a batch waits for more records before it is sent, unless it is full or a "
         "caller waits for it. After half that time it joins any request to the same broker.",
     )
     buffer_memory: int64 = setting(
-        "buffer.memory",
         default=32 << 20,
         minimum=1,
         unit="bytes",
@@ -93,15 +81,12 @@ class ProducerSettings(Settings):
         doc="The memory for records not yet acknowledged; sending blocks while it is full.",
     )
     max_block_ms: int64 = setting(
-        "max.block.ms",
         default=60_000,
         minimum=0,
-        unit="ms",
         subject=BATCHES,
         doc="How long sending blocks at most, for memory or for a topic's metadata.",
     )
     max_request_size: int32 = setting(
-        "max.request.size",
         default=1 << 20,
         minimum=1,
         unit="bytes",
@@ -110,20 +95,17 @@ class ProducerSettings(Settings):
         "partitions up to this size.",
     )
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] = setting(
-        "compression.type",
         default="none",
         subject=BATCHES,
         doc="The codec to compress whole batches with.",
     )
     acks: Literal["all", "-1", "1", "0"] = setting(
-        "acks",
         default="all",
         subject=DELIVERY,
         doc="Which replicas must have a batch before it is acknowledged: all in sync (all, -1), "
         "the leader (1), or none (0: the broker does not answer, and offsets are not known).",
     )
     enable_idempotence: bool = setting(
-        "enable.idempotence",
         default=True,
         subject=DELIVERY,
         doc="Number batches, so that each is written once and in order even if it is sent twice. "
@@ -131,41 +113,33 @@ class ProducerSettings(Settings):
         "otherwise it is off, and asking for it is an error.",
     )
     max_in_flight_requests_per_connection: int32 = setting(
-        "max.in.flight.requests.per.connection",
         default=IDEMPOTENT_IN_FLIGHT_MAX,
         minimum=1,
         subject=DELIVERY,
         doc="How many requests to a broker may be unanswered at a time.",
     )
     retries: int32 = setting(
-        "retries",
         default=INT32_MAX,
         minimum=0,
         subject=DELIVERY,
         doc="How often a batch is sent again after a retriable error.",
     )
     retry_backoff_ms: int64 = setting(
-        "retry.backoff.ms",
         default=100,
         minimum=0,
-        unit="ms",
         subject=DELIVERY,
         doc="How long to wait before a batch is sent again; doubled after each failure (KIP-580).",
     )
     retry_backoff_max_ms: int64 = setting(
-        "retry.backoff.max.ms",
         default=1_000,
         minimum=0,
-        unit="ms",
         subject=DELIVERY,
         doc="The limit of retry.backoff.ms as it doubles.",
     )
-    request_timeout_ms: int32 = shared_settings.request_timeout_ms("request.timeout.ms", DELIVERY)
+    request_timeout_ms: int32 = shared_settings.request_timeout_ms(DELIVERY)
     delivery_timeout_ms: int32 = setting(
-        "delivery.timeout.ms",
         default=120_000,
         minimum=1,
-        unit="ms",
         subject=DELIVERY,
         doc="How long delivery may take in all, retries included, counted from when the record's "
         "batch was opened.",

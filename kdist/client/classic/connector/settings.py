@@ -23,12 +23,10 @@ class ConnectorSettings(Settings):
     """All settings of a connector."""
 
     group_id: str = setting(
-        "group.id",
         subject=GROUP,
         doc="The group to join, and to commit offsets for.",
     )
     consumer_id: str | None = setting(
-        "consumer.id",
         default=None,
         subject=GROUP,
         doc="The consumer's id, to which the group's name is prefixed; unset, it is made of host, "
@@ -49,36 +47,29 @@ class ConnectorSettings(Settings):
         "0.8 gave up then; this consumer goes on trying.",
     )
     rebalance_backoff_ms: int32 = setting(
-        "rebalance.backoff.ms",
         default=2_000,
         minimum=1,
-        unit="ms",
         subject=GROUP,
         doc="How long to wait at most before trying again to claim a partition that is still "
         "owned; a release is noticed at once.",
     )
     auto_offset_reset: Literal["smallest", "largest"] = setting(
-        "auto.offset.reset",
         default="largest",
         subject=OFFSETS,
         doc="Where to start if there is no committed offset, or it is out of range.",
     )
     auto_commit_enable: bool = setting(
-        "auto.commit.enable",
         default=True,
         subject=OFFSETS,
         doc="Whether offsets of processed messages are committed to ZooKeeper automatically.",
     )
     auto_commit_interval_ms: int32 = setting(
-        "auto.commit.interval.ms",
         default=60_000,
         minimum=1,
-        unit="ms",
         subject=OFFSETS,
         doc="How often to commit, with auto.commit.enable.",
     )
     offsets_storage: Literal["zookeeper"] = setting(
-        "offsets.storage",
         default="zookeeper",
         subject=OFFSETS,
         doc="Where offsets are stored. (`kdist.Consumer` stores them in the brokers.)",
@@ -92,45 +83,36 @@ class ConnectorSettings(Settings):
         "partitions are not fetched while it holds so many.",
     )
     fetch_message_max_bytes: int32 = setting(
-        "fetch.message.max.bytes",
         default=1 << 20,
         minimum=1,
-        unit="bytes",
         subject=STREAMS,
         doc="The most bytes to fetch of a partition at a time; a larger batch is fetched whole.",
     )
-    fetch_min_bytes: int32 = shared_settings.fetch_min_bytes("fetch.min.bytes", STREAMS)
+    fetch_min_bytes: int32 = shared_settings.fetch_min_bytes(STREAMS)
     fetch_wait_max_ms: int32 = setting(
-        "fetch.wait.max.ms",
         default=100,
         minimum=0,
-        unit="ms",
         subject=STREAMS,
         doc="How long a broker waits for fetch.min.bytes before it answers with less.",
     )
     consumer_timeout_ms: int32 = setting(
-        "consumer.timeout.ms",
         default=-1,
         minimum=-1,
-        unit="ms",
         subject=STREAMS,
         doc="A stream without a message for so long raises `ConsumerTimeout`; -1 waits for ever.",
     )
     exclude_internal_topics: bool = setting(
-        "exclude.internal.topics",
         default=True,
         subject=STREAMS,
         doc="Whether topic filters skip the brokers' internal topics.",
     )
-    socket_timeout_ms: int32 = shared_settings.request_timeout_ms("socket.timeout.ms", STREAMS)
+    socket_timeout_ms: int32 = shared_settings.request_timeout_ms(STREAMS)
     client_id: str | None = setting(
-        "client.id",
         default=None,
         subject=STREAMS,
         doc="The name of this client in the brokers' logs and metrics; unset, its group's name.",
     )
     zookeeper_connect: str = setting(
-        "zookeeper.connect",
         subject=ZOOKEEPER,
         doc="The ensemble's servers and the cluster's root there: `host1:2181,host2:2181/kdist`.",
     )
@@ -138,7 +120,6 @@ class ConnectorSettings(Settings):
         "zookeeper.session.timeout.ms",
         default=6_000,
         minimum=1,
-        unit="ms",
         subject=ZOOKEEPER,
         doc="A consumer that ZooKeeper has not heard from for so long loses its partitions. The "
         "servers clamp this to between 2 and 20 of their ticks.",
@@ -147,7 +128,6 @@ class ConnectorSettings(Settings):
         "zookeeper.connection.timeout.ms",
         default=6_000,
         minimum=1,
-        unit="ms",
         subject=ZOOKEEPER,
         doc="How long to wait for a connection to a ZooKeeper server.",
     )
@@ -155,7 +135,6 @@ class ConnectorSettings(Settings):
         "zookeeper.sync.time.ms",
         default=2_000,
         minimum=1,
-        unit="ms",
         subject=ZOOKEEPER,
         doc="How far a ZooKeeper server may be behind: a rebalance that could not finish is tried "
         "again after so long, even without a notice of a change.",
