@@ -1,14 +1,12 @@
-"""The consumer with which a mirror flow reads: its settings, and how it calls listeners."""
+"""The consumer with which a mirror flow reads."""
 
 from __future__ import annotations
 
-import inspect
 import random
-from collections.abc import Callable
 
 from kdist.client.cluster import parse_addresses
+from kdist.client.consumer.aio import call_back
 from kdist.client.consumer.core import Core
-from kdist.client.consumer.rebalancing import Partitions
 from kdist.client.consumer.settings import read_settings
 from kdist.config.mirror import Flow, MirrorSettings
 from kdist.network.network import Network
@@ -31,10 +29,4 @@ def core_of(flow: Flow, settings: MirrorSettings, network: Network, rng: random.
         "metadata_max_age_ms": settings.refresh_interval_ms,
     }
     addresses = parse_addresses(flow.settings.source)
-    return Core(network, addresses, read_settings(values), rng, (None, None), _call)
-
-
-async def _call(function: Callable[[Partitions], object], partitions: Partitions) -> None:
-    outcome = function(partitions)
-    if inspect.isawaitable(outcome):
-        await outcome
+    return Core(network, addresses, read_settings(values), rng, (None, None), call_back)

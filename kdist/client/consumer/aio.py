@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Self, TypeVar
@@ -24,25 +23,24 @@ from kdist.client.consumer.arguments import (
     checked_decoders,
     checked_end,
     checked_max,
-    ignore,
 )
 from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
-from kdist.client.consumer.core import CLOSE_TIMEOUT_S, ConsumerClosed, Core, OnCommitted
+from kdist.client.consumer.core import CLOSE_TIMEOUT_S, ConsumerClosed, Core
+from kdist.client.consumer.immediate import ImmediateMethods
 from kdist.client.consumer.iteration import Iteration
-from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
 from kdist.client.discovery import find_brokers, given_brokers
 from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp
 from kdist.client.shared_settings import Servers
 from kdist.errors import KdistError
-from kdist.model import NO_EPOCH, TopicPartition
+from kdist.model import TopicPartition
 from kdist.network.network import AsyncioNetwork
 from kdist.runtime.rng import system_rng
 
 T = TypeVar("T")
 
 
-class Consumer:
+class Consumer(ImmediateMethods):
     """Reads topics; its settings and methods mean what they mean in `kdist.Consumer`."""
 
     def __init__(
@@ -57,7 +55,7 @@ class Consumer:
         found = read_settings({"bootstrap_servers": bootstrap_servers, **settings})
         brokers = given_brokers(found.bootstrap_servers, found.zk_connect)
         decoders = checked_decoders(key_decoder, value_decoder)
-        self._use(Core(network, brokers, found, system_rng(), decoders, _call_back))
+        self._use(Core(network, brokers, found, system_rng(), decoders, call_back))
 
     @classmethod
     def over(cls, core: Core) -> Self:
@@ -76,6 +74,9 @@ class Consumer:
             raise ConsumerClosed
         return self._open
 
+    def _call(self, function: Callable[..., T], *arguments: object) -> T:
+        return function(*arguments)
+
     async def start(self) -> Self:
         """Look up the brokers in ZooKeeper, with `zk_connect`; `async with` calls this."""
         settings, cluster = self._core.settings, self._core.context.cluster
@@ -84,26 +85,6 @@ class Consumer:
         return self
 
     # What is read
-
-    def subscribe(
-        self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None
-    ) -> None:
-        """Read these topics, or all whose names match a pattern, as a member of the group."""
-        self._core.subscribe(topics, listener)
-
-    def subscription(self) -> frozenset[str]:
-        """The subscribed topics."""
-        return self._core.subscribed
-
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, without group management."""
-        self._iteration.settle()
-        self._core.assign(partitions)
-        self._give_back()
-
-    def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions assigned to this consumer."""
-        return frozenset(self._core.partitions)
 
     async def unsubscribe(self) -> None:
         """Drop all topics and partitions, and leave the group."""
@@ -166,34 +147,11 @@ class Consumer:
                 iteration.drop()
                 iteration.begin(*await self._taken(take, None))
 
-    def _give_back(self) -> None:
-        """Have the records that iteration took but has not yielded yet fetched again."""
-        partition = self._iteration.drop()
-        if partition is not None and not partition.is_revoked and partition.position is not None:
-            self._core.seek(partition.key, partition.position, NO_EPOCH)
-
     def wakeup(self) -> None:
         """Make the current or next `poll` raise `WakenUp`."""
         self._core.wake_up()
 
     # Positions
-
-    def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> None:
-        """Continue from `offset`; with the `leader_epoch` committed beside it, a truncated log is
-        detected (KIP-320).
-        """
-        self._iteration.drop([partition])
-        self._core.seek(partition, offset, leader_epoch)
-
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Continue from the first record of these partitions; of all assigned if none is named."""
-        self._iteration.drop(partitions)
-        self._core.seek_to("earliest", partitions)
-
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Continue from the end of these partitions; of all assigned if none is named."""
-        self._iteration.drop(partitions)
-        self._core.seek_to("latest", partitions)
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
         """Continue from the first record at or after a time (ms), or the end if there is none."""
@@ -223,32 +181,12 @@ class Consumer:
         """
         return await self._core.ends("latest", partitions)
 
-    def pause(self, *partitions: TopicPartition) -> None:
-        """Return no records of these until `resume`; they stay assigned to this consumer."""
-        self._give_back()
-        self._core.pause(partitions, is_paused=True)
-
-    def resume(self, *partitions: TopicPartition) -> None:
-        """Return records of these again."""
-        self._core.pause(partitions, is_paused=False)
-
-    def paused(self) -> frozenset[TopicPartition]:
-        """The partitions that are paused."""
-        return self._core.paused()
-
     # Commits
 
     async def commit(self, offsets: ToCommit | None = None, timeout_s: float | None = None) -> None:
         """Commit offsets, by default the current positions; returns when they are committed."""
         self._iteration.settle()
         await self._core.commit(offsets, timeout_s)
-
-    def commit_async(
-        self, offsets: ToCommit | None = None, on_committed: OnCommitted = ignore
-    ) -> None:
-        """Commit in the background; calls `on_committed(offsets, error)` when done."""
-        self._iteration.settle()
-        self._core.commit_soon(offsets, on_committed)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
@@ -268,10 +206,7 @@ class Consumer:
     async def _close(self, timeout_s: float, *, is_done: bool) -> None:
         check_timeout(timeout_s)
         if self._open is not None and not self._open.is_closing:
-            in_doubt = {} if is_done else self._iteration.last_given()
-            self._iteration.drop()
-            if not is_done:
-                self._open.completed.step_back(in_doubt)
+            self._end_iteration(is_done=is_done)
             try:
                 await self._open.close(timeout_s)
             finally:
@@ -284,7 +219,8 @@ class Consumer:
         await self._close(CLOSE_TIMEOUT_S, is_done=error is None)
 
 
-async def _call_back(function: Callable[..., object], *arguments: object) -> None:
+async def call_back(function: Callable[..., object], *arguments: object) -> None:
+    """Call a listener's method, which may be a coroutine function."""
     outcome = function(*arguments)
     if inspect.isawaitable(outcome):
         await outcome

@@ -11,7 +11,6 @@ Only one thread may use it at a time: while it is in a call, calls of other thre
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from itertools import chain
@@ -24,19 +23,18 @@ from kdist.client.consumer.arguments import (
     checked_decoders,
     checked_end,
     checked_max,
-    ignore,
 )
 from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
-from kdist.client.consumer.core import CLOSE_TIMEOUT_S, ConsumerClosed, Core, OnCommitted
+from kdist.client.consumer.core import CLOSE_TIMEOUT_S, ConsumerClosed, Core
+from kdist.client.consumer.immediate import ImmediateMethods
 from kdist.client.consumer.iteration import Iteration
-from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
 from kdist.client.consumer.sole_use import SoleUse
 from kdist.client.discovery import find_brokers
 from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp
 from kdist.client.shared_settings import Servers
 from kdist.errors import KdistError, UserError
-from kdist.model import NO_EPOCH, TopicPartition
+from kdist.model import TopicPartition
 from kdist.network.network import AsyncioNetwork
 from kdist.runtime.rng import system_rng
 
@@ -47,7 +45,7 @@ T = TypeVar("T")
 _SOON_S = 0.05
 
 
-class Consumer:
+class Consumer(ImmediateMethods):
     """Reads topics, alone or as a member of a group. `close` it, or use it in a `with` block.
 
     `settings` are those that `ConsumerSettings` lists; an unknown or invalid one raises
@@ -78,7 +76,7 @@ class Consumer:
             return Core(network, brokers, found, system_rng(), decoders, background.call_back)
 
         try:
-            self._core = background.run(open_core())
+            self._core: Core = background.run(open_core())
         except BaseException:
             background.stop()
             raise
@@ -108,31 +106,6 @@ class Consumer:
         return connector.create_message_streams(topic, count, config)
 
     # What is read
-
-    def subscribe(
-        self,
-        topics: Iterable[str] | re.Pattern[str],
-        listener: RebalanceListener | None = None,
-    ) -> None:
-        """Read these topics, or all whose names match a pattern, as a member of the group.
-
-        A new call replaces the last. `listener` is called on rebalances, within `poll`.
-        """
-        self._call(self._core.subscribe, topics, listener)
-
-    def subscription(self) -> frozenset[str]:
-        """The subscribed topics."""
-        return self._core.subscribed
-
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, without group management."""
-        self._iteration.settle()
-        self._call(self._core.assign, partitions)
-        self._give_back()
-
-    def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions assigned to this consumer."""
-        return frozenset(self._core.partitions)
 
     def unsubscribe(self) -> None:
         """Drop all topics and partitions, and leave the group."""
@@ -164,12 +137,6 @@ class Consumer:
         count = checked_max(max_batches, "max_batches")
         self._give_back()
         return self._taken(lambda: self._completed.take_batches(count), timeout_s)
-
-    def _give_back(self) -> None:
-        """Have the records that iteration took but has not yielded yet fetched again."""
-        partition = self._iteration.drop()
-        if partition is not None and not partition.is_revoked and partition.position is not None:
-            self._call(self._core.seek, partition.key, partition.position, NO_EPOCH)
 
     def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
         """What `take` returns. If it is interrupted, what it took is fetched again."""
@@ -246,21 +213,6 @@ class Consumer:
 
     # Positions
 
-    def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> None:
-        """Continue from `offset`; the `leader_epoch` beside it detects truncation (KIP-320)."""
-        self._iteration.drop([partition])
-        self._call(self._core.seek, partition, offset, leader_epoch)
-
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Continue from the first record of these partitions; of all assigned if none is named."""
-        self._iteration.drop(partitions)
-        self._call(self._core.seek_to, "earliest", partitions)
-
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Continue from the end of these partitions; of all assigned if none is named."""
-        self._iteration.drop(partitions)
-        self._call(self._core.seek_to, "latest", partitions)
-
     def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
         """Continue from the first record at or after a time (ms), or the end if there is none."""
         self._iteration.drop(partitions)
@@ -285,19 +237,6 @@ class Consumer:
         """The high watermark of each; with read_committed, its last stable offset."""
         return self._run(self._core.ends("latest", partitions))
 
-    def pause(self, *partitions: TopicPartition) -> None:
-        """Return no records of these until `resume`; they stay assigned to this consumer."""
-        self._give_back()
-        self._call(self._core.pause, partitions, True)
-
-    def resume(self, *partitions: TopicPartition) -> None:
-        """Return records of these again."""
-        self._call(self._core.pause, partitions, False)
-
-    def paused(self) -> frozenset[TopicPartition]:
-        """The partitions that are paused."""
-        return self._core.paused()
-
     # Commits
 
     def commit(self, offsets: ToCommit | None = None, timeout_s: float | None = None) -> None:
@@ -309,13 +248,6 @@ class Consumer:
         """
         self._iteration.settle()
         self._run(self._core.commit(offsets, timeout_s))
-
-    def commit_async(
-        self, offsets: ToCommit | None = None, on_committed: OnCommitted = ignore
-    ) -> None:
-        """Commit in the background thread, which then calls `on_committed(offsets, error)`."""
-        self._iteration.settle()
-        self._call(self._core.commit_soon, offsets, on_committed)
 
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
@@ -338,10 +270,7 @@ class Consumer:
             return  # closed, or closing: a listener called meanwhile may call `close` again
         self._background.check_caller()
         self._sole_use.is_ending = True
-        in_doubt = {} if is_done else self._iteration.last_given()
-        self._iteration.drop()
-        if not is_done:
-            self._completed.step_back(in_doubt)
+        self._end_iteration(is_done=is_done)
         try:
             self._background.run(self._core.close(timeout_s))
         finally:
