@@ -14,7 +14,7 @@ from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import ask_cluster, broker_option
 from kdist.cli.shared.options import json_option, not_empty, say
-from kdist.cli.shared.settings import parse_settings, require_apart
+from kdist.cli.shared.settings import parse_settings, require_apart, settings_option, unset_option
 from kdist.cli.shared.table import OMITTED, Field, print_rows
 from kdist.errors import UserError
 from kdist.model import read_digits
@@ -214,21 +214,8 @@ def _shown(each: Setting) -> str:
 @configs.command()
 @kind_argument
 @name_argument
-@click.option(
-    "--set",
-    "texts",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="A setting to change; may be repeated.",
-)
-@click.option(
-    "--unset",
-    "removed",
-    metavar="NAME",
-    multiple=True,
-    callback=not_empty,
-    help="A setting whose own value to remove; may be repeated.",
-)
+@settings_option("--set", "A setting to change")
+@unset_option("A setting whose own value to remove")
 @click.option("--dry-run", is_flag=True, help="Have the cluster check the change, not make it.")
 @broker_option
 @json_option

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kdist.cli.bench.produce import require_sendable
+from kdist.cli.bench.produce import require_sendable, size_option
 from kdist.cli.bench.report import show_summary, summarise
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import broker_option, require_topic
@@ -41,13 +41,7 @@ class Timed(NamedTuple):
     show_default=True,
     help="How many to send.",
 )
-@click.option(
-    "--size",
-    type=click.IntRange(min=0),
-    default=100,
-    show_default=True,
-    help="Size of each record in bytes.",
-)
+@size_option
 @acks_option("1", "all")
 @broker_option
 @json_option

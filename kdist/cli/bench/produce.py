@@ -13,7 +13,7 @@ from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import broker_option, require_topic
 from kdist.cli.shared.options import acks_option, codec_option, json_option, not_empty
 from kdist.cli.shared.progress import progress
-from kdist.cli.shared.settings import parse_settings
+from kdist.cli.shared.settings import parse_settings, settings_option
 from kdist.cli.shared.show import show_size
 from kdist.errors import UserError
 from kdist.runtime.clock import SystemClock
@@ -27,6 +27,15 @@ _LETTERS = bytes(65 + byte % 26 for byte in range(256))
 _SAMPLES_MAX = 20_000  # acknowledgements timed: timing every one would slow down the producer
 _CHUNK = 500
 _BY_OPTION = {"bootstrap_servers": "--broker", "acks": "--acks", "compression_type": "--codec"}
+
+
+size_option = click.option(
+    "--size",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    help="Size of each record in bytes.",
+)
 
 
 class Load(NamedTuple):
@@ -48,13 +57,7 @@ class Load(NamedTuple):
     show_default=True,
     help="How many to write.",
 )
-@click.option(
-    "--size",
-    type=click.IntRange(min=0),
-    default=100,
-    show_default=True,
-    help="Size of each record in bytes.",
-)
+@size_option
 @click.option(
     "--rate",
     type=click.IntRange(min=1),
@@ -63,13 +66,7 @@ class Load(NamedTuple):
 @click.option("--bulk", is_flag=True, help="Send many records per call, instead of one.")
 @acks_option("0", "1", "all")
 @codec_option
-@click.option(
-    "--setting",
-    "texts",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="Another setting of the producer, such as linger.ms=5; may be repeated.",
-)
+@settings_option("--setting", "Another setting of the producer, such as linger.ms=5")
 @broker_option
 @json_option
 def produce(  # noqa: PLR0913 - one for each option

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kdist.cli.shared.completing import complete_groups, complete_topics
+from kdist.cli.shared.completing import complete_groups
 from kdist.cli.shared.connecting import ask_cluster, broker_option
-from kdist.cli.shared.options import json_option, not_empty, print_json, say
+from kdist.cli.shared.options import json_option, names_argument, not_empty, print_json, say
 from kdist.cli.shared.show import printable, show_count
-from kdist.cli.shared.topic_arguments import PartitionsParam, TopicPartitions
+from kdist.cli.shared.topic_arguments import TopicPartitions, partitions_option
 from kdist.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument(
-    "names",
-    metavar="GROUP...",
-    nargs=-1,
-    required=True,
-    callback=not_empty,
-    shell_complete=complete_groups,
-)
+@names_argument("GROUP...", complete_groups)
 @broker_option
 @json_option
 def delete(names: tuple[str, ...], broker: str, as_json: bool) -> None:
@@ -51,16 +44,7 @@ def delete(names: tuple[str, ...], broker: str, as_json: bool) -> None:
 
 @click.command("delete-offsets")
 @click.argument("group", metavar="GROUP", callback=not_empty, shell_complete=complete_groups)
-@click.option(
-    "--topic",
-    "topics",
-    type=PartitionsParam(),
-    metavar="TOPIC[:P,...]",
-    multiple=True,
-    required=True,
-    shell_complete=complete_topics,
-    help="The topic; may be repeated.",
-)
+@partitions_option("The topic; may be repeated.", required=True)
 @broker_option
 @json_option
 def delete_offsets(

@@ -11,7 +11,7 @@ from kdist.cli.groups.reset import reset
 from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.completing import complete_groups
 from kdist.cli.shared.connecting import ask_cluster, broker_option
-from kdist.cli.shared.options import json_option, not_empty, print_json
+from kdist.cli.shared.options import json_option, names_argument, print_json
 from kdist.cli.shared.show import printable, show_count
 from kdist.cli.shared.table import Field, json_row, print_rows
 
@@ -62,9 +62,7 @@ def list_them(broker: str, as_json: bool) -> None:
 
 
 @groups.command()
-@click.argument(
-    "names", metavar="[GROUP...]", nargs=-1, callback=not_empty, shell_complete=complete_groups
-)
+@names_argument("[GROUP...]", complete_groups)
 @broker_option
 @json_option
 def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:

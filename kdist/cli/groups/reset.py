@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kdist.cli.shared.completing import complete_groups, complete_topics
+from kdist.cli.shared.completing import complete_groups
 from kdist.cli.shared.connecting import ask_cluster, broker_option, require_no_members
 from kdist.cli.shared.options import json_option, not_empty
 from kdist.cli.shared.show import printable, show_count
 from kdist.cli.shared.table import Field, print_rows
 from kdist.cli.shared.times import TIME_FORMS, Duration, Time
 from kdist.cli.shared.topic_arguments import (
-    PartitionsParam,
     TopicPartitions,
+    partitions_option,
     resolve_partitions,
 )
 from kdist.runtime.clock import SystemClock
@@ -48,14 +48,8 @@ _TARGETS = "--to-earliest, --to-latest, --to-offset, --to-datetime, --by-duratio
     metavar="N",
     help="By N offsets forward from the committed one; backward if N is negative.",
 )
-@click.option(
-    "--topic",
-    "topics",
-    type=PartitionsParam(),
-    metavar="TOPIC[:P,...]",
-    multiple=True,
-    shell_complete=complete_topics,
-    help="Only this topic; may be repeated. By default, all that the group has offsets for.",
+@partitions_option(
+    "Only this topic; may be repeated. By default, all that the group has offsets for."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @broker_option

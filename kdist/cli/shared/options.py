@@ -61,6 +61,18 @@ def not_empty(_: click.Context, parameter: click.Parameter, value: T) -> T:
     return value
 
 
+def names_argument(metavar: str, complete: Callable[..., Any] | None) -> Callable[[F], F]:
+    """`GROUP...`, passed as `names`; at least one, unless in brackets as `[GROUP...]`."""
+    return click.argument(
+        "names",
+        metavar=metavar,
+        nargs=-1,
+        required=not metavar.startswith("["),
+        callback=not_empty,
+        shell_complete=complete,
+    )
+
+
 path_argument = click.argument(
     "path", metavar="PATH", callback=not_empty, shell_complete=complete_files
 )

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kdist.cli.shared.options import not_empty
 from kdist.errors import ApiError, Error, UserError
 
 if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def settings_option(name: str, what: str) -> Callable[[F], F]:
+    """An option for `parse_settings`, passed as `texts`; `what` it gives begins its help."""
+    help_text = f"{what}; may be repeated."
+    return click.option(name, "texts", metavar="NAME=VALUE", multiple=True, help=help_text)
+
+
+def unset_option(what: str) -> Callable[[F], F]:
+    """`--unset NAME`, passed as `removed`; `what` it does begins its help."""
+    help_text = f"{what}; may be repeated."
+    return click.option(
+        "--unset", "removed", metavar="NAME", multiple=True, callback=not_empty, help=help_text
+    )
 
 
 def parse_settings(texts: Iterable[str], option: str) -> dict[str, str]:

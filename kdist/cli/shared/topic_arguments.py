@@ -82,6 +82,20 @@ class PartitionsParam(click.ParamType):  # type: ignore[type-arg]  # generic as 
         return TopicPartitions(topic, tuple(sorted(numbers)))
 
 
+def partitions_option(help_text: str, *, required: bool = False) -> Callable[[F], F]:
+    """`--topic TOPIC[:P,...]`, repeated, passed as `topics`."""
+    return click.option(
+        "--topic",
+        "topics",
+        type=PartitionsParam(),
+        metavar="TOPIC[:P,...]",
+        multiple=True,
+        required=required,
+        shell_complete=complete_topics,
+        help=help_text,
+    )
+
+
 async def resolve_partitions(
     cluster: Cluster, given: Iterable[TopicPartitions]
 ) -> list[TopicPartition]:

@@ -6,7 +6,7 @@ import click
 
 from kdist.cli.shared.completing import complete_files
 from kdist.cli.shared.options import json_option, not_empty
-from kdist.cli.shared.settings import parse_settings
+from kdist.cli.shared.settings import parse_settings, settings_option
 
 DEFAULT_DATA = "./kdist-data"
 DEFAULT_PORT = 9092
@@ -40,13 +40,7 @@ DEFAULT_PORT = 9092
     type=click.IntRange(1, 65535),
     help="ZooKeeper's port; by default the one below --port, or a free one if that is taken.",
 )
-@click.option(
-    "--config",
-    "texts",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="A setting for all brokers; may be repeated.",
-)
+@settings_option("--config", "A setting for all brokers")
 @json_option
 def standalone(
     brokers: int | None,

@@ -8,8 +8,8 @@ import click
 
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import ask_cluster, broker_option
-from kdist.cli.shared.options import json_option, not_empty, say
-from kdist.cli.shared.settings import parse_settings, require_apart
+from kdist.cli.shared.options import json_option, names_argument, not_empty, say
+from kdist.cli.shared.settings import parse_settings, require_apart, settings_option, unset_option
 from kdist.cli.shared.show import show_count
 from kdist.errors import ApiError, Error
 from kdist.model import format_uuid
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, callback=not_empty)
+@names_argument("TOPIC...", None)
 @click.option(
     "--partitions",
     type=click.IntRange(min=1),
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="Replicas of each partition; by default the brokers' default.replication.factor.",
 )
-@click.option(
-    "--config", "texts", metavar="NAME=VALUE", multiple=True, help="A setting; may be repeated."
-)
+@settings_option("--config", "A setting")
 @click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
 @broker_option
 @json_option
@@ -100,21 +98,8 @@ def _id(made: CreatedTopic) -> str | None:
     type=click.IntRange(min=1),
     help="The new number of partitions, larger than the present one.",
 )
-@click.option(
-    "--config",
-    "texts",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="A setting to change; may be repeated.",
-)
-@click.option(
-    "--unset",
-    "removed",
-    metavar="NAME",
-    multiple=True,
-    callback=not_empty,
-    help="Remove the topic's own value; may be repeated.",
-)
+@settings_option("--config", "A setting to change")
+@unset_option("Remove the topic's own value")
 @broker_option
 @json_option
 def alter(
@@ -163,14 +148,7 @@ def alter(
 
 
 @click.command()
-@click.argument(
-    "names",
-    metavar="TOPIC...",
-    nargs=-1,
-    required=True,
-    callback=not_empty,
-    shell_complete=complete_topics,
-)
+@names_argument("TOPIC...", complete_topics)
 @click.option("--if-exists", is_flag=True, help="Ignore a topic that does not exist.")
 @broker_option
 @json_option

@@ -10,7 +10,7 @@ import click
 from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import ask_cluster, broker_option
-from kdist.cli.shared.options import json_option, not_empty, print_json
+from kdist.cli.shared.options import json_option, names_argument, print_json
 from kdist.cli.shared.show import show_count
 from kdist.cli.shared.table import Field, json_row, print_rows
 from kdist.cli.topics.apply import apply
@@ -100,9 +100,7 @@ def _id(topic: Topic) -> str | None:
 
 
 @topics.command()
-@click.argument(
-    "names", metavar="[TOPIC...]", nargs=-1, callback=not_empty, shell_complete=complete_topics
-)
+@names_argument("[TOPIC...]", complete_topics)
 @broker_option
 @json_option
 def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:
