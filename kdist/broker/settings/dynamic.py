@@ -9,9 +9,10 @@ in them are ignored: a person or another program may have written anything.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
+from kdist.broker.settings.stored import Overrides, decode_stored
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.faults import ConfigError
 from kdist.config.layers import Layer, Source, layer_of
@@ -19,12 +20,10 @@ from kdist.config.load import with_dynamic
 from kdist.config.usable import pick_usable
 from kdist.zk import znodes
 from kdist.zk.client import Znode, ZooKeeper
-from kdist.zk.errors import CorruptZnode
 from kdist.zk.watching import DataWatcher
 
 logger = logging.getLogger(__name__)
 
-Overrides = Mapping[str, str]
 Apply = Callable[[BrokerConfig], None]
 
 
@@ -83,7 +82,7 @@ class DynamicSettings:
 
     def _hear(self, source: Source, znode: Znode | None) -> None:
         path = self._paths[source]
-        given = _stored(path, znode)
+        given = decode_stored(znodes.BROKER_SETTINGS, path, znode)
         if given == self.given[source]:
             return
         self.given[source] = given
@@ -108,13 +107,3 @@ class DynamicSettings:
 
 def _above(config: BrokerConfig, source: Source, path: str, given: Overrides) -> BrokerConfig:
     return with_dynamic(config, [layer_of(source, given, path), *config.layers[:-1]])
-
-
-def _stored(path: str, znode: Znode | None) -> Overrides:
-    """The settings in a znode; none if there is no znode."""
-    if znode is not None:
-        try:
-            return znodes.BROKER_SETTINGS.decode(path, znode.data).settings
-        except CorruptZnode as error:
-            logger.warning("ignored a znode with the broker's settings: %s", error)
-    return {}

@@ -70,7 +70,8 @@ class StoredSettings:
             except ZooKeeperError as failure:
                 found.update(dict.fromkeys(some, _unanswered(failure)))
             else:
-                found.update(zip(some, map(_stored, some, read), strict=True))
+                for owner, znode in zip(some, read, strict=True):
+                    found[owner] = decode_stored(owner.row, owner.path, znode)
         return found
 
     async def change(self, owner: Owner, plan: Callable[[Overrides], Overrides]) -> None:
@@ -93,7 +94,7 @@ class StoredSettings:
             znode = await self._zk.get(owner.path)
         except NoNode:
             return {}, _NOT_THERE
-        return _stored(owner, znode), znode.stat.version
+        return decode_stored(owner.row, owner.path, znode), znode.stat.version
 
     async def _try_change(self, owner: Owner, plan: Callable[[Overrides], Overrides]) -> bool:
         """Try once; False if somebody else changed the settings since they were read."""
@@ -127,12 +128,15 @@ class StoredSettings:
         return True
 
 
-def _stored(owner: Owner, znode: Znode | None) -> Overrides:
+def decode_stored(
+    row: ZnodeRow[EntitySettings], path: str, znode: Znode | None
+) -> Mapping[str, str]:
+    """The settings in a znode; none if there is no znode, or it is corrupt."""
     if znode is not None:
         try:
-            return owner.row.decode(owner.path, znode.data).settings
+            return row.decode(path, znode.data).settings
         except CorruptZnode as error:  # the owner uses the layers below instead
-            logger.warning("%s", error)
+            logger.warning("ignored stored settings: %s", error)
     return {}
 
 

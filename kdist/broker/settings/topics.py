@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from kdist.broker.settings.dynamic import DynamicSettings
+from kdist.broker.settings.stored import decode_stored
 from kdist.config.topic import TopicSettings
 from kdist.config.usable import pick_usable
 from kdist.runtime.clock import Clock
 from kdist.runtime.tasks import raise_bug
 from kdist.zk import znodes
-from kdist.zk.client import Znode, ZooKeeper
+from kdist.zk.client import ZooKeeper
 from kdist.zk.errors import CorruptZnode, NoNode, ZooKeeperError
 from kdist.zk.watching import ChildrenWatcher
 
@@ -105,8 +106,10 @@ class TopicOverrides:
             self._ids.pop(topic, None)
 
     async def _read(self, topics: Sequence[str]) -> list[Mapping[str, str]]:
-        paths = [znodes.TOPIC_SETTINGS.path(topic) for topic in topics]
-        return list(map(_stored, paths, await self._zk.get_many(paths)))
+        row = znodes.TOPIC_SETTINGS
+        paths = [row.path(topic) for topic in topics]
+        found = zip(paths, await self._zk.get_many(paths), strict=True)
+        return [decode_stored(row, path, znode) for path, znode in found]
 
     # Changes
 
@@ -191,13 +194,3 @@ class TopicOverrides:
             await self._zk.delete(path)
         except NoNode:
             pass  # another broker did
-
-
-def _stored(path: str, znode: Znode | None) -> Mapping[str, str]:
-    """A topic's own settings; without a znode it has none."""
-    if znode is not None:
-        try:
-            return znodes.TOPIC_SETTINGS.decode(path, znode.data).settings
-        except CorruptZnode as error:
-            logger.warning("ignored the topic's settings: %s", error)
-    return {}
