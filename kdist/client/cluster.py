@@ -381,6 +381,17 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return dict(found)
 
 
+def in_topics(
+    kind: type[T], partitions: Iterable[TopicPartition], one: Callable[[TopicPartition], object]
+) -> list[T]:
+    """The topics of a request, of its class `kind`; `one` makes the row of a partition."""
+    make: Callable[..., T] = kind
+    return [
+        make(name=name, partitions=[one(TopicPartition(name, number)) for number in numbers])
+        for name, numbers in by_topic(partitions).items()
+    ]
+
+
 def _why(error: ApiError, address: Address) -> str:
     cause = error.__cause__
     if isinstance(cause, OSError) and cause.errno:

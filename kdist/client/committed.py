@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kdist.client.cluster import by_topic
+from kdist.client.cluster import by_topic, in_topics
 from kdist.client.offsets import OffsetAndMetadata
 from kdist.model import NO_OFFSET, TopicPartition
 from kdist.protocol.offset_commit import (
@@ -23,25 +23,17 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 def commit_request(group: str, offsets: Offsets) -> OffsetCommitRequest:
     """A request that commits these offsets from outside the group."""
-    topics = [
-        OffsetCommitTopic(
-            name=name,
-            partitions=[
-                _partition(number, offsets[TopicPartition(name, number)]) for number in numbers
-            ],
+
+    def one(key: TopicPartition) -> OffsetCommitPartition:
+        return OffsetCommitPartition(
+            partition_index=key.partition,
+            committed_offset=offsets[key].offset,
+            committed_leader_epoch=offsets[key].leader_epoch,
+            committed_metadata=offsets[key].metadata,
         )
-        for name, numbers in by_topic(offsets).items()
-    ]
+
+    topics = in_topics(OffsetCommitTopic, offsets, one)
     return OffsetCommitRequest(group_id=group, topics=topics)
-
-
-def _partition(number: int, place: OffsetAndMetadata) -> OffsetCommitPartition:
-    return OffsetCommitPartition(
-        partition_index=number,
-        committed_offset=place.offset,
-        committed_leader_epoch=place.leader_epoch,
-        committed_metadata=place.metadata,
-    )
 
 
 def fetch_request(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, SupportsIndex
 
-from kdist.client.cluster import Cluster, Outcome, Outcomes, by_topic
+from kdist.client.cluster import Cluster, Outcome, Outcomes, in_topics
 from kdist.errors import UserError
 from kdist.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, OffsetRange, TopicPartition
 from kdist.protocol.list_offsets import (
@@ -70,18 +70,13 @@ def _asking(
     cluster: Cluster, timestamps: Mapping[TopicPartition, int], is_committed_only: bool
 ) -> Callable[[int, list[TopicPartition]], Awaitable[Outcomes]]:
     async def ask(leader: int, wanted: list[TopicPartition]) -> Outcomes:
-        topics = [
-            ListOffsetsTopic(
-                name=name,
-                partitions=[
-                    ListOffsetsPartition(
-                        partition_index=number, timestamp=timestamps[TopicPartition(name, number)]
-                    )
-                    for number in numbers
-                ],
-            )
-            for name, numbers in by_topic(wanted).items()
-        ]
+        topics = in_topics(
+            ListOffsetsTopic,
+            wanted,
+            lambda key: ListOffsetsPartition(
+                partition_index=key.partition, timestamp=timestamps[key]
+            ),
+        )
         request = ListOffsetsRequest(topics=topics, isolation_level=int(is_committed_only))
         answer = await cluster.ask(request, leader)
         return {

@@ -6,13 +6,12 @@ new protocol (KIP-848) are listed but not described: kdist does not implement th
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from kdist.client.admin.asking import ask_brokers, ask_coordinator, group_coordinator
 from kdist.client.admin.offsets import group_offsets
-from kdist.client.admin.outcomes import listed, settled
+from kdist.client.admin.outcomes import each_of, listed, settled
 from kdist.client.cluster import Cluster, did_you_mean, raise_for
 from kdist.client.offsets import find_offsets
 from kdist.errors import ApiError, Error, ProtocolError
@@ -108,16 +107,7 @@ async def describe_groups(cluster: Cluster, names: Iterable[str]) -> dict[str, G
     Errors: GROUP_ID_NOT_FOUND, which suggests the nearest name, for a group that does not exist;
     UNSUPPORTED_VERSION for one of KIP-848.
     """
-    wanted = listed(names, "groups")
-
-    async def one(name: str) -> Group | ApiError:
-        try:
-            return await _describe(cluster, name)
-        except ApiError as error:
-            return error
-
-    found = await asyncio.gather(*map(one, wanted))
-    return settled(dict(zip(wanted, found, strict=True)))
+    return await each_of(listed(names, "groups"), lambda name: _describe(cluster, name))
 
 
 async def _describe(cluster: Cluster, name: str) -> Group:
@@ -196,9 +186,8 @@ async def _ends(cluster: Cluster, wanted: list[TopicPartition]) -> dict[TopicPar
 
 async def delete_groups(cluster: Cluster, names: Iterable[str]) -> None:
     """Delete groups and their committed offsets; NON_EMPTY_GROUP for one that has members."""
-    wanted = listed(names, "groups")
 
-    async def one(name: str) -> ApiError | None:
+    async def delete(name: str) -> None:
         def read(answer: Any) -> None:
             (result,) = answer.results
             raise_for(result.error_code, f"group {name}")
@@ -207,9 +196,8 @@ async def delete_groups(cluster: Cluster, names: Iterable[str]) -> None:
         try:
             await ask_coordinator(cluster, name, request, read)
         except ApiError as error:
-            is_unknown = error.error is Error.GROUP_ID_NOT_FOUND
-            return await unknown_group(cluster, name) if is_unknown else error
-        return None
+            if error.error is Error.GROUP_ID_NOT_FOUND:
+                raise await unknown_group(cluster, name) from None
+            raise
 
-    outcomes = await asyncio.gather(*map(one, wanted))
-    settled(dict(zip(wanted, outcomes, strict=True)))
+    await each_of(listed(names, "groups"), delete)

@@ -12,7 +12,7 @@ from kdist.client.admin.asking import ask_coordinator, group_coordinator
 from kdist.client.admin.outcomes import fault_of, settled
 from kdist.client.admin.resets import OffsetMove, Target, ToTime, plan_moves
 from kdist.client.admin.topics import require_partitions
-from kdist.client.cluster import Cluster, by_topic, raise_for
+from kdist.client.cluster import Cluster, in_topics, raise_for
 from kdist.client.committed import commit_request, fetch_request, read_committed
 from kdist.client.offsets import OffsetAndMetadata, check_time, find_offsets, find_ranges
 from kdist.errors import ApiError, Error, UserError
@@ -92,16 +92,10 @@ async def delete_group_offsets(
 
     GROUP_SUBSCRIBED_TO_TOPIC for a topic that the group's members are subscribed to.
     """
-    request = OffsetDeleteRequest(
-        group_id=group,
-        topics=[
-            ForgottenTopic(
-                name=name,
-                partitions=[ForgottenPartition(partition_index=number) for number in numbers],
-            )
-            for name, numbers in by_topic(partitions).items()
-        ],
+    topics = in_topics(
+        ForgottenTopic, partitions, lambda key: ForgottenPartition(partition_index=key.partition)
     )
+    request = OffsetDeleteRequest(group_id=group, topics=topics)
 
     def read(answer: Any) -> dict[TopicPartition, ApiError | None]:
         raise_for(answer.error_code, f"group {group}")

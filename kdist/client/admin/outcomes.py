@@ -1,8 +1,9 @@
-"""Operations on several items: their arguments, results and errors (pure)."""
+"""Operations on several items: their arguments, results and errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kdist.client.cluster import api_error
@@ -45,6 +46,18 @@ def fault_of(code: int, about: str, message: str | None = None) -> ApiError | No
     if not code:
         return None
     return api_error(Error.of(code), "" if message and about in message else about, message)
+
+
+async def each_of(items: Sequence[K], do: Callable[[K], Awaitable[V]]) -> dict[K, V]:
+    """What `do` returns for each item, all at once; `SomeFailed` if it failed for any."""
+
+    async def one(item: K) -> V | ApiError:
+        try:
+            return await do(item)
+        except ApiError as error:
+            return error
+
+    return settled(dict(zip(items, await asyncio.gather(*map(one, items)), strict=True)))
 
 
 def settled(outcomes: Mapping[K, V | ApiError]) -> dict[K, V]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kdist.client.admin.asking import TIMEOUT_MS
 from kdist.client.admin.topics import require_partitions
-from kdist.client.cluster import Cluster, Outcome, Outcomes, by_topic
+from kdist.client.cluster import Cluster, Outcome, Outcomes, in_topics
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.delete_records import (
@@ -29,18 +29,11 @@ async def delete_records(
     """
 
     async def ask(leader: int, partitions: list[TopicPartition]) -> Outcomes:
-        topics = [
-            TrimmedTopic(
-                name=name,
-                partitions=[
-                    TrimmedPartition(
-                        partition_index=number, offset=before[TopicPartition(name, number)]
-                    )
-                    for number in numbers
-                ],
-            )
-            for name, numbers in by_topic(partitions).items()
-        ]
+        topics = in_topics(
+            TrimmedTopic,
+            partitions,
+            lambda key: TrimmedPartition(partition_index=key.partition, offset=before[key]),
+        )
         request = DeleteRecordsRequest(topics=topics, timeout_ms=TIMEOUT_MS)
         answer = await cluster.ask(request, leader)
         return {
