@@ -6,8 +6,8 @@ that returns the answer.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from kdist.broker.dispatch import Call, DirectHandler, Routes, WaitingHandler
 from kdist.broker.handlers import api_versions
@@ -26,53 +26,21 @@ from kdist.broker.handlers.offset_for_leader_epoch import LeaderEpochsHandler
 from kdist.broker.handlers.produce import ProduceHandler
 from kdist.broker.handlers.topics import TopicsHandler
 from kdist.groups.coordinator import GroupCoordinator
-from kdist.protocol import (
-    alter_configs,
-    alter_partition,
-    controlled_shutdown,
-    create_partitions,
-    create_topics,
-    delete_groups,
-    delete_records,
-    delete_topics,
-    describe_cluster,
-    describe_configs,
-    describe_groups,
-    describe_log_dirs,
-    fetch,
-    find_coordinator,
-    heartbeat,
-    incremental_alter_configs,
-    init_producer_id,
-    join_group,
-    leader_and_isr,
-    leave_group,
-    list_groups,
-    list_offsets,
-    metadata,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
-    offset_for_leader_epoch,
-    produce,
-    stop_replica,
-    sync_group,
-    update_metadata,
-)
+from kdist.protocol.versions import TABLE
 
-_CHANGING = frozenset(
-    each.API.key
-    for each in (
-        create_topics,
-        delete_topics,
-        create_partitions,
-        delete_records,
-        alter_configs,
-        incremental_alter_configs,
-        offset_commit,
-        offset_delete,
-        delete_groups,
-    )
+Handler = TypeVar("Handler")
+
+_KEYS = {api.name: api.key for api in TABLE}
+_CHANGING = (
+    "CreateTopics",
+    "DeleteTopics",
+    "CreatePartitions",
+    "DeleteRecords",
+    "AlterConfigs",
+    "IncrementalAlterConfigs",
+    "OffsetCommit",
+    "OffsetDelete",
+    "DeleteGroups",
 )
 
 
@@ -99,60 +67,64 @@ class Handlers(NamedTuple):
 def routes_to(to: Handlers) -> Routes:
     """A row for every API of the version table."""
     routes = Routes(
-        direct={
-            produce.API.key: lambda asked, call: to.produce.handle(
-                asked, call.version, call.answer, call.connection
-            ),
-            fetch.API.key: to.fetch.handle,
-            list_offsets.API.key: lambda asked, call: to.offsets.handle(
-                asked, call.version, call.answer
-            ),
-            offset_commit.API.key: _of_group(to.groups.offset_commit),
-            offset_fetch.API.key: _of_group(to.groups.offset_fetch),
-            find_coordinator.API.key: lambda asked, call: call.answer_with_error(
-                to.coordinators.answer(asked, call.version, call.listener)
-            ),
-            join_group.API.key: _of_group(to.groups.join_group),
-            heartbeat.API.key: _of_group(to.groups.heartbeat),
-            leave_group.API.key: _of_group(to.groups.leave_group),
-            sync_group.API.key: _of_group(to.groups.sync_group),
-            describe_groups.API.key: _of_group(to.groups.describe_groups),
-            list_groups.API.key: _of_group(to.groups.list_groups),
-            delete_groups.API.key: _of_group(to.groups.delete_groups),
-            offset_delete.API.key: _of_group(to.groups.offset_delete),
-            offset_for_leader_epoch.API.key: lambda asked, call: call.answer(
-                to.epochs.answer(asked)
-            ),
-            describe_log_dirs.API.key: lambda asked, call: call.answer(to.log_dirs.answer(asked)),
-            api_versions.KEY: lambda asked, call: call.answer_with_error(
-                api_versions.answer(asked, call.version)
-            ),
-        },
-        waiting={
-            metadata.API.key: lambda asked, call: to.metadata.answer(
-                asked, call.version, call.listener
-            ),
-            leader_and_isr.API.key: to.control.leader_and_isr,
-            stop_replica.API.key: to.control.stop_replica,
-            update_metadata.API.key: to.control.update_metadata,
-            controlled_shutdown.API.key: _with_listener(to.control.controlled_shutdown),
-            alter_partition.API.key: _with_listener(to.control.alter_partition),
-            create_topics.API.key: lambda asked, _call: to.topics.create(asked),
-            delete_topics.API.key: lambda asked, call: to.topics.delete(asked, call.version),
-            init_producer_id.API.key: lambda asked, _call: to.producer_ids.answer(asked),
-            create_partitions.API.key: lambda asked, _call: to.topics.grow(asked),
-            delete_records.API.key: lambda asked, _call: to.records.answer(asked),
-            describe_configs.API.key: lambda asked, _call: to.described_settings.answer(asked),
-            alter_configs.API.key: lambda asked, _call: to.altered_settings.replace(asked),
-            incremental_alter_configs.API.key: lambda asked, _call: to.altered_settings.change(
-                asked
-            ),
-            describe_cluster.API.key: lambda asked, call: to.cluster.answer(asked, call.listener),
-        },
-        changing=_CHANGING,
+        direct=_by_key(
+            {
+                "Produce": lambda asked, call: to.produce.handle(
+                    asked, call.version, call.answer, call.connection
+                ),
+                "Fetch": to.fetch.handle,
+                "ListOffsets": lambda asked, call: to.offsets.handle(
+                    asked, call.version, call.answer
+                ),
+                "OffsetCommit": _of_group(to.groups.offset_commit),
+                "OffsetFetch": _of_group(to.groups.offset_fetch),
+                "FindCoordinator": lambda asked, call: call.answer_with_error(
+                    to.coordinators.answer(asked, call.version, call.listener)
+                ),
+                "JoinGroup": _of_group(to.groups.join_group),
+                "Heartbeat": _of_group(to.groups.heartbeat),
+                "LeaveGroup": _of_group(to.groups.leave_group),
+                "SyncGroup": _of_group(to.groups.sync_group),
+                "DescribeGroups": _of_group(to.groups.describe_groups),
+                "ListGroups": _of_group(to.groups.list_groups),
+                "DeleteGroups": _of_group(to.groups.delete_groups),
+                "OffsetDelete": _of_group(to.groups.offset_delete),
+                "OffsetForLeaderEpoch": lambda asked, call: call.answer(to.epochs.answer(asked)),
+                "DescribeLogDirs": lambda asked, call: call.answer(to.log_dirs.answer(asked)),
+                "ApiVersions": lambda asked, call: call.answer_with_error(
+                    api_versions.answer(asked, call.version)
+                ),
+            }
+        ),
+        waiting=_by_key(
+            {
+                "Metadata": lambda asked, call: to.metadata.answer(
+                    asked, call.version, call.listener
+                ),
+                "LeaderAndIsr": to.control.leader_and_isr,
+                "StopReplica": to.control.stop_replica,
+                "UpdateMetadata": to.control.update_metadata,
+                "ControlledShutdown": _with_listener(to.control.controlled_shutdown),
+                "AlterPartition": _with_listener(to.control.alter_partition),
+                "CreateTopics": lambda asked, _call: to.topics.create(asked),
+                "DeleteTopics": lambda asked, call: to.topics.delete(asked, call.version),
+                "InitProducerId": lambda asked, _call: to.producer_ids.answer(asked),
+                "CreatePartitions": lambda asked, _call: to.topics.grow(asked),
+                "DeleteRecords": lambda asked, _call: to.records.answer(asked),
+                "DescribeConfigs": lambda asked, _call: to.described_settings.answer(asked),
+                "AlterConfigs": lambda asked, _call: to.altered_settings.replace(asked),
+                "IncrementalAlterConfigs": lambda asked, _call: to.altered_settings.change(asked),
+                "DescribeCluster": lambda asked, call: to.cluster.answer(asked, call.listener),
+            }
+        ),
+        changing=frozenset(_KEYS[name] for name in _CHANGING),
     )
     routes.check()
     return routes
+
+
+def _by_key(handlers: Mapping[str, Handler]) -> dict[int, Handler]:
+    return {_KEYS[name]: handler for name, handler in handlers.items()}
 
 
 def _with_listener(method: Callable[[Any, str], Awaitable[Any]]) -> WaitingHandler:
