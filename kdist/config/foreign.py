@@ -27,81 +27,69 @@ class Foreign(NamedTuple):
     reason: str
 
 
-_ZOOKEEPER = "kdist is coordinated by ZooKeeper, not by a KRaft quorum"
-_SECURITY = "this release has no TLS, SASL or access control, and would leave the broker open"
-_JAVA = "kdist cannot load Java classes"
-_TIERED = "kdist keeps a log on its own disk only"
-_LISTENERS = "use listeners and advertised.listeners"
-_LOOP = "one thread owns all of a broker's state"
-_TOGETHER = "start offsets are saved with the recovery points, and whenever they move"
-_SCAN = "one process scans the one disk after a crash, as fast as the disk reads"
-_WAITING = "delayed operations need no periodic clean-up"
-_CLEANER = "this release does not compact yet"
-_TRANSACTIONS = "this release has no transactions yet"
-_REPLICATION = "this release has no replication yet"
-_QUOTAS = "this release has no quotas yet"
-_METRICS = "metrics are served at /metrics in Prometheus's format"
-_KRAFT_ONLY = "it concerns brokers of a KRaft quorum"
-_FORMAT = "kdist always stores record batches of magic 2 and converts for old clients"
-_CODEC = "kdist compresses at each codec's own default level"
-_ONE_DISK = "one broker is one disk"
-
 REFUSED = {
-    _ZOOKEEPER: (
+    "kdist is coordinated by ZooKeeper, not by a KRaft quorum": (
         "process.roles", "node.id", "controller.quorum.*", "controller.listener.names",
         "metadata.log.*", "metadata.max.*", "zookeeper.metadata.migration.*",
         "early.start.listeners", "broker.heartbeat.interval.ms", "broker.session.timeout.ms",
         "initial.broker.registration.timeout.ms",
     ),
-    _SECURITY: (
+    "this release has no TLS, SASL or access control, and would leave the broker open": (
         "ssl.*", "sasl.*", "security.*", "listener.name.*", "authorizer.*", "super.users",
         "allow.everyone.if.no.acl.found", "principal.builder.class", "delegation.token.*",
         "password.encoder.*", "zookeeper.ssl.*", "zookeeper.set.acl", "connections.max.reauth.ms",
     ),
-    _JAVA: (
+    "kdist cannot load Java classes": (
         "create.topic.policy.class.name", "alter.config.policy.class.name",
         "client.quota.callback.class", "replica.selector.class",
     ),
-    _TIERED: ("remote.*", "log.local.retention.*", "local.retention.*"),
-    _LISTENERS: ("host.name", "port", "advertised.host.name", "advertised.port"),
+    "kdist keeps a log on its own disk only": (
+        "remote.*", "log.local.retention.*", "local.retention.*",
+    ),
+    "use listeners and advertised.listeners": (
+        "host.name", "port", "advertised.host.name", "advertised.port",
+    ),
 }  # fmt: skip
 
 IGNORED = {
-    _LOOP: (
+    "one thread owns all of a broker's state": (
         "num.network.threads", "num.io.threads", "background.threads", "queued.max.requests",
         "queued.max.request.bytes", "control.plane.listener.name", "log.initial.task.delay.ms",
     ),
-    _TOGETHER: ("log.flush.start.offset.checkpoint.interval.ms",),
-    _SCAN: ("num.recovery.threads.per.data.dir",),
-    _WAITING: ("*.purgatory.purge.interval.requests",),
-    _CLEANER: (
+    "start offsets are saved with the recovery points, and whenever they move": (
+        "log.flush.start.offset.checkpoint.interval.ms",
+    ),
+    "one process scans the one disk after a crash, as fast as the disk reads": (
+        "num.recovery.threads.per.data.dir",
+    ),
+    "delayed operations need no periodic clean-up": ("*.purgatory.purge.interval.requests",),
+    "this release does not compact yet": (
         "log.cleaner.enable", "log.cleaner.threads", "log.cleaner.io.*", "log.cleaner.backoff.ms",
         "log.cleaner.dedupe.buffer.size",
     ),
-    _TRANSACTIONS: ("transaction.*", "transactional.*"),
-    _REPLICATION: (
+    "this release has no transactions yet": ("transaction.*", "transactional.*"),
+    "this release has no replication yet": (
         "replica.fetch.*", "replica.lag.*", "replica.socket.*", "num.replica.fetchers",
         "*.replication.throttled.*", "leader.imbalance.*", "auto.leader.rebalance.enable",
-        "request.timeout.ms",
-        "socket.connection.setup.*",
+        "request.timeout.ms", "socket.connection.setup.*",
     ),
-    _QUOTAS: (
+    "this release has no quotas yet": (
         "quota.*", "replication.quota.*", "alter.log.dirs.replication.quota.*",
         "controller.quota.*", "max.connection.creation.rate", "max.connections.per.ip.overrides",
     ),
-    _METRICS: (
+    "metrics are served at /metrics in Prometheus's format": (
         "metric.reporters", "metrics.*", "kafka.metrics.*", "auto.include.jmx.reporter",
         "telemetry.*",
     ),
-    _FORMAT: (
+    "kdist always stores record batches of magic 2 and converts for old clients": (
         "log.message.format.version", "message.format.version", "inter.broker.protocol.version",
     ),
-    _KRAFT_ONLY: (
+    "it concerns brokers of a KRaft quorum": (
         "unstable.*", "eligible.leader.replicas.enable", "server.max.startup.time.ms",
         "unclean.leader.election.interval.ms", "max.request.partition.size.limit",
     ),
-    _CODEC: ("compression.*.level",),
-    _ONE_DISK: ("num.replica.alter.log.dirs.threads", "log.dir.failure.timeout.ms"),
+    "kdist compresses at each codec's own default level": ("compression.*.level",),
+    "one broker is one disk": ("num.replica.alter.log.dirs.threads", "log.dir.failure.timeout.ms"),
     "a broker's id is always given": ("broker.id.generation.enable", "reserved.broker.max.id"),
     "offsets are always committed to all in-sync replicas, uncompressed": (
         "offsets.commit.required.acks", "offsets.topic.compression.codec",
