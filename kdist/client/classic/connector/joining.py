@@ -20,7 +20,7 @@ from kdist.client.classic.connector.streams import Streams
 from kdist.client.classic.connector.subscription import Subscription
 from kdist.client.cluster import Address
 from kdist.client.consumer import settings as consumer_settings
-from kdist.client.consumer.aio import Consumer
+from kdist.client.consumer.aio import Consumer, call_back
 from kdist.client.consumer.batch import Decoder
 from kdist.client.consumer.core import Core
 from kdist.network.network import Network
@@ -64,7 +64,7 @@ class Joined:
         bootstrap: list[Address] = []  # filled by the feed
         feeding, rng = _feeding(settings), context.rng
         self._consumer = Consumer.over(
-            Core(context.network, bootstrap, feeding, rng, decoders, _call)
+            Core(context.network, bootstrap, feeding, rng, decoders, call_back)
         )
 
         def feed_again(stream: Stream) -> None:
@@ -99,11 +99,6 @@ class Joined:
         finally:
             await self._consumer.close()
             await self._zk.close()
-
-
-async def _call(function: Callable[..., object], *arguments: object) -> None:
-    """Calls a rebalance listener of `Core`; never used, as the feed's consumer has no group."""
-    function(*arguments)
 
 
 def _feeding(settings: ConnectorSettings) -> consumer_settings.ConsumerSettings:
