@@ -118,21 +118,19 @@ def zk_connect() -> Any:
     )
 
 
-def request_timeout_ms(subject: str) -> Any:
+def request_timeout_ms() -> Any:
     """`int32`."""
     return setting(
         default=30_000,
         minimum=1,
-        subject=subject,
         doc="How long a broker may take to answer before its connection is closed.",
     )
 
 
-def fetch_min_bytes(subject: str) -> Any:
+def fetch_min_bytes() -> Any:
     """`int32`."""
     return setting(
         default=1,
         minimum=0,
-        subject=subject,
         doc="How many bytes a broker waits to have before it answers a fetch.",
     )

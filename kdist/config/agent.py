@@ -12,72 +12,46 @@ from kdist.config.kinds import int32
 from kdist.config.layers import Layer, Source, resolve
 from kdist.config.properties import parse_properties
 
-AGENT = "Agent"
-
 
 @settings
 class AgentSettings(Settings):
     """What the agent is given."""
 
+    PREFIX = "agent."
+
     bootstrap_servers: str = setting(
-        subject=AGENT,
+        "bootstrap.servers",
+        subject="Agent",
         doc="Brokers of the cluster that records go to, as `host1:9092,host2:9092`.",
     )
     host: str | None = setting(
-        "agent.host",
         default=None,
-        subject=AGENT,
         doc="The host's name, which is the key of its records; unset, the system's host name.",
     )
-    datacenter: str | None = setting(
-        "agent.datacenter", default=None, subject=AGENT, doc="Where the host is, for its records."
-    )
-    rack: str | None = setting(
-        "agent.rack", default=None, subject=AGENT, doc="What fails together with the host."
-    )
-    topic: str = setting(
-        "agent.topic",
-        default="ops.host",
-        subject=AGENT,
-        doc="Where records go. The agent does not create it.",
-    )
+    datacenter: str | None = setting(default=None, doc="Where the host is, for its records.")
+    rack: str | None = setting(default=None, doc="What fails together with the host.")
+    topic: str = setting(default="ops.host", doc="Where records go. The agent does not create it.")
     interval_ms: int32 = setting(
-        "agent.interval.ms",
         default=10_000,
         minimum=100,
-        subject=AGENT,
         doc="How often the host's state is read; each reading is a record.",
     )
     queue_records: int32 = setting(
-        "agent.queue.records",
         default=1_000,
         minimum=1,
-        subject=AGENT,
         doc="How many records are kept while no broker takes them; then the oldest are dropped.",
     )
     smartctl: str | None = setting(
-        "agent.smartctl",
-        default=None,
-        subject=AGENT,
-        doc="The program that reads the disks' health; unset, it is not read.",
+        default=None, doc="The program that reads the disks' health; unset, it is not read."
     )
     smart_interval_ms: int32 = setting(
-        "agent.smart.interval.ms",
-        default=600_000,
-        minimum=1_000,
-        subject=AGENT,
-        doc="How often the disks' health is read.",
+        default=600_000, minimum=1_000, doc="How often the disks' health is read."
     )
     zookeeper: str | None = setting(
-        "agent.zookeeper",
-        default=None,
-        subject=AGENT,
-        doc="The ZooKeeper server of this host, as `host:2181`; unset, there is none.",
+        default=None, doc="The ZooKeeper server of this host, as `host:2181`; unset, there is none."
     )
     metrics_file: str | None = setting(
-        "agent.metrics.file",
         default=None,
-        subject=AGENT,
         doc="A `.prom` file for the node exporter's textfile collector; unset, none is written.",
     )
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from kdist.config.declare import Settings, Synonym, setting, settings
 from kdist.config.kinds import int32
 
-IDENTITY, LISTENERS, TOPICS, CLUSTER = "Identity", "Listeners", "Topics", "Cluster"
-
 
 @settings
 class BrokerSettings(Settings):
@@ -18,96 +16,80 @@ class BrokerSettings(Settings):
     id: int32 = setting(
         "broker.id",
         minimum=0,
-        subject=IDENTITY,
+        subject="Identity",
         doc="The broker's id, which no other broker of the cluster has.",
     )
     directory: str = setting(
         "log.dir",
-        subject=IDENTITY,
         synonyms=(Synonym("log.dirs"),),
         doc="The one directory, on a disk of its own, that holds all of the broker's logs.",
     )
     host: str | None = setting(
         "broker.host",
         default=None,
-        subject=IDENTITY,
         doc="kdist's own: the machine it runs on, as replica placement knows it; unset, its "
         "host name.",
     )
     rack: str | None = setting(
         "broker.rack",
         default=None,
-        subject=IDENTITY,
         doc="The rack of the machine: replicas of a partition are spread over racks.",
     )
     listeners: tuple[str, ...] = setting(
         default=("PLAINTEXT://:9092",),
-        subject=LISTENERS,
+        subject="Listeners",
         doc="Where connections are accepted, as `NAME://host:port`; no host means every address.",
     )
     advertised_listeners: tuple[str, ...] = setting(
         default=(),
-        subject=LISTENERS,
         doc="Addresses that clients and brokers are told to connect to; unset, the `listeners`.",
     )
     listener_security_protocol_map: tuple[str, ...] = setting(
         default=("PLAINTEXT:PLAINTEXT",),
-        subject=LISTENERS,
         doc="The protocol of each listener, as `NAME:PROTOCOL`; this release knows PLAINTEXT only.",
     )
     inter_broker_listener_name: str | None = setting(
         default=None,
-        subject=LISTENERS,
         doc="The listener that brokers use among themselves; unset, the first of the `listeners`.",
     )
     http_address: str | None = setting(
         default=None,
-        subject=LISTENERS,
         doc="kdist's own: the `host:port` of `/metrics` and `/health`; unset, they are not served.",
     )
     num_partitions: int32 = setting(
         default=1,
         minimum=1,
-        subject=TOPICS,
+        subject="Topics",
         doc="How many partitions a topic gets if the request does not say.",
     )
     default_replication_factor: int32 = setting(
         default=1,
         minimum=1,
-        subject=TOPICS,
         doc="How many replicas a topic gets if the request does not say; in this release 1.",
     )
     auto_create_topics_enable: bool = setting(
         default=True,
-        subject=TOPICS,
         doc="Whether a topic is created when a client asks for one that does not exist.",
     )
-    delete_topic_enable: bool = setting(
-        default=True,
-        subject=TOPICS,
-        doc="Whether topics may be deleted.",
-    )
+    delete_topic_enable: bool = setting(default=True, doc="Whether topics may be deleted.")
     controller_socket_timeout_ms: int32 = setting(
         default=30_000,
         minimum=1,
-        subject=CLUSTER,
+        subject="Cluster",
         doc="How long the controller waits for a broker's response before it reconnects, and a"
         " broker that stops for its leaders to be moved.",
     )
     controlled_shutdown_enable: bool = setting(
         default=True,
-        subject=CLUSTER,
         doc="Whether a broker that stops first has its leaders moved to other replicas.",
     )
     controlled_shutdown_max_retries: int32 = setting(
         default=3,
         minimum=0,
-        subject=CLUSTER,
         doc="How often a broker that stops has its leaders moved, before it stops all the same.",
     )
     controlled_shutdown_retry_backoff_ms: int32 = setting(
         default=5_000,
         minimum=0,
-        subject=CLUSTER,
         doc="The pause between two such tries, in which replicas may get in sync.",
     )

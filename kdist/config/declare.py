@@ -36,6 +36,7 @@ class Columns(TypedDict, total=False):
     `minimum` and `maximum` are inclusive; an integer is also bounded by its width. A setting with
     `broker` is a topic's, and `broker` is the name of its default in a broker's file. `synonyms`
     and `broker_synonyms` come after `name` and `broker` in precedence, in the order given.
+    `subject` heads a section: the rows that follow have it too, until one has another.
     `dynamic`: can be changed while brokers run, for all brokers or one; topic defaults always can.
     """
 
@@ -43,7 +44,7 @@ class Columns(TypedDict, total=False):
     minimum: float
     maximum: float
     unit: str
-    subject: Required[str]
+    subject: str
     synonyms: tuple[Synonym, ...]
     broker: str
     broker_synonyms: tuple[Synonym, ...]
@@ -134,7 +135,7 @@ def _rounded_up(limit: float, factor: int) -> int:
 def setting(name: str = "", **columns: Unpack[Columns]) -> Any:
     """Declare a setting, in the body of a class under `@settings`.
 
-    `name` is needed only where it is not the attribute's, with `SEPARATOR` between the words.
+    `name` is needed only where it is not `PREFIX` and the attribute's words with `SEPARATOR`s.
     """
     default = columns.get("default", REQUIRED)
     return dataclasses.field(default=default, metadata={"name": name, **columns})
@@ -144,6 +145,7 @@ class Settings:
     """The base of every class of settings."""
 
     __slots__ = ()
+    PREFIX: ClassVar[str] = ""
     SEPARATOR: ClassVar[str] = "."
     TABLE: ClassVar[tuple[Setting, ...]] = ()
 
@@ -159,17 +161,20 @@ def settings(cls: type[S]) -> type[S]:
     for name, shape in shapes.items():
         cls.__dict__[name].repr = shape.kind is not Kind.PASSWORD
     made = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
-    made.TABLE = tuple(
-        _row(cls.SEPARATOR, each.name, shapes[each.name], typing.cast(Any, each.metadata))
-        for each in dataclasses.fields(typing.cast(Any, made))
-    )
+    subject, rows = "", []
+    for each in dataclasses.fields(typing.cast(Any, made)):
+        name = each.metadata["name"] or cls.PREFIX + each.name.replace("_", cls.SEPARATOR)
+        subject = each.metadata.get("subject", subject)
+        columns = {**each.metadata, "name": name, "subject": subject}
+        rows.append(_row(each.name, shapes[each.name], columns))
+    made.TABLE = tuple(rows)
     return made
 
 
-def _row(separator: str, attribute: str, shape: Shape, columns: dict[str, Any]) -> Setting:
+def _row(attribute: str, shape: Shape, columns: dict[str, Any]) -> Setting:
     lowest, highest = LIMITS.get(shape.kind, (None, None))
-    name, last_word = columns["name"] or attribute.replace("_", separator), attribute.split("_")[-1]
-    names = (Synonym(name), *columns.get("synonyms", ()))
+    last_word = attribute.rpartition("_")[2]
+    names = (Synonym(columns["name"]), *columns.get("synonyms", ()))
     broker = columns.get("broker")
     return Setting(
         attribute=attribute,

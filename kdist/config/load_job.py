@@ -22,7 +22,6 @@ from kdist.config.layers import Layer, Source, names_in, resolve
 from kdist.config.properties import parse_properties
 from kdist.model import topic_name_fault
 
-LOAD, TOPIC = "Load", "Load, by topic"
 Step = Literal[
     "planned", "staging", "staged", "counted", "files-synced", "manifest-written",
     "directories-synced", "superseded", "renamed", "committed", "swept",
@@ -39,55 +38,43 @@ class LoadSettings(Settings):
     """A job: what to load, from where, into which directory, on which Spark."""
 
     bootstrap_servers: str = setting(
-        subject=LOAD,
-        doc="Brokers of the cluster to load from, as `host1:9092,host2:9092`.",
+        subject="Load", doc="Brokers of the cluster to load from, as `host1:9092,host2:9092`."
     )
-    topics: tuple[str, ...] = setting(subject=LOAD, doc="The topics to load, one after the other.")
+    topics: tuple[str, ...] = setting(doc="The topics to load, one after the other.")
     output: str = setting(
-        subject=LOAD,
-        doc="The directory for the loaded files; all Spark hosts must have it at this path.",
+        doc="The directory for the loaded files; all Spark hosts must have it at this path."
     )
     name: str = setting(
-        default="load",
-        subject=LOAD,
-        doc="The job's name in metrics, manifests and Spark's user interface.",
+        default="load", doc="The job's name in metrics, manifests and Spark's user interface."
     )
     spark_master: str = setting(
         default="local[*]",
-        subject=LOAD,
         doc="Where Spark runs: this machine, with a number of threads, or a cluster's address.",
     )
     event_time_zone: str = setting(
-        default="UTC",
-        subject=LOAD,
-        doc="The time zone of the dates, and of times that name no zone.",
+        default="UTC", doc="The time zone of the dates, and of times that name no zone."
     )
     isolation_level: Literal["read_uncommitted", "read_committed"] = setting(
         default="read_committed",
-        subject=LOAD,
         doc="Whether records of open and aborted transactions are loaded too.",
     )
     task_records: int64 = setting(
         default=2_000_000,
         minimum=1,
-        subject=LOAD,
         doc="A partition with more new records than this is read by several tasks.",
     )
     metrics_file: str | None = setting(
         default=None,
-        subject=LOAD,
         doc="A `.prom` file for the node exporter's textfile collector; unset, none is written.",
     )
     expected_every_s: int32 = setting(
         default=86_400,
         minimum=1,
         unit="s",
-        subject=LOAD,
         doc="How often the job should succeed, for the alert when it has not.",
     )
     drill_kill_after: Step | None = setting(
         default=None,
-        subject=LOAD,
         doc="For drills: the load kills itself with SIGKILL after this step of its commit.",
     )
 
@@ -98,30 +85,26 @@ class TopicLoadSettings(Settings):
 
     format: Literal["json", "bytes"] = setting(
         default="json",
-        subject=TOPIC,
+        subject="Load, by topic",
         doc="`json`: values that are JSON objects become columns; any other value stays bytes.",
     )
     schema: str | None = setting(
         default=None,
-        subject=TOPIC,
         doc="The columns, in Spark's DDL: `year INT, carrier STRING`. Unset, they are inferred by"
         " the first load and then stay.",
     )
     keep_value: Literal["undecoded", "always"] = setting(
         default="undecoded",
-        subject=TOPIC,
         doc="Which records keep their bytes in `record_value`: those that the columns do not"
         " represent completely, or all.",
     )
     event_time_field: str | None = setting(
         default=None,
-        subject=TOPIC,
         doc="The field with the event time, `meta.at` for a nested one; unset, or where a record"
         " has none, the record's timestamp is used.",
     )
     event_time_format: str = setting(
         default="auto",
-        subject=TOPIC,
         doc="`auto` (ISO 8601, or a number of ms), `ms` or `s` since 1970, or a Spark pattern such"
         " as `dd/MM/yyyy HH:mm`.",
     )

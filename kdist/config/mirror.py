@@ -26,7 +26,6 @@ from kdist.config.layers import Layer, Resolved, Source, resolve
 from kdist.config.properties import parse_properties
 from kdist.model import topic_name_fault
 
-MIRROR, FLOW = "Mirror", "Flow"
 GROUP_PREFIX = "kdist-mirror-"
 
 _FLOW_KEY = re.compile(r"flow\.([^.]*)\.(.+)")
@@ -37,45 +36,36 @@ _FLOW_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 class MirrorSettings(Settings):
     """What one mirror process is given, besides its flows."""
 
+    PREFIX = "mirror."
+
     http_address: str | None = setting(
-        "mirror.http.address",
         default=None,
-        subject=MIRROR,
+        subject="Mirror",
         doc="Where `/metrics` and `/health` are served, as `host:port`; unset, nowhere.",
     )
     buffer_bytes: int64 = setting(
-        "mirror.buffer.bytes",
         default=64 << 20,
         minimum=1 << 20,
-        subject=MIRROR,
         doc="How much a flow buffers that its target has not acknowledged; then it stops reading."
         " Each partition has an equal share, or 1 MiB if that is more.",
     )
     commit_interval_ms: int32 = setting(
-        "mirror.commit.interval.ms",
         default=1_000,
         minimum=10,
-        subject=MIRROR,
         doc="How often positions are committed to the source. A restart does not depend on them.",
     )
     refresh_interval_ms: int32 = setting(
-        "mirror.refresh.interval.ms",
         default=10_000,
         minimum=100,
-        subject=MIRROR,
         doc="How often to look for new topics and partitions, and how far behind the flows are.",
     )
     session_timeout_ms: int32 = setting(
-        "mirror.session.timeout.ms",
         default=10_000,
         minimum=100,
-        subject=MIRROR,
         doc="After this long, another mirror of the same file takes over a dead one's partitions.",
     )
     on_loss: Literal["stop-partition", "stop-mirror"] = setting(
-        "mirror.on.loss",
         default="stop-partition",
-        subject=MIRROR,
         doc="What stops when records were deleted from the source unread: the partition, or all.",
     )
 
@@ -85,33 +75,24 @@ class FlowSettings(Settings):
     """What one flow is given: it mirrors one cluster to one other."""
 
     source: str = setting(
-        subject=FLOW,
-        doc="Brokers of the cluster that is read, as `host1:9092,host2:9092`.",
+        subject="Flow", doc="Brokers of the cluster that is read, as `host1:9092,host2:9092`."
     )
-    target: str = setting(
-        subject=FLOW,
-        doc="Brokers of the cluster that is written to, which should be near.",
-    )
+    target: str = setting(doc="Brokers of the cluster that is written to, which should be near.")
     topics: tuple[str, ...] = setting(
         default=(".*",),
         synonyms=(Synonym("whitelist"),),
-        subject=FLOW,
         doc="Regular expressions; a topic is mirrored if one of them matches its whole name.",
     )
     topics_exclude: tuple[str, ...] = setting(
         default=(),
         synonyms=(Synonym("blacklist"),),
-        subject=FLOW,
         doc="Regular expressions; a topic is not mirrored if one of them matches its whole name.",
     )
     prefix: str = setting(
-        default="",
-        subject=FLOW,
-        doc="A prefix for the topic's name in the target; empty, it keeps its name.",
+        default="", doc="A prefix for the topic's name in the target; empty, it keeps its name."
     )
     start: Literal["earliest", "latest"] = setting(
         default="earliest",
-        subject=FLOW,
         doc="Where mirroring begins in partitions that existed when the flow first found their"
         " topic; later ones are mirrored from their first record.",
     )

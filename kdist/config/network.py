@@ -8,8 +8,6 @@ from __future__ import annotations
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.kinds import INT32_MAX, int32, int64
 
-CONNECTIONS, FETCHES = "Connections", "Fetches"
-
 
 @settings
 class NetworkSettings(Settings):
@@ -18,13 +16,12 @@ class NetworkSettings(Settings):
     socket_request_max_bytes: int32 = setting(
         default=100 << 20,
         minimum=1,
-        subject=CONNECTIONS,
+        subject="Connections",
         doc="A request larger than this closes its connection.",
     )
     max_connections: int32 = setting(
         default=INT32_MAX,
         minimum=0,
-        subject=CONNECTIONS,
         dynamic=True,
         doc="How many connections may be open, over all listeners; further ones are closed at "
         "once, except on a listener that brokers have to themselves; without such a listener, "
@@ -33,40 +30,33 @@ class NetworkSettings(Settings):
     max_connections_per_ip: int32 = setting(
         default=INT32_MAX,
         minimum=1,
-        subject=CONNECTIONS,
         dynamic=True,
         doc="How many connections may be open from one address; further ones are closed at once.",
     )
     connections_max_idle_ms: int64 = setting(
         default=600_000,
         minimum=-1,
-        subject=CONNECTIONS,
         doc="A connection that was idle for this long is closed; -1 keeps idle connections.",
     )
     socket_listen_backlog_size: int32 = setting(
-        default=50,
-        minimum=1,
-        subject=CONNECTIONS,
-        doc="How many connections may wait to be accepted.",
+        default=50, minimum=1, doc="How many connections may wait to be accepted."
     )
     socket_send_buffer_bytes: int32 = setting(
         default=-1,
         minimum=-1,
-        subject=CONNECTIONS,
         doc="The size of a socket's send buffer; -1 lets the kernel tune it (Kafka's "
         "default is 102400).",
     )
     socket_receive_buffer_bytes: int32 = setting(
         default=-1,
         minimum=-1,
-        subject=CONNECTIONS,
         doc="The size of a socket's receive buffer; -1 lets the kernel tune it (Kafka's "
         "default is 102400).",
     )
     fetch_max_bytes: int32 = setting(
         default=55 << 20,
         minimum=1024,
-        subject=FETCHES,
+        subject="Fetches",
         doc="The most bytes in a fetch response, whatever the request asks for; the first batch "
         "may exceed it.",
     )
@@ -74,6 +64,5 @@ class NetworkSettings(Settings):
         "max.incremental.fetch.session.cache.slots",
         default=1000,
         minimum=0,
-        subject=FETCHES,
         doc="How many fetch sessions are kept.",
     )

@@ -8,8 +8,6 @@ from __future__ import annotations
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.kinds import INT64_MAX, int32, int64
 
-DISK, SCHEDULE, PRODUCERS = "Disk and page cache", "Storage schedule", "Producer state"
-
 
 @settings
 class StorageSettings(Settings):
@@ -19,7 +17,7 @@ class StorageSettings(Settings):
         "log.dir.reserved.bytes",
         default=1 << 30,
         minimum=0,
-        subject=DISK,
+        subject="Disk and page cache",
         doc="kdist's own: appends are refused while the filesystem has less than this free; "
         "reads and deletes still work.",
     )
@@ -27,7 +25,6 @@ class StorageSettings(Settings):
         "log.preallocation.step.bytes",
         default=16 << 20,
         minimum=0,
-        subject=DISK,
         doc="kdist's own: disk space for the active segment is reserved in steps of this "
         "size; 0 reserves none.",
     )
@@ -35,7 +32,6 @@ class StorageSettings(Settings):
         "log.writeback.step.bytes",
         default=8 << 20,
         minimum=0,
-        subject=DISK,
         doc="kdist's own: where `flush.ms` or `flush.messages` is set, the kernel is asked to "
         "start writeback after each this many bytes appended to a segment; 0 leaves it to the "
         "kernel.",
@@ -44,7 +40,6 @@ class StorageSettings(Settings):
         "log.cold.read.bytes",
         default=1 << 30,
         minimum=0,
-        subject=DISK,
         doc="kdist's own: data read from further than this behind the end of its log is "
         "dropped from the page cache afterwards.",
     )
@@ -53,7 +48,7 @@ class StorageSettings(Settings):
         default=1000,
         minimum=1,
         maximum=INT64_MAX,
-        subject=SCHEDULE,
+        subject="Storage schedule",
         doc="How often logs are checked for a flush due by `flush.ms`; if set, "
         "also the default of `flush.ms` (Kafka's default is never).",
     )
@@ -61,33 +56,27 @@ class StorageSettings(Settings):
         "log.flush.offset.checkpoint.interval.ms",
         default=60_000,
         minimum=0,
-        subject=SCHEDULE,
         doc="How often the recovery points and start offsets of all logs are saved.",
     )
     high_watermark_checkpoint_interval_ms: int64 = setting(
         "replica.high.watermark.checkpoint.interval.ms",
         default=5_000,
         minimum=1,
-        subject=SCHEDULE,
         doc="How often the high watermarks of all partitions are saved.",
     )
     retention_check_interval_ms: int64 = setting(
         "log.retention.check.interval.ms",
         default=300_000,
         minimum=1,
-        subject=SCHEDULE,
         doc="How often logs are checked for segments to delete by retention.",
     )
     producer_id_expiration_ms: int32 = setting(
         default=86_400_000,
         minimum=1,
-        subject=PRODUCERS,
+        subject="Producer state",
         doc="A partition forgets the sequence numbers of a producer that has sent nothing for "
         "this long.",
     )
     producer_id_expiration_check_interval_ms: int32 = setting(
-        default=600_000,
-        minimum=1,
-        subject=PRODUCERS,
-        doc="How often partitions are checked for expired producers.",
+        default=600_000, minimum=1, doc="How often partitions are checked for expired producers."
     )

@@ -18,9 +18,6 @@ MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
-SEGMENTS, RETENTION, FLUSH = "Segments", "Retention", "Flush"
-COMPACTION, RECORDS, REPLICATION = "Compaction", "Records", "Replication"
-
 
 @settings
 class TopicSettings(Settings):
@@ -29,14 +26,13 @@ class TopicSettings(Settings):
     segment_bytes: int32 = setting(
         default=1 << 30,
         minimum=14,
-        subject=SEGMENTS,
+        subject="Segments",
         broker="log.segment.bytes",
         doc="A new segment is begun before the active one would grow beyond this size.",
     )
     segment_ms: int64 = setting(
         default=7 * DAY_MS,
         minimum=1,
-        subject=SEGMENTS,
         broker="log.roll.ms",
         broker_synonyms=(Synonym("log.roll.hours", HOUR_MS),),
         doc="A new segment is begun once the active one's first record is this old.",
@@ -44,7 +40,6 @@ class TopicSettings(Settings):
     segment_jitter_ms: int64 = setting(
         default=0,
         minimum=0,
-        subject=SEGMENTS,
         broker="log.roll.jitter.ms",
         broker_synonyms=(Synonym("log.roll.jitter.hours", HOUR_MS),),
         doc="A random amount up to this is subtracted from `segment.ms`, so that logs do "
@@ -53,20 +48,17 @@ class TopicSettings(Settings):
     segment_index_bytes: int32 = setting(
         default=10 << 20,
         minimum=4,
-        subject=SEGMENTS,
         broker="log.index.size.max.bytes",
         doc="A new segment is begun once the active one's offset or time index is this large.",
     )
     index_interval_bytes: int32 = setting(
         default=4096,
         minimum=0,
-        subject=SEGMENTS,
         broker="log.index.interval.bytes",
         doc="An index entry is written for about every this many bytes appended.",
     )
     preallocate: bool = setting(
         default=False,
-        subject=SEGMENTS,
         broker="log.preallocate",
         doc="A new segment has disk space for all of `segment.bytes` reserved at once, "
         "instead of in steps of `log.preallocation.step.bytes`.",
@@ -74,14 +66,13 @@ class TopicSettings(Settings):
     file_delete_delay_ms: int64 = setting(
         default=MINUTE_MS,
         minimum=0,
-        subject=SEGMENTS,
         broker="log.segment.delete.delay.ms",
         doc="A file is unlinked this long after it was renamed to `.deleted`, so that reads "
         "in progress can finish.",
     )
     cleanup_policy: tuple[Literal["delete", "compact"], ...] = setting(
         default=("delete",),
-        subject=RETENTION,
+        subject="Retention",
         broker="log.cleanup.policy",
         doc="Nothing is compacted so far: "
         "`delete` drops old segments, `compact` keeps the last record of each key, both "
@@ -90,7 +81,6 @@ class TopicSettings(Settings):
     retention_ms: int64 = setting(
         default=7 * DAY_MS,
         minimum=-1,
-        subject=RETENTION,
         broker="log.retention.ms",
         broker_synonyms=(
             Synonym("log.retention.minutes", MINUTE_MS),
@@ -101,7 +91,6 @@ class TopicSettings(Settings):
     )
     retention_bytes: int64 = setting(
         default=-1,
-        subject=RETENTION,
         broker="log.retention.bytes",
         doc="The oldest segments of a partition are deleted while those left hold at least "
         "this much; a negative value sets no limit.",
@@ -109,21 +98,19 @@ class TopicSettings(Settings):
     flush_messages: int64 = setting(
         default=INT64_MAX,
         minimum=1,
-        subject=FLUSH,
+        subject="Flush",
         broker="log.flush.interval.messages",
         doc="A partition's log is flushed once this many records are unflushed.",
     )
     flush_ms: int64 = setting(
         default=INT64_MAX,
         minimum=0,
-        subject=FLUSH,
         broker="log.flush.interval.ms",
         broker_synonyms=(Synonym("log.flush.scheduler.interval.ms"),),
         doc="A partition's log is flushed once its oldest unflushed record has waited this long.",
     )
     flush_before_expose: bool = setting(
         default=False,
-        subject=FLUSH,
         broker="log.flush.before.expose",
         doc="kdist's own: records become visible to consumers, and acks=all produces are answered, "
         "only after a flush.",
@@ -131,7 +118,7 @@ class TopicSettings(Settings):
     delete_retention_ms: int64 = setting(
         default=DAY_MS,
         minimum=0,
-        subject=COMPACTION,
+        subject="Compaction",
         broker="log.cleaner.delete.retention.ms",
         doc="Without effect so far: "
         "a tombstone of a compacted topic stays readable for this long after compaction "
@@ -140,14 +127,12 @@ class TopicSettings(Settings):
     min_compaction_lag_ms: int64 = setting(
         default=0,
         minimum=0,
-        subject=COMPACTION,
         broker="log.cleaner.min.compaction.lag.ms",
         doc="Without effect so far: a record stays uncompacted for at least this long.",
     )
     max_compaction_lag_ms: int64 = setting(
         default=INT64_MAX,
         minimum=1,
-        subject=COMPACTION,
         broker="log.cleaner.max.compaction.lag.ms",
         doc="Without effect so far: "
         "a log is compacted once a record has waited this long for it, however small "
@@ -157,7 +142,6 @@ class TopicSettings(Settings):
         default=0.5,
         minimum=0,
         maximum=1,
-        subject=COMPACTION,
         broker="log.cleaner.min.cleanable.ratio",
         doc="Without effect so far: "
         "a log is compacted once this share of its bytes is dirty, that is, not yet "
@@ -166,27 +150,24 @@ class TopicSettings(Settings):
     max_message_bytes: int32 = setting(
         default=(1 << 20) + 12,
         minimum=0,
-        subject=RECORDS,
+        subject="Records",
         broker="message.max.bytes",
         doc="A record batch larger than this, as received (compressed or not), is refused.",
     )
     compression_type: Codec = setting(
         default="producer",
-        subject=RECORDS,
         broker="compression.type",
         doc="The codec that batches are stored with; `producer` stores them as received, "
         "which costs nothing.",
     )
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = setting(
         default="CreateTime",
-        subject=RECORDS,
         broker="log.message.timestamp.type",
         doc="Whether a record's timestamp is the producer's or the time of its append.",
     )
     message_timestamp_before_max_ms: int64 = setting(
         default=INT64_MAX,
         minimum=0,
-        subject=RECORDS,
         synonyms=(Synonym("message.timestamp.difference.max.ms"),),
         broker="log.message.timestamp.before.max.ms",
         broker_synonyms=(Synonym("log.message.timestamp.difference.max.ms"),),
@@ -195,7 +176,6 @@ class TopicSettings(Settings):
     message_timestamp_after_max_ms: int64 = setting(
         default=INT64_MAX,
         minimum=0,
-        subject=RECORDS,
         synonyms=(Synonym("message.timestamp.difference.max.ms"),),
         broker="log.message.timestamp.after.max.ms",
         broker_synonyms=(Synonym("log.message.timestamp.difference.max.ms"),),
@@ -203,21 +183,19 @@ class TopicSettings(Settings):
     )
     message_downconversion_enable: bool = setting(
         default=True,
-        subject=RECORDS,
         broker="log.message.downconversion.enable",
         doc="Whether records are converted for clients that know only the old message formats.",
     )
     min_insync_replicas: int32 = setting(
         default=1,
         minimum=1,
-        subject=REPLICATION,
+        subject="Replication",
         broker="min.insync.replicas",
         doc="A produce with acks=all is refused while fewer replicas than this are in sync; if a"
         " topic has fewer replicas, while not all of them are in sync.",
     )
     unclean_leader_election_enable: bool = setting(
         default=False,
-        subject=REPLICATION,
         broker="unclean.leader.election.enable",
         doc="Without effect so far: "
         "whether a replica that is not in sync may become leader when no other is left, "

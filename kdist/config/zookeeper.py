@@ -5,31 +5,26 @@ from __future__ import annotations
 from kdist.config.declare import Settings, Synonym, setting, settings
 from kdist.config.kinds import int32
 
-ZOOKEEPER = "ZooKeeper"
-
 
 @settings
 class ZooKeeperSettings(Settings):
     """What the package zk is given."""
 
+    PREFIX = "zookeeper."
+
     connect: str = setting(
-        "zookeeper.connect",
-        subject=ZOOKEEPER,
+        subject="ZooKeeper",
         doc="The ensemble's servers and the cluster's root in it, as "
         "`host1:2181,host2:2181/kdist`.",
     )
     session_timeout_ms: int32 = setting(
-        "zookeeper.session.timeout.ms",
         default=18_000,
         minimum=1,
-        subject=ZOOKEEPER,
         doc="A broker that ZooKeeper has not heard from for this long is considered dead.",
     )
     connection_timeout_ms: int32 = setting(
-        "zookeeper.connection.timeout.ms",
         default=18_000,
         minimum=1,
-        subject=ZOOKEEPER,
         synonyms=(Synonym("zookeeper.session.timeout.ms"),),
         doc="A starting broker gives up if it reaches no ZooKeeper server for this long; "
         "unset, the session timeout.",

@@ -13,8 +13,6 @@ from kdist.config.declare import Settings, setting, settings
 from kdist.config.kinds import int32
 from kdist.errors import UserError
 
-GROUP, OFFSETS, FETCHING, CONNECTIONS = "Group", "Offsets", "Fetching", "Connections"
-
 Strategy = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 
@@ -28,120 +26,95 @@ class ConsumerSettings(Settings):
     zk_connect: str = shared_settings.zk_connect()
 
     group_id: str | None = setting(
-        default=None,
-        subject=GROUP,
-        doc="The group to join, and to commit offsets for.",
+        default=None, subject="Group", doc="The group to join, and to commit offsets for."
     )
     group_instance_id: str | None = setting(
         default=None,
-        subject=GROUP,
         doc="Makes the member static: if it restarts within session_timeout_ms, there is no "
         "rebalance (KIP-345).",
     )
     partition_assignment_strategy: tuple[Strategy, ...] = setting(
         default=("range", "cooperative-sticky"),
-        subject=GROUP,
         doc="The assignors to offer, in order of preference; the group uses one that all its "
         "members offer.",
     )
     session_timeout_ms: int32 = setting(
         default=45_000,
         minimum=1,
-        subject=GROUP,
         doc="A member that has sent no heartbeat for so long is removed from the group.",
     )
     heartbeat_interval_ms: int32 = setting(
         default=3_000,
         minimum=1,
-        subject=GROUP,
         doc="How often a member sends a heartbeat, by whose answer it also learns of rebalances.",
     )
     max_poll_interval_ms: int32 = setting(
         default=300_000,
         minimum=1,
-        subject=GROUP,
         doc="A member that does not poll for so long leaves its group (KIP-62).",
     )
     auto_offset_reset: Literal["earliest", "latest", "none"] = setting(
         default="latest",
-        subject=OFFSETS,
+        subject="Offsets",
         doc="Where to start if there is no committed offset, or it is out of range; none raises an "
         "error.",
     )
     enable_auto_commit: bool = setting(
         default=True,
-        subject=OFFSETS,
         doc="Whether polling commits the offsets of the records polled before; only in a group.",
     )
     auto_commit_interval_ms: int32 = setting(
-        default=5_000,
-        minimum=0,
-        subject=OFFSETS,
-        doc="How often to commit, with enable_auto_commit.",
+        default=5_000, minimum=0, doc="How often to commit, with enable_auto_commit."
     )
     isolation_level: Literal["read_uncommitted", "read_committed"] = setting(
         default="read_uncommitted",
-        subject=FETCHING,
+        subject="Fetching",
         doc="With read_committed, records of open and aborted transactions are not returned.",
     )
     max_poll_records: int32 = setting(
         default=500,
         minimum=1,
-        subject=FETCHING,
         doc="The most records that one `poll` returns; `poll_batches` returns whole batches.",
     )
-    fetch_min_bytes: int32 = shared_settings.fetch_min_bytes(FETCHING)
+    fetch_min_bytes: int32 = shared_settings.fetch_min_bytes()
     fetch_max_wait_ms: int32 = setting(
         default=500,
         minimum=0,
-        subject=FETCHING,
         doc="How long a broker waits for fetch_min_bytes before it answers with less.",
     )
     fetch_max_bytes: int32 = setting(
         default=50 << 20,
         minimum=1,
-        subject=FETCHING,
         doc="The most bytes that one fetch asks for. At most twice as much is held ready, not "
         "counting paused partitions.",
     )
     max_partition_fetch_bytes: int32 = setting(
         default=1 << 20,
         minimum=1,
-        subject=FETCHING,
         doc="The most bytes of one partition in a fetch; a larger batch is still fetched whole.",
     )
-    check_crcs: bool = setting(
-        default=True,
-        subject=FETCHING,
-        doc="Whether to verify the checksum of every batch.",
-    )
+    check_crcs: bool = setting(default=True, doc="Whether to verify the checksum of every batch.")
     client_rack: str = setting(
         default="",
-        subject=FETCHING,
         doc="The consumer's rack: it fetches from a replica there, if there is one (KIP-392).",
     )
     client_id: str = setting(
         default="kdist",
-        subject=CONNECTIONS,
+        subject="Connections",
         doc="The name of this client in the brokers' logs and metrics.",
     )
     metadata_max_age_ms: int32 = setting(
-        default=300_000,
-        minimum=1,
-        subject=CONNECTIONS,
-        doc="How often to look for new topics and partitions.",
+        default=300_000, minimum=1, doc="How often to look for new topics and partitions."
     )
-    request_timeout_ms: int32 = shared_settings.request_timeout_ms(CONNECTIONS)
+    request_timeout_ms: int32 = shared_settings.request_timeout_ms()
     default_api_timeout_ms: int32 = setting(
         default=60_000,
         minimum=1,
-        subject=CONNECTIONS,
         doc="How long calls without a timeout argument retry after retriable errors.",
     )
     retry_backoff_ms: int32 = setting(
         default=100,
         minimum=1,
-        subject=CONNECTIONS,
         doc="How long to wait before a retry, with a random jitter of up to a fifth either way.",
     )
 

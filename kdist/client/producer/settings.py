@@ -11,14 +11,12 @@ from typing import Any, Literal, NamedTuple
 from kdist.client import shared_settings
 from kdist.client.partitioner import Partitioner
 from kdist.client.producer.callbacks import CallbackHandler
-from kdist.client.shared_settings import FINDING
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.kinds import INT32_MAX, int32, int64
 from kdist.errors import UserError
 
 Encoder = Callable[[Any], bytes | None]
 
-BATCHES, DELIVERY = "Batches", "Delivery"
 IDEMPOTENT_IN_FLIGHT_MAX = 5  # how many batches of each producer a broker remembers
 
 
@@ -28,48 +26,38 @@ class ProducerSettings(Settings):
 
     bootstrap_servers: tuple[str, ...] = shared_settings.bootstrap_servers()
     broker_list: tuple[str, ...] = setting(
-        default=(),
-        subject=FINDING,
-        doc="The first producer's name for bootstrap.servers.",
+        default=(), doc="The first producer's name for bootstrap.servers."
     )
     zk_connect: str = shared_settings.zk_connect()
     client_id: str = setting(
-        default="kdist-producer",
-        subject=FINDING,
-        doc="The name by which the producer identifies itself to brokers.",
+        default="kdist-producer", doc="The name by which the producer identifies itself to brokers."
     )
     metadata_max_age_ms: int64 = setting(
         default=300_000,
         minimum=1,
-        subject=FINDING,
         doc="How long metadata (leaders, partition counts) is used before it is refreshed, if no "
         "error calls for that sooner.",
     )
     reconnect_backoff_ms: int64 = setting(
         default=50,
         minimum=0,
-        subject=FINDING,
         doc="How long to wait before connecting again to a broker that could not be reached; "
         "doubled after each failure.",
     )
     reconnect_backoff_max_ms: int64 = setting(
-        default=1_000,
-        minimum=0,
-        subject=FINDING,
-        doc="The limit of reconnect.backoff.ms as it doubles.",
+        default=1_000, minimum=0, doc="The limit of reconnect.backoff.ms as it doubles."
     )
     batch_size: int32 = setting(
         default=1_000_000,
         minimum=0,
         unit="bytes",
-        subject=BATCHES,
+        subject="Batches",
         doc="A batch of this size is full, and is sent. (Kafka's default is 16384. It is larger "
         "here because a batch's fixed cost is far above that of a record.)",
     )
     linger_ms: float = setting(
         default=5.0,
         minimum=0,
-        subject=BATCHES,
         doc="How long a batch waits for more records before it is sent, unless it is full or a "
         "caller waits for it. After half that time it joins any request to the same broker.",
     )
@@ -77,37 +65,31 @@ class ProducerSettings(Settings):
         default=32 << 20,
         minimum=1,
         unit="bytes",
-        subject=BATCHES,
         doc="The memory for records not yet acknowledged; sending blocks while it is full.",
     )
     max_block_ms: int64 = setting(
         default=60_000,
         minimum=0,
-        subject=BATCHES,
         doc="How long sending blocks at most, for memory or for a topic's metadata.",
     )
     max_request_size: int32 = setting(
         default=1 << 20,
         minimum=1,
         unit="bytes",
-        subject=BATCHES,
         doc="A record larger than this is refused, and a request combines batches of several "
         "partitions up to this size.",
     )
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] = setting(
-        default="none",
-        subject=BATCHES,
-        doc="The codec to compress whole batches with.",
+        default="none", doc="The codec to compress whole batches with."
     )
     acks: Literal["all", "-1", "1", "0"] = setting(
         default="all",
-        subject=DELIVERY,
+        subject="Delivery",
         doc="Which replicas must have a batch before it is acknowledged: all in sync (all, -1), "
         "the leader (1), or none (0: the broker does not answer, and offsets are not known).",
     )
     enable_idempotence: bool = setting(
         default=True,
-        subject=DELIVERY,
         doc="Number batches, so that each is written once and in order even if it is sent twice. "
         "It needs acks=all, retries, and at most 5 requests in flight: where those are set "
         "otherwise it is off, and asking for it is an error.",
@@ -115,32 +97,23 @@ class ProducerSettings(Settings):
     max_in_flight_requests_per_connection: int32 = setting(
         default=IDEMPOTENT_IN_FLIGHT_MAX,
         minimum=1,
-        subject=DELIVERY,
         doc="How many requests to a broker may be unanswered at a time.",
     )
     retries: int32 = setting(
-        default=INT32_MAX,
-        minimum=0,
-        subject=DELIVERY,
-        doc="How often a batch is sent again after a retriable error.",
+        default=INT32_MAX, minimum=0, doc="How often a batch is sent again after a retriable error."
     )
     retry_backoff_ms: int64 = setting(
         default=100,
         minimum=0,
-        subject=DELIVERY,
         doc="How long to wait before a batch is sent again; doubled after each failure (KIP-580).",
     )
     retry_backoff_max_ms: int64 = setting(
-        default=1_000,
-        minimum=0,
-        subject=DELIVERY,
-        doc="The limit of retry.backoff.ms as it doubles.",
+        default=1_000, minimum=0, doc="The limit of retry.backoff.ms as it doubles."
     )
-    request_timeout_ms: int32 = shared_settings.request_timeout_ms(DELIVERY)
+    request_timeout_ms: int32 = shared_settings.request_timeout_ms()
     delivery_timeout_ms: int32 = setting(
         default=120_000,
         minimum=1,
-        subject=DELIVERY,
         doc="How long delivery may take in all, retries included, counted from when the record's "
         "batch was opened.",
     )

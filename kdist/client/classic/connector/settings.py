@@ -15,112 +15,91 @@ from kdist.config.kinds import int32
 from kdist.errors import UserError
 from kdist.model import topic_name_fault
 
-GROUP, OFFSETS, STREAMS, ZOOKEEPER = "Group", "Offsets", "Streams", "ZooKeeper"
-
 
 @settings
 class ConnectorSettings(Settings):
     """All settings of a connector."""
 
-    group_id: str = setting(
-        subject=GROUP,
-        doc="The group to join, and to commit offsets for.",
-    )
+    group_id: str = setting(subject="Group", doc="The group to join, and to commit offsets for.")
     consumer_id: str | None = setting(
         default=None,
-        subject=GROUP,
         doc="The consumer's id, to which the group's name is prefixed; unset, it is made of host, "
         "time and a random number.",
     )
     assignment_strategy: Literal["range", "roundrobin"] = setting(
         "partition.assignment.strategy",
         default="range",
-        subject=GROUP,
         doc="How partitions are assigned to streams; must be the same for all members.",
     )
     rebalance_retries_max: int32 = setting(
         "rebalance.max.retries",
         default=4,
         minimum=0,
-        subject=GROUP,
         doc="After so many tries that found a partition still owned, a warning names its owner. "
         "0.8 gave up then; this consumer goes on trying.",
     )
     rebalance_backoff_ms: int32 = setting(
         default=2_000,
         minimum=1,
-        subject=GROUP,
         doc="How long to wait at most before trying again to claim a partition that is still "
         "owned; a release is noticed at once.",
     )
     auto_offset_reset: Literal["smallest", "largest"] = setting(
         default="largest",
-        subject=OFFSETS,
+        subject="Offsets",
         doc="Where to start if there is no committed offset, or it is out of range.",
     )
     auto_commit_enable: bool = setting(
         default=True,
-        subject=OFFSETS,
         doc="Whether offsets of processed messages are committed to ZooKeeper automatically.",
     )
     auto_commit_interval_ms: int32 = setting(
-        default=60_000,
-        minimum=1,
-        subject=OFFSETS,
-        doc="How often to commit, with auto.commit.enable.",
+        default=60_000, minimum=1, doc="How often to commit, with auto.commit.enable."
     )
     offsets_storage: Literal["zookeeper"] = setting(
         default="zookeeper",
-        subject=OFFSETS,
         doc="Where offsets are stored. (`kdist.Consumer` stores them in the brokers.)",
     )
     queued_chunks_max: int32 = setting(
         "queued.max.message.chunks",
         default=2,
         minimum=1,
-        subject=STREAMS,
+        subject="Streams",
         doc="How many chunks, each a fetch's batches of one partition, may wait in a stream; its "
         "partitions are not fetched while it holds so many.",
     )
     fetch_message_max_bytes: int32 = setting(
         default=1 << 20,
         minimum=1,
-        subject=STREAMS,
         doc="The most bytes to fetch of a partition at a time; a larger batch is fetched whole.",
     )
-    fetch_min_bytes: int32 = shared_settings.fetch_min_bytes(STREAMS)
+    fetch_min_bytes: int32 = shared_settings.fetch_min_bytes()
     fetch_wait_max_ms: int32 = setting(
         default=100,
         minimum=0,
-        subject=STREAMS,
         doc="How long a broker waits for fetch.min.bytes before it answers with less.",
     )
     consumer_timeout_ms: int32 = setting(
         default=-1,
         minimum=-1,
-        subject=STREAMS,
         doc="A stream without a message for so long raises `ConsumerTimeout`; -1 waits for ever.",
     )
     exclude_internal_topics: bool = setting(
-        default=True,
-        subject=STREAMS,
-        doc="Whether topic filters skip the brokers' internal topics.",
+        default=True, doc="Whether topic filters skip the brokers' internal topics."
     )
-    socket_timeout_ms: int32 = shared_settings.request_timeout_ms(STREAMS)
+    socket_timeout_ms: int32 = shared_settings.request_timeout_ms()
     client_id: str | None = setting(
         default=None,
-        subject=STREAMS,
         doc="The name of this client in the brokers' logs and metrics; unset, its group's name.",
     )
     zookeeper_connect: str = setting(
-        subject=ZOOKEEPER,
+        subject="ZooKeeper",
         doc="The ensemble's servers and the cluster's root there: `host1:2181,host2:2181/kdist`.",
     )
     session_timeout_ms: int32 = setting(
         "zookeeper.session.timeout.ms",
         default=6_000,
         minimum=1,
-        subject=ZOOKEEPER,
         doc="A consumer that ZooKeeper has not heard from for so long loses its partitions. The "
         "servers clamp this to between 2 and 20 of their ticks.",
     )
@@ -128,14 +107,12 @@ class ConnectorSettings(Settings):
         "zookeeper.connection.timeout.ms",
         default=6_000,
         minimum=1,
-        subject=ZOOKEEPER,
         doc="How long to wait for a connection to a ZooKeeper server.",
     )
     sync_time_ms: int32 = setting(
         "zookeeper.sync.time.ms",
         default=2_000,
         minimum=1,
-        subject=ZOOKEEPER,
         doc="How far a ZooKeeper server may be behind: a rebalance that could not finish is tried "
         "again after so long, even without a notice of a change.",
     )
