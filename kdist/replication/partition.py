@@ -252,8 +252,11 @@ class Partition:
         committed = log.recovery_point if log.settings.flush_before_expose else log.end_offset
         if committed > self.high_watermark and isinstance(self.role, Leading):
             self.high_watermark = committed
-            if self.watchers or self.dependents:
-                self._context.delayed.changed(self)
+        elif len(self.replicas) <= 1:
+            return
+        # Else a follower may find more all the same: it reads up to the log end offset.
+        if self.watchers or self.dependents:
+            self._context.delayed.changed(self)
 
     def await_committed(
         self, role: Role, end_offset: int, timeout_ms: int, client: object, done: OnCommitted

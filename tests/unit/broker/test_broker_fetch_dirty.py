@@ -118,6 +118,18 @@ def test_what_was_appended_in_the_same_tick_is_seen_without_waiting(broker: Brok
     assert follower.fetch().numbers == [5]
 
 
+def test_a_follower_is_sent_records_that_are_not_committed(broker: Broker) -> None:
+    partition = broker.lead(MANY[0], replicas=(1, 2), flush_before_expose=True)
+    opened = broker.fetch({MANY[0]: 0}, session_epoch=0, replica_id=2, max_wait_ms=0)
+    session = {"session_id": opened.response.session_id, "replica_id": 2}
+    assert not Asked(broker.fetch({}, session_epoch=1, max_wait_ms=0, **session)).numbers
+    in_session = Asked(broker.fetch({}, session_epoch=2, max_wait_ms=500, **session))
+    outside = Asked(broker.fetch({MANY[0]: 0}, replica_id=2, max_wait_ms=500))
+    append(broker, partition, b"x")
+    assert partition.high_watermark == 0
+    assert (in_session.served, outside.served) == ([0], [0])
+
+
 def test_records_that_the_client_does_not_move_past_are_sent_again(broker: Broker) -> None:
     follower = Follower(broker)
     append(broker, broker.replicas.partitions[MANY[5]], b"x")
