@@ -15,10 +15,7 @@ from kdist.protocol.schema import FIXED, Shape, WireField, wire_fields
 from kdist.protocol.source import Source
 from kdist.wire.primitives import STRING_BYTES_MAX
 
-_MAKE = {
-    "bytes": "bytes(buffer[position:end])",
-    "record_set": "buffer[position:end]",
-}
+_MAKE = {"bytes": "bytes(buffer[position:end])", "record_set": "buffer[position:end]"}
 
 
 def decoder_source(cls: type[Any], version: int, is_flexible: bool, names: dict[str, Any]) -> str:

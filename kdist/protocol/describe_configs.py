@@ -13,16 +13,7 @@ Requests for a broker's settings go to that broker, those for a topic's to any.
 from __future__ import annotations
 
 from kdist.protocol.api import Api
-from kdist.protocol.schema import (
-    at,
-    int8,
-    int16,
-    int32,
-    message,
-    nullable_string,
-    string,
-    struct,
-)
+from kdist.protocol.schema import at, int8, int16, int32, message, nullable_string, string, struct
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8  # resource types that have settings (KIP-133, KIP-412)
 ALL_BROKERS = ""  # as a broker's name: the settings that all brokers have together (KIP-226)

@@ -14,16 +14,7 @@ from __future__ import annotations
 
 from kdist.protocol.api import Api
 from kdist.protocol.operations import OMITTED
-from kdist.protocol.schema import (
-    at,
-    bytes_,
-    int16,
-    int32,
-    message,
-    nullable_string,
-    string,
-    struct,
-)
+from kdist.protocol.schema import at, bytes_, int16, int32, message, nullable_string, string, struct
 
 
 @message(flexible=5)

@@ -17,16 +17,7 @@ written in version 3, as by Kafka, so that an older broker can read them after a
 from __future__ import annotations
 
 from kdist.errors import ProtocolError
-from kdist.protocol.schema import (
-    at,
-    bytes_,
-    int32,
-    int64,
-    message,
-    nullable_string,
-    string,
-    struct,
-)
+from kdist.protocol.schema import at, bytes_, int32, int64, message, nullable_string, string, struct
 from kdist.protocol.versioned import get_version, get_versioned
 from kdist.wire.varint import Buffer
 

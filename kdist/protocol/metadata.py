@@ -23,16 +23,7 @@ from __future__ import annotations
 from kdist.model import ZERO_UUID
 from kdist.protocol.api import Api
 from kdist.protocol.operations import OMITTED
-from kdist.protocol.schema import (
-    at,
-    int16,
-    int32,
-    message,
-    nullable_string,
-    string,
-    struct,
-    uuid,
-)
+from kdist.protocol.schema import at, int16, int32, message, nullable_string, string, struct, uuid
 
 
 @struct

@@ -17,16 +17,7 @@ Generation -1 with an empty member id is a commit from outside the group's membe
 from __future__ import annotations
 
 from kdist.protocol.api import Api
-from kdist.protocol.schema import (
-    at,
-    int16,
-    int32,
-    int64,
-    message,
-    nullable_string,
-    string,
-    struct,
-)
+from kdist.protocol.schema import at, int16, int32, int64, message, nullable_string, string, struct
 
 
 @struct

@@ -17,16 +17,7 @@ A partition without a committed offset, and an unknown group, give offset -1 and
 from __future__ import annotations
 
 from kdist.protocol.api import Api
-from kdist.protocol.schema import (
-    at,
-    int16,
-    int32,
-    int64,
-    message,
-    nullable_string,
-    string,
-    struct,
-)
+from kdist.protocol.schema import at, int16, int32, int64, message, nullable_string, string, struct
 
 
 @struct

@@ -11,16 +11,7 @@ version  changed
 from __future__ import annotations
 
 from kdist.protocol.api import Api
-from kdist.protocol.schema import (
-    at,
-    bytes_,
-    int16,
-    int32,
-    message,
-    nullable_string,
-    string,
-    struct,
-)
+from kdist.protocol.schema import at, bytes_, int16, int32, message, nullable_string, string, struct
 
 
 @struct
