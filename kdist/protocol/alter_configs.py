@@ -50,8 +50,6 @@ class AlteredResourceResult:
 
 @message(flexible=2)
 class AlterConfigsResponse:
-    """One result for each resource of the request."""
-
     throttle_time_ms: int32 = 0
     responses: list[AlteredResourceResult]
 

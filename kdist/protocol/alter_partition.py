@@ -40,8 +40,6 @@ class AlteredPartition:
 
 @struct
 class AlteredTopic:
-    """The partitions of one topic."""
-
     topic_name: string = at(until=1, default="", ignorable=True)
     topic_id: uuid = at(since=2, default=ZERO_UUID, ignorable=True)
     partitions: list[AlteredPartition]
@@ -71,8 +69,6 @@ class AlteredPartitionResult:
 
 @struct
 class AlteredTopicResult:
-    """The results of one topic."""
-
     topic_name: string = at(until=1, default="", ignorable=True)
     topic_id: uuid = at(since=2, default=ZERO_UUID, ignorable=True)
     partitions: list[AlteredPartitionResult]

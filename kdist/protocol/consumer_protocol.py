@@ -31,8 +31,6 @@ NEWEST = 3
 
 @struct
 class TopicPartitions:
-    """Partitions of one topic."""
-
     topic: string
     partitions: list[int32]
 
@@ -50,8 +48,6 @@ class ConsumerProtocolSubscription:
 
 @message()
 class ConsumerProtocolAssignment:
-    """The partitions assigned to a member."""
-
     assigned_partitions: list[TopicPartitions]
     user_data: nullable_bytes = None
 

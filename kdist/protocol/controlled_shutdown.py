@@ -25,8 +25,6 @@ class ControlledShutdownRequest:
 
 @struct
 class RemainingPartition:
-    """A partition that the broker still leads."""
-
     topic_name: string
     partition_index: int32
 

@@ -39,8 +39,6 @@ class CreatePartitionsRequest:
 
 @struct
 class GrownTopicResult:
-    """Whether one topic grew."""
-
     name: string
     error_code: int16
     error_message: nullable_string = None
@@ -48,8 +46,6 @@ class GrownTopicResult:
 
 @message(flexible=2)
 class CreatePartitionsResponse:
-    """One result for each topic of the request."""
-
     throttle_time_ms: int32 = 0
     results: list[GrownTopicResult]
 

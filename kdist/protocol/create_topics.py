@@ -48,8 +48,6 @@ class TopicSetting:
 
 @struct
 class NewTopic:
-    """A topic to create."""
-
     name: string
     num_partitions: int32
     replication_factor: int16
@@ -93,8 +91,6 @@ class NewTopicResult:
 
 @message(flexible=5)
 class CreateTopicsResponse:
-    """One result for each topic of the request."""
-
     throttle_time_ms: int32 = at(since=2, default=0, ignorable=True)
     topics: list[NewTopicResult]
 

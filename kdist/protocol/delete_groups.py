@@ -15,23 +15,17 @@ from kdist.protocol.schema import int16, int32, message, string, struct
 
 @message(flexible=2)
 class DeleteGroupsRequest:
-    """Groups by id."""
-
     groups_names: list[string]
 
 
 @struct
 class DeletedGroupResult:
-    """Whether one group is gone."""
-
     group_id: string
     error_code: int16
 
 
 @message(flexible=2)
 class DeleteGroupsResponse:
-    """One result for each group of the request."""
-
     throttle_time_ms: int32 = 0
     results: list[DeletedGroupResult]
 

@@ -25,8 +25,6 @@ class TrimmedPartition:
 
 @struct
 class TrimmedTopic:
-    """The partitions of one topic."""
-
     name: string
     partitions: list[TrimmedPartition]
 
@@ -50,16 +48,12 @@ class TrimmedPartitionResult:
 
 @struct
 class TrimmedTopicResult:
-    """The results of one topic."""
-
     name: string
     partitions: list[TrimmedPartitionResult]
 
 
 @message(flexible=2)
 class DeleteRecordsResponse:
-    """One result for each partition of the request."""
-
     throttle_time_ms: int32 = 0
     topics: list[TrimmedTopicResult]
 

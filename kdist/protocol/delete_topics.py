@@ -45,8 +45,6 @@ class DeletedTopicResult:
 
 @message(flexible=4)
 class DeleteTopicsResponse:
-    """One result for each topic of the request."""
-
     throttle_time_ms: int32 = at(since=1, default=0, ignorable=True)
     responses: list[DeletedTopicResult]
 

@@ -63,8 +63,6 @@ class DescribedSetting:
 
 @struct
 class DescribedResourceResult:
-    """The settings of one resource."""
-
     error_code: int16
     error_message: nullable_string
     resource_type: int8
@@ -74,8 +72,6 @@ class DescribedResourceResult:
 
 @message(flexible=4)
 class DescribeConfigsResponse:
-    """One result for each resource of the request."""
-
     throttle_time_ms: int32 = 0
     results: list[DescribedResourceResult]
 

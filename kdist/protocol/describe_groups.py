@@ -19,8 +19,6 @@ from kdist.protocol.schema import at, bytes_, int16, int32, message, nullable_st
 
 @message(flexible=5)
 class DescribeGroupsRequest:
-    """Groups by id."""
-
     groups: list[string]
     include_authorized_operations: bool = at(since=3, default=False)
 
@@ -52,8 +50,6 @@ class DescribedGroup:
 
 @message(flexible=5)
 class DescribeGroupsResponse:
-    """One group for each of the request."""
-
     throttle_time_ms: int32 = at(since=1, default=0, ignorable=True)
     groups: list[DescribedGroup]
 

@@ -15,8 +15,6 @@ from kdist.protocol.schema import at, int16, int32, int64, message, string, stru
 
 @struct
 class AskedLogDirTopic:
-    """Partitions of one topic."""
-
     topic: string
     partitions: list[int32]
 
@@ -40,8 +38,6 @@ class LogDirPartition:
 
 @struct
 class LogDirTopic:
-    """The replicas of one topic."""
-
     name: string
     partitions: list[LogDirPartition]
 

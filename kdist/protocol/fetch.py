@@ -58,8 +58,6 @@ class FetchTopic:
 
 @struct
 class ForgottenTopic:
-    """Partitions that leave the fetch session."""
-
     topic: string
     partitions: list[int32]
 
@@ -134,8 +132,6 @@ class FetchPartitionResult:
 
 @struct
 class FetchTopicResult:
-    """The results of one topic."""
-
     topic: string
     partitions: list[FetchPartitionResult]
 

@@ -49,8 +49,6 @@ class OffsetCommitValue:
 
 @message()
 class GroupMetadataKey:
-    """A group."""
-
     group: string
 
 

@@ -41,8 +41,6 @@ class IncrementalAlterConfigsRequest:
 
 @message(flexible=1)
 class IncrementalAlterConfigsResponse:
-    """One result for each resource of the request."""
-
     throttle_time_ms: int32 = 0
     responses: list[AlteredResourceResult]
 

@@ -42,8 +42,6 @@ class LeaderAndIsrPartition:
 
 @struct
 class LeaderAndIsrTopic:
-    """The partitions of one topic."""
-
     topic_name: string
     topic_id: uuid = at(since=5, default=ZERO_UUID, ignorable=True)
     partition_states: list[LeaderAndIsrPartition]
@@ -74,8 +72,6 @@ class LeaderAndIsrRequest:
 
 @struct
 class LeaderAndIsrPartitionResult:
-    """The result for one partition."""
-
     topic_name: string = at(until=4, default="", ignorable=True)
     partition_index: int32
     error_code: int16
@@ -83,8 +79,6 @@ class LeaderAndIsrPartitionResult:
 
 @struct
 class LeaderAndIsrTopicResult:
-    """The results of one topic."""
-
     topic_id: uuid
     partition_errors: list[LeaderAndIsrPartitionResult]
 

@@ -34,8 +34,6 @@ class LeaveGroupRequest:
 
 @struct
 class LeavingMemberResult:
-    """Whether one member left."""
-
     member_id: string
     group_instance_id: nullable_string
     error_code: int16

@@ -22,8 +22,6 @@ class ListGroupsRequest:
 
 @struct
 class ListedGroup:
-    """One group."""
-
     group_id: string
     protocol_type: string
     group_state: string = at(since=4, default="", ignorable=True)

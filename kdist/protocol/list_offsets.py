@@ -26,8 +26,6 @@ MAX_TIMESTAMP = -3
 
 @struct
 class ListOffsetsPartition:
-    """What to find in one partition."""
-
     partition_index: int32
     current_leader_epoch: int32 = at(since=4, default=-1, ignorable=True)
     timestamp: int64
@@ -36,8 +34,6 @@ class ListOffsetsPartition:
 
 @struct
 class ListOffsetsTopic:
-    """The partitions of one topic."""
-
     name: string
     partitions: list[ListOffsetsPartition]
 
@@ -65,16 +61,12 @@ class ListOffsetsPartitionResult:
 
 @struct
 class ListOffsetsTopicResult:
-    """The results of one topic."""
-
     name: string
     partitions: list[ListOffsetsPartitionResult]
 
 
 @message(flexible=6)
 class ListOffsetsResponse:
-    """One result for each partition of the request."""
-
     throttle_time_ms: int32 = at(since=2, default=0, ignorable=True)
     topics: list[ListOffsetsTopicResult]
 

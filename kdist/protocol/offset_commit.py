@@ -33,8 +33,6 @@ class OffsetCommitPartition:
 
 @struct
 class OffsetCommitTopic:
-    """The partitions of one topic."""
-
     name: string
     partitions: list[OffsetCommitPartition]
 
@@ -53,16 +51,12 @@ class OffsetCommitRequest:
 
 @struct
 class OffsetCommitPartitionResult:
-    """Whether one offset was committed."""
-
     partition_index: int32
     error_code: int16
 
 
 @struct
 class OffsetCommitTopicResult:
-    """The results of one topic."""
-
     name: string
     partitions: list[OffsetCommitPartitionResult]
 

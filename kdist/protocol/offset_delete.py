@@ -15,39 +15,29 @@ from kdist.protocol.schema import int16, int32, message, string, struct
 
 @struct
 class ForgottenPartition:
-    """One partition."""
-
     partition_index: int32
 
 
 @struct
 class ForgottenTopic:
-    """The partitions of one topic."""
-
     name: string
     partitions: list[ForgottenPartition]
 
 
 @message()
 class OffsetDeleteRequest:
-    """The offsets of one group to delete."""
-
     group_id: string
     topics: list[ForgottenTopic]
 
 
 @struct
 class ForgottenPartitionResult:
-    """Whether one offset is gone."""
-
     partition_index: int32
     error_code: int16
 
 
 @struct
 class ForgottenTopicResult:
-    """The results of one topic."""
-
     name: string
     partitions: list[ForgottenPartitionResult]
 

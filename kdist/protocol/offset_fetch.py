@@ -22,8 +22,6 @@ from kdist.protocol.schema import at, int16, int32, int64, message, nullable_str
 
 @struct
 class OffsetFetchTopic:
-    """The partitions of one topic."""
-
     name: string
     partition_indexes: list[int32]
 
@@ -59,16 +57,12 @@ class OffsetFetchPartitionResult:
 
 @struct
 class OffsetFetchTopicResult:
-    """The results of one topic."""
-
     name: string
     partitions: list[OffsetFetchPartitionResult]
 
 
 @struct
 class OffsetFetchGroupResult:
-    """The results of one group."""
-
     group_id: string
     topics: list[OffsetFetchTopicResult]
     error_code: int16 = 0

@@ -31,8 +31,6 @@ class AskedEpoch:
 
 @struct
 class AskedEpochTopic:
-    """The partitions of one topic."""
-
     topic: string
     partitions: list[AskedEpoch]
 
@@ -57,16 +55,12 @@ class EpochEnd:
 
 @struct
 class EpochEndTopic:
-    """The results of one topic."""
-
     topic: string
     partitions: list[EpochEnd]
 
 
 @message(flexible=4)
 class OffsetForLeaderEpochResponse:
-    """One result for each partition of the request."""
-
     throttle_time_ms: int32 = at(since=2, default=0, ignorable=True)
     topics: list[EpochEndTopic]
 

@@ -41,8 +41,6 @@ class ProducePartition:
 
 @struct
 class ProduceTopic:
-    """The partitions of one topic."""
-
     name: string
     partition_data: list[ProducePartition]
 
@@ -80,16 +78,12 @@ class ProducePartitionResult:
 
 @struct
 class ProduceTopicResult:
-    """The results of one topic."""
-
     name: string
     partition_responses: list[ProducePartitionResult]
 
 
 @message(flexible=9)
 class ProduceResponse:
-    """One result for each partition of the request."""
-
     responses: list[ProduceTopicResult]
     throttle_time_ms: int32 = at(since=1, default=0, ignorable=True)
 

@@ -65,8 +65,6 @@ class StopReplicaRequest:
 
 @struct
 class StoppedPartitionResult:
-    """The result for one partition."""
-
     topic_name: string
     partition_index: int32
     error_code: int16
@@ -74,8 +72,6 @@ class StoppedPartitionResult:
 
 @message(flexible=2)
 class StopReplicaResponse:
-    """One result for each partition of the request."""
-
     error_code: int16
     partition_errors: list[StoppedPartitionResult]
 

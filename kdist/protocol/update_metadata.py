@@ -49,8 +49,6 @@ class UpdatedPartition:
 
 @struct
 class UpdatedTopic:
-    """The partitions of one topic."""
-
     topic_name: string
     topic_id: uuid = at(since=7, default=ZERO_UUID, ignorable=True)
     partition_states: list[UpdatedPartition]
@@ -68,8 +66,6 @@ class Endpoint:
 
 @struct
 class LiveBroker:
-    """A broker that is up."""
-
     id: int32
     v0_host: string = at(until=0, default="", ignorable=True)
     v0_port: int32 = at(until=0, default=0, ignorable=True)

@@ -89,11 +89,13 @@ def broad_except(path: Path, tree: ast.Module) -> Iterator[Breach]:
 
 
 def public_docstring(path: Path, tree: ast.Module) -> Iterator[Breach]:
-    """What a package offers to others says what it does."""
+    """What a package offers to others says what it does; a message's fields may say it alone."""
     for node in tree.body if path.parts[0] == "kdist" else ():
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
-        if not node.name.startswith("_") and not ast.get_docstring(node):
+        decorators = {ast.unparse(each).partition("(")[0] for each in node.decorator_list}
+        is_message = not decorators.isdisjoint({"struct", "message"})
+        if not (node.name.startswith("_") or is_message or ast.get_docstring(node)):
             yield node.lineno, node.name
 
 
