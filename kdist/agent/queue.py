@@ -25,7 +25,6 @@ class Queue:
         return len(self._records)
 
     def add(self, record: Queued) -> None:
-        """Append a record."""
         self._records.append(record)
         self._keep_limit()
 

@@ -105,7 +105,6 @@ class Broker:
 
     @property
     def port(self) -> int:
-        """The port of the first listener."""
         return self._gateway.endpoints[0].listener.port
 
     def fail(self, error: BaseException) -> None:

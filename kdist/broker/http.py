@@ -49,7 +49,6 @@ class HttpPages:
         return HttpConnection(self)
 
     def close(self) -> None:
-        """Abort all connections."""
         for connection in list(self.connections):
             connection.abort()
 
@@ -77,7 +76,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._timer.cancel()
 
     def abort(self) -> None:
-        """Close it at once."""
         self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - there is what there is

@@ -107,7 +107,6 @@ class MetadataCache:
     # Look-ups
 
     def name_of(self, topic_id: uuid.UUID) -> str | None:
-        """The name of the topic with this id."""
         return None if topic_id == ZERO_UUID else self._names.get(topic_id)
 
     def collides(self, name: str) -> bool:

@@ -231,6 +231,5 @@ class Progress:
             click.echo(f"\r{line}\x1b[K", err=True, nl=False)
 
     def clear(self) -> None:
-        """Erase the line."""
         if self._shown_ns:
             click.echo("\r\x1b[K", err=True, nl=False)

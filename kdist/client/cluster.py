@@ -172,7 +172,6 @@ class Cluster:
         self._retry_s = retry_ms / 1000
 
     def close(self) -> None:
-        """Close every connection."""
         self._lane.close()
 
     # Brokers
@@ -200,7 +199,6 @@ class Cluster:
         raise first or ApiError(Error.NETWORK_EXCEPTION, "the brokers do not know each other yet")
 
     async def ask(self, request: Any, broker_id: int) -> Any:
-        """One broker's answer."""
         return await (await self.client(broker_id)).send(request)
 
     # Metadata

@@ -386,7 +386,6 @@ class MirrorFlow(RebalanceListener):
                 await stream.stop()
 
     def labels(self, partition: TopicPartition) -> tuple[str, str, str]:
-        """The labels of a partition's metrics."""
         return (self.flow.name, partition.topic, str(partition.partition))
 
     # Committing

@@ -43,7 +43,6 @@ class Run(NamedTuple):
 
     @property
     def base_sequence(self) -> int:
-        """The base sequence of the next batch."""
         return self.next_offset & _SEQUENCE_MASK
 
 

@@ -112,7 +112,6 @@ class Target:
         self.cluster.leaders.pop(partition, None)
 
     def close(self) -> None:
-        """Close all connections."""
         self.cluster.close()
         for each in self._connections.values():
             each.close()

@@ -70,7 +70,6 @@ class Rows:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the Arrow batch is large enough."""
         return len(self) >= _ROWS_MIN or self._size_bytes >= _BYTES_MAX
 
     def add(self, batch: Batch) -> None:
@@ -88,7 +87,6 @@ class Rows:
         self._size_bytes += len(body)
 
     def to_arrow(self) -> pyarrow.RecordBatch:
-        """All records as one Arrow batch."""
         count = len(self)
         arrays = [
             binary(pyarrow, self._keys),

@@ -23,7 +23,6 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets it has."""
         return self.end - self.start
 
 

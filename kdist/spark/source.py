@@ -46,7 +46,6 @@ class KdistReader(DataSourceReader):
         return [Task(each) for each in plan_read(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """The range's records."""
         if not isinstance(partition, Task):
             return  # Spark's own, where there is nothing to read
         options = self._options
@@ -60,7 +59,6 @@ class KdistDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Its name in `format`."""
         return "kdist"
 
     def schema(self) -> StructType | str:

@@ -119,7 +119,6 @@ class _Produce:
         )
 
     def begin(self, now_ms: int) -> None:
-        """Append to each partition."""
         for topic, answer in zip(self._request.topic_data, self._response.responses, strict=True):
             name, results = topic.name, answer.partition_responses
             for data, result in zip(topic.partition_data, results, strict=True):
@@ -131,7 +130,6 @@ class _Produce:
             self._answer()
 
     def refuse_all(self, error: Error) -> None:
-        """Answer every partition with this error."""
         for answer in self._response.responses:
             for result in answer.partition_responses:
                 result.error_code = error

@@ -47,7 +47,6 @@ class DynamicSettings:
         self.config = config
 
     async def load(self) -> None:
-        """Read the settings from ZooKeeper and apply them."""
         znodes_read = await self._zk.get_many(list(self._paths.values()))
         for source, znode in zip(self._paths, znodes_read, strict=True):
             self._hear(source, znode)
@@ -60,7 +59,6 @@ class DynamicSettings:
         ]
 
     def stop(self) -> None:
-        """Stop applying changes."""
         for watcher in self._watchers:
             watcher.stop()
 

@@ -118,7 +118,6 @@ class TopicOverrides:
         self._watcher = ChildrenWatcher(self._zk, znodes.SETTINGS_CHANGES.path(), self._hear)
 
     def stop(self) -> None:
-        """Stop watching for changes."""
         if self._watcher is not None:
             self._watcher.stop()
         if self._looking is not None:

@@ -171,7 +171,6 @@ class Run:
             yield count
 
     def finish(self) -> None:
-        """Wait for the last acknowledgements."""
         self._producer.flush()
         self.seconds = (self._clock.monotonic_ns() - self._start_ns) / 1e9
 

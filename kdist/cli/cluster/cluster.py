@@ -33,7 +33,6 @@ class Described(NamedTuple):
     replicas: int
 
     def newest(self, api: str) -> int | None:
-        """The newest version of an API."""
         return self.versions[api].newest if isinstance(self.versions, Mapping) else None
 
 

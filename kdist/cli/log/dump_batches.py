@@ -51,7 +51,6 @@ class BatchDump:
         self.is_damaged = False
 
     def show(self, partitions: Iterable[PartitionFiles]) -> None:
-        """Show the partitions' segments."""
         for partition in partitions:
             self._show(partition)
         if self._empty_count:

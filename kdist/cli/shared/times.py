@@ -27,7 +27,6 @@ class Time(click.ParamType):  # type: ignore[type-arg]  # generic as of click 8.
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """The time in milliseconds."""
         text = str(value)
         try:
             time_ms = int(text) if text.isascii() and text.isdigit() else _from_iso(text)
@@ -53,7 +52,6 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic as of clic
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """In milliseconds."""
         found = _FORM.fullmatch(str(value).lower().removeprefix("p"))
         if found is None or not any(found.groups()):
             self.fail(f"{value!r} is not a duration like 90s, 5m, 1h30m or 7d.", param, ctx)

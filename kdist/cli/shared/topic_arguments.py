@@ -67,7 +67,6 @@ class PartitionsParam(click.ParamType):  # type: ignore[type-arg]  # generic as 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> TopicPartitions:
-        """The topic and partition numbers in `value`."""
         topic, colon, numbers_text = str(value).partition(":")
         if not topic.strip():
             self.fail(f"{value!r} names no topic.", param, ctx)

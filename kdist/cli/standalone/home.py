@@ -110,7 +110,6 @@ class Home:
         self._files.replace(f"{self.path}/{_MARKER}", f"{marker}\n".encode())
 
     def close(self) -> None:
-        """Release the lock."""
         if self._lock is not None:
             self._lock.release()
 

@@ -77,7 +77,6 @@ class ZooKeeperServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process has not ended."""
         return self.status is None
 
     @property

@@ -28,7 +28,6 @@ class BatchRun(Batch):
 
     @cached_property
     def numbers(self) -> tuple[array[int], array[int]]:
-        """All records' offsets and timestamps."""
         count = self.header.record_count
         return self.placed(partial(decode_numbers, is_span=True), self.encoded, count)
 

@@ -42,23 +42,19 @@ class ConsumerContext:
         self.joining = Lane(network, self.cluster, connections)
 
     def close(self) -> None:
-        """Close all connections."""
         for each in (self.cluster, self.fetching, self.group, self.joining):
             each.close()
 
     # Time
 
     def now_s(self) -> float:
-        """The loop's time."""
         return self.loop.time()
 
     def backoff_s(self) -> float:
-        """How long to wait before a retry."""
         spread = 1 + self._rng.uniform(-_JITTER, _JITTER)
         return self.settings.retry_backoff_ms / 1000 * spread
 
     async def back_off(self) -> None:
-        """Wait before a retry."""
         await asyncio.sleep(self.backoff_s())
 
     async def retried(self, work: Callable[[], Awaitable[T]], timeout_s: float | None = None) -> T:
@@ -82,7 +78,6 @@ class ConsumerContext:
 
     @property
     def is_troubled(self) -> bool:
-        """Whether there is an error to raise."""
         return self._trouble is not None
 
     def raise_trouble(self) -> None:

@@ -35,7 +35,6 @@ class Coordinator:
             raise
 
     async def client(self, lane: Lane | None = None) -> Any:
-        """A connection to the coordinator."""
         if self._broker is None:
             self._broker = await self._find()
         try:

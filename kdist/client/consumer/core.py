@@ -237,7 +237,6 @@ class Core:
             self.context.wakeup.set()
 
     def wake_up(self) -> None:
-        """Make the current or next poll raise `WakenUp`."""
         self.is_waking = True
         self.context.wakeup.set()
 
@@ -251,7 +250,6 @@ class Core:
         return self.partitions[key]
 
     def seek(self, key: TopicPartition, offset: int, leader_epoch: int) -> None:
-        """Continue from an offset."""
         check_offset(offset, leader_epoch)
         partition = self.partition(key)
         partition.seek(offset, leader_epoch)
@@ -283,7 +281,6 @@ class Core:
                 self.seek(key, offset.offset, offset.leader_epoch)
 
     async def position(self, key: TopicPartition, timeout_s: float | None) -> int:
-        """The offset of the next record to be returned."""
         check_timeout(timeout_s)
         partition = self.partition(key)
         if timeout_s is None:
@@ -305,7 +302,6 @@ class Core:
         self.kick()
 
     def paused(self) -> frozenset[TopicPartition]:
-        """The partitions that are paused."""
         return frozenset(each.key for each in self.partitions.values() if each.is_paused)
 
     async def list_offsets(
@@ -380,7 +376,6 @@ class Core:
     async def committed(
         self, keys: Iterable[TopicPartition], timeout_s: float | None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The offsets that the group has committed."""
         check_timeout(timeout_s)
         return await self._group_commits().committed(checked_partitions(keys), timeout_s)
 

@@ -93,7 +93,6 @@ class Fetcher:
                 task.add_done_callback(partial(self._ended, broker))
 
     def stop(self) -> None:
-        """Fetch no more."""
         for task in self._tasks.values():
             task.cancel()
 

@@ -57,7 +57,6 @@ class Metadata:
         self.refresh()
 
     def stop(self) -> None:
-        """Stop looking up metadata."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -67,7 +66,6 @@ class Metadata:
         self._is_stale.set()
 
     def leader(self, partition: TopicPartition) -> Leader:
-        """A partition's leader, as far as known."""
         return self._leaders.get(partition, _UNKNOWN)
 
     async def count(self, topics: Iterable[str]) -> dict[str, int]:

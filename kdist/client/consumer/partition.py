@@ -73,7 +73,6 @@ class Partition:
         self.drop_ready()
 
     def drop_ready(self) -> None:
-        """Drop what was fetched and not yet returned."""
         self.ready.clear()
         self.is_faulty = False
         self.decoded = []
@@ -215,7 +214,6 @@ class CompletedFetches:
         return not any(each.ready and each.may_give for each in list(self._partitions))
 
     def take_batches(self, count: int) -> list[Batch]:
-        """Up to `count` batches."""
         taken: list[Batch] = []
 
         def take(partition: Partition) -> bool:
@@ -226,7 +224,6 @@ class CompletedFetches:
         return taken
 
     def take_records(self, count: int) -> list[ConsumedRecord]:
-        """Up to `count` records."""
         taken: list[ConsumedRecord] = []
 
         def take(partition: Partition) -> bool:

@@ -50,7 +50,6 @@ class Positions:
             self._task = self._context.loop.create_task(self._look_up())
 
     def stop(self) -> None:
-        """Stop looking up positions."""
         if self._task is not None:
             self._task.cancel()
             self._task = None

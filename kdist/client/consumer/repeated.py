@@ -68,7 +68,6 @@ class RepeatedFetch:
         return self._ended.done()
 
     def set_result(self, answer: FetchResponse) -> None:
-        """The answer has come."""
         try:
             offset = self._take(answer)
             if offset is None:
@@ -84,5 +83,4 @@ class RepeatedFetch:
             self._tell()
 
     def set_exception(self, error: ApiError) -> None:
-        """No answer will come."""
         self._ended.set_exception(error)

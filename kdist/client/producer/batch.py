@@ -224,7 +224,6 @@ class PartitionQueue:
         return f"{self.topic}-{self.partition}"
 
     def take_number(self) -> int:
-        """The next batch's number."""
         self.last_number += 1
         return self.last_number
 

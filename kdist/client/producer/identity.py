@@ -47,7 +47,6 @@ class Identities:
         return None
 
     def close(self) -> None:
-        """Ask no more."""
         if self._asking is not None:
             self._asking.cancel()
 

@@ -39,7 +39,6 @@ class Outcome:
         self._is_done = False
 
     def done(self) -> bool:
-        """Whether the outcome has come."""
         return self._is_done
 
     def set_result(self, response: Any) -> None:
@@ -48,7 +47,6 @@ class Outcome:
         self._on_answer(response, None)
 
     def set_exception(self, error: ApiError) -> None:
-        """No answer will come."""
         self._is_done = True
         self._on_answer(None, error)
 
@@ -60,7 +58,6 @@ class Pipe(Client):
 
     @property
     def is_writable(self) -> bool:
-        """Whether the socket takes more."""
         return not self._is_blocked
 
     @property
@@ -142,7 +139,6 @@ class Link:
 
     @property
     def is_down(self) -> bool:
-        """Whether there is no connection."""
         return self.pipe is None or self.pipe.is_closed
 
     @property

@@ -21,7 +21,6 @@ class Memory:
 
     @property
     def free(self) -> int:
-        """How many bytes are free."""
         return self.size - self._taken + self._given_back
 
     @property
@@ -41,7 +40,6 @@ class Memory:
         return True
 
     def give_back(self, size: int) -> None:
-        """Return `size` bytes."""
         self._given_back += size
 
     async def wait(self, size: int) -> None:

@@ -44,7 +44,6 @@ class Topic:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any batch is not done yet."""
         return not all(queue.is_empty for queue in self.queues)
 
     def was_used(self) -> bool:

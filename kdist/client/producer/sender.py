@@ -102,7 +102,6 @@ class Sender:
             await asyncio.sleep(_DRAIN_PAUSE_S)
 
     def close(self) -> None:
-        """Send nothing more."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

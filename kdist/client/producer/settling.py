@@ -130,7 +130,6 @@ class Settling:
         self._settle(batch)
 
     def deliver(self, batch: ProducerBatch, base_offset: int, append_time_ms: int) -> None:
-        """Settle a batch that was acknowledged."""
         batch.error = None
         batch.base_offset = base_offset
         if append_time_ms != NO_TIMESTAMP:

@@ -59,12 +59,10 @@ class Manifest(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many records it has."""
         return sum(file.rows for file in self.files)
 
     @property
     def size_bytes(self) -> int:
-        """How large its files are."""
         return sum(file.size_bytes for file in self.files)
 
     @property

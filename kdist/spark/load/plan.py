@@ -42,7 +42,6 @@ class LoadPlan(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to load."""
         return all(start == end for start, end in self.offsets.values())
 
     @property

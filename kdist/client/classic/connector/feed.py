@@ -74,7 +74,6 @@ class Feed:
             self._consumer.pause(ownership.partition)
 
     def remove(self, owned: list[Ownership]) -> None:
-        """Stop fetching these."""
         for ownership in owned:
             if self._owned.get(ownership.partition) is ownership:
                 del self._owned[ownership.partition]
@@ -92,7 +91,6 @@ class Feed:
         ]
 
     async def run(self) -> None:
-        """Fetch until cancelled."""
         while True:
             try:
                 batches = await self._consumer.poll_batches()

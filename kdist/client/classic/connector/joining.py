@@ -92,7 +92,6 @@ class Joined:
         await self.rebalancer.start()
 
     async def close(self) -> None:
-        """Leave, and close all connections."""
         self.streams.stop()
         try:
             await self.rebalancer.close()

@@ -188,7 +188,6 @@ class Registry:
         return True
 
     async def unregister(self) -> None:
-        """Leave the group."""
         try:
             await self._zk.delete(znodes.CONSUMER_ID.path(self._group, self.consumer))
         except NoNode:

@@ -70,6 +70,5 @@ class Streams:
             stream.settle()
 
     def stop(self) -> None:
-        """End all iteration."""
         for stream in self._streams.values():
             stream.stop()
