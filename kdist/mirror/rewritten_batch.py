@@ -17,13 +17,7 @@ import struct
 from kdist.client.consumer.batch import Batch
 from kdist.mirror.position_marker import Run
 from kdist.model import NO_EPOCH
-from kdist.records.batch import (
-    CHECKED_POSITION,
-    HEADER_SIZE,
-    LENGTH_PREFIX_SIZE,
-    Attribute,
-    seal,
-)
+from kdist.records.batch import CHECKED_POSITION, HEADER_SIZE, LENGTH_PREFIX_SIZE, Attribute, seal
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec
 

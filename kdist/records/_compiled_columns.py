@@ -13,12 +13,7 @@ if not cython.compiled:
 from cython.cimports.cpython.bytes import PyBytes_GET_SIZE
 from cython.cimports.cpython.long import PyLong_AsLongLongAndOverflow
 
-from kdist.records.record import (
-    INT64_MAX,
-    bytes_column,
-    check_lengths,
-    deltas_column,
-)
+from kdist.records.record import INT64_MAX, bytes_column, check_lengths, deltas_column
 
 _Size = cython.typedef(cython.Py_ssize_t)
 _Long = cython.typedef(cython.longlong)

@@ -15,15 +15,7 @@ from kdist.client.offsets import OffsetAndTimestamp, list_offsets
 from kdist.errors import UserError
 from kdist.model import TopicPartition
 from kdist.spark.asking import ask_once
-from kdist.spark.offsets import (
-    LATEST,
-    AtOffsets,
-    AtTime,
-    AtTimes,
-    ByPartition,
-    Everywhere,
-    Place,
-)
+from kdist.spark.offsets import LATEST, AtOffsets, AtTime, AtTimes, ByPartition, Everywhere, Place
 from kdist.spark.options import ReadOptions, Selection
 from kdist.spark.ranges import Range, cut
 

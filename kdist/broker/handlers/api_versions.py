@@ -5,12 +5,7 @@ from __future__ import annotations
 import re
 
 from kdist.errors import Error
-from kdist.protocol.api_versions import (
-    API,
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-)
+from kdist.protocol.api_versions import API, ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kdist.protocol.versions import advertised_versions
 
 KEY = API.key

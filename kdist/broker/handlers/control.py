@@ -25,10 +25,7 @@ from kdist.controller.controller import Controller
 from kdist.errors import Error
 from kdist.model import TopicPartition, topic_name_fault
 from kdist.protocol.alter_partition import AlterPartitionRequest, AlterPartitionResponse
-from kdist.protocol.controlled_shutdown import (
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
-)
+from kdist.protocol.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
 from kdist.protocol.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from kdist.protocol.stop_replica import StopReplicaRequest, StopReplicaResponse
 from kdist.protocol.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse

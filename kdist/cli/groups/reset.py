@@ -13,11 +13,7 @@ from kdist.cli.shared.options import json_option, not_empty
 from kdist.cli.shared.show import printable, show_count
 from kdist.cli.shared.table import Field, print_rows
 from kdist.cli.shared.times import TIME_FORMS, Duration, Time
-from kdist.cli.shared.topic_arguments import (
-    TopicPartitions,
-    partitions_option,
-    resolve_partitions,
-)
+from kdist.cli.shared.topic_arguments import TopicPartitions, partitions_option, resolve_partitions
 from kdist.runtime.clock import SystemClock
 
 if TYPE_CHECKING:

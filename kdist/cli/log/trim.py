@@ -18,13 +18,7 @@ from kdist.cli.shared.show import show_count, show_size
 from kdist.cli.shared.table import Column, Row, print_table
 from kdist.errors import UserError
 from kdist.inspection.place import Kind, Place, Saved, load_saved, locate
-from kdist.inspection.trim import (
-    Cut,
-    Trimmed,
-    carry_out,
-    plan_cut_at_damage,
-    plan_cut_at_offset,
-)
+from kdist.inspection.trim import Cut, Trimmed, carry_out, plan_cut_at_damage, plan_cut_at_offset
 from kdist.runtime.files import Files
 from kdist.runtime.readonly import ReadOnlyFiles
 

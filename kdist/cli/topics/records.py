@@ -13,11 +13,7 @@ from kdist.cli.shared.options import json_option
 from kdist.cli.shared.show import show_count
 from kdist.cli.shared.table import Field, print_rows
 from kdist.cli.shared.times import TIME_FORMS, Time
-from kdist.cli.shared.topic_arguments import (
-    PartitionsParam,
-    TopicPartitions,
-    resolve_partitions,
-)
+from kdist.cli.shared.topic_arguments import PartitionsParam, TopicPartitions, resolve_partitions
 from kdist.errors import UserError
 from kdist.model import NO_OFFSET, OffsetRange, TopicPartition
 

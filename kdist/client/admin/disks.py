@@ -10,11 +10,7 @@ from kdist.client.admin.outcomes import settled
 from kdist.client.cluster import Cluster, raise_for
 from kdist.errors import Error
 from kdist.model import TopicPartition
-from kdist.protocol.describe_log_dirs import (
-    DescribeLogDirsRequest,
-    LogDirPartition,
-    LogDirResult,
-)
+from kdist.protocol.describe_log_dirs import DescribeLogDirsRequest, LogDirPartition, LogDirResult
 
 _UNKNOWN = -1  # as a volume's size
 

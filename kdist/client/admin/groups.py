@@ -18,11 +18,7 @@ from kdist.errors import ApiError, Error, ProtocolError
 from kdist.model import NO_LEADER, TopicPartition
 from kdist.protocol.consumer_protocol import read_assignment
 from kdist.protocol.delete_groups import DeleteGroupsRequest
-from kdist.protocol.describe_groups import (
-    DescribedGroup,
-    DescribedMember,
-    DescribeGroupsRequest,
-)
+from kdist.protocol.describe_groups import DescribedGroup, DescribedMember, DescribeGroupsRequest
 from kdist.protocol.list_groups import ListGroupsRequest
 from kdist.protocol.list_offsets import LATEST_TIMESTAMP
 

@@ -19,11 +19,7 @@ from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
 from kdist.protocol import offset_fetch
 from kdist.protocol.list_offsets import LATEST_TIMESTAMP
-from kdist.protocol.offset_delete import (
-    ForgottenPartition,
-    ForgottenTopic,
-    OffsetDeleteRequest,
-)
+from kdist.protocol.offset_delete import ForgottenPartition, ForgottenTopic, OffsetDeleteRequest
 
 HAS_MEMBERS = frozenset(
     (Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION, Error.REBALANCE_IN_PROGRESS)

@@ -27,11 +27,7 @@ from kdist.errors import ApiError, Error, ProtocolError
 from kdist.model import TopicPartition
 from kdist.protocol import leave_group
 from kdist.protocol.heartbeat import HeartbeatRequest
-from kdist.protocol.join_group import (
-    JoinGroupProtocol,
-    JoinGroupRequest,
-    JoinGroupResponse,
-)
+from kdist.protocol.join_group import JoinGroupProtocol, JoinGroupRequest, JoinGroupResponse
 from kdist.protocol.leave_group import LeaveGroupRequest, LeavingMember
 from kdist.protocol.sync_group import SyncGroupAssignment, SyncGroupRequest
 

@@ -16,13 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from kdist.config.load_job import Step
 from kdist.errors import UserError
 from kdist.runtime.files import Files
-from kdist.spark.load.layout import (
-    MANIFEST,
-    Run,
-    load_name,
-    staging_name,
-    superseded_name,
-)
+from kdist.spark.load.layout import MANIFEST, Run, load_name, staging_name, superseded_name
 from kdist.spark.load.manifest import Manifest, write_manifest
 
 OnStep = Callable[[Step], object]

@@ -8,11 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kdist.client.classic.connector.feed import Feed
-from kdist.client.classic.connector.rebalancing import (
-    ConsumerRebalanceListener,
-    Rebalancer,
-    Tell,
-)
+from kdist.client.classic.connector.rebalancing import ConsumerRebalanceListener, Rebalancer, Tell
 from kdist.client.classic.connector.registry import Registry
 from kdist.client.classic.connector.settings import ConnectorSettings
 from kdist.client.classic.connector.stream import Stream

@@ -31,13 +31,7 @@ from kdist.client.classic.connector.streams import Streams
 from kdist.errors import KdistError, UserError
 from kdist.model import TopicPartition
 from kdist.zk.client import SessionState, ZooKeeper
-from kdist.zk.errors import (
-    ConnectionLoss,
-    CorruptZnode,
-    Refused,
-    SessionExpired,
-    ZooKeeperError,
-)
+from kdist.zk.errors import ConnectionLoss, CorruptZnode, Refused, SessionExpired, ZooKeeperError
 
 logger = logging.getLogger(__name__)
 
