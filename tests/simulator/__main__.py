@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import time
+import warnings
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -25,6 +26,7 @@ MANY = 200  # seeds, in which each of `SOMETIMES` must come up
 def play(seed: int, bug: str = "", *, times: int = 2) -> list[Outcome]:
     """Run a seed's history, with a planted bug or none."""
     logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")  # of what a killed process leaves
     gc.disable()  # when it collects must not decide anything
     outcomes = []
     for _ in range(times):
@@ -44,7 +46,7 @@ def simulate(seeds: range) -> int:
             if one.violation or one.trace_hash != two.trace_hash:
                 bad += 1
                 _show(one, two)
-            if number % 25 == 0 or number == len(seeds):
+            if number % 10 == 0 or number == len(seeds):
                 took_s = time.monotonic() - begun_s
                 print(f"{number} of {len(seeds)} seeds, {bad} bad, {took_s:.0f} s", flush=True)
     never = [state for state in SOMETIMES if not sometimes[state]]

@@ -77,7 +77,8 @@ class Cluster:
             others = asyncio.all_tasks() - {asyncio.current_task()}
             for task in others:
                 task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            if others:
+                await asyncio.wait(others, timeout=PATIENCE_S)
 
     def broker(self, broker_id: int = 1, /, **settings: str) -> Broker:
         """A broker, not started yet, on the disk that its last run left."""
