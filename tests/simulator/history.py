@@ -123,12 +123,11 @@ class History:
         violation, last = "", ()
         self.loop.before_time_moves = self._watch_time
         try:
-            self.cluster.run(self._run())
+            self.cluster.run(self._traced())
         except Violation as error:
             violation, last = str(error), self._last(error.partition)
         except Exception as error:  # noqa: BLE001 - a bug ends the history, and is what it found
             violation, last = repr(error), self._last(None)
-        self.hash.update(repr(self.cluster.network._rng.getstate()).encode())
         return Outcome(self.seed, self.hash.hexdigest(), violation, last, dict(self.sometimes))
 
     def _last(self, partition: TopicPartition | None) -> tuple[str, ...]:
@@ -141,6 +140,13 @@ class History:
         line = f"{self.cluster.clock.monotonic_ns() / 1e9:.6f} {event}"
         self.events.append(line)
         self.hash.update(line.encode())
+
+    async def _traced(self) -> None:
+        try:
+            await self._run()
+        finally:  # before what is left is ended, in no particular order
+            self.note("the end")
+            self.hash.update(repr(self.cluster.network._rng.getstate()).encode())
 
     async def _run(self) -> None:
         for each in self.ids:
