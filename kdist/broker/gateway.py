@@ -15,9 +15,9 @@ from kdist.config.listeners import Listener as Address
 from kdist.config.listeners import parse_listener, parse_protocol_map
 from kdist.config.network import NetworkSettings
 from kdist.metrics.network import NetworkMetrics
+from kdist.network.connection import Handler
 from kdist.network.listener import ConnectionQuotas, Listener
 from kdist.network.network import Server
-from kdist.network.serving import Handler
 from kdist.zk.registration import Endpoint
 
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")

@@ -25,7 +25,7 @@ class NetworkMetrics(Metrics):
         "kdist_network_failed_connections_total",
         "Connections closed because the peer violated the protocol.",
     )
-    held_connections: int = counter(
+    paused_connections: int = counter(
         "kdist_network_held_connections_total",
         "Times that reading from a connection was paused until the peer read its responses.",
     )

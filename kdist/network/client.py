@@ -13,6 +13,7 @@ from collections import deque
 from typing import Any, NamedTuple, Protocol, Self, cast
 
 from kdist.errors import ApiError, Error, ProtocolError, UserError
+from kdist.network.connection_state import CLOSED
 from kdist.network.network import Network
 from kdist.network.receiving import LARGE_BYTES, FrameReceiver
 from kdist.protocol import api_versions
@@ -53,7 +54,7 @@ class Answered(Protocol):
         ...
 
 
-class Waiting(NamedTuple):
+class InFlightRequest(NamedTuple):
     """A request in flight: what gets its answer, and the deadline on the loop's clock."""
 
     correlation_id: int
@@ -73,7 +74,7 @@ class Client(FrameReceiver):
         self._loop = network.loop
         self._settings = settings
         self._last_correlation_id = 0
-        self._waiting: deque[Waiting] = deque()
+        self._in_flight: deque[InFlightRequest] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._is_blocked = False  # whether the transport still holds unsent bytes
         self._room_made = asyncio.Event()  # set whenever waiters in `_room` should look again
@@ -120,7 +121,7 @@ class Client(FrameReceiver):
         `UserError` if the request cannot be encoded, such as a number out of range or text that is
         not valid UTF-8: nothing was sent.
         """
-        if self._is_blocked or len(self._waiting) >= self._settings.in_flight_max:
+        if self._is_blocked or len(self._in_flight) >= self._settings.in_flight_max:
             await self._room(self._settings.in_flight_max, timeout_ms)
         return await self.ask(request, version, timeout_ms)
 
@@ -131,7 +132,7 @@ class Client(FrameReceiver):
         answered: asyncio.Future[Any] = self._loop.create_future()
         sent = self._send(request, version)
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        self._expect(Waiting(*sent, answered, self._loop.time() + limit_ms / 1000))
+        self._expect(InFlightRequest(*sent, answered, self._loop.time() + limit_ms / 1000))
         return answered
 
     async def tell(self, request: Any, version: int | None = None) -> None:
@@ -148,8 +149,9 @@ class Client(FrameReceiver):
         raises as `send` does.
         """
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        while not self.is_closed and (
-            self._is_blocked or (in_flight_max is not None and len(self._waiting) >= in_flight_max)
+        while self.state is not CLOSED and (
+            self._is_blocked
+            or (in_flight_max is not None and len(self._in_flight) >= in_flight_max)
         ):
             self._room_made.clear()
             try:
@@ -162,7 +164,7 @@ class Client(FrameReceiver):
 
     def _send(self, request: Any, version: int | None) -> tuple[int, Api, int]:
         """Send a request; its correlation id, API and version."""
-        if self.is_closed:
+        if self.state is CLOSED:
             raise self._network_exception("the connection is closed")
         api: Api = request.api
         if version is None:
@@ -193,30 +195,30 @@ class Client(FrameReceiver):
 
         `ApiError` NETWORK_EXCEPTION if the connection has ended.
         """
-        if self.is_closed:
+        if self.state is CLOSED:
             raise self._network_exception("the connection is closed")
         correlation_id = self.next_correlation_id()
         put_correlation_id(frame, correlation_id)
         self._transport.write(bytes(frame))
         until_s = self._loop.time() + timeout_ms / 1000
-        self._expect(Waiting(correlation_id, api, version, answered, until_s))
+        self._expect(InFlightRequest(correlation_id, api, version, answered, until_s))
 
-    def _expect(self, waiting: Waiting) -> None:
+    def _expect(self, request: InFlightRequest) -> None:
         """Add a request to those in flight.
 
         They share one timer, which is not cancelled when an answer comes: a timer for each request
         was a tenth of a small request's cost.
         """
-        self._waiting.append(waiting)
+        self._in_flight.append(request)
         timer = self._timer
-        if timer is None or timer.when() > waiting.until_s:
+        if timer is None or timer.when() > request.until_s:
             if timer is not None:
                 timer.cancel()
-            self._timer = self._loop.call_at(waiting.until_s, self._look_at_time)
+            self._timer = self._loop.call_at(request.until_s, self._look_at_time)
 
     def _look_at_time(self) -> None:
         self._timer = None
-        open_ = [each for each in self._waiting if not each.answered.done()]
+        open_ = [each for each in self._in_flight if not each.answered.done()]
         if open_:
             first = min(open_, key=lambda each: each.until_s)
             if first.until_s <= self._loop.time():
@@ -272,7 +274,7 @@ class Client(FrameReceiver):
     def buffer_updated(self, nbytes: int) -> None:
         """As the base class, but opens no tick: `_kept` copies what must outlive the receive."""
         if self._own is None:
-            self.find_frames(self._tick.space(), nbytes)
+            self.find_frames(self._tick.arena(), nbytes)
         else:
             super().buffer_updated(nbytes)
 
@@ -289,29 +291,29 @@ class Client(FrameReceiver):
     # Answers
 
     def frame_received(self, frame: memoryview) -> None:
-        if not self._waiting:
+        if not self._in_flight:
             raise ProtocolError("an answer that nobody asked for")
-        waiting = self._waiting.popleft()
+        request = self._in_flight.popleft()
         self._room_made.set()
         try:
             correlation_id, _ = get_response_header(frame, 0)
-            if correlation_id != waiting.correlation_id:
+            if correlation_id != request.correlation_id:
                 raise ProtocolError(
-                    f"an answer to {correlation_id} where {waiting.correlation_id} was next"
+                    f"an answer to {correlation_id} where {request.correlation_id} was next"
                 )
-            version = waiting.version
-            if waiting.api is api_versions.API and frame[4:6] == _UNSUPPORTED:
+            version = request.version
+            if request.api is api_versions.API and frame[4:6] == _UNSUPPORTED:
                 answer = _read_refusal(frame)
             else:
-                _, answer = decode_response(waiting.api, version, self._kept(frame))
+                _, answer = decode_response(request.api, version, self._kept(frame))
         except ProtocolError as error:
-            _fail(waiting, self._misunderstood(error))
+            _fail(request, self._misunderstood(error))
             raise
         except BaseException:
-            self._waiting.appendleft(waiting)  # fails with the others when the connection ends
+            self._in_flight.appendleft(request)  # fails with the others when the connection ends
             raise
-        if not waiting.answered.done():
-            waiting.answered.set_result(answer)
+        if not request.answered.done():
+            request.answered.set_result(answer)
 
     def _kept(self, frame: memoryview) -> Buffer:
         """The frame in memory that lasts: record sets in an answer are views of it.
@@ -331,10 +333,10 @@ class Client(FrameReceiver):
 
     # The end
 
-    def _time_out(self, waiting: Waiting) -> None:
+    def _time_out(self, request: InFlightRequest) -> None:
         silent = "" if self.versions else "accepted the connection, but "
         why = f"{self.name} {silent}did not answer in time"
-        _fail(waiting, ApiError(Error.REQUEST_TIMED_OUT, why))
+        _fail(request, ApiError(Error.REQUEST_TIMED_OUT, why))
         self._end(self._network_exception("it did not answer an earlier request in time"))
 
     def _network_exception(self, why: str) -> ApiError:
@@ -350,16 +352,15 @@ class Client(FrameReceiver):
         self._end(self._network_exception("the connection was closed here"))
 
     def _end(self, error: ApiError) -> None:
-        if self.is_closed:
+        if not self._enter(CLOSED):
             return
-        self.is_closed = self._is_held = True
         self.drop_received()
         self._transport.abort()
         self._room_made.set()
         if self._timer is not None:
             self._timer.cancel()
-        while self._waiting:
-            _fail(self._waiting.popleft(), error)
+        while self._in_flight:
+            _fail(self._in_flight.popleft(), error)
 
 
 def _read_refusal(frame: memoryview) -> ApiVersionsResponse:
@@ -374,6 +375,6 @@ def _read_refusal(frame: memoryview) -> ApiVersionsResponse:
     return cast(ApiVersionsResponse, answer)
 
 
-def _fail(waiting: Waiting, error: ApiError) -> None:
-    if not waiting.answered.done():
-        waiting.answered.set_exception(error)
+def _fail(request: InFlightRequest, error: ApiError) -> None:
+    if not request.answered.done():
+        request.answered.set_exception(error)

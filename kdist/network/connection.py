@@ -4,10 +4,11 @@ The handler gets each request's frame. It reserves a `Reply` and fills it at onc
 answer waits for those of earlier requests, and all that are ready at the end of a tick leave in one
 piece. No task, future or stream is made for a request.
 
-A connection is held (nothing more is read from it) while too many answer bytes or too many requests
-in flight wait: so a peer that sends without reading is stopped. It is also held while its next
-requests must wait for an earlier one to complete (`mute`), or for produces (`NotYet`). A peer
-that breaks the protocol gets its earlier answers and is then disconnected; no other is affected.
+Nothing more is read from a connection while too many answer bytes or too many requests in flight
+wait: so a peer that sends without reading is stopped. Neither is it while its next requests must
+wait for an earlier one to complete (`mute`), or for produces (`NotYet`). A peer that breaks the
+protocol gets its earlier answers and is then disconnected; no other is affected. The table of
+these states is in `connection_state.py`.
 """
 
 from __future__ import annotations
@@ -16,21 +17,71 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from kdist.errors import ProtocolError
+from kdist.metrics.network import NetworkMetrics
 from kdist.model import ANONYMOUS
 from kdist.network.chunks import BYTES, Bytes, Chunk, release
-from kdist.network.receiving import LARGE_BYTES, FrameReceiver, NotYet, size_at
+from kdist.network.connection_state import CLOSED, FINISHING, MUTED, OPEN, PAUSED
+from kdist.network.receiving import NotYet, RequestReceiver
 from kdist.network.sending import Sender, waiting_size
-from kdist.network.serving import Connections
-from kdist.network.socket_transport import NotReceivedError
-from kdist.network.tick import ReceiveInto, Send
-from kdist.protocol.framing import SIZE_BYTES
+from kdist.network.tick import Send, Tick
+from kdist.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
 _REFUSED_S = 30  # how long a refused connection stays open for the answers to its earlier requests
+
+
+class Limits(NamedTuple):
+    """Limits of one connection: its largest frame, requests in flight, bytes of unsent answers.
+
+    Answers count with their bytes in memory; a file range counts `sending.RANGE_BYTES`.
+    """
+
+    frame_bytes_max: int = 100 << 20
+    in_flight_max: int = 1000
+    waiting_bytes_max: int = 1 << 20
+
+
+class Handler(Protocol):
+    """Serves the requests of a listener's connections. Called on the loop's thread only."""
+
+    def on_connect(self, connection: Connection) -> None:
+        """A connection was admitted."""
+        ...
+
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        """A whole request, without its size. `frame` is valid until this tick's hooks have run.
+
+        `ProtocolError` closes the connection. After `NotYet` the frame is handed over again, before
+        all later ones, once no produce of the connection is pending. Anything else raised is a bug.
+        """
+        ...
+
+    def on_disconnect(self, connection: Connection) -> None:
+        """The connection is gone. Sending a reply that was still due does nothing."""
+        ...
+
+
+class Connections(Protocol):
+    """Admits and counts connections, and holds what they share: the listener."""
+
+    handler: Handler
+    tick: Tick
+    limits: Limits
+    metrics: NetworkMetrics
+    loop: asyncio.AbstractEventLoop
+    tasks: Tasks
+
+    def admit(self, connection: Connection) -> int:
+        """The number of connections ever admitted, including this one; 0 if it is refused."""
+        ...
+
+    def forget(self, connection: Connection) -> None:
+        """An admitted connection is gone."""
+        ...
 
 
 class Reply:
@@ -53,7 +104,7 @@ class Reply:
         self.send(())
 
 
-class Connection(FrameReceiver):
+class Connection(RequestReceiver):
     """One peer's connection. `context` holds the handler's own state for it.
 
     CPU time of a small request above a C program's (echo of 100 bytes, `bench_network.py`): 4.6 us
@@ -65,7 +116,8 @@ class Connection(FrameReceiver):
     """Who sends on it. Whoever sets another must reset `context`, which holds for this one."""
 
     def __init__(self, connections: Connections) -> None:
-        super().__init__(connections.tick, connections.limits.frame_bytes_max)
+        limits = connections.limits
+        super().__init__(connections.tick, limits.frame_bytes_max, connections.metrics)
         self.context: Any = None
         self.number = 0  # ascending in the order of admission; 0: not admitted
         self.peer = "an unknown peer"
@@ -73,18 +125,14 @@ class Connection(FrameReceiver):
         # Set here, cleared by the listener's idle check: cheaper than reading a clock.
         self.is_active = True
         self._connections = connections
-        self._metrics = connections.metrics
         self._on_frame = connections.handler.on_frame
         self._replies: deque[Reply | Bytes] = deque()
-        self._is_writing = False  # whether `begin_writing` will be called when this tick ends
+        self._will_write = False  # whether `begin_writing` will be called when this tick ends
         self.pending_response = b""  # the one that the tick sends by itself (`Tick.will_send`)
-        self._is_finishing = False
         self._end_timer: asyncio.TimerHandle | None = None  # of `finish_soon`
-        self._is_muted = False  # until a request is done that the next ones may depend on
         self.pending_produces = 0  # under way; the handler counts them
-        self._usual_bytes_max = min(LARGE_BYTES, connections.limits.frame_bytes_max)
-        self._in_flight_max = connections.limits.in_flight_max
-        self._waiting_bytes_max = connections.limits.waiting_bytes_max
+        self._in_flight_max = limits.in_flight_max
+        self._waiting_bytes_max = limits.waiting_bytes_max
 
     # The transport's calls
 
@@ -97,52 +145,12 @@ class Connection(FrameReceiver):
         )
         self.number = self._connections.admit(self)
         if not self.number:
-            self._is_held = self.is_closed = True
+            self._enter(CLOSED)
             self._transport.abort()
             return
         tasks = self._connections.tasks
         self._sender = Sender(self._transport, self._metrics, self._progressed, tasks)
         self._connections.handler.on_connect(self)
-
-    def receive(self, receive_into: ReceiveInto) -> int:
-        """As `Receiving.receive`; with half the calls if it gets exactly one small request."""
-        if self._own is not None or self._large:
-            return self._receive_on(receive_into)
-        try:
-            space, received = self._tick.receive(receive_into)
-        except OSError as error:
-            raise NotReceivedError(error) from error
-        self._metrics.received_bytes += received
-        if (
-            SIZE_BYTES < received <= self._usual_bytes_max
-            and size_at(space)[0] == received - SIZE_BYTES
-            and not self._is_held
-        ):
-            try:
-                self.frame_received(space[SIZE_BYTES:received])
-            except NotYet:
-                self._keep(space, 0, received)
-            except ProtocolError as error:
-                self.refuse(error)
-        elif received and not self.is_closed:
-            self.find_frames(space, received)
-        return received
-
-    def _receive_on(self, receive_into: ReceiveInto) -> int:
-        """As `receive`, into the connection's own buffer."""
-        space = self.get_buffer(-1)
-        try:
-            received = receive_into(space)
-        except OSError as error:
-            raise NotReceivedError(error) from error
-        if received:
-            self.buffer_updated(received)
-        return received
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._metrics.received_bytes += nbytes
-        if not self.is_closed:
-            super().buffer_updated(nbytes)
 
     def pause_writing(self) -> None:
         self._sender.is_blocked = True
@@ -152,15 +160,15 @@ class Connection(FrameReceiver):
 
     def eof_received(self) -> bool:
         """The peer sends no more requests. Answers that are ready by the tick's end are sent."""
-        self._is_held = True
+        self._enter(FINISHING)
         self._connections.loop.call_soon(self.close)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - any cause
-        self.is_closed = True
-        if not self.number:
+        if self._enter(CLOSED):
+            self._release_all()
+        elif not self.number:
             return
-        self._release_all()
         if self._end_timer is not None:
             self._end_timer.cancel()  # it would keep this connection alive
         self._connections.forget(self)
@@ -182,44 +190,40 @@ class Connection(FrameReceiver):
             len(self._replies) >= self._in_flight_max
             or self._sender.waiting_bytes >= self._waiting_bytes_max
         ):
-            self._hold()
+            self._pause()
 
     def frame_refused(self, error: ProtocolError) -> None:
         logger.warning("closing the connection of %s: %s", self.peer, error)
         self._metrics.failed_connections += 1
         self.finish_soon()  # earlier requests were carried out or soon will be, and get an answer
 
-    def _hold(self) -> None:
-        if not self._is_held:
-            self._is_held = True
-            self._metrics.held_connections += 1
+    def _pause(self) -> None:
+        if self._enter(PAUSED):
+            self._metrics.paused_connections += 1
             self._transport.pause_reading()
 
     def mute(self) -> None:
         """Hand over no requests until `unmute`: they depend on one that is still under way."""
-        self._is_muted = self._is_held = True
-        self._transport.pause_reading()
+        if self._enter(MUTED):
+            self._transport.pause_reading()
 
     def unmute(self) -> None:
         """That request is done: hand over the ones behind it."""
-        self._is_muted = False
-        if not self.is_closed:
+        if self._enter(PAUSED):
             self._after_writing()
 
     def end_pending_produce(self) -> None:
         """A produce is done. After the last, requests that raised `NotYet` go on."""
         self.pending_produces -= 1
-        if self._is_muted and not self.pending_produces:
+        if self.state is MUTED and not self.pending_produces:
             self.unmute()
 
     def _resume(self) -> None:
-        """End the hold: first the frames that were received before it, then new bytes."""
-        if self.is_closed or self._is_finishing or self._is_muted or not self._is_held:
-            return
-        self._is_held = False
-        self.find_held_frames()
-        if not self._is_held:
-            self._transport.resume_reading()
+        """Hand over the frames that were received before the pause, then read on."""
+        if self._enter(OPEN):
+            self.find_kept_frames()
+            if self.state is OPEN:
+                self._transport.resume_reading()
 
     # Answers
 
@@ -237,17 +241,15 @@ class Connection(FrameReceiver):
         If no other answer waits, it becomes the `pending_response`, which the tick sends by itself,
         unless another answer follows before the tick ends.
         """
-        if not (
-            self._replies or self.pending_response or self._is_held
-        ):  # a closed one is held too
+        if not (self._replies or self.pending_response) and self.state is OPEN:
             sender = self._sender
             send = sender.socket_send
-            if send is not None and not (sender.waiting_bytes or sender.is_blocked):
+            if send is not None and not sender.waiting_bytes:
                 self._metrics.sent_bytes += len(data)
                 self.pending_response = bytes(data)
                 self._tick.will_send(self, send)
                 return
-        if self.is_closed:
+        if self.state is CLOSED:
             return
         if self.pending_response:
             self._queue_pending_response()
@@ -262,11 +264,8 @@ class Connection(FrameReceiver):
     def _queue(self, data: Bytes) -> None:
         self._replies.append(data)
         self._sender.waiting_bytes += len(data)
-        self._want_writing()
-
-    def _want_writing(self) -> None:
-        if not self._is_writing:
-            self._is_writing = True
+        if not self._will_write:
+            self._will_write = True
             self._tick.will_write(self)
 
     def answer(self, chunks: Sequence[Chunk]) -> None:
@@ -278,16 +277,18 @@ class Connection(FrameReceiver):
 
     def reply_given(self, chunks: Sequence[Chunk]) -> None:
         """A reply has its chunks. They are sent once all earlier replies have theirs."""
-        if self.is_closed:
+        if self.state is CLOSED:
             release(chunks)
             return
         self._sender.waiting_bytes += waiting_size(chunks)
-        self._want_writing()
+        if not self._will_write:
+            self._will_write = True
+            self._tick.will_write(self)
 
     def begin_writing(self) -> tuple[Send, Bytes] | None:
         """As `Writer.begin_writing`: return ready answers that are plain bytes, send all others."""
-        self._is_writing = False
-        if self.is_closed:
+        self._will_write = False
+        if self.state is CLOSED:
             return None
         replies, sender = self._replies, self._sender
         if (send := sender.direct_send()) is not None and Reply not in map(type, replies):
@@ -300,7 +301,7 @@ class Connection(FrameReceiver):
         else:
             self._put_answers()
             sender.write()
-        if self._is_held:
+        if self.state is not OPEN:
             self._after_writing()
         return None
 
@@ -312,7 +313,7 @@ class Connection(FrameReceiver):
             self._metrics.sent_bytes += size
         else:
             sender.sent_in_part(data, sent)
-        if self._is_held:
+        if self.state is not OPEN:
             self._after_writing()
 
     def sent_in_part(self, data: Bytes, sent: int | OSError) -> None:
@@ -336,21 +337,19 @@ class Connection(FrameReceiver):
     def _progressed(self) -> None:
         """The kernel has taken more of the answers."""
         self.is_active = True
-        if not self.is_closed:
-            self._after_writing()
+        self._after_writing()
 
     def _after_writing(self) -> None:
         sender = self._sender
-        if self._is_finishing and not self._replies and not sender.has_waiting:
+        if self.state is PAUSED:
+            if (
+                len(self._replies) < self._in_flight_max
+                and sender.waiting_bytes < self._waiting_bytes_max
+            ):
+                # Not now: a tick is ending, and frames handed over from here belong to the next.
+                self._connections.loop.call_soon(self._resume)
+        elif self.state is FINISHING and not (self._replies or sender.has_waiting):
             self.close()
-        elif (
-            self._is_held
-            and not self._is_muted
-            and len(self._replies) < self._in_flight_max
-            and sender.waiting_bytes < self._waiting_bytes_max
-        ):
-            # Not now: a tick is ending, and frames handed over from here belong to the next.
-            self._connections.loop.call_soon(self._resume)
 
     # The end
 
@@ -361,23 +360,21 @@ class Connection(FrameReceiver):
 
     def finish(self) -> None:
         """Take no more requests, and close once all requests taken are answered."""
-        self._is_finishing = self._is_held = True
-        if not self.is_closed:
+        if self._enter(FINISHING):
             self._transport.pause_reading()
             self.drop_received()
-            self._want_writing()  # closes after it; this tick's hooks may answer before
+            self.reply_given(())  # the tick writes and then closes; its hooks may answer before
 
     def finish_soon(self) -> None:
         """As `finish`, but close after half a minute, answered or not."""
         self.finish()
-        if self._end_timer is None and not self.is_closed:
+        if self._end_timer is None and self.state is FINISHING:
             # A fetch may wait for days, and with reading paused the peer's end goes unnoticed.
             self._end_timer = self._connections.loop.call_later(_REFUSED_S, self.abort)
 
     def close(self) -> None:
         """Close now. Bytes that the transport holds are still sent, queued answers are dropped."""
-        if not self.is_closed:
-            self.is_closed = True
+        if self._enter(CLOSED):
             self._release_all()
             self._transport.close()
 
@@ -387,7 +384,6 @@ class Connection(FrameReceiver):
         self._transport.abort()
 
     def _release_all(self) -> None:
-        self._is_held = True
         self._metrics.sent_bytes -= len(self.pending_response)
         self.pending_response = b""
         self.drop_received()

@@ -9,9 +9,8 @@ from collections import Counter
 from kdist.config.kinds import INT32_MAX
 from kdist.config.network import NetworkSettings
 from kdist.metrics.network import NetworkMetrics
-from kdist.network.connection import Connection
+from kdist.network.connection import Connection, Handler, Limits
 from kdist.network.network import Network, Server, SocketOptions
-from kdist.network.serving import Handler, Limits
 from kdist.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)

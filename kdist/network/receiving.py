@@ -1,6 +1,6 @@
 """Splitting received bytes into frames, in place.
 
-Bytes are received into the space that all connections share, and whole frames are handed over from
+Bytes are received into the arena that all connections share, and whole frames are handed over from
 there without a copy. Only the beginning of an incomplete frame moves to a buffer of the
 connection's own, where the rest is received. So a connection between frames holds no buffer, and of
 a large frame only the first part is copied, once.
@@ -18,12 +18,15 @@ import asyncio
 import struct
 
 from kdist.errors import ProtocolError
+from kdist.metrics.network import NetworkMetrics
 from kdist.network.buffers import MAPPED_FROM
-from kdist.network.tick import Tick
+from kdist.network.connection_state import CLOSED, FOLLOWERS, OPEN, ConnectionState
+from kdist.network.socket_transport import NotReceivedError
+from kdist.network.tick import ReceiveInto, Tick
 from kdist.protocol.framing import SIZE_BYTES, bytes_wanted, find_frame
 
 _GROWTH = 4
-LARGE_BYTES = 128 << 10  # of smaller frames, one receive into the shared space brings several
+LARGE_BYTES = 128 << 10  # of smaller frames, one receive into the arena brings several
 _TRUSTED_BYTES_MAX = 4 << 20  # most that a connection's earlier frames let it have in advance
 _RECEIVED_BYTES_MAX = 1 << 18  # for several frames in one receive: more gains nothing
 _TAKEN_BYTES_MAX = 32 << 20  # in all connections' buffers; above it none gets one in advance
@@ -35,30 +38,41 @@ class NotYet(Exception):
 
 
 class FrameReceiver(asyncio.BufferedProtocol):
-    """One connection's receiving half. Subclasses handle frames, and hold it with `_is_held`."""
+    """One connection's receiving half. Frames are handed over while the `state` is OPEN."""
 
     def __init__(self, tick: Tick, frame_bytes_max: int) -> None:
         self._tick = tick
         self._frame_bytes_max = frame_bytes_max
-        self._own: memoryview | None = None  # begins with an incomplete or a held frame
+        self._own: memoryview | None = None  # begins with a frame that is incomplete or kept
         self._own_end = 0  # end of the bytes received into it
         self._own_limit = 0  # receive no further: where its frame ends, or several like the latest
         self._large = 0  # bytes of the latest frame with its size field; 0 if it was not large
         self._trusted = 0  # bytes of the largest frame so far, up to _TRUSTED_BYTES_MAX
-        self._is_held = False
-        self.is_closed = False  # set by the subclass that closes: what is received then is dropped
+        self.state = OPEN
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection has ended."""
+        return self.state is CLOSED
+
+    def _enter(self, state: ConnectionState) -> bool:
+        """Enter `state` if it may follow the present one; else do nothing. Whether it did."""
+        if state not in FOLLOWERS[self.state]:
+            return False
+        self.state = state
+        return True
 
     # What a subclass defines
 
     def frame_received(self, frame: memoryview) -> None:
         """A whole frame, without its size; valid until the tick ends. May raise `ProtocolError`.
 
-        May also raise `NotYet`, after holding the connection: then it is the first held frame.
+        May also raise `NotYet`, in a state that is not OPEN any more: then this frame is kept.
         """
         raise NotImplementedError
 
     def frame_refused(self, error: ProtocolError) -> None:
-        """The bytes are not a frame, or `frame_received` refused one. Nothing more is parsed."""
+        """The bytes are not a frame, or `frame_received` refused one. Leaves the state OPEN."""
         raise NotImplementedError
 
     # What the transport calls
@@ -66,14 +80,14 @@ class FrameReceiver(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - always -1
         own = self._own
         if own is None:
-            return self._room_for_large() if self._large else self._tick.space()
+            return self._room_for_large() if self._large else self._tick.arena()
         return own[self._own_end : self._own_limit]
 
     def _room_for_large(self) -> memoryview:
         """A buffer for as many frames of the latest's size as are worth one receive."""
         buffers, large = self._tick.buffers, self._large
         if buffers.taken_bytes > _TAKEN_BYTES_MAX:
-            return self._tick.space()
+            return self._tick.arena()
         size = max(large, _RECEIVED_BYTES_MAX // large * large)
         self._own = own = buffers.take(size)
         self._own_end, self._own_limit = 0, size
@@ -95,7 +109,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         start = latest = 0
         frame_bytes_max = self._frame_bytes_max
         try:
-            while start < end and not self._is_held:
+            while start < end and self.state is OPEN:
                 content = start + SIZE_BYTES
                 size = size_at(received, start)[0] if content <= end else -1
                 if not (0 <= size <= frame_bytes_max and content + size <= end):
@@ -110,14 +124,13 @@ class FrameReceiver(asyncio.BufferedProtocol):
             return
         if start >= LARGE_BYTES or self._large:
             self._note_large(start - latest)
-        if start < end and not self.is_closed:
+        if start < end and self.state is not CLOSED:
             self._keep(received, start, end)
         elif self._own is not None:
             self.drop_received()
 
     def refuse(self, error: ProtocolError) -> None:
         """Parse nothing more: the bytes are not a frame, or not one that the subclass accepts."""
-        self._is_held = True
         self.drop_received()
         self.frame_refused(error)
 
@@ -149,9 +162,56 @@ class FrameReceiver(asyncio.BufferedProtocol):
             self._tick.give_back(self._own)
             self._own = None
 
-    # Holding
-
-    def find_held_frames(self) -> None:
-        """Hand over the frames that were received before the connection was held."""
+    def find_kept_frames(self) -> None:
+        """Hand over the frames that were received while the state was not OPEN."""
         if self._own is not None:
             self.find_frames(self._own, self._own_end)
+
+
+class RequestReceiver(FrameReceiver):
+    """As the base class; a usual request, small and alone in its receive, takes half the calls."""
+
+    def __init__(self, tick: Tick, frame_bytes_max: int, metrics: NetworkMetrics) -> None:
+        super().__init__(tick, frame_bytes_max)
+        self._metrics = metrics
+        self._usual_bytes_max = min(LARGE_BYTES, frame_bytes_max)
+
+    def receive(self, receive_into: ReceiveInto) -> int:
+        """As `Receiving.receive`."""
+        if self._own is not None or self._large:
+            return self._receive_on(receive_into)
+        try:
+            arena, received = self._tick.receive(receive_into)
+        except OSError as error:
+            raise NotReceivedError(error) from error
+        self._metrics.received_bytes += received
+        if (
+            SIZE_BYTES < received <= self._usual_bytes_max
+            and size_at(arena)[0] == received - SIZE_BYTES
+            and self.state is OPEN
+        ):
+            try:
+                self.frame_received(arena[SIZE_BYTES:received])
+            except NotYet:
+                self._keep(arena, 0, received)
+            except ProtocolError as error:
+                self.refuse(error)
+        elif received and self.state is not CLOSED:
+            self.find_frames(arena, received)
+        return received
+
+    def _receive_on(self, receive_into: ReceiveInto) -> int:
+        """As `receive`, into the connection's own buffer."""
+        buffer = self.get_buffer(-1)
+        try:
+            received = receive_into(buffer)
+        except OSError as error:
+            raise NotReceivedError(error) from error
+        if received:
+            self.buffer_updated(received)
+        return received
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._metrics.received_bytes += nbytes
+        if self.state is not CLOSED:
+            super().buffer_updated(nbytes)

@@ -44,9 +44,9 @@ class Receiving(Protocol):
 
 
 def _receive(protocol: asyncio.BufferedProtocol, receive_into: ReceiveInto) -> int:
-    space = memoryview(protocol.get_buffer(-1))
+    buffer = memoryview(protocol.get_buffer(-1))
     try:
-        size = receive_into(space)
+        size = receive_into(buffer)
     except OSError as error:
         raise NotReceivedError(error) from error
     if size:

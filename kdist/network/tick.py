@@ -1,9 +1,10 @@
 """A tick of the event loop: what all connections received in it is processed together at its end.
 
-A tick begins with the first bytes received or the first answer given. It ends when every socket
-that was ready has been read: the hooks run (the broker's appends all that came for a partition with
-one write), then each connection sends its answers in one piece, then the receive space is reused.
-So a frame's bytes stay in place until the hooks have run, and need not be copied before that.
+A tick begins with the first bytes received, the first answer given, or the first work scheduled, by
+a timer or another thread's result perhaps. It ends when every socket that was ready has been read:
+the hooks run (the broker's appends all that came for a partition with one write), then what was
+scheduled, then each connection sends its answers in one piece, then the receive arena is reused. So
+a frame's bytes stay in place until the hooks have run, and need not be copied before that.
 
     receive A, receive B, receive C | hooks | send A, B, C | next tick
 """
@@ -20,8 +21,8 @@ from kdist.runtime.tick_loop import ending_ticks
 
 # Measured with batches of 64 KiB: more than 256 KiB gains nothing. With 64 KiB each receive ended a
 # tick, and a request cost twice as much.
-SPACE_BYTES = 1 << 18
-SPACE_BYTES_MIN = 1 << 16  # with less room left than this, the tick ends before the next receive
+ARENA_BYTES = 1 << 18
+ARENA_BYTES_MIN = 1 << 16  # with less room left than this, the tick ends before the next receive
 
 
 Send = Callable[[Bytes], int]
@@ -53,13 +54,14 @@ class Tick:
     """The current tick of one loop; used again for each. Owner: the loop's thread."""
 
     __slots__ = (
+        "_arena",
         "_hooks",
         "_is_open",
         "_pending_responses",
-        "_space",
+        "_scheduled",
         "_used_buffers",
         "_want_end",
-        "_whole_space",
+        "_whole_arena",
         "_writers",
         "buffers",
     )
@@ -67,8 +69,9 @@ class Tick:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._want_end = ending_ticks(loop, self.end)
         self._hooks: list[Callable[[], None]] = []
+        self._scheduled: list[Callable[[], None]] = []
         self._is_open = False
-        self._whole_space = self._space = memoryview(bytearray(SPACE_BYTES))
+        self._whole_arena = self._arena = memoryview(bytearray(ARENA_BYTES))
         self._used_buffers: list[memoryview] = []
         self._pending_responses: list[tuple[Writer, Send]] = []
         self._writers: list[Writer] = []
@@ -79,36 +82,43 @@ class Tick:
         self._hooks.append(hook)
 
     def remove(self, hook: Callable[[], None]) -> None:
-        """Stop calling `hook`. Does nothing if it was removed before."""
-        if hook in self._hooks:
-            self._hooks.remove(hook)
+        """Stop calling `hook`, and do not call it if it is scheduled."""
+        for callbacks in (self._hooks, self._scheduled):
+            if hook in callbacks:
+                callbacks.remove(hook)
 
-    def space(self) -> memoryview:
+    def schedule(self, callback: Callable[[], None]) -> None:
+        """Call it once, after the hooks, when this tick ends."""
+        if not self._is_open:
+            self._open()
+        self._scheduled.append(callback)
+
+    def arena(self) -> memoryview:
         """Where to receive next: shared by all connections, since one receives at a time."""
-        if len(self._space) < SPACE_BYTES_MIN:
+        if len(self._arena) < ARENA_BYTES_MIN:
             try:
                 self.end()
             except OSError as error:  # from `get_buffer`, asyncio would blame the connection
                 raise RuntimeError("a tick could not be ended") from error
-        return self._space
+        return self._arena
 
     def receive(self, receive_into: ReceiveInto) -> tuple[memoryview, int]:
-        """Call `space`, receive into it, and call `take_received`, all in one call."""
-        space = self._space if len(self._space) >= SPACE_BYTES_MIN else self.space()
-        size = receive_into(space)
+        """Call `arena`, receive into it, and call `take_received`, all in one call."""
+        arena = self._arena if len(self._arena) >= ARENA_BYTES_MIN else self.arena()
+        size = receive_into(arena)
         if size:
             if not self._is_open:
                 self._open()
-            self._space = space[size:]
-        return space, size
+            self._arena = arena[size:]
+        return arena, size
 
     def take_received(self, size: int) -> memoryview:
-        """The current space, whose first `size` bytes now stay untouched until the tick ends."""
+        """The current arena, whose first `size` bytes now stay untouched until the tick ends."""
         if not self._is_open:
             self._open()
-        space = self._space
-        self._space = space[size:]
-        return space
+        arena = self._arena
+        self._arena = arena[size:]
+        return arena
 
     def give_back(self, buffer: memoryview) -> None:
         """Return a buffer to the pool when the tick ends; its frames stay readable until then."""
@@ -133,26 +143,35 @@ class Tick:
         self._want_end()
 
     def end(self) -> None:
-        """Run the hooks, send for all writers, and reuse the receive space."""
-        if not self._is_open:
-            return  # it ended early, when the space was full
-        for hook in self._hooks:
-            hook()
-        self._is_open = False  # what the writers cause from here on belongs to the next tick
-        used_buffers, self._used_buffers = self._used_buffers, []
-        writers, self._writers = self._writers, []
-        self._write(writers)
-        for buffer in used_buffers:
-            self.buffers.give_back(buffer)
-        self._space = self._whole_space
+        """Run the hooks, send for all writers, and reuse the receive arena.
 
-    def _write(self, writers: list[Writer]) -> None:
-        """Send all pending responses back to back, and do all other work before or after that.
-
-        A send that wakes up the peer's process costs twice as much as one that finds it awake. A
+        All pending responses are sent back to back, and all other work is done before or after: a
+        send that wakes up the peer's process costs twice as much as one that finds it awake. A
         client with many connections is still awake if its next answer follows quickly enough.
         """
-        self._send_pending_responses()
+        if not self._is_open:
+            return  # it ended early, when the arena was full
+        try:
+            for hook in self._hooks:
+                hook()
+            while self._scheduled:
+                scheduled, self._scheduled = self._scheduled, []
+                for callback in scheduled:
+                    callback()
+        finally:
+            self._is_open = False  # what the writers cause from here on belongs to the next tick
+        used_buffers, self._used_buffers = self._used_buffers, []
+        writers, self._writers = self._writers, []
+        if self._pending_responses:
+            self._send_pending_responses()
+        if writers:
+            self._write(writers)
+        for buffer in used_buffers:
+            self.buffers.give_back(buffer)
+        self._arena = self._whole_arena
+
+    def _write(self, writers: list[Writer]) -> None:
+        """Send for all writers back to back, and do all other work before or after that."""
         pieces: list[tuple[Writer, Send, Bytes]] = []
         for writer in writers:
             piece = writer.begin_writing()

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from kdist.client.cluster import Address
 from kdist.client.producer.encoding import VERSION_MAX, VERSION_MIN
 from kdist.errors import ApiError, Error
-from kdist.network.client import Client, ClientSettings, Waiting
+from kdist.network.client import Client, ClientSettings, InFlightRequest
+from kdist.network.connection_state import CLOSED
 from kdist.network.network import Network
 from kdist.protocol import produce
 from kdist.protocol.headers import put_correlation_id
@@ -72,7 +73,7 @@ class Pipe(Client):
 
     def post(self, frame: bytearray, version: int, outcome: Outcome, *, is_answered: bool) -> None:
         """Send a produce request. If no answer is due, `outcome` is set as soon as it is sent."""
-        if self.is_closed:
+        if self.state is CLOSED:
             error = ApiError(Error.NETWORK_EXCEPTION, f"{self.name}: it is closed")
             self._loop.call_soon(outcome.set_exception, error)
             return
@@ -80,7 +81,7 @@ class Pipe(Client):
         put_correlation_id(frame, correlation_id)
         if is_answered:
             until_s = self._loop.time() + self._settings.request_timeout_ms / 1000
-            self._expect(Waiting(correlation_id, produce.API, version, outcome, until_s))
+            self._expect(InFlightRequest(correlation_id, produce.API, version, outcome, until_s))
         else:
             self._loop.call_soon(outcome.set_result, None)
         self._transport.write(memoryview(frame))  # a view: only what the socket leaves is copied

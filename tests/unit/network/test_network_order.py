@@ -9,6 +9,7 @@ import pytest
 from network_world import WORLDS, Answering, RawPeer, Served, World, framed, until
 
 from kdist.network.connection import Connection
+from kdist.network.connection_state import CLOSED, FINISHING, FOLLOWERS, ConnectionState
 from kdist.network.receiving import NotYet
 
 
@@ -17,15 +18,18 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     yield from WORLDS[request.param]()
 
 
-def test_a_barred_connection_hands_over_no_request_until_it_is_unbarred(world: World) -> None:
-    class Barring(Answering):
-        def on_frame(self, connection: Connection, frame: memoryview) -> None:
-            super().on_frame(connection, frame)
-            if bytes(frame).startswith(b"park"):
-                connection.mute()
+class Muting(Answering):
+    """Mutes a connection at each request to park."""
 
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        super().on_frame(connection, frame)
+        if bytes(frame).startswith(b"park"):
+            connection.mute()
+
+
+def test_a_muted_connection_hands_over_no_request_until_it_is_unmuted(world: World) -> None:
     async def scenario() -> None:
-        async with Served(world, Barring()) as served:
+        async with Served(world, Muting()) as served:
             peer, seen = await served.peer(), served.handler.seen
             peer.send(b"first", b"park", b"second", b"x" * 300_000)
             await until(lambda: b"park" in seen)
@@ -38,7 +42,7 @@ def test_a_barred_connection_hands_over_no_request_until_it_is_unbarred(world: W
             assert seen == [b"first", b"park"]
             served.handler.connected[0].unmute()
             assert (await peer.answers(5))[2:] == [b"second", b"x" * 300_000, b"third"]
-            assert served.metrics.held_connections == 0
+            assert served.metrics.paused_connections == 0
 
     world.run(scenario())
 
@@ -121,6 +125,49 @@ def test_a_waiting_request_is_dropped_with_its_connection(world: World) -> None:
             assert handler.seen == [b"park 1", b"park 2"]
 
     world.run(scenario())
+
+
+def test_a_muted_connection_that_is_finishing_hands_over_nothing_more(world: World) -> None:
+    async def scenario() -> None:
+        async with Served(world, Muting()) as served:
+            peer, handler = await served.peer(), served.handler
+            peer.transport.write(framed(b"park") + framed(b"behind it"))
+            await until(lambda: handler.parked)
+            connection = handler.connected[0]
+            connection.finish()
+            handler.parked[0][0].send((framed(b"parked"),))
+            connection.unmute()
+            await peer.closed()
+            assert handler.seen == [b"park"]
+
+    world.run(scenario())
+
+
+def test_a_connection_that_has_ended_enters_no_other_state(world: World) -> None:
+    async def scenario() -> None:
+        async with Served(world) as served:
+            peer, handler = await served.peer(), served.handler
+            await until(lambda: handler.connected)
+            connection = handler.connected[0]
+            connection.close()
+            await peer.closed()
+            for change in (
+                connection.mute,
+                connection.unmute,
+                connection.finish_soon,
+                connection.close,
+            ):
+                change()
+                assert connection.state is CLOSED
+            assert connection._end_timer is None
+
+    world.run(scenario())
+
+
+def test_every_state_but_the_last_two_leaves_for_both_of_these() -> None:
+    for state in ConnectionState:
+        ends = [each for each in (FINISHING, CLOSED) if each > state]
+        assert [each for each in FOLLOWERS[state] if each >= FINISHING] == ends
 
 
 def test_a_connection_has_few_enough_attributes_for_a_key_sharing_dict(world: World) -> None:

@@ -14,8 +14,9 @@ from network_world import framed
 
 from kdist.errors import ProtocolError
 from kdist.network.buffers import Buffers
+from kdist.network.connection_state import CLOSED, OPEN, PAUSED
 from kdist.network.receiving import FrameReceiver
-from kdist.network.tick import SPACE_BYTES, Tick
+from kdist.network.tick import ARENA_BYTES, Tick
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
 
@@ -24,27 +25,28 @@ LOOP = VirtualLoop(VirtualClock())  # not run: these ticks end when they are tol
 
 
 class Receiver(FrameReceiver):
-    """Keeps the frames; held after each `hold_after` of them."""
+    """Keeps the frames; paused after each `pause_after` of them."""
 
-    def __init__(self, tick: Tick, hold_after: int = 0) -> None:
+    def __init__(self, tick: Tick, pause_after: int = 0) -> None:
         super().__init__(tick, FRAME_BYTES_MAX)
         self.frames: list[bytes] = []
         self.views: list[memoryview] = []
         self.refused: list[ProtocolError] = []
-        self._hold_after = hold_after
+        self._pause_after = pause_after
 
     def frame_received(self, frame: memoryview) -> None:
         self.frames.append(bytes(frame))
         self.views.append(frame)
-        if self._hold_after and len(self.frames) % self._hold_after == 0:
-            self._is_held = True
+        if self._pause_after and len(self.frames) % self._pause_after == 0:
+            self.state = PAUSED
 
     def frame_refused(self, error: ProtocolError) -> None:
         self.refused.append(error)
+        self.state = CLOSED
 
     def receive(self, data: bytes, at_most: int) -> None:
         """Receive as a transport does, `at_most` bytes at a time."""
-        while data and not self._is_held:
+        while data and self.state is OPEN:
             buffer = self.get_buffer(-1)
             size = min(len(buffer), len(data), at_most)
             assert size
@@ -53,8 +55,8 @@ class Receiver(FrameReceiver):
             self.buffer_updated(size)
 
     def go_on(self) -> None:
-        self._is_held = False
-        self.find_held_frames()
+        self.state = OPEN
+        self.find_kept_frames()
 
 
 @pytest.fixture
@@ -82,15 +84,15 @@ def test_frames_are_whole_however_their_bytes_arrive(
 
 
 @given(st.lists(st.binary(max_size=3000), min_size=1, max_size=30), st.integers(1, 5))
-def test_a_held_connection_loses_nothing(contents: list[bytes], hold_after: int) -> None:
+def test_a_paused_connection_loses_nothing(contents: list[bytes], pause_after: int) -> None:
     tick = new_turn()
-    receiver = Receiver(tick, hold_after)
+    receiver = Receiver(tick, pause_after)
     data = b"".join(map(framed, contents))
     buffer = receiver.get_buffer(-1)
     buffer[: len(data)] = data
     receiver.buffer_updated(len(data))
     for _ in range(len(contents)):
-        assert len(receiver.frames) % hold_after == 0 or len(receiver.frames) == len(contents)
+        assert len(receiver.frames) % pause_after == 0 or len(receiver.frames) == len(contents)
         tick.end()
         receiver.go_on()
     assert receiver.frames == contents
@@ -119,13 +121,13 @@ def test_views_stay_valid_until_the_tick_ends(tick: Tick) -> None:
         assert [bytes(view) for view in receiver.views] == receiver.frames
 
 
-def test_a_turn_that_has_no_space_left_ends_early(tick: Tick) -> None:
+def test_a_tick_whose_arena_is_full_ends_early(tick: Tick) -> None:
     ends: list[int] = []
     receiver = Receiver(tick)
     tick.at_end(lambda: ends.append(len(receiver.frames)))
-    receiver.receive(framed(b"x" * 1020) * (SPACE_BYTES // 1024 * 3), 1024 * 16)
+    receiver.receive(framed(b"x" * 1020) * (ARENA_BYTES // 1024 * 3), 1024 * 16)
     assert len(ends) >= 2
-    assert len(receiver.frames) == SPACE_BYTES // 1024 * 3
+    assert len(receiver.frames) == ARENA_BYTES // 1024 * 3
 
 
 def test_a_large_size_field_alone_takes_little_memory(tick: Tick) -> None:
@@ -265,6 +267,55 @@ def test_a_tick_ends_by_itself_once_its_loop_has_read_everything() -> None:
     assert called == []
     loop.run_until_complete(asyncio.sleep(0))
     assert called == [1]
+    loop.close()
+
+
+def test_work_scheduled_while_nothing_is_received_is_done_once_after_the_hooks() -> None:
+    loop = VirtualLoop(VirtualClock())
+    tick = Tick(loop)
+    called: list[str] = []
+    tick.at_end(lambda: called.append("hook"))
+    loop.call_soon(tick.schedule, lambda: called.append("work"))  # as a timer or a thread does
+    loop.run_until_complete(asyncio.sleep(1))
+    assert called == ["hook", "work"]
+    loop.close()
+
+
+def test_what_scheduled_work_schedules_is_done_in_the_same_tick(tick: Tick) -> None:
+    called: list[str] = []
+    tick.schedule(lambda: tick.schedule(lambda: called.append("second")))
+    tick.end()
+    assert called == ["second"]
+
+
+def test_scheduled_work_that_was_removed_is_not_done(tick: Tick) -> None:
+    called: list[str] = []
+
+    def work() -> None:
+        called.append("work")
+
+    tick.schedule(work)
+    tick.remove(work)
+    tick.end()
+    assert called == []
+
+
+def test_a_tick_whose_hook_failed_is_followed_by_another() -> None:
+    loop = VirtualLoop(VirtualClock())
+    loop.set_exception_handler(lambda _loop, context: failures.append(context))
+    tick = Tick(loop)
+    failures: list[dict[str, object]] = []
+    called: list[int] = []
+
+    def fail_once() -> None:
+        called.append(1)
+        assert len(called) > 1
+
+    tick.at_end(fail_once)
+    for _ in range(2):
+        tick.take_received(10)
+        loop.run_until_complete(asyncio.sleep(0))
+    assert (len(called), len(failures)) == (2, 1)
     loop.close()
 
 
