@@ -38,7 +38,6 @@ from kdist.broker.routes import Handlers, routes_to
 from kdist.broker.settings.resources import Resources
 from kdist.broker.settings.stored import Owner, StoredSettings
 from kdist.broker.settings.topics import TopicOverrides
-from kdist.broker.tick_end import TickEnd
 from kdist.config.broker_config import BrokerConfig
 from kdist.controller.controller import Controller
 from kdist.controller.term import ControllerDependencies
@@ -84,11 +83,11 @@ class Service:
         self.cache = MetadataCache()
         self.directory = self._open_directory()
         measures.watch(self.directory)
-        self.tick_end = TickEnd(context.network)
+        self._tick = context.network.tick
         self.replicas = Replicas(
             self.directory,
             self._id,
-            self.tick_end.schedule,
+            self._tick.schedule,
             measures.replication,
             self.cache.has,
             self.directory.saved_high_watermarks,
@@ -100,6 +99,7 @@ class Service:
         self.creation = AutoCreation(
             self.cache, lambda: self._dynamic.config, self.access.create, measures.broker
         )
+        self._tick_hooks: tuple[Callable[[], None], ...] = ()
         self._dispatches: list[Dispatch] = []
 
     def _open_directory(self) -> LogDirectory:
@@ -184,8 +184,9 @@ class Service:
         )
         paths: dict[int, FastPath] = {produce.API.key: produces, fetch.API.key: fetches}
         self._fast_paths = FastPaths(paths, produces.flush)
-        self.tick_end.always(self._flush)
-        self.tick_end.always(fetches.end_tick)
+        self._tick_hooks = (self._flush, fetches.end_tick)
+        for hook in self._tick_hooks:
+            self._tick.at_end(hook)
 
     def _make_handlers(self) -> Handlers:
         context, replicas, clock = self._context, self.replicas, self._process.clock
@@ -266,4 +267,5 @@ class Service:
         """Cancel requests that are not answered yet."""
         for dispatch in self._dispatches:
             dispatch.cancel()
-        self.tick_end.close()
+        for hook in (*self._tick_hooks, self.replicas.delayed.attempt_changed):
+            self._tick.remove(hook)

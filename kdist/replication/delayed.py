@@ -148,9 +148,9 @@ class DelayedOperations:
             self._changed[watched] = None
             if not self._is_scheduled:
                 self._is_scheduled = True
-                self._schedule(self._attempt_changed)
+                self._schedule(self.attempt_changed)
 
-    def _attempt_changed(self) -> None:
+    def attempt_changed(self) -> None:
         """Attempt the operations that watch what has changed, in the order they were added."""
         self._is_scheduled = False
         changed, self._changed = self._changed, {}
