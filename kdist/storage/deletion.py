@@ -9,28 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Sequence
 
-from kdist.errors import ApiError, DiskFull, Error
+from kdist.errors import DiskFull
 from kdist.runtime.files import Files
 from kdist.storage.log import Log
-from kdist.storage.names import Suffix, parse_segment_name
+from kdist.storage.names import snapshot_offset
 from kdist.storage.retention import RetentionLimits, SegmentFacts, plan_retention
 from kdist.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
-
-
-def delete_records(log: Log, offset: int) -> None:
-    """Advance the log start offset to `offset` (KIP-107); retention then deletes the segments.
-
-    Durable once the start offsets are saved. OFFSET_OUT_OF_RANGE beyond the log end offset,
-    NOT_LEADER_OR_FOLLOWER while the log is being truncated.
-    """
-    if log.is_truncating:
-        raise ApiError(Error.NOT_LEADER_OR_FOLLOWER, f"{log.partition} is being truncated")
-    if offset > log.end_offset:
-        reason = f"{log.partition} ends at {log.end_offset}, before offset {offset}"
-        raise ApiError(Error.OFFSET_OUT_OF_RANGE, reason)
-    log.start_offset = max(log.start_offset, offset)
 
 
 def release(log: Log, high_watermark: int, now_ms: int) -> list[Segment]:
@@ -47,7 +33,7 @@ def release(log: Log, high_watermark: int, now_ms: int) -> list[Segment]:
         logger.info("%s: deleting segment %d, which %s", log.partition, *deletion)
     gone = log.segments[: len(delete)]
     if gone:
-        log.start_offset = max(log.start_offset, log.segments[len(gone)].base_offset)
+        log.delete_records(log.segments[len(gone)].base_offset)
     return gone
 
 
@@ -73,7 +59,7 @@ def drop(log: Log, segments: Sequence[Segment], *, is_start_saved: bool) -> None
         log.retire([segment])
         if not is_start_saved:
             log.context.files.sync_directory(log.directory)
-    discard_snapshots(log.context.files, log.directory, forget_snapshots(log, log.end_offset))
+    discard_snapshots(log.context.files, log.directory, log.forget_snapshots())
     forget_epochs(log)
 
 
@@ -103,24 +89,6 @@ def _limits(log: Log, high_watermark: int) -> RetentionLimits:
 def discard_snapshots(files: Files, directory: str, wanted: Container[int]) -> None:
     """Remove the producer snapshots on the disk that are of other offsets than these."""
     for name in files.list(directory):
-        offset = _snapshot_offset(name)
+        offset = snapshot_offset(name)
         if offset is not None and offset not in wanted:
             files.remove(f"{directory}/{name}")
-
-
-def forget_snapshots(log: Log, end_offset: int) -> Container[int]:
-    """Drop unwritten producer snapshots that are not wanted; return the offsets that are.
-
-    Wanted are those at a segment's base offset, and at `end_offset`.
-    """
-    wanted = {segment.base_offset for segment in log.segments} | {end_offset}
-    for path in list(log.files_to_save):
-        offset = _snapshot_offset(path.rpartition("/")[2])
-        if offset is not None and offset not in wanted:
-            del log.files_to_save[path]
-    return wanted
-
-
-def _snapshot_offset(name: str) -> int | None:
-    parsed = parse_segment_name(name)
-    return parsed.base_offset if parsed and parsed.suffix is Suffix.SNAPSHOT else None

@@ -19,7 +19,7 @@ from kdist.model import TopicPartition
 from kdist.storage import names
 from kdist.storage.background import Background
 from kdist.storage.checkpoints import encode_offsets, load_offsets
-from kdist.storage.deletion import delete_records, drop, forget_epochs, release
+from kdist.storage.deletion import drop, forget_epochs, release
 from kdist.storage.faults import CorruptFile
 from kdist.storage.file_creation import FileCreator
 from kdist.storage.flushing import Done, Flusher, flush_now
@@ -132,7 +132,8 @@ class LogDirectory:
             try:
                 self.logs[partition] = yield from loading
             except DiskFull as error:
-                if any(map(names.is_log_file, self.files.list(self._directory_of(partition)))):
+                entries = self.files.list(self._directory_of(partition))
+                if any(names.log_base_offset(name) is not None for name in entries):
                     raise
                 logger.warning("%s: %s has no record; the next start opens it", error, partition)
         yield self._settle
@@ -263,11 +264,10 @@ class LogDirectory:
             return
         del self.logs[partition]
         self.fail_flush_waiters(log)
-        self.context.unflushed.discard(log)
+        log.close()
         if not log.has_files:
             done(None)
             return
-        log.close()
         self.saver.request(done)  # which syncs this directory too, before `done`
 
     def _retire(self, log: Log, state: DirectoryState) -> None:
@@ -291,23 +291,17 @@ class LogDirectory:
             self.flusher.request(log, lambda _: self.truncate(log, offset, done))
             return
         if not log.is_appending and offset >= log.end_offset:
-            self._truncate_epochs(log)
+            log.truncate_epochs()
             done(None)
             return
         log.begin_truncation(
             lambda: self.around.tasks.call_soon(partial(self._truncate, log, offset, done))
         )
 
-    def _truncate_epochs(self, log: Log) -> None:
-        """Drop an epoch that begins at the log's end (KAFKA-10706): its leader appended nothing."""
-        if log.epochs.truncate_from_end(log.end_offset):
-            log.save_epochs()
-            log.is_changed = True
-
     def _truncate(self, log: Log, offset: int, done: Done) -> None:
         """Truncate, now that no append is under way."""
         if offset >= log.end_offset:
-            self._truncate_epochs(log)
+            log.truncate_epochs()
             log.end_truncation()
             self.flusher.request(log, done)
             return
@@ -344,7 +338,7 @@ class LogDirectory:
 
         NOT_LEADER_OR_FOLLOWER while the log is being truncated.
         """
-        delete_records(log, offset)
+        log.delete_records(offset)
         self._bounds_moved(log)
 
         def saved(error: BaseException | None) -> None:

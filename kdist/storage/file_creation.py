@@ -53,12 +53,9 @@ class FileCreator:
 
     def add(self, log: Log, topic_id: uuid.UUID) -> None:
         """Note a new log, which has no directory yet. Its first flush makes its files durable."""
-        log.has_files = False
-        log.is_changed = True
         metadata = encode_partition_metadata(topic_id)
         self._pending[log] = _Pending(metadata, self._clock.monotonic_ns() + _DELAY_MS * _NS_PER_MS)
-        log.files_to_save[_metadata_path(log)] = metadata
-        log.renamed_in |= {log.directory.rpartition("/")[0], log.directory}
+        log.postpone_files(metadata)
         if not self._is_scheduled:
             self._is_scheduled = True
             self._tasks.call_later(_DELAY_MS, self._create_next)
@@ -77,14 +74,14 @@ class FileCreator:
         files.make_directory(log.directory)
         try:
             # First: without it, records could be taken for those of a later topic of this name.
-            files.replace(_metadata_path(log), self._pending[log].metadata, durable=False)
-            log.active.create_files()
+            path = f"{log.directory}/{PARTITION_METADATA}"
+            files.replace(path, self._pending[log].metadata, durable=False)
+            log.create_files()
         except DiskFull:
             self._half_created.add(log)
             self._remove(log)
             raise
         del self._pending[log]
-        log.has_files = True
 
     def _remove(self, log: Log) -> None:
         """Remove its partial files. That may fail for lack of a descriptor; then retry later."""
@@ -112,7 +109,3 @@ class FileCreator:
             log.close_idle()
             wait_ns = _PAUSE_SHARE * (self._clock.monotonic_ns() - started_ns)
         self._tasks.call_later(wait_ns / _NS_PER_MS, self._create_next)
-
-
-def _metadata_path(log: Log) -> str:
-    return f"{log.directory}/{PARTITION_METADATA}"

@@ -31,17 +31,12 @@ class FlushJob:
     """
 
     def __init__(self, log: Log) -> None:
-        assert not log.is_busy
-        log.is_busy = True
         self.log = log
         self.end_offset = log.end_offset
-        self.unflushed_since_ms, log.unflushed_since_ms = log.unflushed_since_ms, None
+        self.unsynced = unsynced = log.begin_flush()
         since = log.segments[log.segment_index(log.recovery_point) :]
-        self.sealed = set(log.sealed_unsynced) | set(since[:-1])
-        self.segments = list(dict.fromkeys([*log.sealed_unsynced, *since]))
-        self.files_to_save = log.files_to_save
-        self.renamed_in = log.renamed_in
-        log.sealed_unsynced, log.files_to_save, log.renamed_in = [], {}, set()
+        self.sealed = {*unsynced.sealed, *since[:-1]}
+        self.segments = list(dict.fromkeys([*unsynced.sealed, *since]))
         for segment in self.segments:
             segment.pin()
 
@@ -67,34 +62,22 @@ class FlushJob:
 
     def save_files(self, files: Files, *, durable: bool) -> None:
         """Write the log's small files. May block."""
-        for path, content in self.files_to_save.items():
+        for path, content in self.unsynced.files_to_save.items():
             files.replace(path, content, durable=durable)
 
     def finish(self) -> None:
         """All of it is on the disk: move the recovery point."""
-        log = self.log
-        self._release()
+        for segment in self.segments:
+            segment.unpin()
         for segment in self.sealed:
             segment.preallocated = segment.size
-        log.recovery_point = max(log.recovery_point, self.end_offset)
-        if log.recovery_point == log.end_offset:
-            log.context.unflushed.discard(log)
+        self.log.finish_flush(self.end_offset)
 
     def give_up(self) -> None:
         """The flush failed for lack of space: put everything back for the next one."""
-        log = self.log
-        self._release()
-        kept = [segment for segment in self.sealed if segment in log.segments]
-        log.sealed_unsynced = [*kept, *log.sealed_unsynced]
-        if self.unflushed_since_ms is not None:
-            log.unflushed_since_ms = self.unflushed_since_ms
-        log.files_to_save = self.files_to_save | log.files_to_save
-        log.renamed_in |= self.renamed_in
-
-    def _release(self) -> None:
-        self.log.is_busy = False
         for segment in self.segments:
             segment.unpin()
+        self.log.give_up_flush(self.unsynced, self.sealed)
 
 
 def plan_flush(files: Files, path: str, jobs: Sequence[FlushJob]) -> Callable[[], None]:
@@ -120,7 +103,7 @@ def plan_flush(files: Files, path: str, jobs: Sequence[FlushJob]) -> Callable[[]
     def sync_each() -> None:
         for job in jobs:
             job.save_files(files, durable=True)
-            for directory in sorted(job.renamed_in):
+            for directory in sorted(job.unsynced.renamed_in):
                 files.sync_directory(directory)
         for file in targets:
             file.sync()

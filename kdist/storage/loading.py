@@ -19,8 +19,9 @@ from collections.abc import Iterable
 from kdist.config.topic import TopicSettings
 from kdist.errors import UserError
 from kdist.model import TopicPartition
-from kdist.storage.deletion import discard_snapshots, forget_snapshots
-from kdist.storage.epochs import decode_epochs
+from kdist.runtime.files import Files
+from kdist.storage.deletion import discard_snapshots
+from kdist.storage.epochs import LeaderEpochs, decode_epochs
 from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log, LogContext
 from kdist.storage.names import (
@@ -28,6 +29,7 @@ from kdist.storage.names import (
     FileState,
     SegmentName,
     Suffix,
+    log_base_offset,
     parse_segment_name,
 )
 from kdist.storage.producer_loading import loaded_producers, readable_spans
@@ -68,32 +70,29 @@ def load_log(
     is_empty = not segments
     if is_empty:
         segments = [Segment.create(context.files, directory, saved.start_offset, now_ms)]
-    log = Log(context, partition, directory, settings, segments)
+    epochs = _load_epochs(context.files, directory)
+    log = Log(context, partition, directory, settings, segments, epochs)
     if is_empty:
-        log.renamed_in.add(directory)
+        log.save_directory()
     # After a power loss, segments that retention deleted may be there again, in part.
     log.retire(log.segments[: log.segment_index(saved.start_offset)])
-    has_epochs = _load_epochs(log)
     end_offset = (yield from _end_of_clean(log)) if is_clean else None
     recovered = (yield from Recovery(log, saved).run()) if end_offset is None else end_offset
-    log.end_offset = recovered
-    log.start_offset = max(log.segments[0].base_offset, saved.start_offset)
+    log.set_range(saved.start_offset, recovered)
     if log.start_offset > log.end_offset:
         logger.warning("%r: it ends below its log start offset, and is emptied", log)
         _start_over(log, now_ms)
-    log.forget_reserved()
+    has_epochs = epochs is not None
     is_current = has_epochs and end_offset is not None
     yield from _complete_epochs(log, has_epochs=has_epochs, is_current=is_current)
-    log.producers = yield from loaded_producers(log, log.end_offset)
-    log.producers.expire(now_ms, context.settings.producer_id_expiration_ms)
-    discard_snapshots(context.files, directory, forget_snapshots(log, log.end_offset))
+    producers = yield from loaded_producers(log, log.end_offset)
+    producers.expire(now_ms, context.settings.producer_id_expiration_ms)
+    discard_snapshots(context.files, directory, log.forget_snapshots())
     if end_offset is None:
-        log.recovery_point = min(saved.recovery_point, log.end_offset)
-        log.is_changed = True
-        log.unflushed_since_ms = now_ms  # to flush later if the disk is too full for the caller's
-        context.unflushed.add(log)
+        log.complete_load(producers, saved.recovery_point)
+        log.require_flush(now_ms)
     else:
-        log.recovery_point = log.end_offset
+        log.complete_load(producers, log.end_offset)
     log.active.prime_tail()
     log.close_idle()
     return log
@@ -102,8 +101,8 @@ def load_log(
 def _start_over(log: Log, now_ms: int) -> None:
     """Replace a log that has nothing at or above its start offset by an empty one from there."""
     gone = log.segments[::-1]
-    log.segments.append(Segment.create(log.context.files, log.directory, log.start_offset, now_ms))
-    log.end_offset = log.start_offset
+    log.add_segment(log.start_offset, now_ms)
+    log.set_range(log.start_offset, log.start_offset)
     log.retire(gone)  # on `DiskFull`, retention removes the rest: it is below the start offset
 
 
@@ -111,7 +110,7 @@ def _find_segments(context: LogContext, directory: str) -> list[Segment]:
     """The segments, by file names, after removing what an earlier run left unfinished."""
     names = context.files.list(directory)
     parsed = {name: parse_segment_name(name) for name in names}
-    bases = {part.base_offset for part in parsed.values() if part and _is_log(part)}
+    bases = {base_offset for name in names if (base_offset := log_base_offset(name)) is not None}
     for name, part in parsed.items():
         if part is not None and part.state is FileState.SWAP:
             raise UserError(
@@ -121,10 +120,6 @@ def _find_segments(context: LogContext, directory: str) -> list[Segment]:
         if name.endswith(".tmp") or (part is not None and _is_left_over(part, bases)):
             context.files.remove(f"{directory}/{name}")
     return [Segment.load(context.files, directory, base_offset) for base_offset in sorted(bases)]
-
-
-def _is_log(part: SegmentName) -> bool:
-    return part.suffix is Suffix.LOG and part.state is FileState.LIVE
 
 
 def _is_left_over(part: SegmentName, bases: Iterable[int]) -> bool:
@@ -143,21 +138,20 @@ def _end_of_clean(log: Log) -> Steps[int | None]:
         return None
 
 
-def _load_epochs(log: Log) -> bool:
-    """Load the leader epochs from their checkpoint; False if it is missing or damaged.
+def _load_epochs(files: Files, directory: str) -> LeaderEpochs | None:
+    """The leader epochs by their checkpoint; None if it is missing or damaged.
 
     It is complete up to the recovery point, since a flush saves it before moving that.
     """
-    path = f"{log.directory}/{LEADER_EPOCHS}"
+    path = f"{directory}/{LEADER_EPOCHS}"
     try:
-        content = log.context.files.read(path)
-        log.epochs = decode_epochs(content, path)
+        content = files.read(path)
+        return decode_epochs(content, path) if content else None  # a power loss may leave it empty
     except FileNotFoundError:
-        return False
+        return None
     except CorruptFile as fault:
         logger.warning("%s: leader epochs are read from the log instead", fault)
-        return False
-    return bool(content)  # a power loss may leave an empty file
+        return None
 
 
 def _complete_epochs(log: Log, *, has_epochs: bool, is_current: bool) -> Steps[None]:

@@ -7,8 +7,8 @@ An append has three steps: one of the `prepare` methods decides everything (offs
 roll) and advances the producers' states, since the next append may have to be checked against them
 while this one is being written; its `buffers` are written, perhaps by another thread; `publish`
 makes it part of the log, or `abandon` undoes it. `append_as_leader` and `append_as_follower` do all
-three. Reading is in `reading.py`, flushing in `flushing.py`, truncation in
-`truncation.py`, retention in `deletion.py`, opening in `loading.py`.
+three. `loading.py`, `flushing.py`, `truncation.py` and `deletion.py` do the work on the files, and
+change the log by its methods; `reading.py` changes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
@@ -33,7 +33,13 @@ from kdist.records.spans import BatchSpan
 from kdist.runtime.files import Buffer, Files
 from kdist.storage.append import Append, appendable_prefix, checked_spans, reserve_space, undo
 from kdist.storage.epochs import LeaderEpochs, encode_epochs
-from kdist.storage.names import LEADER_EPOCHS, Suffix, segment_name
+from kdist.storage.names import (
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    Suffix,
+    segment_name,
+    snapshot_offset,
+)
 from kdist.storage.producer_snapshot import encode_snapshot
 from kdist.storage.producers import ProducerStates
 from kdist.storage.retention import RollReason
@@ -66,6 +72,15 @@ class LogContext(NamedTuple):
     """Create the files of a new log that has none yet. After `DiskFull` it still has none."""
 
 
+class Unsynced(NamedTuple):
+    """What a flush must bring to the disk besides the segments above the recovery point."""
+
+    since_ms: int | None
+    sealed: list[Segment]
+    files_to_save: dict[str, bytes]
+    renamed_in: set[str]
+
+
 class Log:
     """Owner: the event loop. There is always at least one segment; the last is the active one."""
 
@@ -76,8 +91,9 @@ class Log:
         directory: str,
         settings: TopicSettings,
         segments: list[Segment],
+        epochs: LeaderEpochs | None = None,
     ) -> None:
-        """Only `loading.py` calls this, and sets the log's end; others use its functions."""
+        """Only `loading.py` calls this, then `set_range`; others use its functions."""
         self.context = context
         self.partition = partition
         self.directory = directory
@@ -85,7 +101,7 @@ class Log:
         self.segments = segments
         self.start_offset = segments[0].base_offset
         self.end_offset = self.reserved_offset = self.recovery_point = self.start_offset
-        self.epochs = LeaderEpochs()
+        self.epochs = LeaderEpochs() if epochs is None else epochs
         self.producers = ProducerStates()
         self.unflushed_since_ms: int | None = None
         self.has_files = True  # its files exist; see `file_creation.py`
@@ -416,31 +432,136 @@ class Log:
     def roll(self, now_ms: int) -> None:
         """Seal the active segment and create the next one at the end of the log."""
         assert not self._under_way
+        sealed = self.active
         # In this order: on a full disk no new segment is left behind for a start to fail on.
-        self.active.seal()
-        following = Segment.create(self.context.files, self.directory, self.end_offset, now_ms)
-        self.sealed_unsynced.append(self.active)
-        self.segments.append(following)
-        self.renamed_in.add(self.directory)
+        sealed.seal()
+        self.add_segment(self.end_offset, now_ms)
+        self.sealed_unsynced.append(sealed)
         self.forget_reserved()
         self.save_producers()
         self._roll_watch = RollWatch(self.settings, self.context.rng)
         self.context.metrics.rolled_segments += 1
         self.context.want_flush(self)
 
+    def add_segment(self, base_offset: int, now_ms: int) -> None:
+        """Create the segment that is appended to from here on."""
+        files = self.context.files
+        self.segments.append(Segment.create(files, self.directory, base_offset, now_ms))
+        self.save_directory()
+
+    def seal(self, segment: Segment) -> None:
+        """Close it for appends; the next flush syncs it with its indexes."""
+        segment.seal()
+        self.sealed_unsynced.append(segment)
+
+    # Files of a new log
+
+    def postpone_files(self, metadata: bytes) -> None:
+        """It has no directory yet. `metadata` goes to `partition.metadata`."""
+        self.has_files, self.is_changed = False, True
+        self.files_to_save[f"{self.directory}/{PARTITION_METADATA}"] = metadata
+        self.renamed_in |= {self.directory.rpartition("/")[0], self.directory}
+
+    def create_files(self) -> None:
+        """Create the postponed files, but for `partition.metadata`, in the directory."""
+        self.active.create_files()
+        self.has_files = True
+
+    # Loading
+
+    def set_range(self, start_offset: int, end_offset: int) -> None:
+        """Take the offsets found at start: the log start offset as saved, the log end offset."""
+        self.start_offset = max(self.segments[0].base_offset, start_offset)
+        self.end_offset = end_offset
+        self.forget_reserved()
+
+    def complete_load(self, producers: ProducerStates, recovery_point: int) -> None:
+        """Take the producers' states at the log's end, and the recovery point as saved."""
+        self.producers = producers
+        self.recovery_point = min(recovery_point, self.end_offset)
+
+    def require_flush(self, now_ms: int) -> None:
+        """It was recovered: flush it before use, or later if the disk is too full for that."""
+        self.is_changed = True
+        self.unflushed_since_ms = now_ms
+        self.context.unflushed.add(self)
+
+    # Flushing
+
+    def begin_flush(self) -> Unsynced:
+        """Hand over what must be synced; `finish_flush` or `give_up_flush` must follow."""
+        assert not self.is_busy
+        self.is_busy = True
+        unsynced = Unsynced(
+            self.unflushed_since_ms, self.sealed_unsynced, self.files_to_save, self.renamed_in
+        )
+        self.unflushed_since_ms = None
+        self.sealed_unsynced, self.files_to_save, self.renamed_in = [], {}, set()
+        return unsynced
+
+    def finish_flush(self, end_offset: int) -> None:
+        """All below `end_offset` is on the disk."""
+        self.is_busy = False
+        self.recovery_point = max(self.recovery_point, end_offset)
+        if self.recovery_point == self.end_offset:
+            self.context.unflushed.discard(self)
+
+    def give_up_flush(self, unsynced: Unsynced, sealed: Iterable[Segment]) -> None:
+        """Put back what was handed over, for the next flush; `sealed` are all that it covered."""
+        self.is_busy = False
+        kept = [segment for segment in sealed if segment in self.segments]
+        self.sealed_unsynced = [*kept, *self.sealed_unsynced]
+        if unsynced.since_ms is not None:
+            self.unflushed_since_ms = unsynced.since_ms
+        self.files_to_save = unsynced.files_to_save | self.files_to_save
+        self.renamed_in |= unsynced.renamed_in
+
+    # Deleting from the start
+
+    def delete_records(self, offset: int) -> None:
+        """Advance the log start offset to `offset` (KIP-107); retention deletes the segments.
+
+        Durable once the start offsets are saved. OFFSET_OUT_OF_RANGE beyond the log end offset,
+        NOT_LEADER_OR_FOLLOWER while the log is being truncated.
+        """
+        self._refuse_while_truncating()
+        if offset > self.end_offset:
+            reason = f"{self.partition} ends at {self.end_offset}, before offset {offset}"
+            raise ApiError(Error.OFFSET_OUT_OF_RANGE, reason)
+        self.start_offset = max(self.start_offset, offset)
+
     def retire(self, segments: Sequence[Segment]) -> None:
-        """Take segments out of the log, in the order given, and have their files unlinked later."""
+        """Take segments out, in the order given, and have their files unlinked later."""
+        for segment in segments:
+            self._drop([segment], segment.retire())  # if that raises, it stays for the next check
+
+    def _drop(self, segments: Sequence[Segment], retired: Sequence[str]) -> None:
+        """Take segments out, whose files are now at the paths `retired`."""
         context = self.context
         for segment in segments:
-            paths = segment.retire()  # first: if that raises, the segment stays, for the next check
             segment.close()
             self.segments.remove(segment)
             context.metrics.deleted_segments += 1
             context.metrics.deleted_bytes += segment.size
-            context.discard(paths, self.settings.file_delete_delay_ms)
-            self.renamed_in.add(self.directory)
+        context.discard(retired, self.settings.file_delete_delay_ms)
+        self.save_directory()
         # Without the segment that is now the last: it is active again, and must not be cut to size.
-        self.sealed_unsynced = [kept for kept in self.sealed_unsynced if kept in self.segments[:-1]]
+        sealed = self.sealed_unsynced
+        self.sealed_unsynced = [segment for segment in sealed if segment in self.segments[:-1]]
+
+    def forget_snapshots(self) -> Container[int]:
+        """Drop unwritten producer snapshots that are not wanted; return the offsets that are.
+
+        Wanted are those at a segment's base offset, and at the log end offset.
+        """
+        wanted = {segment.base_offset for segment in self.segments} | {self.end_offset}
+        for path in list(self.files_to_save):
+            offset = snapshot_offset(path.rpartition("/")[2])
+            if offset is not None and offset not in wanted:
+                del self.files_to_save[path]
+        return wanted
+
+    # Truncation
 
     def begin_truncation(self, start: Callable[[], None]) -> None:
         """Refuse appends from here on; call `start` once none is under way, perhaps at once."""
@@ -454,6 +575,45 @@ class Log:
         if self._start_truncation is not None and not self._under_way:
             start, self._start_truncation = self._start_truncation, None
             start()
+
+    def begin_cut(self, number: int) -> None:
+        """Leave the segments from this one on to a truncation, which lowers the recovery point."""
+        segment = self.segments[number]
+        self.truncating_from = segment.base_offset
+        self.recovery_point = min(self.recovery_point, segment.base_offset)
+        self.recent.clear()
+        for each in self.segments[number:]:
+            each.places.clear()
+        segment.generation += 1  # what is being sent of it must not go on
+
+    def finish_cut(
+        self,
+        end_offset: int,
+        producers: ProducerStates,
+        dropped: Sequence[Segment],
+        retired: Sequence[str],
+        replacement: Segment | None,
+    ) -> None:
+        """The log now ends at `end_offset`, where the producers have these states.
+
+        The segments dropped have their files at the paths `retired`; `replacement`, if given, is
+        the new active segment.
+        """
+        self.producers = producers  # before the end moves
+        if replacement is not None:  # retention removes the others, below the start offset
+            self.segments.append(replacement)
+        self._drop(dropped, retired)
+        self.end_offset = end_offset
+        self.forget_reserved()
+        self.forget_snapshots()
+        self.truncate_epochs()
+        self.is_changed = True
+
+    def truncate_epochs(self) -> None:
+        """Drop epochs from the log's end on (KAFKA-10706): their leaders appended nothing there."""
+        if self.epochs.truncate_from_end(self.end_offset):
+            self.save_epochs()
+            self.is_changed = True
 
     def end_truncation(self) -> None:
         """Take appends, reads and flushes again."""
@@ -469,13 +629,13 @@ class Log:
     def complete(self) -> None:
         """Prepare a clean stop; a flush must follow."""
         assert not self._under_way
-        self.active.seal()
-        self.sealed_unsynced.append(self.active)
+        self.seal(self.active)
         self.save_producers()
         self.save_epochs()
 
     def close(self) -> None:
         """Close all files for good, each once nobody uses it."""
+        self.context.unflushed.discard(self)
         for segment in self.segments:
             segment.close()
 
@@ -492,6 +652,10 @@ class Log:
     def save_epochs(self) -> None:
         """Have the next flush write the leader epochs."""
         self.files_to_save[f"{self.directory}/{LEADER_EPOCHS}"] = encode_epochs(self.epochs)
+
+    def save_directory(self) -> None:
+        """Have the next flush sync the directory, for entries that are new or gone."""
+        self.renamed_in.add(self.directory)
 
     def rebuild_indexes(self, segment: Segment) -> None:
         """Rebuild a segment's indexes; the next flush makes them durable."""

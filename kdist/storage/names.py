@@ -109,10 +109,17 @@ def parse_segment_name(name: str) -> SegmentName | None:
     return SegmentName(base_offset, Suffix(match[2]), FileState(match[3]))
 
 
-def is_log_file(name: str) -> bool:
-    """Whether it is the name of a live segment's `.log`."""
+def log_base_offset(name: str) -> int | None:
+    """The base offset in the name of a live segment's `.log`; None for other names."""
     parsed = parse_segment_name(name)
-    return parsed is not None and (parsed.suffix, parsed.state) == (Suffix.LOG, FileState.LIVE)
+    is_log = parsed and (parsed.suffix, parsed.state) == (Suffix.LOG, FileState.LIVE)
+    return parsed.base_offset if parsed and is_log else None
+
+
+def snapshot_offset(name: str) -> int | None:
+    """The offset of a producer snapshot, in any state, by its name; None for other names."""
+    parsed = parse_segment_name(name)
+    return parsed.base_offset if parsed and parsed.suffix is Suffix.SNAPSHOT else None
 
 
 def directory_name(partition: TopicPartition) -> str:

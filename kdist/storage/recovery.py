@@ -54,9 +54,8 @@ class Recovery:
                 self._retire_from(segment, 1)
                 break
             if segment is not log.active:
-                segment.seal()
+                log.seal(segment)
                 segment.close_idle()
-                log.sealed_unsynced.append(segment)
         log.active.trim()  # disk space that was reserved before the crash
         log.context.metrics.recovered_logs += 1
         return self.end_offset

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 
 from kdist.errors import DiskFailed, DiskFull
-from kdist.storage.deletion import discard_snapshots, forget_snapshots
+from kdist.storage.deletion import discard_snapshots
 from kdist.storage.index_trust import restart_indexes
 from kdist.storage.log import Log
 from kdist.storage.names import FileState
@@ -39,16 +39,11 @@ class Truncation:
         self._now_ms = now_ms
         self._epoch = log.epochs.latest
         self._number = number = log.segment_index(self._offset)
-        self._segment = segment = log.segments[number]
+        self._segment = log.segments[number]
         self._dropped = log.segments[:number:-1]
         self._retired: list[str] = []  # new paths of the dropped segments' files
         self._replacement: Segment | None = None
-        log.recovery_point = min(log.recovery_point, segment.base_offset)
-        log.truncating_from = segment.base_offset
-        log.recent.clear()
-        for each in log.segments[number:]:
-            each.places.clear()
-        segment.generation += 1  # what is being sent of it must not go on
+        log.begin_cut(number)
 
     def run(self) -> None:
         """Cut the files. Blocks.
@@ -112,32 +107,17 @@ class Truncation:
 
     def finish(self) -> None:
         """Take in what `run` has done, on the owner's thread."""
-        log, context = self._log, self._log.context
-        log.producers = self._producers  # before the end moves
-        del log.segments[self._number + 1 :]
-        for segment in self._dropped:
-            segment.close()
-            context.metrics.deleted_segments += 1
-            context.metrics.deleted_bytes += segment.size
-        context.discard(self._retired, log.settings.file_delete_delay_ms)
-        if self._replacement is not None:  # retention removes the others, below the start offset
-            log.segments.append(self._replacement)
-        # Without the segment that is now the last: it is active again, and must not be cut to size.
-        log.sealed_unsynced = [kept for kept in log.sealed_unsynced if kept in log.segments[:-1]]
-        log.renamed_in.add(log.directory)
-        log.end_offset = self._end_offset
-        log.forget_reserved()
-        forget_snapshots(log, self._end_offset)
+        log = self._log
         epoch = log.epochs.latest
-        log.epochs.truncate_from_end(self._end_offset)
+        log.finish_cut(
+            self._end_offset, self._producers, self._dropped, self._retired, self._replacement
+        )
         if epoch > self._epoch:  # this broker began to lead in it meanwhile (KAFKA-7415)
             log.begin_epoch(epoch)
-        log.save_epochs()
-        log.is_changed = True
 
     def give_up(self) -> None:
         """`run` has put all files back: the log is as it was, but for its recovery point."""
-        self._log.renamed_in.add(self._log.directory)
+        self._log.save_directory()
 
 
 def truncate(log: Log, offset: int, now_ms: int) -> None:

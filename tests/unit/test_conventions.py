@@ -37,6 +37,7 @@ IDLING = re.compile(r"time\.sleep|pytest\.(importorskip|skip|xfail|mark\.(skip|s
 
 # "<file>: <rule>: <what>", as fnmatch has it, and why it stays.
 EXCEPTIONS = {
+    "kdist/storage/log.py: file size: *": "all that changes a log's state is there, and only there",
     "kdist/runtime/*_tasks.py: broad except: *": "a task's edge: `done` gets what the work raised",
     "kdist/broker/dispatch.py: broad except: *": "a request's edge: crashes.py says what it costs",
     "kdist/broker/handlers/fetch.py: broad except: *": "that edge, when a waiting fetch is woken",
@@ -118,6 +119,20 @@ def lost_cancellation(path: Path, tree: ast.Module) -> Iterator[Breach]:
         yield from ((line, name) for line, name in uses(tree) if name == "asyncio.wait_for")
 
 
+def foreign_log_state(path: Path, tree: ast.Module) -> Iterator[Breach]:
+    """A log's state is changed by its own methods only."""
+    changing = {"add", "append", "clear", "discard", "extend", "insert", "pop", "remove", "update"}
+    for node in nodes(tree) if path.parts[0] == "kdist" else ():
+        changed: ast.expr | None = None
+        if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            changed = node.value if isinstance(node, ast.Subscript) else node
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            changed = node.func.value if node.func.attr in changing else None
+        owner = ast.unparse(changed.value) if isinstance(changed, ast.Attribute) else ""
+        if changed is not None and re.fullmatch(r"(.*[._])?log", owner):
+            yield node.lineno, ast.unparse(changed)
+
+
 @functools.lru_cache(maxsize=1)  # a file goes through all rules before the next is parsed
 def nodes(tree: ast.Module) -> list[ast.AST]:
     return list(ast.walk(tree))
@@ -161,6 +176,7 @@ RULES: dict[str, Callable[[Path, ast.Module], Iterator[Breach]]] = {
         sentence_name,
         idle_test,
         lost_cancellation,
+        foreign_log_state,
     )
 }
 EXAMPLES = [  # rule, file, source that breaks it once
@@ -187,6 +203,11 @@ EXAMPLES = [  # rule, file, source that breaks it once
     ("idle test", "tests/unit/test_log.py", "import pytest\n@pytest.mark.skip\ndef f(): pass"),
     ("lost cancellation", "kdist/log.py", "import asyncio\nasyncio.wait_for(f(), 1)"),
     ("lost cancellation", "kdist/log.py", "from asyncio import wait_for as w\nw(f(), 1)"),
+    ("foreign log state", "kdist/directory.py", "log.end_offset = 1"),
+    ("foreign log state", "kdist/directory.py", "self._log.end_offset, n = 1, 2"),
+    ("foreign log state", "kdist/directory.py", "del partition.log.segments[1:]"),
+    ("foreign log state", "kdist/directory.py", "new_log.renamed_in |= {1}"),
+    ("foreign log state", "kdist/directory.py", "log.segments.append(1)"),
 ]
 
 

@@ -23,7 +23,6 @@ from kdist.protocol.headers import RequestHeader
 from kdist.protocol.produce import API, ProduceTopic
 from kdist.records.compression import Codec
 from kdist.replication.delayed import DelayedOperation
-from kdist.storage.deletion import delete_records
 from tests.unit.broker.broker_produces import Broker, Peer, errors_of, fields_of, frame_of
 from tests.unit.replication.replication_world import BROKER, CLICKS, VIEWS, World, batch, values_in
 
@@ -271,7 +270,7 @@ def test_a_log_whose_start_has_moved_is_learned_again(broker: Broker) -> None:
     general_path.produce(Peer(), b"first")
     peers = Peer(), Peer()
     for each, peer in zip((broker, general_path), peers, strict=True):
-        delete_records(each.world.lead().log, 1)
+        each.world.lead().log.delete_records(1)
         taken = [each.produce(peer, b"x") for _ in range(2)]
         each.usual.flush()
         assert taken == [False, each is broker]

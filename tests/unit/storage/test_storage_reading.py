@@ -13,7 +13,6 @@ from kdist.errors import ApiError, CorruptRecords, Error
 from kdist.records import build
 from kdist.records.batch import iter_headers, read_header
 from kdist.records.build import read_batch
-from kdist.storage.deletion import delete_records
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix
 from kdist.storage.reading import find_by_timestamp, find_newest, read
@@ -379,12 +378,12 @@ def test_a_max_timestamp_lookup_ignores_deleted_records(segment_bytes: int) -> N
         )
     flat = [at for each in times for at in each]
     for start in range(len(flat)):
-        delete_records(log, start)
+        log.delete_records(start)
         newest = find_newest(log)
         assert newest is not None
         assert newest.timestamp == START_MS + max(flat[start:])
         assert newest.offset == flat.index(max(flat[start:]), start)
-    delete_records(log, log.end_offset)
+    log.delete_records(log.end_offset)
     assert find_newest(log) is None
 
 
