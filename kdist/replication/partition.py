@@ -296,10 +296,10 @@ class Partition:
     @property
     def last_stable_offset(self) -> int:
         """The first offset of an open transaction, or the high watermark."""
-        return self.exposed[1]
+        return self.offset_snapshot[1]
 
     @property
-    def exposed(self) -> tuple[int, int]:
+    def offset_snapshot(self) -> tuple[int, int]:
         """The high watermark and the last stable offset; cheaper than both separately."""
         high_watermark = self.high_watermark
         unstable = self.log.producers.first_unstable_offset

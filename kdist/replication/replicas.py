@@ -1,8 +1,8 @@
 """All partitions of one broker: look-up, and the controller's requests about them.
 
 The controller's requests are carried out one at a time, in order, since deleting a log and creating
-it again takes a while; the partitions of one request concurrently. A response has an error code for
-each partition. `hosting.py` carries out what is requested for each.
+it again takes a while; the partitions of one request concurrently. `leadership.py` decides what to
+do about each. Disk work, which blocks, is done for a few partitions per tick of the loop.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from kdist.config.topic import TopicSettings
-from kdist.errors import ApiError, Error
+from kdist.errors import ApiError, DiskFailed, DiskFull, Error
 from kdist.metrics.replication import ReplicationMetrics
-from kdist.model import NO_EPOCH, TopicPartition
+from kdist.model import NO_EPOCH, ZERO_UUID, TopicPartition, format_uuid
 from kdist.protocol.leader_and_isr import (
     FULL,
     LeaderAndIsrPartitionResult,
@@ -31,22 +32,42 @@ from kdist.protocol.stop_replica import (
     StopReplicaResponse,
 )
 from kdist.replication.delayed import DelayedOperations, Schedule
-from kdist.replication.hosting import Hosting
 from kdist.replication.leadership import (
+    Hosted,
+    Plan,
     StateUpdate,
+    Stopped,
     fence,
+    plan_leadership,
+    stop_fault,
     stopped_in,
     updates_in,
 )
 from kdist.replication.partition import Partition, PartitionContext
 from kdist.replication.writer import Writers
 from kdist.storage.directory import LogDirectory
+from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log
-from kdist.storage.names import some_of
+from kdist.storage.meta import load_partition_metadata, save_partition_metadata
+from kdist.storage.names import PARTITION_METADATA, some_of
 
 logger = logging.getLogger(__name__)
 
+Listener = Callable[[Partition], None]
+Respond = Callable[[Error], None]
+
 _FIRST_VERSION_OF_TOPIC_IDS = 5  # of LeaderAndIsr
+_WORK_NS_PER_TICK = 5_000_000  # of disk work per tick of the loop, then the rest waits
+_WORK_PER_TICK_MAX = 50
+
+
+class _Order(NamedTuple):
+    """A request of the controller: for each partition that it names, `apply`; then `finish`."""
+
+    request: LeaderAndIsrRequest | StopReplicaRequest
+    partitions: Callable[[], Iterable[Any]]
+    apply: Callable[[Any, Respond], None]
+    finish: Callable[[Error, Mapping[TopicPartition, Error]], None]
 
 
 class Replicas:
@@ -68,7 +89,7 @@ class Replicas:
         """`schedule` defers a callback to the end of this tick of the loop, so that waiting
         operations are attempted once per tick. `is_known`: the cluster has this partition.
         `saved_high_watermarks`: what `high_watermarks` returned in the broker's last life."""
-        around = directory.around
+        self._around = around = directory.around
         self.directory = directory
         self.broker_id = broker_id
         self.metrics = metrics
@@ -78,18 +99,18 @@ class Replicas:
         self._is_known = is_known
         # Topics that the controller named without partitions: for now nobody knows which they have.
         self._doubtful: set[str] = set()
-        context = PartitionContext(
+        self._context = PartitionContext(
             broker_id=broker_id,
             writers=Writers(around.tasks, around.clock, metrics, around.on_failure),
             delayed=self.delayed,
             flusher=directory.flusher,
         )
         self._saved_high_watermarks = saved_high_watermarks
-        self._hosting = hosting = Hosting(directory, context, saved_high_watermarks)
-        self.partitions = hosting.partitions
-        self.on_leader, self.on_resign = hosting.on_leader, hosting.on_resign
-        self._orders: deque[Callable[[Callable[[], None]], None]] = deque()
-        self._is_carrying_out = False
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self.on_leader: list[Listener] = []
+        self.on_resign: list[Listener] = []
+        self._orders: deque[_Order] = deque()  # the first is being carried out
+        self._work: deque[Callable[[], None]] = deque()  # on the disk; the first is scheduled
         directory.flusher.on_flushed.append(self._on_flushed)
         directory.on_bounds_moved.append(self._on_bounds_moved)
         metrics.partitions = lambda: len(self.partitions)
@@ -179,11 +200,18 @@ class Replicas:
         """Resign all leaders; call `done` once no append is in progress, so the directory may be
         closed."""
         partitions = list(self.partitions.values())
-        finish = _Countdown(len(partitions) + 1, done)
+        left = len(partitions) + 1
+
+        def count() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                done()
+
         for partition in partitions:
-            self._hosting.resign(partition)
-            partition.when_idle(finish)
-        finish()
+            self._resign(partition)
+            partition.when_idle(count)
+        count()
 
     # The controller's requests
 
@@ -195,30 +223,19 @@ class Replicas:
     ) -> None:
         """Host, lead or follow the partitions in the request, then `reply`."""
 
-        def carry_out(finished: Callable[[], None]) -> None:
-            error = self._fence(request)
-            found = {} if error else {each.key: each for each in updates_in(request)}
-            updates = list(found.values())
-            errors: dict[TopicPartition, Error] = {}
-
-            def finish() -> None:
-                if version < _FIRST_VERSION_OF_TOPIC_IDS:
-                    reply(_ungrouped_response(error, errors))
-                else:
-                    reply(_response(error, updates, errors))
-                finished()
-
-            if not error and request.type == FULL:
+        def updates() -> list[StateUpdate]:
+            found = list(updates_in(request))
+            if request.type == FULL:
                 self._doubtful = {
                     each.topic_name for each in request.topic_states if not each.partition_states
                 }
-                self._resign_others({each.key for each in updates})
-            countdown = _Countdown(len(updates) + 1, finish)
-            for each in updates:
-                self._hosting.host(each, partial(_settle, errors, each.key, countdown))
-            countdown()
+                self._resign_others({each.key for each in found})
+            return found
 
-        self._order(carry_out)
+        def finish(error: Error, errors: Mapping[TopicPartition, Error]) -> None:
+            reply(_leader_and_isr_response(request, version, error, errors))
+
+        self._order(_Order(request, updates, self._host, finish))
 
     def _resign_others(self, named: Container[object]) -> None:
         """Resign partitions not in a FULL request, else clients would write where nobody reads.
@@ -228,7 +245,7 @@ class Replicas:
         for key, partition in self.partitions.items():
             if partition.is_leader and key not in named and key[0] not in self._doubtful:
                 logger.warning("resigned as leader of %s: not in the cluster", partition.key)
-                self._hosting.resign(partition)
+                self._resign(partition)
                 partition.state = partition.state._replace(leader_epoch=NO_EPOCH, zk_version=-1)
 
     def apply_stop_replica(
@@ -238,93 +255,257 @@ class Replicas:
     ) -> None:
         """Stop leading the partitions in the request, delete those requested, then `reply`."""
 
-        def carry_out(finished: Callable[[], None]) -> None:
-            error = self._fence(request)
-            stopped = {} if error else {each.key: each for each in stopped_in(request)}
-            errors: dict[TopicPartition, Error] = {}
+        def finish(error: Error, errors: Mapping[TopicPartition, Error]) -> None:
+            results = [
+                StoppedPartitionResult(
+                    topic_name=key.topic, partition_index=key.partition, error_code=found
+                )
+                for key, found in errors.items()
+            ]
+            reply(StopReplicaResponse(error_code=error, partition_errors=results))
 
-            def finish() -> None:
-                results = [
-                    StoppedPartitionResult(
-                        topic_name=key.topic, partition_index=key.partition, error_code=found
-                    )
-                    for key, found in errors.items()
-                ]
-                reply(StopReplicaResponse(error_code=error, partition_errors=results))
-                finished()
+        self._order(_Order(request, partial(stopped_in, request), self._stop, finish))
 
-            countdown = _Countdown(len(stopped) + 1, finish)
-            for each in stopped.values():
-                self._hosting.stop(each, partial(_settle, errors, each.key, countdown))
-            countdown()
+    def _order(self, order: _Order) -> None:
+        self._orders.append(order)
+        if len(self._orders) == 1:
+            self._carry_out()
 
-        self._order(carry_out)
-
-    def _order(self, carry_out: Callable[[Callable[[], None]], None]) -> None:
-        self._orders.append(carry_out)
-        if not self._is_carrying_out:
-            self._carry_out_next()
-
-    def _carry_out_next(self) -> None:
-        self._is_carrying_out = bool(self._orders)
-        if self._orders:
-            self._orders.popleft()(self._carry_out_next)
-
-    def _fence(self, request: LeaderAndIsrRequest | StopReplicaRequest) -> Error:
+    def _carry_out(self) -> None:
+        """Carry out the first order; the next when it is answered."""
+        request, partitions, apply, finish = self._orders[0]
         error = fence(request, self.controller_epoch, self.broker_epoch)
         if error:
-            logger.warning(
-                "a request of controller %d is refused: %s", request.controller_id, error.name
-            )
+            sender = request.controller_id
+            logger.warning("a request of controller %d is refused: %s", sender, error.name)
         else:
             self.controller_epoch = request.controller_epoch
-        return error
+        named = {} if error else {each.key: each for each in partitions()}
+        errors: dict[TopicPartition, Error] = {}
 
+        def finished() -> None:
+            finish(error, errors)
+            self._orders.popleft()
+            if self._orders:
+                self._carry_out()
 
-class _Countdown:
-    """Calls `done` at its `count`-th call."""
+        def respond(key: TopicPartition, error: Error) -> None:
+            errors[key] = error
+            if len(errors) == len(named):
+                finished()
 
-    def __init__(self, count: int, done: Callable[[], None]) -> None:
-        self._left = count
-        self._done = done
+        for key, each in named.items():
+            apply(each, partial(respond, key))
+        if not named:
+            finished()
 
-    def __call__(self) -> None:
-        self._left -= 1
-        if not self._left:
-            self._done()
+    # One partition: `respond` gets the outcome, now or later
 
-
-def _settle(
-    errors: dict[TopicPartition, Error],
-    key: TopicPartition,
-    countdown: Callable[[], None],
-    error: Error,
-) -> None:
-    errors[key] = error
-    countdown()
-
-
-def _ungrouped_response(error: Error, errors: dict[TopicPartition, Error]) -> LeaderAndIsrResponse:
-    results = [
-        LeaderAndIsrPartitionResult(
-            topic_name=key.topic, partition_index=key.partition, error_code=found
+    def _host(self, update: StateUpdate, respond: Respond) -> None:
+        """Apply the controller's state to a partition."""
+        partition = self.partitions.get(update.key)
+        if partition is None:
+            self._defer(partial(self._host_new, update, respond))
+            return
+        hosted = _hosted(partition)
+        plan = plan_leadership(
+            update, self.broker_id, hosted, has_log=True, log_topic_id=partition.topic_id
         )
-        for key, found in errors.items()
-    ]
-    return LeaderAndIsrResponse(error_code=error, partition_errors=results)
+        if isinstance(plan, Error):
+            respond(plan)
+        elif plan is Plan.REPLACE:
+            self._unhost(partition, partial(self._replace, partition.topic_id, update, respond))
+        else:
+            self._lead_or_follow(partition, update, respond)
+
+    def _defer(self, work: Callable[[], None]) -> None:
+        """Do disk work in a later tick of the loop: there may be thousands of these."""
+        self._work.append(work)
+        if len(self._work) == 1:
+            self._around.tasks.call_soon(self._work_next)
+
+    def _work_next(self) -> None:
+        until_ns = self._around.clock.monotonic_ns() + _WORK_NS_PER_TICK
+        for _ in range(_WORK_PER_TICK_MAX):
+            self._work[0]()
+            self._work.popleft()
+            if not self._work:
+                return
+            if self._around.clock.monotonic_ns() >= until_ns:
+                break
+        self._around.tasks.call_soon(self._work_next)
+
+    def _host_new(self, update: StateUpdate, respond: Respond) -> None:
+        log = self.directory.logs.get(update.key)
+        try:
+            log_topic_id = ZERO_UUID if log is None else self._topic_id_of(log)
+        except DiskFull as error:  # no descriptor left
+            respond(error.error)
+            return
+        plan = plan_leadership(
+            update,
+            self.broker_id,
+            None,
+            has_log=log is not None,
+            log_topic_id=log_topic_id,
+        )
+        if isinstance(plan, Error):
+            respond(plan)
+        elif log is None:
+            self._create_anew(update, respond, None)
+        elif plan is Plan.OPEN:
+            self._open(log, log_topic_id, update, respond)
+        else:
+            self._replace(log_topic_id, update, respond)
+
+    def _replace(self, log_topic_id: uuid.UUID, update: StateUpdate, respond: Respond) -> None:
+        logger.warning(
+            "the log of %s is that of topic id %s, which is no longer in the cluster;"
+            " the topic's id is %s",
+            *(update.key, format_uuid(log_topic_id), format_uuid(update.topic_id)),
+        )
+        self.directory.mark_stray(update.key, partial(self._create_anew, update, respond))
+
+    def _topic_id_of(self, log: Log) -> uuid.UUID:
+        path = f"{log.directory}/{PARTITION_METADATA}"
+        try:
+            return load_partition_metadata(self.directory.files, path) or ZERO_UUID
+        except CorruptFile as fault:
+            logger.warning("%s: the log is assumed to be of the present topic of its name", fault)
+            return ZERO_UUID
+
+    def _open(self, log: Log, topic_id: uuid.UUID, update: StateUpdate, respond: Respond) -> None:
+        if topic_id != update.topic_id != ZERO_UUID:
+            path = f"{log.directory}/{PARTITION_METADATA}"
+            topic_id = update.topic_id
+            save = partial(save_partition_metadata, self.directory.files, path, topic_id)
+            if not self._succeeds(save, respond):
+                return
+        log.configure(self._around.settings_of(update.key.topic))
+        self._add(log, topic_id, update, respond)
+
+    def _create_anew(
+        self, update: StateUpdate, respond: Respond, failure: BaseException | None
+    ) -> None:
+        """Create the log once no checkpoint contains an earlier one, if that could be removed."""
+        if failure is None:
+            self.directory.forget(update.key, partial(self._create, update, respond))
+        else:
+            respond(_error_of(failure))
+
+    def _create(self, update: StateUpdate, respond: Respond, failure: BaseException | None) -> None:
+        if failure is not None:
+            respond(_error_of(failure))
+            return
+        settings = self._around.settings_of(update.key.topic)
+        create = partial(self.directory.create, update.key, update.topic_id, settings)
+        if self._succeeds(create, respond):
+            self._add(self.directory.logs[update.key], update.topic_id, update, respond)
+
+    def _add(self, log: Log, topic_id: uuid.UUID, update: StateUpdate, respond: Respond) -> None:
+        high_watermark = self._saved_high_watermarks.get(update.key, 0)
+        partition = Partition(self._context, log, topic_id, high_watermark)
+        self.partitions[update.key] = partition
+        self._lead_or_follow(partition, update, respond)
+
+    def _lead_or_follow(self, partition: Partition, update: StateUpdate, respond: Respond) -> None:
+        was_leader, epoch_before = partition.is_leader, partition.leader_epoch
+        if partition.topic_id == ZERO_UUID:
+            partition.topic_id = update.topic_id
+        partition.lead_or_follow(update.state, update.replicas)
+        if partition.is_leader:
+            if not was_leader or partition.leader_epoch != epoch_before:
+                _notify(self.on_leader, partition)
+        elif was_leader:
+            _notify(self.on_resign, partition)
+        respond(Error.NONE)
+
+    def _stop(self, stopped: Stopped, respond: Respond) -> None:
+        """Stop leading the partition, and delete it if requested."""
+        partition = self.partitions.get(stopped.key)
+        error = stop_fault(stopped, _hosted(partition))
+        if error:
+            respond(error)
+            return
+        delete = partial(
+            self.directory.delete, stopped.key, lambda failure: respond(_error_of(failure))
+        )
+        if partition is not None and stopped.is_delete:
+            self._unhost(partition, delete)
+        elif stopped.is_delete and stopped.key in self.directory.logs:
+            self._defer(delete)
+        else:
+            if partition is not None:
+                self._resign(partition)
+            respond(Error.NONE)
+
+    def _unhost(self, partition: Partition, then: Callable[[], None]) -> None:
+        """Stop hosting it; call `then`, which removes its log, once no append is in progress."""
+        self._resign(partition)
+        del self.partitions[partition.log.partition]
+        if not partition.log.is_busy:  # else the flush in progress will serve its waiters
+            self.directory.fail_flush_waiters(partition.log)
+        partition.when_idle(partial(self._defer, then))
+
+    def _resign(self, partition: Partition) -> None:
+        """Stop leading it; it stays hosted."""
+        was_leader = partition.is_leader
+        partition.resign()
+        if was_leader:
+            _notify(self.on_resign, partition)
+
+    def _succeeds(self, work: Callable[[], object], respond: Respond) -> bool:
+        """Do disk work inside a callback, where no caller would catch a failure; whether it
+        succeeded."""
+        try:
+            work()
+        except ApiError as error:
+            logger.warning("a request of the controller failed: %s", error)
+            respond(error.error)
+            return False
+        except DiskFailed as error:
+            self._around.on_failure(error)
+            return False
+        return True
 
 
-def _response(
-    error: Error, updates: list[StateUpdate], errors: dict[TopicPartition, Error]
+def _leader_and_isr_response(
+    request: LeaderAndIsrRequest,
+    version: int,
+    error: Error,
+    errors: Mapping[TopicPartition, Error],
 ) -> LeaderAndIsrResponse:
+    """The results by topic id since version 5, in one list before."""
+    if version < _FIRST_VERSION_OF_TOPIC_IDS:
+        results = [
+            LeaderAndIsrPartitionResult(
+                topic_name=key.topic, partition_index=key.partition, error_code=found
+            )
+            for key, found in errors.items()
+        ]
+        return LeaderAndIsrResponse(error_code=error, partition_errors=results)
+    topic_ids = {each.key: each.topic_id for each in updates_in(request)}
     topics: dict[uuid.UUID, LeaderAndIsrTopicResult] = {}
-    for each in updates:
+    for key, found in errors.items():
         topic = topics.setdefault(
-            each.topic_id, LeaderAndIsrTopicResult(topic_id=each.topic_id, partition_errors=[])
+            topic_ids[key], LeaderAndIsrTopicResult(topic_id=topic_ids[key], partition_errors=[])
         )
         topic.partition_errors.append(
-            LeaderAndIsrPartitionResult(
-                partition_index=each.key.partition, error_code=errors[each.key]
-            )
+            LeaderAndIsrPartitionResult(partition_index=key.partition, error_code=found)
         )
     return LeaderAndIsrResponse(error_code=error, topics=list(topics.values()))
+
+
+def _notify(listeners: list[Listener], partition: Partition) -> None:
+    for listener in listeners:
+        listener(partition)
+
+
+def _hosted(partition: Partition | None) -> Hosted | None:
+    return None if partition is None else Hosted(partition.topic_id, partition.state)
+
+
+def _error_of(failure: BaseException | None) -> Error:
+    if failure is None:
+        return Error.NONE
+    return failure.error if isinstance(failure, ApiError) else Error.KAFKA_STORAGE_ERROR

@@ -147,9 +147,9 @@ class Reader:
             return None
         # The prepared answer has no room for aborted transactions. Once kdist has transactions,
         # READ_COMMITTED fetches that meet an aborted one must return None here.
-        exposed = partition.exposed
-        end = exposed[template.request.isolation_level]
-        offsets = (*exposed, start_offset)
+        snapshot = partition.offset_snapshot
+        end = snapshot[template.request.isolation_level]
+        offsets = (*snapshot, start_offset)
         key, cached = (partition, partition.leader_epoch, offset, offsets), template.cached
         if key == cached.key:
             return cached.fetched

@@ -288,7 +288,7 @@ class _Fetch(DelayedOperation):
 
     def _result(self, index: int, partition: Partition, part: Slice | None) -> FetchPartitionResult:
         log, is_committed = partition.log, self._request.isolation_level == READ_COMMITTED
-        high_watermark, last_stable_offset = partition.exposed
+        high_watermark, last_stable_offset = partition.offset_snapshot
         return FetchPartitionResult(
             partition_index=index,
             error_code=0,

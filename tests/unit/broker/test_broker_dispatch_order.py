@@ -54,7 +54,7 @@ def slow_down(cluster: Cluster, broker: Broker) -> None:
 
 
 def writers_of(broker: Broker) -> Writers:
-    return broker.service.replicas._hosting._context.writers
+    return broker.service.replicas._context.writers
 
 
 def dispatch_of(broker: Broker) -> Dispatch:

@@ -66,7 +66,7 @@ def test_a_disk_failure_during_a_stop_ends_the_broker_at_once(is_under_way: bool
         await produce(client, "clicks", b"x")
         if is_under_way:
             cluster.processes[1].blocking_ms_max = 2_000
-            writers = broker.service.replicas._hosting._context.writers
+            writers = broker.service.replicas._context.writers
             writers.thread_until_ns = cluster.clock.monotonic_ns() + 10**12
             await client.tell(produce_request("clicks", b"y"), 9)
             await asyncio.sleep(0.1)

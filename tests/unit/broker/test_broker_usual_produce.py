@@ -384,7 +384,7 @@ def test_once_the_disk_turns_slow_within_a_turn_the_thread_writes_all_of_it(
     world, peer = broker.world, Peer()
     for value in (b"a", b"b"):
         broker.produce(peer, value)
-    world.replicas._hosting._context.writers.thread_until_ns = world.clock.monotonic_ns() + 1
+    world.replicas._context.writers.thread_until_ns = world.clock.monotonic_ns() + 1
     broker.usual.flush()
     assert peer.answers == [[], []]
     world.settle()
