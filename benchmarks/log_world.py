@@ -28,9 +28,9 @@ from kdist.records.build import build_batch
 from kdist.runtime.asyncio_process import AsyncioProcess
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
+from kdist.storage.context import DirectoryContext, Identity
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
-from kdist.storage.surroundings import Identity, Surroundings
 
 START_MS = 1_700_000_000_000
 RECORD_BYTES = 100
@@ -145,7 +145,7 @@ def log_directory(
     directory = LogDirectory(
         path,
         Identity(1, "benchmark"),
-        Surroundings(
+        DirectoryContext(
             files=disk or HastyDisk(),
             clock=SystemClock(),
             tasks=tasks,

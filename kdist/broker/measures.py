@@ -46,7 +46,7 @@ class Measures:
     def watch(self, directory: LogDirectory) -> None:
         """Add the metrics that are computed from the log directory at each scrape."""
         storage, logs = self.storage, directory.logs
-        settings, files = directory.around.settings, directory.files
+        settings, files = directory.context.settings, directory.files
         storage.partitions = lambda: len(logs)
         storage.segments = lambda: sum(len(log.segments) for log in logs.values())
         storage.size_bytes = lambda: sum(log.size for log in logs.values())

@@ -49,9 +49,9 @@ from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.network.client import Client, ClientSettings
 from kdist.protocol import fetch, produce
 from kdist.replication.replicas import Replicas
+from kdist.storage.context import DirectoryContext, Identity
 from kdist.storage.directory import LogDirectory
 from kdist.storage.schedule import Schedule
-from kdist.storage.surroundings import Identity, Surroundings
 from kdist.zk import znodes
 
 
@@ -103,20 +103,20 @@ class Service:
         self._dispatches: list[Dispatch] = []
 
     def _open_directory(self) -> LogDirectory:
-        context = self._context
-        around = Surroundings(
-            files=context.files,
+        files, config = self._context.files, self._context.config
+        context = DirectoryContext(
+            files=files,
             clock=self._process.clock,
             tasks=self._process,
             rng=self._process.rng,
-            settings=context.config.storage,
+            settings=config.storage,
             metrics=self._measures.storage,
             settings_of=self._overrides.settings_of,
             on_failure=self._fail,
         )
-        path = context.config.broker.directory
+        path = config.broker.directory
         try:
-            return LogDirectory(path, Identity(self._id, self._cluster_id), around)
+            return LogDirectory(path, Identity(self._id, self._cluster_id), context)
         except OSError as error:  # not a disk failure: those raise `DiskFailed`
             raise UserError(f"{path} cannot be used: {error.strerror or error}") from error
 

@@ -89,11 +89,11 @@ class Replicas:
         """`schedule` defers a callback to the end of this tick of the loop, so that waiting
         operations are attempted once per tick. `is_known`: the cluster has this partition.
         `saved_high_watermarks`: what `high_watermarks` returned in the broker's last life."""
-        self._around = around = directory.around
+        context = directory.context
         self.directory = directory
         self.broker_id = broker_id
         self.metrics = metrics
-        self.delayed = DelayedOperations(around.tasks, around.clock, schedule, metrics)
+        self.delayed = DelayedOperations(context.tasks, context.clock, schedule, metrics)
         self.broker_epoch = -1
         self.controller_epoch = 0
         self._is_known = is_known
@@ -101,7 +101,7 @@ class Replicas:
         self._doubtful: set[str] = set()
         self._context = PartitionContext(
             broker_id=broker_id,
-            writers=Writers(around.tasks, around.clock, metrics, around.on_failure),
+            writers=Writers(context.tasks, context.clock, metrics, context.on_failure),
             delayed=self.delayed,
             flusher=directory.flusher,
         )
@@ -322,18 +322,18 @@ class Replicas:
         """Do disk work in a later tick of the loop: there may be thousands of these."""
         self._work.append(work)
         if len(self._work) == 1:
-            self._around.tasks.call_soon(self._work_next)
+            self.directory.context.tasks.call_soon(self._work_next)
 
     def _work_next(self) -> None:
-        until_ns = self._around.clock.monotonic_ns() + _WORK_NS_PER_TICK
+        until_ns = self.directory.context.clock.monotonic_ns() + _WORK_NS_PER_TICK
         for _ in range(_WORK_PER_TICK_MAX):
             self._work[0]()
             self._work.popleft()
             if not self._work:
                 return
-            if self._around.clock.monotonic_ns() >= until_ns:
+            if self.directory.context.clock.monotonic_ns() >= until_ns:
                 break
-        self._around.tasks.call_soon(self._work_next)
+        self.directory.context.tasks.call_soon(self._work_next)
 
     def _host_new(self, update: StateUpdate, respond: Respond) -> None:
         log = self.directory.logs.get(update.key)
@@ -381,7 +381,7 @@ class Replicas:
             save = partial(save_partition_metadata, self.directory.files, path, topic_id)
             if not self._succeeds(save, respond):
                 return
-        log.configure(self._around.settings_of(update.key.topic))
+        log.configure(self.directory.context.settings_of(update.key.topic))
         self._add(log, topic_id, update, respond)
 
     def _create_anew(
@@ -397,7 +397,7 @@ class Replicas:
         if failure is not None:
             respond(_error_of(failure))
             return
-        settings = self._around.settings_of(update.key.topic)
+        settings = self.directory.context.settings_of(update.key.topic)
         create = partial(self.directory.create, update.key, update.topic_id, settings)
         if self._succeeds(create, respond):
             self._add(self.directory.logs[update.key], update.topic_id, update, respond)
@@ -464,7 +464,7 @@ class Replicas:
             respond(error.error)
             return False
         except DiskFailed as error:
-            self._around.on_failure(error)
+            self.directory.context.on_failure(error)
             return False
         return True
 

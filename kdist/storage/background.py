@@ -9,8 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kdist.errors import DiskFull
-from kdist.runtime.files import Files
-from kdist.runtime.tasks import Tasks
+from kdist.storage.context import DirectoryContext
 from kdist.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -24,12 +23,10 @@ class _Removal(NamedTuple):
 class Background:
     """Owner: the log directory. Nobody awaits this work, so `on_failure` is told of its errors."""
 
-    def __init__(
-        self, files: Files, tasks: Tasks, on_failure: Callable[[BaseException], None]
-    ) -> None:
-        self._files = files
-        self._tasks = tasks
-        self._on_failure = on_failure
+    def __init__(self, context: DirectoryContext) -> None:
+        self._files = context.files
+        self._tasks = context.tasks
+        self._on_failure = context.on_failure
         self._removals: deque[_Removal] = deque()  # the first is under way
         self._is_stopped = False
 

@@ -19,6 +19,7 @@ from kdist.model import TopicPartition
 from kdist.storage import names
 from kdist.storage.background import Background
 from kdist.storage.checkpoints import encode_offsets, load_offsets
+from kdist.storage.context import DirectoryContext, Identity
 from kdist.storage.deletion import drop, forget_epochs, release
 from kdist.storage.faults import CorruptFile
 from kdist.storage.file_creation import FileCreator
@@ -35,7 +36,6 @@ from kdist.storage.offset_saver import OffsetSaver
 from kdist.storage.recovery import SavedOffsets
 from kdist.storage.space import DiskSpace
 from kdist.storage.steps import Steps, run_steps
-from kdist.storage.surroundings import Identity, Surroundings
 from kdist.storage.truncation import Truncation
 
 logger = logging.getLogger(__name__)
@@ -46,11 +46,11 @@ _LOGS_AT_A_TIME = 500
 class LogDirectory:
     """Owner: the event loop. The lock keeps other processes out."""
 
-    def __init__(self, path: str, identity: Identity, surroundings: Surroundings) -> None:
+    def __init__(self, path: str, identity: Identity, context: DirectoryContext) -> None:
         """Lock and claim it; `open` comes next. `UserError` if in use, or not this broker's."""
         self.path = path
-        self.around = surroundings
-        self.files = files = surroundings.files
+        self.context = context
+        self.files = files = context.files
         self.logs: dict[TopicPartition, Log] = {}
         self.is_clean = False  # whether the last stop was clean, by its marker
         self.found = 0  # how many logs there are to open
@@ -71,25 +71,20 @@ class LogDirectory:
         except FileNotFoundError:
             raise UserError(f"{path} is not there: is its disk mounted?") from None
         try:
-            self.meta = claim_directory(files, path, *identity, surroundings.rng)
+            self.meta = claim_directory(files, path, *identity, context.rng)
         except BaseException:
             self._lock.release()
             raise
-        around = surroundings
-        self.flusher = Flusher(
-            files, path, around.tasks, around.clock, around.metrics, around.on_failure
-        )
-        self.saver = OffsetSaver(
-            files, around.tasks, self._encode_checkpoints, self._note_saved, around.on_failure
-        )
-        self.background = Background(files, around.tasks, around.on_failure)
-        self._file_creator = FileCreator(files, around.tasks, around.clock, around.on_failure)
-        self.context = LogContext(
+        self.flusher = Flusher(context, path)
+        self.saver = OffsetSaver(context, self._encode_checkpoints, self._note_saved)
+        self.background = Background(context)
+        self._file_creator = FileCreator(context)
+        self.log_context = LogContext(
             files=files,
-            settings=around.settings,
-            metrics=around.metrics,
-            rng=around.rng,
-            space=DiskSpace(files, path, around.settings.reserved_bytes),
+            settings=context.settings,
+            metrics=context.metrics,
+            rng=context.rng,
+            space=DiskSpace(files, path, context.settings.reserved_bytes),
             unflushed=set(),
             want_flush=self.flusher.request,
             start_writeback=self.background.start_writeback,
@@ -111,7 +106,6 @@ class LogDirectory:
 
         If abandoned half-way, it is closed without a marker, so the next start scans the logs.
         """
-        around = self.around
         self.is_clean = self._take_clean_marker()
         recovery_points = self._load_checkpoint(names.RECOVERY_POINTS)
         start_offsets = self._load_checkpoint(names.LOG_START_OFFSETS)
@@ -122,24 +116,30 @@ class LogDirectory:
         self.found = len(found)
         for partition in found:
             yield None
-            settings = around.settings_of(partition.topic)
             saved = SavedOffsets(
                 recovery_point=recovery_points.get(partition, 0),
                 start_offset=start_offsets.get(partition, 0),
                 was_compacted=partition in compacted,
             )
-            loading = self._load(partition, settings, saved, is_clean=self.is_clean)
             try:
-                self.logs[partition] = yield from loading
+                self.logs[partition] = yield from load_log(
+                    self.log_context,
+                    partition,
+                    self._directory_of(partition),
+                    self.context.settings_of(partition.topic),
+                    saved,
+                    is_clean=self.is_clean,
+                    now_ms=self.context.clock.now_ms(),
+                )
             except DiskFull as error:
                 entries = self.files.list(self._directory_of(partition))
                 if any(names.log_base_offset(name) is not None for name in entries):
                     raise
                 logger.warning("%s: %s has no record; the next start opens it", error, partition)
-        yield self._settle
+        yield self._flush_changed
         self._is_open = True
 
-    def _settle(self) -> None:
+    def _flush_changed(self) -> None:
         """Flush what opening the logs has changed. Blocks."""
         try:
             self._flush([log for log in self.logs.values() if log.is_changed])
@@ -183,27 +183,11 @@ class LogDirectory:
             elif parsed or (is_directory and name != names.LOST_AND_FOUND):
                 others.append(name)
         if others:
-            told = "%d entries of %s are no partitions to open, and are left alone: %s"
-            logger.warning(told, len(others), self.path, some_of(others))
+            logger.warning(
+                "%d entries of %s are no partitions to open, and are left alone: %s",
+                *(len(others), self.path, some_of(others)),
+            )
         return found
-
-    def _load(
-        self,
-        partition: TopicPartition,
-        settings: TopicSettings,
-        saved: SavedOffsets,
-        *,
-        is_clean: bool,
-    ) -> Steps[Log]:
-        return load_log(
-            self.context,
-            partition,
-            self._directory_of(partition),
-            settings,
-            saved,
-            is_clean=is_clean,
-            now_ms=self.around.clock.now_ms(),
-        )
 
     def _directory_of(self, partition: TopicPartition) -> str:
         return f"{self.path}/{names.directory_name(partition)}"
@@ -223,10 +207,12 @@ class LogDirectory:
         if partition in self._named:
             reason = f"a checkpoint still tells of an earlier {partition}: try again"
             raise ApiError(Error.KAFKA_STORAGE_ERROR, reason)
-        directory, now_ms = self._directory_of(partition), self.around.clock.now_ms()
+        directory, now_ms = self._directory_of(partition), self.context.clock.now_ms()
         if self.files.exists(directory):
             raise ApiError(Error.KAFKA_STORAGE_ERROR, f"{directory} is there, and is no log")
-        log = self.logs[partition] = new_log(self.context, partition, directory, settings, now_ms)
+        log = self.logs[partition] = new_log(
+            self.log_context, partition, directory, settings, now_ms
+        )
         self._file_creator.add(log, topic_id)
         return log
 
@@ -271,7 +257,7 @@ class LogDirectory:
         self.saver.request(done)  # which syncs this directory too, before `done`
 
     def _retire(self, log: Log, state: DirectoryState) -> None:
-        unique = uuid.UUID(int=self.around.rng.getrandbits(128))
+        unique = uuid.UUID(int=self.context.rng.getrandbits(128))
         path = f"{self.path}/{names.retired_directory_name(log.partition, state, unique)}"
         self.files.rename(log.directory, path)
         if state is DirectoryState.DELETED:
@@ -295,7 +281,7 @@ class LogDirectory:
             done(None)
             return
         log.begin_truncation(
-            lambda: self.around.tasks.call_soon(partial(self._truncate, log, offset, done))
+            lambda: self.context.tasks.call_soon(partial(self._truncate, log, offset, done))
         )
 
     def _truncate(self, log: Log, offset: int, done: Done) -> None:
@@ -305,18 +291,18 @@ class LogDirectory:
             log.end_truncation()
             self.flusher.request(log, done)
             return
-        truncation = Truncation(log, offset, self.around.clock.now_ms())
+        truncation = Truncation(log, offset, self.context.clock.now_ms())
 
         def saved(error: BaseException | None) -> None:
             if error is None:
-                self.around.tasks.run_blocking(truncation.run, ended)
+                self.context.tasks.run_blocking(truncation.run, ended)
             else:
                 ended(error)
 
         def ended(error: BaseException | None) -> None:
             if error is not None and not isinstance(error, ApiError):
                 # After a failed sync, a flush would confirm lost data, so the log stays busy.
-                self.around.on_failure(error)
+                self.context.on_failure(error)
                 done(error)
                 return
             if error is None:
@@ -352,7 +338,7 @@ class LogDirectory:
         self, high_watermark_of: Callable[[Log], int], logs: Iterable[Log] | None = None
     ) -> int:
         """Delete the segments past retention, in `logs` or in all; return how many."""
-        now_ms = self.around.clock.now_ms()
+        now_ms = self.context.clock.now_ms()
         looked_at = self.logs.values() if logs is None else logs
         gone = [
             (log, release(log, high_watermark_of(log), now_ms))
@@ -388,7 +374,7 @@ class LogDirectory:
         except ApiError as error:
             return error
         except DiskFailed as error:
-            self.around.on_failure(error)
+            self.context.on_failure(error)
             return error
         return None
 
@@ -448,10 +434,10 @@ class LogDirectory:
     def _flush(self, logs: Sequence[Log], prepare: Callable[[Log], None] | None = None) -> None:
         """Flush before returning, some logs at a time: each takes up to three descriptors."""
         for start in range(0, len(logs), _LOGS_AT_A_TIME):
-            turn = logs[start : start + _LOGS_AT_A_TIME]
+            some = logs[start : start + _LOGS_AT_A_TIME]
             if prepare is not None:
-                for log in turn:
+                for log in some:
                     prepare(log)
-            flush_now(self.files, self.path, turn)
-            for log in turn:
+            flush_now(self.files, self.path, some)
+            for log in some:
                 log.close_idle()

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
 from typing import NamedTuple
 
 from kdist.errors import DiskFailed, DiskFull
-from kdist.runtime.clock import Clock
-from kdist.runtime.files import Files
-from kdist.runtime.tasks import Tasks
+from kdist.storage.context import DirectoryContext
 from kdist.storage.log import Log
 from kdist.storage.meta import encode_partition_metadata
 from kdist.storage.names import PARTITION_METADATA
@@ -36,17 +33,11 @@ class _Pending(NamedTuple):
 class FileCreator:
     """Owner: the log directory. `on_failure` is called if the disk fails in background work."""
 
-    def __init__(
-        self,
-        files: Files,
-        tasks: Tasks,
-        clock: Clock,
-        on_failure: Callable[[BaseException], None],
-    ) -> None:
-        self._files = files
-        self._tasks = tasks
-        self._clock = clock
-        self._on_failure = on_failure
+    def __init__(self, context: DirectoryContext) -> None:
+        self._files = context.files
+        self._tasks = context.tasks
+        self._clock = context.clock
+        self._on_failure = context.on_failure
         self._pending: dict[Log, _Pending] = {}
         self._half_created: set[Log] = set()  # those whose partial files could not be removed
         self._is_scheduled = False

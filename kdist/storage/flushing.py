@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from kdist.errors import DiskFailed, DiskFull, KdistError
-from kdist.metrics.storage import StorageMetrics
-from kdist.runtime.clock import Clock
 from kdist.runtime.files import File, Files
-from kdist.runtime.tasks import Tasks
+from kdist.storage.context import DirectoryContext
 from kdist.storage.log import Log
 
 # With this many segments or more, one syncfs is faster than a fdatasync for each
@@ -165,21 +163,13 @@ class Flusher:
     The `on_flushed` callbacks get each log whose recovery point has moved.
     """
 
-    def __init__(
-        self,
-        files: Files,
-        path: str,
-        tasks: Tasks,
-        clock: Clock,
-        metrics: StorageMetrics,
-        on_failure: Callable[[BaseException], None],
-    ) -> None:
-        self._files = files
+    def __init__(self, context: DirectoryContext, path: str) -> None:
+        self._files = context.files
         self._path = path
-        self._tasks = tasks
-        self._clock = clock
-        self._metrics = metrics
-        self._on_failure = on_failure
+        self._tasks = context.tasks
+        self._clock = context.clock
+        self._metrics = context.metrics
+        self._on_failure = context.on_failure
         self._wanted: dict[Log, _Request] = {}
         self._is_scheduled = False
         self._running: list[FlushJob] = []

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from kdist.errors import DiskFull
-from kdist.runtime.files import Files
-from kdist.runtime.tasks import Tasks
+from kdist.storage.context import DirectoryContext
 
 Done = Callable[[BaseException | None], None]
 
@@ -16,22 +15,18 @@ class OffsetSaver:
 
     def __init__(
         self,
-        files: Files,
-        tasks: Tasks,
+        context: DirectoryContext,
         encode: Callable[[bool], Mapping[str, bytes]],
         on_saved: Callable[[], None],
-        on_failure: Callable[[BaseException], None],
     ) -> None:
         """`encode(is_whole)` returns the path and present content of each checkpoint, or of that
         of the high watermarks alone.
 
         `on_saved` is called when the last content `encode`d as a whole is on the disk.
         """
-        self._files = files
-        self._tasks = tasks
+        self._context = context
         self._encode = encode
         self._on_saved = on_saved
-        self._on_failure = on_failure
         self._waiting: list[Done] = []
         self._is_running = False
         self._is_wanted = False
@@ -58,14 +53,14 @@ class OffsetSaver:
 
         def save() -> None:
             for path, content in contents.items():
-                self._files.replace(path, content)
+                self._context.files.replace(path, content)
 
-        self._tasks.run_blocking(save, lambda error: self._end(error, waiting, is_whole))
+        self._context.tasks.run_blocking(save, lambda error: self._end(error, waiting, is_whole))
 
     def _end(self, error: BaseException | None, waiting: list[Done], is_whole: bool) -> None:
         self._is_running = False
         if error is not None and not isinstance(error, DiskFull):
-            self._on_failure(error)
+            self._context.on_failure(error)
             return
         if error is None and is_whole:
             self._on_saved()

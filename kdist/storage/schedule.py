@@ -33,7 +33,7 @@ class Schedule:
 
     def start(self) -> None:
         """Start; each kind of work is first done one interval from now."""
-        settings = self._directory.around.settings
+        settings = self._directory.context.settings
         self._every(_DESCRIPTORS_CHECK_MS, self.maybe_give_back)
         self._every(settings.flush_scheduler_interval_ms, self.flush_due)
         self._every(settings.flush_offset_checkpoint_interval_ms, self.save_offsets)
@@ -53,7 +53,7 @@ class Schedule:
             self._every(interval_ms, work)
             work()
 
-        tasks = self._directory.around.tasks
+        tasks = self._directory.context.tasks
         self._timers[work.__name__] = tasks.call_later(interval_ms, run)
 
     def flush_due(self) -> None:
@@ -62,8 +62,8 @@ class Schedule:
         Also if its time is in the future: the clock was set back, so its age is unknown.
         """
         directory = self._directory
-        now_ms = directory.around.clock.now_ms()
-        for log in list(directory.context.unflushed):
+        now_ms = directory.context.clock.now_ms()
+        for log in list(directory.log_context.unflushed):
             since_ms = log.unflushed_since_ms
             if since_ms is not None and not 0 <= now_ms - since_ms < log.settings.flush_ms:
                 directory.flusher.request(log)
@@ -94,7 +94,7 @@ class Schedule:
 
     def _warn_of_lack(self) -> None:
         """Log the lack of descriptors, at most once a minute."""
-        now_ns = self._directory.around.clock.monotonic_ns()
+        now_ns = self._directory.context.clock.monotonic_ns()
         if now_ns >= self._silent_until_ns:
             self._silent_until_ns = now_ns + _TELL_EVERY_NS
             logger.warning("too many open files: requests were refused, and idle files are closed")
@@ -105,7 +105,7 @@ class Schedule:
 
     def expire_producers(self) -> None:
         """Forget producers idle for `producer.id.expiration.ms`."""
-        around = self._directory.around
-        now_ms, expiration_ms = around.clock.now_ms(), around.settings.producer_id_expiration_ms
+        context = self._directory.context
+        now_ms, expiration_ms = context.clock.now_ms(), context.settings.producer_id_expiration_ms
         for log in self._directory.logs.values():
             log.producers.expire(now_ms, expiration_ms)

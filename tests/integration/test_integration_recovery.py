@@ -23,9 +23,9 @@ from kdist.records.batch import Batch, read_header
 from kdist.records.build import build_batch
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
+from kdist.storage.context import DirectoryContext, Identity
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
-from kdist.storage.surroundings import Identity, Surroundings
 from tests.integration.broker_processes import BrokerProcess, broker_processes
 from tests.integration.zookeeper_server import PATIENT_TICK_MS, free_port, zookeeper_host
 from tests.own_time import ended_after_s
@@ -104,7 +104,7 @@ def fill(path: Path) -> None:
     directory = LogDirectory(
         str(path),
         Identity(1, found[1]),
-        Surroundings(
+        DirectoryContext(
             files=Disk(),
             clock=SystemClock(),
             tasks=SteppedProcess(),

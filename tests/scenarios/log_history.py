@@ -20,11 +20,11 @@ from kdist.records.build import build_batch, read_batch
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.runtime.simulated_faults import PowerLoss
+from kdist.storage.context import DirectoryContext, Identity
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
 from kdist.storage.reading import find_by_timestamp, read
 from kdist.storage.schedule import Schedule
-from kdist.storage.surroundings import Identity, Surroundings
 from tests.stepped_process import SteppedProcess
 from tests.unit.storage.storage_world import append_all
 
@@ -113,7 +113,7 @@ class History:
 
     def _open(self) -> None:
         self.tasks = SteppedProcess(self.clock, self.rng)
-        around = Surroundings(
+        context = DirectoryContext(
             files=self.disk,
             clock=self.clock,
             tasks=self.tasks,
@@ -123,7 +123,7 @@ class History:
             settings_of=lambda _topic: SETTINGS,
             on_failure=_fail,
         )
-        self.directory = LogDirectory("/d01", Identity(1, "cluster"), around).open()
+        self.directory = LogDirectory("/d01", Identity(1, "cluster"), context).open()
         for partition in PARTITIONS:
             if partition not in self.directory.logs:
                 assert not self.expected[partition].flushed_end

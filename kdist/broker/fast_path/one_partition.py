@@ -122,7 +122,7 @@ class Reader:
         self.handler = handler
         self.crashes = crashes
         self._flush = flush
-        self.now_ns = handler.replicas.directory.around.clock.monotonic_ns
+        self.now_ns = handler.replicas.directory.context.clock.monotonic_ns
         self._partitions: Mapping[tuple[str, int], Partition] = handler.replicas.partitions
         self._waiting = handler.replicas.delayed
         self._read = handler.page_cache.read

@@ -78,8 +78,8 @@ class FetchHandler:
     def __init__(self, replicas: Replicas, sessions: FetchSessions, limits: FetchLimits) -> None:
         self.replicas = replicas
         self.sessions = sessions
-        self.tasks = replicas.directory.around.tasks
-        self.now_ns = replicas.directory.around.clock.monotonic_ns
+        self.tasks = replicas.directory.context.tasks
+        self.now_ns = replicas.directory.context.clock.monotonic_ns
         self.page_cache = PageCache(self.now_ns)
         self._limits = limits
 

@@ -21,9 +21,9 @@ from kdist.records.build import build_batch
 from kdist.records.compression import Codec
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
+from kdist.storage.context import DirectoryContext, Identity
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
-from kdist.storage.surroundings import Identity, Surroundings
 from tests.stepped_process import SteppedProcess
 
 BATCHES = 120
@@ -60,7 +60,7 @@ def write_and_abandon(path: Path, partition: TopicPartition, seed: int) -> None:
 
 
 def _open(path: Path, tasks: SteppedProcess) -> LogDirectory:
-    surroundings = Surroundings(
+    surroundings = DirectoryContext(
         files=Disk(),
         clock=SystemClock(),
         tasks=tasks,

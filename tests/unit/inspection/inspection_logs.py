@@ -22,8 +22,8 @@ from kdist.runtime.clock import VirtualClock
 from kdist.runtime.disk import Disk
 from kdist.runtime.files import Files
 from kdist.runtime.readonly import ReadOnlyFiles
+from kdist.storage.context import DirectoryContext, Identity
 from kdist.storage.directory import LogDirectory
-from kdist.storage.surroundings import Identity, Surroundings
 from tests.stepped_process import SteppedProcess
 
 CLICKS = TopicPartition("clicks", 0)
@@ -63,7 +63,7 @@ def open_directory(path: Path, files: Files | None = None) -> LogDirectory:
     return LogDirectory(
         str(path),
         Identity(1, "test-cluster"),
-        Surroundings(
+        DirectoryContext(
             files=files or Disk(),
             clock=VirtualClock(START_MS),
             tasks=SteppedProcess(),

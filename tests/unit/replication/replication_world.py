@@ -38,8 +38,8 @@ from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.simulated_disk import SimulatedDisk
+from kdist.storage.context import DirectoryContext, Identity
 from kdist.storage.directory import LogDirectory
-from kdist.storage.surroundings import Identity, Surroundings
 from tests.stepped_process import SteppedProcess
 
 BROKER = 1
@@ -104,7 +104,7 @@ class World:
         self.tasks = SteppedProcess(self.clock, self.rng)
         self.ticks = Turns(self.tasks)
         self.metrics = ReplicationMetrics()
-        around = Surroundings(
+        context = DirectoryContext(
             files=self.disk,
             clock=self.clock,
             tasks=self.tasks,
@@ -114,7 +114,7 @@ class World:
             settings_of=lambda _topic: self.topic,
             on_failure=self.failures.append,
         )
-        self.directory = LogDirectory("/d01", Identity(BROKER, "cluster"), around).open()
+        self.directory = LogDirectory("/d01", Identity(BROKER, "cluster"), context).open()
         self.replicas = Replicas(
             self.directory,
             BROKER,

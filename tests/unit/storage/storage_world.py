@@ -24,10 +24,10 @@ from kdist.runtime.clock import VirtualClock
 from kdist.runtime.disk import Disk
 from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.storage.append import Append
+from kdist.storage.context import DirectoryContext, Identity
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix, segment_name
-from kdist.storage.surroundings import Identity, Surroundings
 from tests.stepped_process import SteppedProcess
 
 CLICKS = TopicPartition("clicks", 0)
@@ -118,8 +118,8 @@ class World:
         assert isinstance(self.files, SimulatedDisk)
         return self.files
 
-    def surroundings(self) -> Surroundings:
-        return Surroundings(
+    def directory_context(self) -> DirectoryContext:
+        return DirectoryContext(
             files=self.files,
             clock=self.clock,
             tasks=self.tasks,
@@ -134,7 +134,7 @@ class World:
         """Start on what the disk holds."""
         self.tasks = SteppedProcess(self.clock, self.rng)
         self.metrics = StorageMetrics()
-        self._directory = LogDirectory(self.path, IDENTITY, self.surroundings()).open()
+        self._directory = LogDirectory(self.path, IDENTITY, self.directory_context()).open()
         return self._directory
 
     def log(self, partition: TopicPartition = CLICKS, **topic: Any) -> Log:

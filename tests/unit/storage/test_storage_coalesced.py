@@ -159,7 +159,7 @@ def test_a_failed_write_of_a_group_leaves_no_trace(code: int, error: type[Except
 def test_a_disk_that_fills_up_while_a_group_rolls_keeps_the_batches_before() -> None:
     world = World()
     log = world.log(segment_bytes=200)
-    world.directory.context.create_files(log)
+    world.directory.log_context.create_files(log)
     world.disk.fail(
         errno.ENOSPC, when=lambda call: call.name == "create", after_calls=0, forever=False
     )

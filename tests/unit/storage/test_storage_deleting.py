@@ -101,7 +101,7 @@ def retired(count: int) -> tuple[World, CountedTasks, Background]:
     """A world with so many deleted partitions, which wait to be unlinked."""
     world = World()
     tasks = CountedTasks(world.clock, world.rng)
-    background = Background(world.files, tasks, world.failures.append)
+    background = Background(world.directory_context()._replace(tasks=tasks))
     for number in range(count):
         world.disk.make_directory(f"/d01/{number}-delete")
         background.remove_tree(f"/d01/{number}-delete", 1000)

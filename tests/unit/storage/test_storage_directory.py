@@ -44,7 +44,7 @@ def test_a_directory_is_locked_by_one_process_at_a_time(tmp_path: Path) -> None:
     for world in (World(), on_real_disk(tmp_path)):
         world.open()
         with pytest.raises(UserError, match="in use by another process"):
-            LogDirectory(world.path, IDENTITY, world.surroundings())
+            LogDirectory(world.path, IDENTITY, world.directory_context())
         world.stop()
         world.open()
 
@@ -68,7 +68,7 @@ def test_a_directory_of_another_broker_or_cluster_is_refused_untouched(
     world = stopped()
     before = {name: world.disk.list(f"/d01/{name}") for name in ("clicks-0", "views-3")}
     with pytest.raises(UserError, match=text):
-        LogDirectory("/d01", identity, world.surroundings())
+        LogDirectory("/d01", identity, world.directory_context())
     assert {name: world.disk.list(f"/d01/{name}") for name in before} == before
     assert world.disk.exists(f"/d01/{names.CLEAN_SHUTDOWN}")
     world.open()  # and whose it is can open it
@@ -292,7 +292,7 @@ def test_a_recreated_partition_does_not_use_its_predecessors_checkpoints() -> No
 
 def test_an_opening_in_steps_reports_its_progress() -> None:
     world = stopped()
-    directory = LogDirectory("/d01", IDENTITY, world.surroundings())
+    directory = LogDirectory("/d01", IDENTITY, world.directory_context())
     seen = set()
     for work in directory.opening():
         seen.add((len(directory.logs), directory.found, directory.is_clean))
@@ -303,7 +303,7 @@ def test_an_opening_in_steps_reports_its_progress() -> None:
 
 def test_an_abandoned_opening_leaves_no_marker_and_no_lock() -> None:
     world = stopped()
-    directory = LogDirectory("/d01", IDENTITY, world.surroundings())
+    directory = LogDirectory("/d01", IDENTITY, world.directory_context())
     with closing(directory.opening()) as steps:
         while not directory.logs:
             next(steps)
@@ -319,7 +319,7 @@ def test_a_long_log_is_scanned_in_many_steps(tmp_path: Path) -> None:
     for _ in range(500):
         append(world, world.log(), size=60_000)
     world.directory._lock.release()
-    directory = LogDirectory(world.path, IDENTITY, world.surroundings())
+    directory = LogDirectory(world.path, IDENTITY, world.directory_context())
     works = list(directory.opening())
     assert works.count(None) > 5
     directory.close()

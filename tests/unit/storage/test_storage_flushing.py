@@ -47,10 +47,10 @@ def test_a_flush_moves_the_recovery_point_to_the_end() -> None:
     log = world.log()
     append(world, log, 3)
     assert log.recovery_point == 0
-    assert log in world.directory.context.unflushed
+    assert log in world.directory.log_context.unflushed
     world.flush(log)
     assert log.recovery_point == 3
-    assert log not in world.directory.context.unflushed
+    assert log not in world.directory.log_context.unflushed
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -80,7 +80,7 @@ def test_a_flush_covers_the_records_that_were_there_when_it_began() -> None:
     world.tasks.run_until(lambda: bool(heard), 100)
     assert heard == [None]
     assert (log.recovery_point, log.end_offset) == (3, 6)
-    assert log in world.directory.context.unflushed
+    assert log in world.directory.log_context.unflushed
 
 
 def test_appends_continue_during_a_flush_and_share_the_next_one() -> None:
@@ -283,7 +283,7 @@ def test_a_flush_that_lacks_room_for_a_checkpoint_is_completed_by_the_next() -> 
     with pytest.raises(DiskFull):
         world.flush(log)
     assert log.recovery_point == 0
-    assert log in world.directory.context.unflushed
+    assert log in world.directory.log_context.unflushed
     append(world, log, 3)
     world.flush(log)
     world.settle()
@@ -323,7 +323,7 @@ def test_records_that_a_start_on_a_full_disk_could_not_flush_are_flushed_later()
     world.settle(3000)
     schedule.stop()
     assert log.recovery_point == 3
-    assert not world.directory.context.unflushed
+    assert not world.directory.log_context.unflushed
 
 
 def test_waiters_for_a_flush_of_a_deleted_log_get_an_error() -> None:

@@ -199,7 +199,7 @@ def test_appends_are_refused_before_the_disk_is_full() -> None:
     log = world.log()
     append(world, log, 1, size=1000)
     world.disk.fill(100_000)
-    world.directory.context.space._left = 0
+    world.directory.log_context.space._left = 0
     for _ in range(30):
         append(world, log, 1, size=1000)
     taken = 30
@@ -350,7 +350,7 @@ def test_a_log_without_room_for_its_files_gets_them_once_there_is_room() -> None
         log = world.log()
         world.disk.fail(errno.ENOSPC, when=is_write, after_calls=n)
         try:
-            world.directory.context.create_files(log)
+            world.directory.log_context.create_files(log)
             was_refused = False
         except DiskFull:
             n += 1

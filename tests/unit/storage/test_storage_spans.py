@@ -218,7 +218,7 @@ def take_producer(
 def started(world: World, codec: ModuleType, recovery_point: int) -> Found:
     """What a start after a crash finds, and leaves in the files."""
     steps = load_log(
-        world.directory.context,
+        world.directory.log_context,
         CLICKS,
         f"{world.path}/{CLICKS}",
         world.topic,

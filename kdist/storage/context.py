@@ -21,7 +21,7 @@ class Identity(NamedTuple):
     cluster_id: str
 
 
-class Surroundings(NamedTuple):
+class DirectoryContext(NamedTuple):
     """What a log directory is given by its owner."""
 
     files: Files
