@@ -51,6 +51,6 @@ def test_every_example_of_the_page_runs(run: Standalone) -> None:
 @pytest.mark.parametrize("front", [Admin, AsyncAdmin])
 def test_every_public_method_has_an_example(front: type) -> None:
     page = ADMIN.read_text()
-    methods = {name for name in vars(front) if not name.startswith("_")}
+    methods = {name for name in dir(front) if not name.startswith("_")}
     inner = {"cluster", "run", "start"}
     assert {name for name in methods - inner if f".{name}(" not in page} == set()

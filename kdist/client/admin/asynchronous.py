@@ -59,7 +59,7 @@ class AsyncAdmin(Operations):
             raise UserError("the admin client is not open: use `async with`, or call `start`")
         return self._cluster
 
-    def operate(
+    def _operate(
         self, operation: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kw: Any
     ) -> Coroutine[Any, Any, T]:
         """Start one of the operations; they are methods, too."""

@@ -35,7 +35,7 @@ class Operation(Generic[P, T]):
     def __get__(self, client: Any, kind: type) -> Any:
         if client is None:
             return self._function
-        return update_wrapper(partial(client.operate, self._function), self._function)
+        return update_wrapper(partial(client._operate, self._function), self._function)
 
 
 class Operations:
