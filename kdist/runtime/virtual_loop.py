@@ -1,18 +1,11 @@
 """An asyncio event loop in virtual time: the simulator's and the tests'.
 
-When nothing is left to run now, time jumps to the next timer. There are no sockets, threads or
-signals, so that a run depends on its inputs alone: the same seed gives the same run, as long as the
-code does not depend on the order of `id`s or of a set of strings.
-
-What would hang or pass unnoticed on a real loop ends the run here: a main coroutine that waits
-while nothing is scheduled raises `Deadlock`, and an exception in a callback is raised by the run,
-unless the callback belongs to a process with an owner (`process.py`).
-
-The loop asks a process before it runs anything of it: a killed one runs nothing any more, a stopped
-one later. In a process's code `time()` is the process's own, which may be wrong.
-
-asyncio's own `BaseEventLoop` does the work. It asks its selector to wait for events until the next
-timer is due; the selector here moves the clock there instead.
+When nothing is left to run now, time jumps to the next timer: the loop's "selector" moves the clock
+there. There are no sockets, threads or signals, so the same seed gives the same run, as long as the
+code does not depend on the order of `id`s or of a set of strings. A main coroutine that waits while
+nothing is scheduled raises `Deadlock`; an exception in a callback is raised by the run, unless the
+callback belongs to a process with an owner (`process.py`). A killed process runs nothing any more,
+a stopped one later; in its code `time()` is its own, which may be wrong.
 """
 
 from __future__ import annotations

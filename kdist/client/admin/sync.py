@@ -57,7 +57,9 @@ class Admin(Operations, Blocking):
 
         return self._background.run(on_the_loop())
 
-    def _operate(self, operation: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kw: Any) -> T:
+    def _operate(
+        self, operation: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kw: Any
+    ) -> T:
         """Run one of the operations; they are methods, too."""
         return self.run(lambda cluster: operation(cluster, *args, **kw))
 
