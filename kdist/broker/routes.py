@@ -6,10 +6,10 @@ that returns the answer.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
 
-from kdist.broker.dispatch import Call, DirectHandler, Routes, WaitingHandler
+from kdist.broker.dispatch import Call, DirectHandler, Routes
 from kdist.broker.handlers import api_versions
 from kdist.broker.handlers.alter_configs import AlterConfigsHandler
 from kdist.broker.handlers.control import ControlHandler
@@ -104,8 +104,8 @@ def routes_to(to: Handlers) -> Routes:
                 "LeaderAndIsr": to.control.leader_and_isr,
                 "StopReplica": to.control.stop_replica,
                 "UpdateMetadata": to.control.update_metadata,
-                "ControlledShutdown": _with_listener(to.control.controlled_shutdown),
-                "AlterPartition": _with_listener(to.control.alter_partition),
+                "ControlledShutdown": to.control.controlled_shutdown,
+                "AlterPartition": to.control.alter_partition,
                 "CreateTopics": lambda asked, _call: to.topics.create(asked),
                 "DeleteTopics": lambda asked, call: to.topics.delete(asked, call.version),
                 "InitProducerId": lambda asked, _call: to.producer_ids.answer(asked),
@@ -125,11 +125,6 @@ def routes_to(to: Handlers) -> Routes:
 
 def _by_key(handlers: Mapping[str, Handler]) -> dict[int, Handler]:
     return {_KEYS[name]: handler for name, handler in handlers.items()}
-
-
-def _with_listener(method: Callable[[Any, str], Awaitable[Any]]) -> WaitingHandler:
-    """A handler that calls a method with the request and the listener on which it came."""
-    return lambda asked, call: method(asked, call.listener)
 
 
 def _of_group(method: Callable[..., None]) -> DirectHandler:

@@ -16,14 +16,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from kdist.broker.dispatch import Call
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.broker.settings.topics import TopicOverrides
 from kdist.controller.controller import Controller
 from kdist.errors import Error
 from kdist.model import TopicPartition, topic_name_fault
+from kdist.network.connection import Connection
 from kdist.protocol.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from kdist.protocol.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
 from kdist.protocol.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
@@ -36,6 +36,16 @@ from kdist.zk.errors import ZooKeeperError
 logger = logging.getLogger(__name__)
 
 Response = TypeVar("Response")
+
+
+class Call(Protocol):
+    """What the handler needs of a request; `kdist.broker.dispatch.Call` has it."""
+
+    version: int
+    connection: Connection
+
+    @property
+    def listener(self) -> str: ...
 
 
 class ControlHandler:
@@ -98,18 +108,18 @@ class ControlHandler:
         return UpdateMetadataResponse(error_code=Error.NONE)
 
     async def controlled_shutdown(
-        self, request: ControlledShutdownRequest, listener: str
+        self, request: ControlledShutdownRequest, call: Call
     ) -> ControlledShutdownResponse:
         """ControlledShutdown: a broker is about to stop; the controller moves its leaders."""
-        if error := self._refuse_listener(listener):
+        if error := self._refuse_listener(call):
             return ControlledShutdownResponse(error_code=error, remaining_partitions=[])
         return await self._controller.controlled_shutdown(request)
 
     async def alter_partition(
-        self, request: AlterPartitionRequest, listener: str
+        self, request: AlterPartitionRequest, call: Call
     ) -> AlterPartitionResponse:
         """AlterPartition: a leader proposes ISRs to the controller."""
-        if error := self._refuse_listener(listener):
+        if error := self._refuse_listener(call):
             return AlterPartitionResponse(error_code=error)
         return await self._controller.alter_partition(request)
 
@@ -118,7 +128,7 @@ class ControlHandler:
     ) -> Error:
         """Why a request is refused. NETWORK_EXCEPTION: the controller has a newer connection."""
         replicas = self._replicas
-        error = self._refuse_listener(call.listener) or fence(
+        error = self._refuse_listener(call) or fence(
             request, replicas.controller_epoch, replicas.broker_epoch
         )
         if error:
@@ -130,8 +140,8 @@ class ControlHandler:
         self._line = line
         return Error.NONE
 
-    def _refuse_listener(self, listener: str) -> Error:
-        is_brokers = listener == self._controller.listener
+    def _refuse_listener(self, call: Call) -> Error:
+        is_brokers = call.listener == self._controller.listener
         return Error.NONE if is_brokers else Error.CLUSTER_AUTHORIZATION_FAILED
 
 
