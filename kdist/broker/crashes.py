@@ -27,7 +27,7 @@ from kdist.errors import DiskFailed, Error, PoisonousRequest
 from kdist.metrics.broker import RequestMetrics
 from kdist.metrics.declare import Family
 from kdist.network.chunks import Chunk, release
-from kdist.network.connection import Connection, Reply
+from kdist.network.connection import Connection, ResponseSlot
 from kdist.protocol import (
     controlled_shutdown,
     delete_groups,
@@ -66,7 +66,7 @@ _BLANKS = {"bool": False, "string": "", "bytes": b"", "array": [], "uuid": uuid.
 _UNKNOWN = -1  # of numbers: offsets, ids and epochs
 
 
-class _Dropped(Reply):
+class _Dropped(ResponseSlot):
     """Whoever still answers a request that has crashed is not heard."""
 
     __slots__ = ()
@@ -79,7 +79,7 @@ class _Dropped(Reply):
 
 
 DROPPED = _Dropped()
-"""In the place of the `Reply` of a request that has crashed."""
+"""In the place of the `ResponseSlot` of a request that has crashed."""
 
 
 class Crashes:
@@ -107,7 +107,11 @@ class Crashes:
         connection.finish_soon()
 
     def refuse(
-        self, error: BaseException, header: RequestHeader, slot: Reply, connection: Connection
+        self,
+        error: BaseException,
+        header: RequestHeader,
+        slot: ResponseSlot,
+        connection: Connection,
     ) -> None:
         """As `meet`, and answer the request before that unless it was. Nothing else may answer."""
         key, version, correlation_id, _ = header

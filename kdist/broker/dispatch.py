@@ -25,7 +25,7 @@ from kdist.errors import ProtocolError
 from kdist.groups.member import Caller
 from kdist.metrics.broker import RequestMetrics
 from kdist.metrics.declare import Family
-from kdist.network.connection import Connection, Reply
+from kdist.network.connection import Connection, ResponseSlot
 from kdist.network.receiving import NotYet
 from kdist.protocol import produce
 from kdist.protocol.envelope import UnsupportedVersionError, decode_request, encode_response
@@ -67,7 +67,7 @@ class Call:
         self._is_muting = False
         self._metrics = dispatch.metrics[self.api_key]
         self.response: Any = None  # once it is answered
-        self._slot: Reply = connection.reserve()
+        self._slot: ResponseSlot = connection.reserve()
         self._started_ns = dispatch.now_ns()
 
     @property

@@ -1,8 +1,8 @@
 """The server's side of a connection: requests in, answers out in the order of the requests.
 
-The handler gets each request's frame. It reserves a `Reply` and fills it at once or later. An
-answer waits for those of earlier requests, and all that are ready at the end of a tick leave in one
-piece. No task, future or stream is made for a request.
+The handler gets each request's frame. It reserves a `ResponseSlot`, to be filled at once or later.
+An answer waits for those of earlier requests, and all that are ready at the end of a tick leave in
+one piece. No task, future or stream is made for a request.
 
 Nothing more is read from a connection while too many answer bytes or too many requests in flight
 wait: so a peer that sends without reading is stopped. Neither is it while its next requests must
@@ -61,7 +61,7 @@ class Handler(Protocol):
         ...
 
     def on_disconnect(self, connection: Connection) -> None:
-        """The connection is gone. Sending a reply that was still due does nothing."""
+        """The connection is gone. Sending a response that was still due does nothing."""
         ...
 
 
@@ -84,7 +84,7 @@ class Connections(Protocol):
         ...
 
 
-class Reply:
+class ResponseSlot:
     """One request's place in the order of its connection's answers."""
 
     __slots__ = ("_connection", "chunks")
@@ -97,7 +97,7 @@ class Reply:
         """Answer; called exactly once. File ranges among the chunks are released when sent."""
         assert self.chunks is None, "a request has one answer"
         self.chunks = chunks
-        self._connection.reply_given(chunks)
+        self._connection.response_given(chunks)
 
     def discard(self) -> None:
         """Give no answer, as to a produce with acks=0."""
@@ -126,7 +126,7 @@ class Connection(RequestReceiver):
         self.is_active = True
         self._connections = connections
         self._on_frame = connections.handler.on_frame
-        self._replies: deque[Reply | Bytes] = deque()
+        self._responses: deque[ResponseSlot | Bytes] = deque()
         self._will_write = False  # whether `begin_writing` will be called when this tick ends
         self.pending_response = b""  # the one that the tick sends by itself (`Tick.will_send`)
         self._end_timer: asyncio.TimerHandle | None = None  # of `finish_soon`
@@ -187,7 +187,7 @@ class Connection(RequestReceiver):
         except OSError as error:  # asyncio would take it for a lost connection and say nothing
             raise RuntimeError(f"handling a request of {self.peer} failed") from error
         if (
-            len(self._replies) >= self._in_flight_max
+            len(self._responses) >= self._in_flight_max
             or self._sender.waiting_bytes >= self._waiting_bytes_max
         ):
             self._pause()
@@ -227,21 +227,21 @@ class Connection(RequestReceiver):
 
     # Answers
 
-    def reserve(self) -> Reply:
+    def reserve(self) -> ResponseSlot:
         """Reserve the place for the answer to the frame that is being handled."""
         if self.pending_response:
             self._queue_pending_response()
-        reply = Reply(self)
-        self._replies.append(reply)
-        return reply
+        slot = ResponseSlot(self)
+        self._responses.append(slot)
+        return slot
 
     def answer_at_once(self, data: Bytes) -> None:
-        """As `reserve().send((data,))`, but cheaper: no `Reply` is made.
+        """As `reserve().send((data,))`, but cheaper: no `ResponseSlot` is made.
 
         If no other answer waits, it becomes the `pending_response`, which the tick sends by itself,
         unless another answer follows before the tick ends.
         """
-        if not (self._replies or self.pending_response) and self.state is OPEN:
+        if not (self._responses or self.pending_response) and self.state is OPEN:
             sender = self._sender
             send = sender.socket_send
             if send is not None and not sender.waiting_bytes:
@@ -262,7 +262,7 @@ class Connection(RequestReceiver):
         self._queue(response)
 
     def _queue(self, data: Bytes) -> None:
-        self._replies.append(data)
+        self._responses.append(data)
         self._sender.waiting_bytes += len(data)
         if not self._will_write:
             self._will_write = True
@@ -275,8 +275,8 @@ class Connection(RequestReceiver):
         else:
             self.reserve().send(chunks)
 
-    def reply_given(self, chunks: Sequence[Chunk]) -> None:
-        """A reply has its chunks. They are sent once all earlier replies have theirs."""
+    def response_given(self, chunks: Sequence[Chunk]) -> None:
+        """A slot has its chunks. They are sent once all earlier slots have theirs."""
         if self.state is CLOSED:
             release(chunks)
             return
@@ -290,13 +290,17 @@ class Connection(RequestReceiver):
         self._will_write = False
         if self.state is CLOSED:
             return None
-        replies, sender = self._replies, self._sender
-        if (send := sender.direct_send()) is not None and Reply not in map(type, replies):
-            data = replies[0] if len(replies) == 1 else b"".join(cast(deque[Bytes], replies))
-            replies.clear()
+        responses, sender = self._responses, self._sender
+        if (send := sender.direct_send()) is not None and ResponseSlot not in map(type, responses):
+            data = responses[0] if len(responses) == 1 else b"".join(cast(deque[Bytes], responses))
+            responses.clear()
             return send, cast(Bytes, data)
-        if send is not None and len(replies) == 1 and (chunks := cast(Reply, replies[0]).chunks):
-            replies.clear()
+        if (
+            send is not None
+            and len(responses) == 1
+            and (chunks := cast(ResponseSlot, responses[0]).chunks)
+        ):
+            responses.clear()
             sender.send_answer(chunks)
         else:
             self._put_answers()
@@ -323,16 +327,16 @@ class Connection(RequestReceiver):
         self._sender.sent_in_part(data, sent)
 
     def _put_answers(self) -> None:
-        replies, sender = self._replies, self._sender
-        while replies:
-            reply = replies[0]
-            if not isinstance(reply, Reply):
-                sender.put_bytes(reply)
-            elif reply.chunks is not None:
-                sender.put(reply.chunks)
+        responses, sender = self._responses, self._sender
+        while responses:
+            response = responses[0]
+            if not isinstance(response, ResponseSlot):
+                sender.put_bytes(response)
+            elif response.chunks is not None:
+                sender.put(response.chunks)
             else:
                 break
-            replies.popleft()
+            responses.popleft()
 
     def _progressed(self) -> None:
         """The kernel has taken more of the answers."""
@@ -343,12 +347,12 @@ class Connection(RequestReceiver):
         sender = self._sender
         if self.state is PAUSED:
             if (
-                len(self._replies) < self._in_flight_max
+                len(self._responses) < self._in_flight_max
                 and sender.waiting_bytes < self._waiting_bytes_max
             ):
                 # Not now: a tick is ending, and frames handed over from here belong to the next.
                 self._connections.loop.call_soon(self._resume)
-        elif self.state is FINISHING and not (self._replies or sender.has_waiting):
+        elif self.state is FINISHING and not (self._responses or sender.has_waiting):
             self.close()
 
     # The end
@@ -356,14 +360,14 @@ class Connection(RequestReceiver):
     @property
     def is_waiting(self) -> bool:
         """Whether the peer waits for an answer of ours, and is not behind in reading."""
-        return bool(self.pending_response or self._replies) and not self._sender.is_blocked
+        return bool(self.pending_response or self._responses) and not self._sender.is_blocked
 
     def finish(self) -> None:
         """Take no more requests, and close once all requests taken are answered."""
         if self._enter(FINISHING):
             self._transport.pause_reading()
             self.drop_received()
-            self.reply_given(())  # the tick writes and then closes; its hooks may answer before
+            self.response_given(())  # the tick writes and then closes; its hooks may answer before
 
     def finish_soon(self) -> None:
         """As `finish`, but close after half a minute, answered or not."""
@@ -388,7 +392,7 @@ class Connection(RequestReceiver):
         self.pending_response = b""
         self.drop_received()
         self._sender.close()
-        for reply in self._replies:
-            if isinstance(reply, Reply) and reply.chunks is not None:
-                release(reply.chunks)
-        self._replies.clear()
+        for response in self._responses:
+            if isinstance(response, ResponseSlot) and response.chunks is not None:
+                release(response.chunks)
+        self._responses.clear()

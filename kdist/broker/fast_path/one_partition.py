@@ -17,7 +17,7 @@ from kdist.errors import ApiError
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.chunks import Chunk
-from kdist.network.connection import Connection, Reply
+from kdist.network.connection import Connection, ResponseSlot
 from kdist.network.sending import copied_if_small
 from kdist.protocol.envelope import encode_response
 from kdist.protocol.fetch import API, FetchRequest, FetchResponse
@@ -226,7 +226,7 @@ class OneFetch(DelayedOperation):
         started_ns: int,
     ) -> None:
         self._reader = reader
-        self._slot: Reply = connection.reserve()
+        self._slot: ResponseSlot = connection.reserve()
         self._started_ns = started_ns
         self.template = template
         self.offset = offset

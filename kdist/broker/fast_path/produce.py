@@ -27,7 +27,7 @@ from kdist.broker.handlers.produce import ProduceHandler, refuse
 from kdist.errors import ApiError, Error
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import INTERNAL_TOPICS, NO_OFFSET, TopicPartition
-from kdist.network.connection import Connection, Reply
+from kdist.network.connection import Connection, ResponseSlot
 from kdist.protocol.envelope import encode_request, encode_response
 from kdist.protocol.framing import SIZE_BYTES
 from kdist.protocol.headers import RequestHeader
@@ -145,7 +145,7 @@ _Unpack = Callable[[memoryview], tuple[int, int, bytes]]
 _Queued = tuple[RequestTemplate, int, int, Connection]
 """A request queued for the end of the tick, its correlation id, and its index in the batches.
 
-It reserves no reply slot, since queued requests are answered before anything else is. A plain
+It reserves no response slot, since queued requests are answered before anything else is. A plain
 tuple, since one is made per request: a named tuple takes six times as long.
 """
 
@@ -157,7 +157,7 @@ class _Delayed(NamedTuple):
     correlation_id: int
     base_offset: int
     connection: Connection
-    reply: Reply
+    slot: ResponseSlot
 
 
 class ProduceFastPath:
@@ -322,7 +322,7 @@ class ProduceFastPath:
         if error is None:
             pack, size, middle, end = request.template.answer
             answer = pack(size, request.correlation_id, middle, request.base_offset, end)
-            request.reply.send((answer,))
+            request.slot.send((answer,))
         else:
             self._refuse(request, error)
         self._note_answered(started_ns, 1)
@@ -335,7 +335,7 @@ class ProduceFastPath:
         refuse(result, error)
         response = _response(topic, result)
         version = request.template.version
-        request.reply.send((encode_response(version, request.correlation_id, response),))
+        request.slot.send((encode_response(version, request.correlation_id, response),))
 
     def _note_answered(self, started_ns: int, count: int) -> None:
         metrics = self._metrics

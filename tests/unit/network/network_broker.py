@@ -6,7 +6,7 @@ from network_world import Answering, Served
 
 from kdist.errors import Error
 from kdist.network.client import Client, ClientSettings
-from kdist.network.connection import Connection, Reply
+from kdist.network.connection import Connection, ResponseSlot
 from kdist.protocol import api_versions, fetch, produce
 from kdist.protocol.api_versions import ApiVersion, ApiVersionsResponse
 from kdist.protocol.envelope import UnsupportedVersionError, decode_request, encode_response
@@ -21,7 +21,7 @@ class Broker(Answering):
     def __init__(self, versions: list[ApiVersion] | None = None) -> None:
         super().__init__()
         self.versions = advertised_versions() if versions is None else versions
-        self.waiting: list[tuple[Reply, int, int]] = []
+        self.waiting: list[tuple[ResponseSlot, int, int]] = []
         self.keys: list[tuple[int, int]] = []
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
@@ -54,7 +54,7 @@ class Broker(Answering):
         else:
             self.answer(reply, header.correlation_id, request.generation_id)
 
-    def answer_versions(self, reply: Reply, version: int, correlation_id: int) -> None:
+    def answer_versions(self, reply: ResponseSlot, version: int, correlation_id: int) -> None:
         newest = next((each.max_version for each in self.versions if each.api_key == 18), 0)
         if version > newest:
             refused = ApiVersionsResponse(
@@ -65,7 +65,7 @@ class Broker(Answering):
         answer = ApiVersionsResponse(error_code=0, api_keys=self.versions)
         reply.send((encode_response(version, correlation_id, answer),))
 
-    def answer(self, reply: Reply, correlation_id: int, generation_id: int) -> None:
+    def answer(self, reply: ResponseSlot, correlation_id: int, generation_id: int) -> None:
         answer = HeartbeatResponse(error_code=0, throttle_time_ms=generation_id)
         reply.send((encode_response(1, correlation_id, answer),))
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from kdist.config.network import NetworkSettings
 from kdist.errors import ProtocolError
 from kdist.metrics.network import NetworkMetrics
-from kdist.network.connection import Connection, Reply
+from kdist.network.connection import Connection, ResponseSlot
 from kdist.network.listener import Listener
 from kdist.network.network import AsyncioNetwork, Network
 from kdist.network.simulated import SimulatedNetwork
@@ -111,7 +111,7 @@ class Answering:
         self.seen: list[bytes] = []
         self.connected: list[Connection] = []
         self.lost: list[Connection] = []
-        self.parked: list[tuple[Reply, bytes]] = []
+        self.parked: list[tuple[ResponseSlot, bytes]] = []
 
     def on_connect(self, connection: Connection) -> None:
         self.connected.append(connection)
