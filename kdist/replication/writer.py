@@ -155,11 +155,10 @@ class Writer:
         `prepare`, and `DiskFull`, for the first of the batches; then nothing was appended.
         """
         started_ns, writers = self._monotonic_ns(), self._writers
-        is_inline = not self._is_writing and started_ns >= writers.thread_until_ns
-        waits = writers.clock.waits() if is_inline and started_ns < writers.watch_until_ns else None
+        waits = writers.clock.waits() if started_ns < writers.watch_until_ns else None
         try:
             append = prepare(batches, leader_epoch, now_ms)
-            if not is_inline:
+            if self._is_writing or started_ns < writers.thread_until_ns:
                 self._submit(append)
                 return append
             self._log.complete_append(append, now_ms)
@@ -191,7 +190,7 @@ class Writer:
 
     def _submit(self, append: Append) -> None:
         append.keep()
-        self._queue.append(append)
+        self._queue.append(self._log.defer(append))
         if not self._is_writing:
             self._is_writing = True
             # Deferred, so that all appends of this tick share the write.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from kdist.errors import ApiError, CorruptRecords, Error, OutOfDescriptors
 from kdist.model import NO_EPOCH
@@ -33,21 +34,12 @@ class Append:
     that raises, abandoned.
     """
 
-    __slots__ = (
-        "batches",
-        "buffers",
-        "duplicate",
-        "end_offset",
-        "is_published",
-        "offsets",
-        "on_end",
-        "position",
-        "producers_before",
-        "segment",
-        "spans",
-        "start_offset",
-        "totals",
-    )
+    # Few appends need these, and one is made per append: so the class has them, and no slots.
+    spans: Sequence[tuple[int, BatchSpan]] = ()
+    producers_before: Mapping[int, Producer | None] = MappingProxyType({})  # as `restore` takes
+    duplicate: Duplicate | None = None
+    is_published = False
+    on_end: Sequence[OnEnd] = ()
 
     def __init__(
         self,
@@ -56,21 +48,17 @@ class Append:
         start_offset: int,
         totals: BatchTotals,
         buffers: list[Buffer],
+        batches: Sequence[Batch] = (),
+        offsets: Sequence[int] = (),
     ) -> None:
-        # One is made per append: so nothing is allocated that few of them need.
         self.segment = segment
         self.position = position
         self.start_offset = start_offset
         self.end_offset = start_offset + totals.offset_count
         self.totals = totals
         self.buffers = buffers
-        self.batches: Sequence[Batch] = ()
-        self.offsets: Sequence[int] = ()
-        self.spans: Sequence[tuple[int, BatchSpan]] = ()
-        self.producers_before: dict[int, Producer | None] | None = None  # as `restore` takes them
-        self.duplicate: Duplicate | None = None
-        self.is_published = False
-        self.on_end: Sequence[OnEnd] = ()
+        self.batches = batches
+        self.offsets = offsets
 
     @classmethod
     def of_duplicate(cls, segment: Segment, duplicate: Duplicate) -> Append:
@@ -100,25 +88,29 @@ class Append:
         self.buffers = [bytes(buffer) for buffer in self.buffers]
 
     def advance(self, producers: ProducerStates) -> None:
-        """Advance a leader's producers' states past the batches, keeping the old ones for undo."""
-        before = self.producers_before = {}
-        for (header, _), offset in zip(self.batches, self.offsets, strict=True):
-            producer_id = header.producer_id
-            if producer_id >= 0:
-                before.setdefault(producer_id, producers.append(header, offset))
+        """Advance the producers' states past the batches."""
+        if self.batches:
+            for (header, _), offset in zip(self.batches, self.offsets, strict=True):
+                producers.append(header, offset)
+        else:
+            for header, batch in self._replayed():
+                replay(producers, header, batch, self.segment.path)
 
-    def advance_replayed(self, producers: ProducerStates) -> None:
-        """As `advance`, for a follower, whose leader has checked the batches."""
-        data, start = memoryview(b"".join(self.buffers)), 0
-        before = self.producers_before = {}
+    def advance_undoably(self, producers: ProducerStates) -> None:
+        """As `advance`, keeping the states before it in `producers_before`."""
+        headers = [header for header, _ in (*self.batches, *self._replayed())]
+        ids = {header.producer_id for header in headers if header.producer_id >= 0}
+        self.producers_before = {each: producers.producer(each) for each in ids}
+        self.advance(producers)
+
+    def _replayed(self) -> Iterator[tuple[BatchHeader, Buffer]]:
+        """What the states of a follower's producers need: its leader has checked the batches."""
+        data, start = memoryview(b"".join(self.buffers)) if self.spans else b"", 0
         for _, span in self.spans:
             if span.has_producers:
                 batches = data[start : start + span.size]
                 for place, header in producer_headers(batches, span.size, BATCHES_KEPT):
-                    producer_id = header.producer_id
-                    before.setdefault(producer_id, producers.producer(producer_id))
-                    batch = batches[place : place + header.size]
-                    replay(producers, header, batch, self.segment.path)
+                    yield header, batches[place : place + header.size]
             start += span.size
 
     def note(self, interval_bytes: int) -> None:
@@ -127,16 +119,19 @@ class Append:
         `interval_bytes`: `index.interval.bytes`.
         """
         segment, batches, position = self.segment, self.batches, self.position
-        end, newest_ms = position + self.totals.size, self.totals.newest_ms
-        if len(batches) > 1 and segment.note_many(position, end, newest_ms, interval_bytes):
-            return
+        size, _, _, newest_ms, _ = self.totals
+        end = position + size
         try:
-            for (header, data), offset in zip(batches, self.offsets, strict=True):
-                last_offset = offset + header.last_offset_delta
-                segment.note(position, len(data), last_offset, header.max_timestamp, interval_bytes)
-                position += len(data)
-            for place, span in self.spans:
-                segment.note_span(place, span, interval_bytes)
+            if len(batches) == 1:
+                segment.note(position, size, self.end_offset - 1, newest_ms, interval_bytes)
+            elif not batches:
+                for place, span in self.spans:
+                    segment.note_span(place, span, interval_bytes)
+            elif not segment.note_many(position, end, newest_ms, interval_bytes):
+                for (header, data), offset in zip(batches, self.offsets, strict=True):
+                    last = offset + header.last_offset_delta
+                    segment.note(position, len(data), last, header.max_timestamp, interval_bytes)
+                    position += len(data)
         finally:
             segment.size = end  # even if an index could not be written
 

@@ -3,12 +3,13 @@
     start_offset    recovery_point      end_offset     reserved_offset
          |  synced to disk    |  written, not synced  |  being written  |
 
-An append has three steps: one of the `prepare` methods decides everything (offsets, position,
-roll) and advances the producers' states, since the next append may have to be checked against them
-while this one is being written; its `buffers` are written, perhaps by another thread; `publish`
-makes it part of the log, or `abandon` undoes it. `append_as_leader` and `append_as_follower` do all
-three. `loading.py`, `flushing.py`, `truncation.py` and `deletion.py` do the work on the files, and
-change the log by its methods; `reading.py` changes nothing.
+An append has two steps: one of the `prepare` methods decides everything (offsets, position, roll),
+and `complete_append` writes it and makes it part of the log. `append_as_leader` and
+`append_as_follower` do both. If another thread writes its `buffers`, the second step is `defer`,
+which advances the producers' states, since the next append is checked against them meanwhile; then
+`publish` makes it part of the log, or `abandon` undoes it. `loading.py`, `flushing.py`,
+`truncation.py` and `deletion.py` do the work on the files, and change the log by its methods;
+`reading.py` changes nothing.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from kdist.storage.space import DiskSpace
 _RECENT_MAX = 64
 _PREALLOCATION_MIN = 64 * 1024
 _base_offset = attrgetter("base_offset")
+_data = attrgetter("data")
 
 
 class LogContext(NamedTuple):
@@ -174,17 +176,13 @@ class Log:
             return Append.of_duplicate(self.segments[-1], duplicate)
         totals = batch_totals(batches)
         segment = self._make_room(totals, now_ms)
-        buffers = [data for _, data in batches]
-        append = Append(segment, self._reserved_position, self.reserved_offset, totals, buffers)
-        append.batches = batches
-        append.offsets = assign(batches, append.start_offset, leader_epoch)
+        position, start_offset = self._reserved_position, self.reserved_offset
+        offsets, buffers = assign(batches, start_offset, leader_epoch), list(map(_data, batches))
+        append = Append(segment, position, start_offset, totals, buffers, batches, offsets)
         if leader_epoch > self.epochs.latest:
             self.begin_epoch(leader_epoch)
-        if totals.has_producers:
-            append.advance(self.producers)
         self.reserved_offset = append.end_offset
-        self._reserved_position += totals.size
-        self._under_way.append(append)
+        self._reserved_position = position + totals.size
         return append
 
     def prepare_coalesced(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int) -> Append:
@@ -194,7 +192,7 @@ class Log:
         its own error, and begins a new segment where one is due.
         """
         totals = batch_totals(batches)
-        if self._may_roll(totals):
+        if self._roll_watch.must_look(self._reserved_position, self.reserved_offset, totals):
             batches = batches[:1]
         elif totals.has_producers:
             batches = appendable_prefix(batches, self.producers)
@@ -236,11 +234,8 @@ class Log:
             start_offset = max(span.base_offset, self.start_offset)
             if span.leader_epoch >= 0 and self.epochs.assign(span.leader_epoch, start_offset):
                 self.save_epochs()
-        if totals.has_producers:
-            append.advance_replayed(self.producers)
         self.reserved_offset = append.end_offset
         self._reserved_position += totals.size
-        self._under_way.append(append)
         return append
 
     def _check_place(self, spans: Sequence[BatchSpan], now_ms: int) -> None:
@@ -282,31 +277,36 @@ class Log:
 
     def complete_append(self, append: Append, now_ms: int) -> Append:
         """Write and publish a prepared append while no other is in progress."""
-        try:
-            if append.buffers:
+        if append.buffers:
+            try:
                 append.segment.file.write(append.buffers, append.position)
-        except BaseException:
-            self.abandon(append)
-            raise
-        self.publish(append, now_ms)
+            except BaseException:
+                self.abandon(append)
+                raise
+            if append.totals.has_producers:
+                append.advance(self.producers)
+            self._publish(append, now_ms)
+        append.is_published = True
+        return append
+
+    def defer(self, append: Append) -> Append:
+        """Let others be prepared while this one is being written, until it is `publish`ed."""
+        if append.buffers:
+            if append.totals.has_producers:  # which the next ones are checked against
+                append.advance_undoably(self.producers)
+            self._under_way.append(append)
         return append
 
     def _make_room(self, totals: BatchTotals, now_ms: int) -> Segment:
         """Make sure that the disk and the active segment, which is returned, can take these."""
-        self.context.space.take(totals.size)
-        if self._may_roll(totals):
+        size = totals.size
+        self.context.space.take(size)
+        if self._roll_watch.must_look(self._reserved_position, self.reserved_offset, totals):
             self._maybe_roll(totals, now_ms)
-        segment, end = self.segments[-1], self._reserved_position + totals.size
+        segment, end = self.segments[-1], self._reserved_position + size
         if end > segment.preallocated:
             self._preallocate(segment, end)
         return segment
-
-    def _may_roll(self, totals: BatchTotals) -> bool:
-        """Whether the log may have to roll before all of these are appended."""
-        size, offset_count, _, newest_ms, _ = totals
-        return self._roll_watch.must_look(
-            self._reserved_position + size, newest_ms, self.reserved_offset + offset_count
-        )
 
     def _refuse_while_truncating(self) -> None:
         if self.is_truncating:
@@ -371,14 +371,18 @@ class Log:
             reserve_space(segment, end + ahead)
 
     def publish(self, append: Append, now_ms: int) -> None:
-        """Make a prepared append, which is now written, part of the log."""
+        """Make a deferred append, which is now written, part of the log."""
+        if append.buffers:
+            assert append is self._under_way[0], (
+                "appends are published in order, and none was abandoned"
+            )
+            self._under_way.popleft()
+            self._publish(append, now_ms)
         append.is_published = True
-        if append.duplicate is not None:
-            return
-        assert append is self._under_way[0], (
-            "appends are published in order, and none was abandoned"
-        )
-        self._under_way.popleft()
+        if self._start_truncation is not None:
+            self._maybe_truncate()
+
+    def _publish(self, append: Append, now_ms: int) -> None:
         # The end first: if an index cannot be written, the batches are in the file nevertheless.
         recent, segment = self.recent, append.segment
         if len(recent) >= _RECENT_MAX:
@@ -402,8 +406,6 @@ class Log:
         )
         metrics.appended_records += totals.record_count
         metrics.appended_bytes += totals.size
-        if self._start_truncation is not None:
-            self._maybe_truncate()
 
     def abandon(self, append: Append) -> None:
         """Undo an append that failed, and all that were reserved after it.
@@ -412,7 +414,7 @@ class Log:
         """
         while append in self._under_way:
             latest = self._under_way.pop()
-            for producer_id, producer in (latest.producers_before or {}).items():
+            for producer_id, producer in latest.producers_before.items():
                 self.producers.restore(producer_id, producer)
         self.forget_reserved()
         newest = self.epochs.entries[-1:]

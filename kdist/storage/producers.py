@@ -74,9 +74,9 @@ class Duplicate(NamedTuple):
 class ProducerStates:
     """The producers of one partition, owned by its log.
 
-    A leader calls `check` and then `append` when it prepares an append, and `restore` if that
-    fails; followers and recovery `replay` what the leader has checked. Batches without a producer
-    id may be passed to `append`.
+    A leader calls `check` when it prepares an append, `append` when that is written or deferred,
+    and `restore` if a deferred one fails; followers and recovery `replay` what the leader has
+    checked. Batches without a producer id may be passed to `append`.
     """
 
     __slots__ = ("_open", "_producers")
@@ -134,22 +134,20 @@ class ProducerStates:
             )
         return None
 
-    def append(
-        self, header: BatchHeader, base_offset: int, timestamp: int | None = None
-    ) -> Producer | None:
-        """Note an appended batch of data that got `base_offset`; return the state before it.
+    def append(self, header: BatchHeader, base_offset: int, timestamp: int | None = None) -> None:
+        """Note an appended batch of data that got `base_offset`.
 
         `timestamp` is the log append time, where that replaces the batch's own. Raises nothing.
         """
         producer_id = header.producer_id
         if producer_id < 0:
-            return None
+            return
         assert not header.is_control
         delta = header.last_offset_delta
         if timestamp is None:
             timestamp = header.max_timestamp
         batch = Batch(header.last_sequence, base_offset + delta, delta, timestamp)
-        before = producer = self._producers.get(producer_id)
+        producer = self._producers.get(producer_id)
         epoch = header.producer_epoch
         if producer is None:
             producer = Producer(epoch, (batch,), timestamp)
@@ -166,7 +164,6 @@ class ProducerStates:
             producer = producer._replace(transaction_start=base_offset)
             self._open[base_offset] = producer_id
         self._producers[producer_id] = producer
-        return before
 
     def end_transaction(
         self, header: BatchHeader, offset: int, coordinator_epoch: int

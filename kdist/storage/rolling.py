@@ -9,6 +9,7 @@ import random
 
 from kdist.config.topic import TopicSettings
 from kdist.model import NO_TIMESTAMP
+from kdist.records.produced import BatchTotals
 from kdist.storage.retention import RELATIVE_OFFSET_MAX, RollReason, choose_roll, waited_ms
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
@@ -31,10 +32,15 @@ class RollWatch:
         """Have the next append checked in full."""
         self._position = self._timestamp = self._offset = -1
 
-    def must_look(self, end: int, newest_ms: int, end_offset: int) -> bool:
-        """Whether an append up to there needs `look`. It never misses a roll, and is rarely True
-        without one."""
-        return end > self._position or newest_ms > self._timestamp or end_offset > self._offset
+    def must_look(self, position: int, start_offset: int, totals: BatchTotals) -> bool:
+        """Whether an append there needs `look`. It never misses a roll, and is rarely True without
+        one."""
+        size, offset_count, _, newest_ms, _ = totals
+        return (
+            position + size > self._position
+            or newest_ms > self._timestamp
+            or start_offset + offset_count > self._offset
+        )
 
     def look(
         self,

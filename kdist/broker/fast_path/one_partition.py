@@ -26,6 +26,7 @@ from kdist.protocol.framing import SIZE_BYTES
 from kdist.protocol.headers import RequestHeader
 from kdist.replication.delayed import DelayedOperation, Watched
 from kdist.replication.partition import READ_COMMITTED, Partition
+from kdist.replication.roles import Leading
 from kdist.storage.reading import Slice
 
 _OLDEST_VERSION = 4  # what is older is converted
@@ -35,8 +36,8 @@ _CORRELATION_ID = struct.Struct(">i")
 _AFTER_ID = SIZE_BYTES + _CORRELATION_ID.size
 
 Offsets = tuple[int, int, int]
-CacheKey = tuple[Partition, int, int, Offsets]
-"""Partition, leader epoch, fetch offset, and the partition's offsets: what determines an answer."""
+CacheKey = tuple[Partition, Leading, int, Offsets]
+"""Partition, its role, fetch offset, and the partition's offsets: what determines an answer."""
 
 
 class CachedResponse:
@@ -133,11 +134,10 @@ class Reader:
     def find(self, template: FetchTemplate, offset: int) -> Fetched | None:
         """What a fetch from `offset` finds; None if it has to take the general path."""
         partition = self._partitions.get(template.key)
-        if (
-            partition is None
-            or not partition.is_leader
-            or 0 <= template.leader_epoch != partition.leader_epoch
-        ):
+        if partition is None:
+            return None
+        role = partition.role
+        if not isinstance(role, Leading) or 0 <= template.leader_epoch != role.epoch:
             return None
         log, bytes_max = partition.log, template.bytes_max
         start_offset = log.start_offset
@@ -150,7 +150,7 @@ class Reader:
         snapshot = partition.offset_snapshot
         end = snapshot[template.request.isolation_level]
         offsets = (*snapshot, start_offset)
-        key, cached = (partition, partition.leader_epoch, offset, offsets), template.cached
+        key, cached = (partition, role, offset, offsets), template.cached
         if key == cached.key:
             return cached.fetched
         if offset >= end:

@@ -92,10 +92,11 @@ class _Coalesced:
 
     def append(self, now_ms: int) -> None:
         """Append the batches, with as few writes as possible. Raises `DiskFailed`."""
-        batches, self.batches, self.outcomes = self.batches, [], ()
+        batches, self.batches = self.batches, []
         partition = self.partition
         offsets: list[int] = []
         outcomes: list[Append | ApiError] = []
+        self.offsets, self.outcomes = offsets, outcomes
         while batches:
             try:
                 append = partition.append_coalesced(batches, now_ms)
@@ -105,15 +106,12 @@ class _Coalesced:
                 batches = batches[1:]
                 continue
             taken = append.offsets
-            if len(taken) == len(batches) and not outcomes:
-                self.offsets = taken
-                if not append.is_published or partition.high_watermark < append.end_offset:
-                    self.outcomes = [append] * len(taken)
-                return
             offsets += taken
+            is_all = len(taken) == len(batches) and not outcomes
+            if is_all and append.end_offset <= partition.high_watermark:
+                return
             outcomes += [append] * len(taken)
             batches = batches[len(taken) :]
-        self.offsets, self.outcomes = offsets, outcomes
 
 
 class RequestTemplate(NamedTuple):
@@ -251,7 +249,8 @@ class ProduceFastPath:
             for coalesced in filled:
                 coalesced.append(now_ms)
             for template, correlation_id, number, connection in queued:
-                coalesced, offset = template.coalesced, template.coalesced.offsets[number]
+                coalesced = template.coalesced
+                offset = coalesced.offsets[number]
                 if coalesced.outcomes:
                     outcome = coalesced.outcomes[number]
                     self._delay(delayed, outcome, (template, correlation_id, offset, connection))

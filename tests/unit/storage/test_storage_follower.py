@@ -146,8 +146,8 @@ def test_a_transaction_is_open_from_its_first_batch_to_its_marker(log: Log) -> N
 
 
 def test_an_append_is_checked_against_the_one_that_is_being_written(log: Log) -> None:
-    first = log.prepare_as_follower([batch(3, epoch=2)], EPOCH, START_MS)
-    second = log.prepare_as_follower([batch(4, epoch=3)], EPOCH, START_MS)
+    first = log.defer(log.prepare_as_follower([batch(3, epoch=2)], EPOCH, START_MS))
+    second = log.defer(log.prepare_as_follower([batch(4, epoch=3)], EPOCH, START_MS))
     with pytest.raises(ApiError):
         log.prepare_as_follower([batch(4, epoch=3)], EPOCH, START_MS)
     for each in (first, second):

@@ -11,6 +11,7 @@ from storage_world import START_MS, World, append, batch_of, expected_lines, lin
 
 from kdist.errors import ApiError, Error
 from kdist.records.batch import Batch, read_header
+from kdist.storage.append import Append
 from kdist.storage.log import Log
 from kdist.storage.segment import FILE_BYTES_MAX
 
@@ -126,8 +127,8 @@ def test_a_sequence_gap_or_an_old_producer_epoch_is_refused(
 def test_appends_reserved_one_after_the_other_are_published_in_that_order() -> None:
     world = World()
     log = world.log()
-    first = log.prepare_as_leader([batch_of(numbered(0, 2))], 0, START_MS)
-    second = log.prepare_as_leader([batch_of(numbered(2, 3))], 0, START_MS)
+    first = log.defer(log.prepare_as_leader([batch_of(numbered(0, 2))], 0, START_MS))
+    second = log.defer(log.prepare_as_leader([batch_of(numbered(2, 3))], 0, START_MS))
     assert (log.end_offset, log.reserved_offset) == (0, 5)
     write(second)  # threads may end in any order
     write(first)
@@ -141,8 +142,8 @@ def test_appends_reserved_one_after_the_other_are_published_in_that_order() -> N
 def test_publishing_out_of_order_is_a_bug() -> None:
     world = World()
     log = world.log()
-    log.prepare_as_leader([batch_of(numbered(0, 2))], 0, START_MS)
-    second = log.prepare_as_leader([batch_of(numbered(2, 3))], 0, START_MS)
+    log.defer(log.prepare_as_leader([batch_of(numbered(0, 2))], 0, START_MS))
+    second = log.defer(log.prepare_as_leader([batch_of(numbered(2, 3))], 0, START_MS))
     with pytest.raises(AssertionError):
         log.publish(second, START_MS)
 
@@ -156,21 +157,15 @@ def test_abandoning_an_append_abandons_those_behind_it_and_leaves_no_trace(
     world = World()
     log = world.log()
     append(world, log, 3, producer_id=1, producer_epoch=0, base_sequence=0)
-    under_way = [
-        log.prepare_as_leader(
-            [
-                batch_of(
-                    numbered(3 + 2 * number, 2),
-                    producer_id=1 + number % 2,
-                    producer_epoch=0,
-                    base_sequence=2 * (number // 2) + (0 if number % 2 else 3),
-                )
-            ],
-            0,
-            START_MS,
+    under_way: list[Append] = []
+    for number in range(4):
+        batch = batch_of(
+            numbered(3 + 2 * number, 2),
+            producer_id=1 + number % 2,
+            producer_epoch=0,
+            base_sequence=2 * (number // 2) + (0 if number % 2 else 3),
         )
-        for number in range(4)
-    ]
+        under_way.append(log.defer(log.prepare_as_leader([batch], 0, START_MS)))
     for piece in under_way[:written]:
         write(piece)
     for piece in under_way[:failed]:
@@ -301,8 +296,8 @@ def test_the_log_rolls_before_relative_offsets_pass_an_int32() -> None:
 def test_a_roll_waits_until_no_append_is_under_way() -> None:
     world = World()
     log = world.log(segment_bytes=300)
-    first = log.prepare_as_leader([batch_of(numbered(0, 5))], 0, START_MS)
-    second = log.prepare_as_leader([batch_of(numbered(5, 15))], 0, START_MS)
+    first = log.defer(log.prepare_as_leader([batch_of(numbered(0, 5))], 0, START_MS))
+    second = log.defer(log.prepare_as_leader([batch_of(numbered(5, 15))], 0, START_MS))
     assert second.segment is first.segment
     for piece in (first, second):
         write(piece)
@@ -314,7 +309,7 @@ def test_a_roll_waits_until_no_append_is_under_way() -> None:
 def test_a_batch_that_cannot_be_placed_while_a_roll_waits_gets_a_retriable_error() -> None:
     world = World()
     log = world.log()
-    first = log.prepare_as_leader([batch_of(numbered(0, 1))], 0, START_MS)
+    first = log.defer(log.prepare_as_leader([batch_of(numbered(0, 1))], 0, START_MS))
     batch = batch_of([b"x"])
     wide = Batch(batch.header._replace(last_offset_delta=FILE_BYTES_MAX), batch.data)
     with pytest.raises(ApiError) as caught:

@@ -354,7 +354,9 @@ def test_a_truncation_waits_for_the_appends_under_way() -> None:
     """As after a resignation, while a thread still writes what was reserved before."""
     world = World()
     log = grown(world, 3)
-    appends = [log.prepare_as_leader([batch_of(numbered(15, 5))], 0, START_MS) for _ in range(2)]
+    appends = [
+        log.defer(log.prepare_as_leader([batch_of(numbered(15, 5))], 0, START_MS)) for _ in range(2)
+    ]
     heard: list[BaseException | None] = []
     world.directory.truncate(log, 7, heard.append)
     world.settle(1000)
@@ -373,7 +375,7 @@ def test_a_truncation_waits_for_the_appends_under_way() -> None:
 def test_a_truncation_waits_for_an_append_that_fails() -> None:
     world = World()
     log = grown(world, 3)
-    reserved = log.prepare_as_leader([batch_of(numbered(15, 5))], 0, START_MS)
+    reserved = log.defer(log.prepare_as_leader([batch_of(numbered(15, 5))], 0, START_MS))
     heard: list[BaseException | None] = []
     world.directory.truncate(log, 99, heard.append)
     log.abandon(reserved)
