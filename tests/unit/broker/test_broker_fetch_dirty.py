@@ -227,5 +227,5 @@ def test_offsets_are_told_and_compared_by_the_partitions_high_watermark(
     behind = 0
     with monkeypatch.context() as patched:
         patched.setattr(Partition, "high_watermark", property(lambda _: behind), raising=False)
-        patched.setattr(Partition, "exposed", property(lambda _: (behind, behind)))
+        patched.setattr(Partition, "offset_snapshot", property(lambda _: (behind, behind)))
         assert [follower.fetch().numbers for _ in range(3)] == [[], [], []]
