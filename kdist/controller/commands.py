@@ -82,8 +82,8 @@ class TopicsCommand(Command[CommandResult], Protocol):
     """A request for some topics. A topic's error is reported in its outcome."""
 
     @property
-    def names(self) -> Sequence[str | None]:
-        """The topics' names."""
+    def topics(self) -> Sequence[NewTopic | GrownTopic | TopicToDelete]:
+        """The topics, each with its name."""
         ...
 
 
@@ -98,15 +98,10 @@ class CreateTopics(NamedTuple):
     validate_only: bool
     begun: dict[str, uuid.UUID]
 
-    @property
-    def names(self) -> list[str | None]:
-        """The topics' names."""
-        return [new.name for new in self.topics]
-
     async def carry_out(self, context: CommandContext) -> CommandResult:
         """See `Command`."""
         planned: dict[str, Planned] = {}
-        counts = Counter(self.names)
+        counts: Counter[str | None] = Counter(new.name for new in self.topics)
         taken = {flat(name): name for name in context.executor.cluster.topics}
         outcomes = [
             _judged(new.name, partial(self._plan, new, context, counts, taken, planned))
@@ -146,15 +141,10 @@ class GrowTopics(NamedTuple):
     validate_only: bool
     begun: dict[str, Topic]
 
-    @property
-    def names(self) -> list[str | None]:
-        """The topics' names."""
-        return [grown.name for grown in self.topics]
-
     async def carry_out(self, context: CommandContext) -> CommandResult:
         """See `Command`."""
         planned: dict[str, Topic] = {}
-        counts = Counter(self.names)
+        counts: Counter[str | None] = Counter(grown.name for grown in self.topics)
         outcomes = [
             _judged(grown.name, partial(self._plan, grown, context, counts, planned))
             for grown in self.topics
@@ -180,11 +170,6 @@ class DeleteTopics(NamedTuple):
     """Delete topics with all their records."""
 
     topics: Sequence[TopicToDelete]
-
-    @property
-    def names(self) -> list[str | None]:
-        """The topics' names."""
-        return [deletion.name for deletion in self.topics]
 
     async def carry_out(self, context: CommandContext) -> CommandResult:
         """See `Command`."""

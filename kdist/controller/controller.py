@@ -352,7 +352,7 @@ class Controller:
 
 def _all_failed(command: TopicsCommand, failure: ApiError) -> list[Outcome]:
     sentence = failure.detail or failure.error.sentence
-    return [Outcome(name, failure.error, sentence) for name in command.names]
+    return [Outcome(each.name, failure.error, sentence) for each in command.topics]
 
 
 def _timed_out(outcome: Outcome) -> Outcome:
