@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from kdist.records import _reference_keys
-from kdist.wire.pure import IS_PURE
+from kdist.wire.pure import compiled_or
 
 __all__ = ["Partitioner", "partition_for", "partitions_for"]
 
 Partitioner = Callable[[bytes | None, int], int]
 """An application's own: takes the key (or None) and the partition count, returns a partition."""
 
-partition_for = _reference_keys.partition_for
-partitions_for = _reference_keys.partitions_for
+if TYPE_CHECKING:
+    from kdist.records import _reference_keys as _keys
+else:
+    _keys = compiled_or("kdist.records._reference_keys", "kdist.records._compiled_keys")
 
-if not IS_PURE:
-    try:
-        from kdist.records import _compiled_keys
-    except ImportError:
-        pass  # not built on this host: the reference is slower but equivalent
-    else:
-        partition_for = _compiled_keys.partition_for
-        partitions_for = _compiled_keys.partitions_for
+partition_for = _keys.partition_for
+partitions_for = _keys.partitions_for

@@ -6,8 +6,9 @@ are documented in `_reference.py`. Whole batches, with header, CRC and compressi
 
 from __future__ import annotations
 
-from kdist.records import _reference
-from kdist.wire.pure import IS_PURE
+from typing import TYPE_CHECKING
+
+from kdist.wire.pure import compiled_or
 
 __all__ = [
     "IMPLEMENTATION",
@@ -24,34 +25,20 @@ __all__ = [
     "running_sizes",
 ]
 
-IMPLEMENTATION = "reference"
-encode_records = _reference.encode_records
-decode_records = _reference.decode_records
-decode_values = _reference.decode_values
-decode_keys = _reference.decode_keys
-decode_headers = _reference.decode_headers
-decode_values_into = _reference.decode_values_into
-decode_keys_into = _reference.decode_keys_into
-decode_numbers = _reference.decode_numbers
-find_null_key = _reference.find_null_key
-pack_headers = _reference.pack_headers
-running_sizes = _reference.running_sizes
+if TYPE_CHECKING:
+    from kdist.records import _reference as _codec
+else:
+    _codec = compiled_or("kdist.records._reference", "kdist.records._compiled")
 
-if not IS_PURE:
-    try:
-        from kdist.records import _compiled
-    except ImportError:
-        pass  # not built on this host: the reference is slower, but correct
-    else:
-        IMPLEMENTATION = "compiled"
-        encode_records = _compiled.encode_records
-        decode_records = _compiled.decode_records
-        decode_values = _compiled.decode_values
-        decode_keys = _compiled.decode_keys
-        decode_headers = _compiled.decode_headers
-        decode_values_into = _compiled.decode_values_into
-        decode_keys_into = _compiled.decode_keys_into
-        decode_numbers = _compiled.decode_numbers
-        find_null_key = _compiled.find_null_key
-        pack_headers = _compiled.pack_headers
-        running_sizes = _compiled.running_sizes
+IMPLEMENTATION = "compiled" if _codec.__name__.endswith("_compiled") else "reference"
+encode_records = _codec.encode_records
+decode_records = _codec.decode_records
+decode_values = _codec.decode_values
+decode_keys = _codec.decode_keys
+decode_headers = _codec.decode_headers
+decode_values_into = _codec.decode_values_into
+decode_keys_into = _codec.decode_keys_into
+decode_numbers = _codec.decode_numbers
+find_null_key = _codec.find_null_key
+pack_headers = _codec.pack_headers
+running_sizes = _codec.running_sizes

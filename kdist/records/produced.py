@@ -5,9 +5,10 @@ The functions are documented in `_reference_produced.py`.
 
 from __future__ import annotations
 
-from kdist.records import _reference_produced
+from typing import TYPE_CHECKING
+
 from kdist.records._reference_produced import TAGS_BYTES, BatchTotals
-from kdist.wire.pure import IS_PURE
+from kdist.wire.pure import compiled_or
 
 __all__ = [
     "TAGS_BYTES",
@@ -19,20 +20,13 @@ __all__ = [
     "find_plain_span",
 ]
 
-find_batch = _reference_produced.find_batch
-check_batch = _reference_produced.check_batch
-find_plain_span = _reference_produced.find_plain_span
-batch_totals = _reference_produced.batch_totals
-assign = _reference_produced.assign
+if TYPE_CHECKING:
+    from kdist.records import _reference_produced as _codec
+else:
+    _codec = compiled_or("kdist.records._reference_produced", "kdist.records._compiled_produced")
 
-if not IS_PURE:
-    try:
-        from kdist.records import _compiled_produced
-    except ImportError:
-        pass  # not built on this host: the reference is slower, but correct
-    else:
-        find_batch = _compiled_produced.find_batch
-        check_batch = _compiled_produced.check_batch
-        find_plain_span = _compiled_produced.find_plain_span
-        batch_totals = _compiled_produced.batch_totals
-        assign = _compiled_produced.assign
+find_batch = _codec.find_batch
+check_batch = _codec.check_batch
+find_plain_span = _codec.find_plain_span
+batch_totals = _codec.batch_totals
+assign = _codec.assign

@@ -5,20 +5,17 @@ The functions are documented in `_reference_spans.py`.
 
 from __future__ import annotations
 
-from kdist.records import _reference_spans
+from typing import TYPE_CHECKING
+
 from kdist.records._reference_spans import BatchSpan
-from kdist.wire.pure import IS_PURE
+from kdist.wire.pure import compiled_or
 
 __all__ = ["BatchSpan", "find_span", "producer_headers"]
 
-find_span = _reference_spans.find_span
-producer_headers = _reference_spans.producer_headers
+if TYPE_CHECKING:
+    from kdist.records import _reference_spans as _codec
+else:
+    _codec = compiled_or("kdist.records._reference_spans", "kdist.records._compiled_spans")
 
-if not IS_PURE:
-    try:
-        from kdist.records import _compiled_spans
-    except ImportError:
-        pass  # not built on this host: the reference is slower, but correct
-    else:
-        find_span = _compiled_spans.find_span
-        producer_headers = _compiled_spans.producer_headers
+find_span = _codec.find_span
+producer_headers = _codec.producer_headers
