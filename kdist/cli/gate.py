@@ -141,24 +141,16 @@ async def _look(zookeeper: ZooKeeper, subject: Subject, is_after: bool) -> tuple
 
 async def _probe(zookeeper: ZooKeeper, broker: int) -> str:
     """Why the probe failed, in a sentence; "" if it passed."""
-    import asyncio
-
-    from kdist.client.cluster import Cluster
-    from kdist.network.client import ClientSettings
-    from kdist.network.network import AsyncioNetwork
+    from kdist.client.cluster import cluster_at
     from kdist.ops.cluster_view import broker_addresses
     from kdist.ops.probe import probe
     from kdist.runtime.clock import SystemClock
 
-    addresses = await broker_addresses(zookeeper, broker)
-    network = AsyncioNetwork(asyncio.get_running_loop())
-    cluster = Cluster(network, addresses, ClientSettings(client_id="kdist-gate"))
-    try:
-        await probe(cluster, broker, SystemClock().now_ms())
-    except KdistError as error:
-        return f"no record could be written and read through broker {broker}: {error}"
-    finally:
-        cluster.close()
+    with cluster_at(await broker_addresses(zookeeper, broker), "kdist-gate") as cluster:
+        try:
+            await probe(cluster, broker, SystemClock().now_ms())
+        except KdistError as error:
+            return f"no record could be written and read through broker {broker}: {error}"
     return ""
 
 

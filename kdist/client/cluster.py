@@ -11,14 +11,15 @@ import asyncio
 import difflib
 import os
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from kdist.client.racing import Answered, first_answer
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import NO_LEADER, TopicPartition, read_digits
 from kdist.network.client import Client, ClientSettings
-from kdist.network.network import Network
+from kdist.network.network import AsyncioNetwork, Network
 from kdist.protocol.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -357,6 +358,19 @@ class Cluster:
 
         await asyncio.gather(*(ask_one(*each) for each in wanted.items()))
         return outcomes
+
+
+@contextmanager
+def cluster_at(
+    addresses: Sequence[Address], client_id: str, retry_ms: float = RETRY_MS
+) -> Iterator[Cluster]:
+    """A cluster on the machine's network and the running loop, closed in the end."""
+    network = AsyncioNetwork(asyncio.get_running_loop())
+    cluster = Cluster(network, addresses, ClientSettings(client_id), retry_ms)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
 
 
 def by_leader(

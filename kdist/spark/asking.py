@@ -6,10 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from kdist.client.cluster import Cluster, NoBroker, parse_addresses
+from kdist.client.cluster import Cluster, NoBroker, cluster_at, parse_addresses
 from kdist.errors import UserError
-from kdist.network.client import ClientSettings
-from kdist.network.network import AsyncioNetwork
 
 T = TypeVar("T")
 
@@ -23,14 +21,10 @@ def ask_once(bootstrap: str, client_id: str, work: Callable[[Cluster], Awaitable
     """
 
     async def run() -> T:
-        network = AsyncioNetwork(asyncio.get_running_loop())
-        addresses = parse_addresses(bootstrap)
-        cluster = Cluster(network, addresses, ClientSettings(client_id), _RETRY_MS)
-        try:
-            return await work(cluster)
-        except NoBroker as error:
-            raise UserError(str(error)) from None
-        finally:
-            cluster.close()
+        with cluster_at(parse_addresses(bootstrap), client_id, _RETRY_MS) as cluster:
+            try:
+                return await work(cluster)
+            except NoBroker as error:
+                raise UserError(str(error)) from None
 
     return asyncio.run(run())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -11,12 +12,10 @@ import click
 from kdist.cli.shared.options import print_json
 from kdist.cli.shared.show import show_count, show_error, show_size
 from kdist.cli.shared.table import Field, json_row, print_rows
-from kdist.client.cluster import Cluster, did_you_mean, parse_addresses
+from kdist.client.cluster import Cluster, cluster_at, did_you_mean, parse_addresses
 from kdist.config.mirror import Flow, MirrorConfig
 from kdist.errors import KdistError, UserError
 from kdist.mirror.status import FlowStatus, PartitionStatus, flow_status
-from kdist.network.client import ClientSettings
-from kdist.network.network import AsyncioNetwork
 from kdist.runtime.clock import SystemClock
 
 T = TypeVar("T")
@@ -94,17 +93,10 @@ def with_clusters(flow: Flow, work: Callable[[Cluster, Cluster], Awaitable[T]]) 
     """Run `work` with the flow's source and target, and return its result."""
 
     async def run() -> T:
-        network = AsyncioNetwork(asyncio.get_running_loop())
-        settings = ClientSettings(client_id="kdist-mirror-status")
-        source, target = (
-            Cluster(network, parse_addresses(text), settings, _RETRY_MS)
-            for text in (flow.settings.source, flow.settings.target)
-        )
-        try:
+        at = partial(cluster_at, client_id="kdist-mirror-status", retry_ms=_RETRY_MS)
+        ends = flow.settings
+        with at(parse_addresses(ends.source)) as source, at(parse_addresses(ends.target)) as target:
             return await work(source, target)
-        finally:
-            source.close()
-            target.close()
 
     return asyncio.run(run())
 

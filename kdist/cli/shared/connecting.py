@@ -53,21 +53,18 @@ def ask_cluster(broker: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
     """Run `work` on an event loop and connections of its own, and return its result."""
     import asyncio
 
-    from kdist.client.cluster import Cluster, NoBroker, parse_addresses
-    from kdist.network.client import ClientSettings
-    from kdist.network.network import AsyncioNetwork
+    from kdist.client.cluster import NoBroker, cluster_at, parse_addresses
 
     addresses = parse_addresses(broker)
 
     async def run() -> T:
-        loop = asyncio.get_running_loop()
-        cluster = Cluster(AsyncioNetwork(loop), addresses, ClientSettings(client_id="kdist"))
-        patience = loop.call_later(_PATIENCE_S, _maybe_say_waiting, broker, cluster)
-        try:
-            return await work(cluster)
-        finally:
-            patience.cancel()
-            cluster.close()
+        with cluster_at(addresses, "kdist") as cluster:
+            loop = asyncio.get_running_loop()
+            patience = loop.call_later(_PATIENCE_S, _maybe_say_waiting, broker, cluster)
+            try:
+                return await work(cluster)
+            finally:
+                patience.cancel()
 
     try:
         return asyncio.run(run())
