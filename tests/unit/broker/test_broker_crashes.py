@@ -127,7 +127,7 @@ def test_a_waiting_fetch_that_crashes_when_it_is_woken_costs_only_its_connection
         way.send(framed(fetch_request(wait_ms=60_000), 11))
         await cluster.until(lambda: len(broker.service.replicas.delayed))
         with monkeypatch.context() as patched:
-            patched.setattr(Partition, "exposed", property(fail))
+            patched.setattr(Partition, "visible_end", fail)
             await send_records(await cluster.client(), "clicks", b"x", acks=1)
             await cluster.until(lambda: way.is_closed)
         (frame,) = way.frames()
