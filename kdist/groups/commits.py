@@ -11,7 +11,6 @@ GroupCoordinator.handleCommitOffsets and its request handler.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from kdist.errors import Error
 from kdist.groups.answers import COMMIT_ERRORS
@@ -32,44 +31,52 @@ from kdist.protocol.offset_commit import (
     OffsetCommitTopicResult,
 )
 
-CommitReply = Callable[[OffsetCommitResponse], None]
 Results = Mapping[TopicPartition, Error]
 
 _INT64_MAX = 2**63 - 1
 
 
-class Committer:
-    """Handles commits. Has no state of its own."""
+def commit(
+    context: GroupsContext,
+    sessions: Sessions,
+    group: Group,
+    request: OffsetCommitRequest,
+    commits: Commits,
+    done: Callable[[Results], None],
+) -> None:
+    """Store `commits`, the request's existing partitions, then call `done` with their results."""
+    fault = commit_fault(group, request)
+    if fault is not Error.NONE:
+        done(dict.fromkeys(commits, fault))
+        return
+    if request.member_id in group.members:
+        sessions.restart(group, group.members[request.member_id])
+    length_max = context.settings.offset_metadata_max_bytes
+    kept = {
+        where: what for where, what in commits.items() if java_length(what.metadata) <= length_max
+    }
+    results = dict.fromkeys(commits, Error.OFFSET_METADATA_TOO_LARGE)
+    if not kept:
+        done(results)
+        return
+    number = group.offsets.begin(kept)
 
-    def __init__(self, context: GroupsContext, sessions: Sessions) -> None:
-        self._context = context
-        self._sessions = sessions
-
-    def commit(
-        self, group: Group, request: OffsetCommitRequest, commits: Commits, reply: CommitReply
-    ) -> None:
-        """Store `commits`, the request's existing partitions; answer for all of the request's."""
-        fault = commit_fault(group, request)
-        if fault is not Error.NONE:
-            self.answer(request, dict.fromkeys(commits, fault), reply)
-            return
-        if request.member_id in group.members:
-            self._sessions.restart(group, group.members[request.member_id])
-        length_max = self._context.settings.offset_metadata_max_bytes
-        kept = {
-            where: what
-            for where, what in commits.items()
-            if java_length(what.metadata) <= length_max
-        }
-        results = dict.fromkeys(commits, Error.OFFSET_METADATA_TOO_LARGE)
-        if kept:
-            self._store(group, kept, partial(self._answer_stored, request, results, kept, reply))
+    def stored(error: Error) -> None:
+        if error is not Error.NONE:
+            context.metrics.failed_appends += 1
+            group.offsets.fail(number, kept)
         else:
-            self.answer(request, results, reply)
+            context.metrics.committed_offsets += len(kept)
+            group.offsets.finish(number, kept)
+        done(results | dict.fromkeys(kept, COMMIT_ERRORS.get(error, error)))
 
-    def answer(self, request: OffsetCommitRequest, results: Results, reply: CommitReply) -> None:
-        """Answer for all partitions of the request; those not in `results` do not exist."""
-        topics = [
+    context.append(group.group_id, commit_records(group.group_id, kept), stored)
+
+
+def commit_response(request: OffsetCommitRequest, results: Results) -> OffsetCommitResponse:
+    """The results of all partitions of the request; those not in `results` do not exist (pure)."""
+    return OffsetCommitResponse(
+        topics=[
             OffsetCommitTopicResult(
                 name=topic.name,
                 partitions=[
@@ -78,39 +85,7 @@ class Committer:
             )
             for topic in request.topics
         ]
-        self._context.answer(reply, OffsetCommitResponse(topics=topics))
-
-    def _answer_stored(
-        self,
-        request: OffsetCommitRequest,
-        results: Results,
-        kept: Commits,
-        reply: CommitReply,
-        error: Error,
-    ) -> None:
-        self.answer(request, {**results, **dict.fromkeys(kept, error)}, reply)
-
-    def _store(self, group: Group, commits: Commits, answer: Callable[[Error], None]) -> None:
-        number = group.offsets.begin(commits)
-        records = commit_records(group.group_id, commits)
-        done = partial(self._stored, group, number, commits, answer)
-        self._context.append(group.group_id, records, done)
-
-    def _stored(
-        self,
-        group: Group,
-        number: int,
-        commits: Commits,
-        answer: Callable[[Error], None],
-        error: Error,
-    ) -> None:
-        if error is not Error.NONE:
-            self._context.metrics.failed_appends += 1
-            group.offsets.fail(number, commits)
-        else:
-            self._context.metrics.committed_offsets += len(commits)
-            group.offsets.finish(number, commits)
-        answer(COMMIT_ERRORS.get(error, error))
+    )
 
 
 def commit_fault(group: Group, request: OffsetCommitRequest) -> Error:

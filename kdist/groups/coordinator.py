@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 
 from kdist.errors import Error
-from kdist.groups import describing, fetches, membership
+from kdist.groups import deleting, describing, fetches, membership
 from kdist.groups.answers import join_refused, sync_refused
-from kdist.groups.commits import CommitReply, Committer, commits_of
+from kdist.groups.commits import Results, commit, commit_response, commits_of
 from kdist.groups.context import GroupsContext
-from kdist.groups.deleting import Deleter
 from kdist.groups.group import Group, JoinReply, SyncReply
 from kdist.groups.join import Joiner, join_of
 from kdist.groups.loading import Loading
@@ -27,7 +27,7 @@ from kdist.groups.member import UNKNOWN_MEMBER_ID, Caller
 from kdist.groups.rebalance import Rebalancer
 from kdist.groups.registry import Registry
 from kdist.groups.states import COMPLETING, PREPARING
-from kdist.groups.sync import Syncer
+from kdist.groups.sync import sync
 from kdist.metrics.groups import GroupMetrics
 from kdist.model import TopicPartition
 from kdist.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -40,7 +40,7 @@ from kdist.protocol.leave_group import (
     LeavingMemberResult,
 )
 from kdist.protocol.list_groups import ListGroupsRequest, ListGroupsResponse
-from kdist.protocol.offset_commit import OffsetCommitRequest
+from kdist.protocol.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from kdist.protocol.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from kdist.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from kdist.protocol.operations import ON_GROUP
@@ -63,10 +63,7 @@ class GroupCoordinator:
         self._registry = Registry(context)
         self._rebalancer = Rebalancer(context)
         self._joiner = Joiner(context, self._rebalancer)
-        self._syncer = Syncer(context, self._rebalancer)
-        self._committer = Committer(context, self._rebalancer.sessions)
         self._maintenance = GroupMaintenance(context, self._registry, self._rebalancer)
-        self._deleter = Deleter(context, self._registry, self._maintenance)
         self._offer_readings(context.metrics)
 
     def start(self) -> None:
@@ -157,7 +154,7 @@ class GroupCoordinator:
         if group is None or error is not Error.NONE:
             self._context.answer(reply, sync_refused(error))
         else:
-            self._syncer.sync(group, request, reply)
+            sync(self._context, self._rebalancer, group, request, reply)
         self._context.actions.run()
 
     def heartbeat(
@@ -195,9 +192,16 @@ class GroupCoordinator:
         self._context.actions.run()
 
     def offset_commit(
-        self, request: OffsetCommitRequest, _caller: Caller, reply: CommitReply
+        self,
+        request: OffsetCommitRequest,
+        _caller: Caller,
+        reply: Callable[[OffsetCommitResponse], None],
     ) -> None:
         """Answers when the offsets are in the log."""
+
+        def answer(results: Results) -> None:
+            self._context.answer(reply, commit_response(request, results))
+
         now_ms = self._context.clock.now_ms()
         commits = commits_of(request, self._context.is_known, now_ms)
         error, group = self._registry.find(request.group_id)
@@ -207,9 +211,9 @@ class GroupCoordinator:
             else:
                 error = Error.ILLEGAL_GENERATION
         if group is None or not commits:
-            self._committer.answer(request, dict.fromkeys(commits, error), reply)
+            answer(dict.fromkeys(commits, error))
         else:
-            self._committer.commit(group, request, commits, reply)
+            commit(self._context, self._rebalancer.sessions, group, request, commits, answer)
         self._context.actions.run()
 
     def offset_fetch(
@@ -257,7 +261,8 @@ class GroupCoordinator:
         reply: Callable[[DeleteGroupsResponse], None],
     ) -> None:
         """Answers when the tombstones are in the log."""
-        self._deleter.delete_groups(request, reply)
+        answer = partial(self._context.answer, reply)
+        deleting.delete_groups(self._registry, self._maintenance, request, answer)
         self._context.actions.run()
 
     def offset_delete(
@@ -267,7 +272,8 @@ class GroupCoordinator:
         reply: Callable[[OffsetDeleteResponse], None],
     ) -> None:
         """Answers when the tombstones are in the log."""
-        self._deleter.delete_offsets(request, reply)
+        answer, is_known = partial(self._context.answer, reply), self._context.is_known
+        deleting.delete_offsets(self._registry, self._maintenance, is_known, request, answer)
         self._context.actions.run()
 
     def _find_managed(self, group_id: str) -> tuple[Error, Group | None]:

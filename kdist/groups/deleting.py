@@ -18,7 +18,6 @@ from functools import partial
 
 from kdist.errors import Error
 from kdist.groups.answers import COMMIT_ERRORS
-from kdist.groups.context import GroupsContext
 from kdist.groups.group import Group
 from kdist.groups.maintenance import GroupMaintenance
 from kdist.groups.registry import Registry
@@ -39,77 +38,71 @@ from kdist.protocol.offset_delete import (
 Results = Mapping[TopicPartition, Error]
 
 
-class Deleter:
-    """Part of the coordinator. Has no state of its own."""
+def delete_groups(
+    registry: Registry,
+    maintenance: GroupMaintenance,
+    request: DeleteGroupsRequest,
+    answer: Callable[[DeleteGroupsResponse], None],
+) -> None:
+    """Answer with one result per group, also if the request names one twice."""
+    wanted = list(dict.fromkeys(request.groups_names))
+    results: dict[str, Error] = {}
 
-    def __init__(
-        self, context: GroupsContext, registry: Registry, maintenance: GroupMaintenance
-    ) -> None:
-        self._context = context
-        self._registry = registry
-        self._maintenance = maintenance
+    def settle(group_id: str, error: Error) -> None:
+        results[group_id] = COMMIT_ERRORS.get(error, error)
+        if len(results) == len(wanted):
+            answer(_groups_response(results))
 
-    def delete_groups(
-        self, request: DeleteGroupsRequest, reply: Callable[[DeleteGroupsResponse], None]
-    ) -> None:
-        """Answer with one result per group, also if the request names one twice."""
-        wanted = list(dict.fromkeys(request.groups_names))
-        results: dict[str, Error] = {}
-
-        def settle(group_id: str, error: Error) -> None:
-            results[group_id] = error
-            if len(results) == len(wanted):
-                self._context.answer(reply, _groups_response(results))
-
-        if not wanted:
-            self._context.answer(reply, _groups_response(results))
-        for group_id in wanted:
-            self._delete(group_id, partial(settle, group_id))
-
-    def _delete(self, group_id: str, settle: Callable[[Error], None]) -> None:
-        error, group = self._registry.find(group_id)
+    if not wanted:
+        answer(_groups_response(results))
+    for group_id in wanted:
+        error, group = registry.find(group_id)
         if group is None:
-            settle(error or Error.GROUP_ID_NOT_FOUND)
+            settle(group_id, error or Error.GROUP_ID_NOT_FOUND)
         elif group.state is not EMPTY:
-            settle(Error.NON_EMPTY_GROUP)
+            settle(group_id, Error.NON_EMPTY_GROUP)
         else:
-            self._maintenance.delete(group, lambda error: settle(COMMIT_ERRORS.get(error, error)))
+            maintenance.delete(group, partial(settle, group_id))
 
-    def delete_offsets(
-        self, request: OffsetDeleteRequest, reply: Callable[[OffsetDeleteResponse], None]
-    ) -> None:
-        """Answer with a result per partition, or with one error for the whole request."""
-        error, group = self._registry.find(request.group_id)
-        if not request.group_id:
-            error, group = Error.INVALID_GROUP_ID, None
-        if group is None:
-            self._refuse(error or Error.GROUP_ID_NOT_FOUND, reply)
-        elif group.state is not EMPTY and not group.is_consumers:
-            self._refuse(Error.NON_EMPTY_GROUP, reply)
-        else:
-            results = {each: self._fault(group, each) for each in _asked(request)}
-            deleted = [each for each, fault in results.items() if fault is Error.NONE]
 
-            def answer(error: Error) -> None:
-                outcome = dict.fromkeys(deleted, COMMIT_ERRORS.get(error, error))
-                response = _offsets_response(request, {**results, **outcome})
-                self._context.answer(reply, response)
+def delete_offsets(
+    registry: Registry,
+    maintenance: GroupMaintenance,
+    is_known: Callable[[TopicPartition], bool],
+    request: OffsetDeleteRequest,
+    answer: Callable[[OffsetDeleteResponse], None],
+) -> None:
+    """Answer with a result per partition, or with one error for the whole request."""
+    error, group = registry.find(request.group_id)
+    if not request.group_id:
+        error, group = Error.INVALID_GROUP_ID, None
+    if group is not None and group.state is not EMPTY and not group.is_consumers:
+        error, group = Error.NON_EMPTY_GROUP, None
+    if group is None:
+        error = error or Error.GROUP_ID_NOT_FOUND
+        answer(OffsetDeleteResponse(error_code=error, topics=[]))
+        return
+    results = {
+        each: _fault(group, each) if is_known(each) else Error.UNKNOWN_TOPIC_OR_PARTITION
+        for each in _asked(request)
+    }
+    deleted = [each for each, fault in results.items() if fault is Error.NONE]
 
-            if deleted:
-                self._maintenance.delete_offsets(group, deleted, answer)
-            else:
-                answer(Error.NONE)
+    def deleted_with(error: Error) -> None:
+        outcome = dict.fromkeys(deleted, COMMIT_ERRORS.get(error, error))
+        answer(_offsets_response(request, results | outcome))
 
-    def _fault(self, group: Group, partition: TopicPartition) -> Error:
-        if not self._context.is_known(partition):
-            return Error.UNKNOWN_TOPIC_OR_PARTITION
-        topics = group.subscribed_topics
-        if group.state is EMPTY or (topics is not None and partition.topic not in topics):
-            return Error.NONE
-        return Error.GROUP_SUBSCRIBED_TO_TOPIC  # also if the subscription is not known
+    if deleted:
+        maintenance.delete_offsets(group, deleted, deleted_with)
+    else:
+        deleted_with(Error.NONE)
 
-    def _refuse(self, error: Error, reply: Callable[[OffsetDeleteResponse], None]) -> None:
-        self._context.answer(reply, OffsetDeleteResponse(error_code=error, topics=[]))
+
+def _fault(group: Group, partition: TopicPartition) -> Error:
+    topics = group.subscribed_topics
+    if group.state is EMPTY or (topics is not None and partition.topic not in topics):
+        return Error.NONE
+    return Error.GROUP_SUBSCRIBED_TO_TOPIC  # also if the subscription is not known
 
 
 def _asked(request: OffsetDeleteRequest) -> Iterable[TopicPartition]:

@@ -23,59 +23,63 @@ from kdist.protocol.sync_group import SyncGroupRequest
 NOT_STORED_PAUSE_MS = 1_000
 
 
-class Syncer:
-    """Handles syncs. Has no state of its own."""
+def sync(
+    context: GroupsContext,
+    rebalancer: Rebalancer,
+    group: Group,
+    request: SyncGroupRequest,
+    reply: SyncReply,
+) -> None:
+    """Answer now, or when the assignment is in the log."""
+    fault = _fault(group, request)
+    if fault is not Error.NONE:
+        context.answer(reply, sync_refused(fault))
+        return
+    member = group.members[request.member_id]
+    group.unsynced.pop(member.member_id, None)
+    if not group.unsynced:
+        group.stop_sync_timer()
+    if group.state is STABLE:
+        context.answer(reply, synced(group, member))
+        rebalancer.sessions.restart(group, member)
+        return
+    rebalancer.park_sync(group, member, reply)
+    if group.leader_id == member.member_id and not group.is_assigning:
+        _assign(context, rebalancer, group, request)
 
-    def __init__(self, context: GroupsContext, rebalancer: Rebalancer) -> None:
-        self._context = context
-        self._rebalancer = rebalancer
 
-    def sync(self, group: Group, request: SyncGroupRequest, reply: SyncReply) -> None:
-        """Answer now, or when the assignment is in the log."""
-        fault = _fault(group, request)
-        if fault is not Error.NONE:
-            self._context.answer(reply, sync_refused(fault))
+def _assign(
+    context: GroupsContext, rebalancer: Rebalancer, group: Group, request: SyncGroupRequest
+) -> None:
+    """Store the leader's assignment; members that it leaves out get an empty one."""
+    given = {each.member_id: each.assignment for each in request.assignments}
+    assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
+    generation = group.generation
+    group.is_assigning = True
+
+    def is_over() -> bool:
+        """Whether a rebalance began in the meantime, and has answered all syncs."""
+        return group.state is not COMPLETING or group.generation != generation
+
+    def stored(error: Error) -> None:
+        if is_over():
             return
-        member = group.members[request.member_id]
-        group.unsynced.pop(member.member_id, None)
-        if not group.unsynced:
-            group.stop_sync_timer()
-        if group.state is STABLE:
-            self._context.answer(reply, synced(group, member))
-            self._rebalancer.sessions.restart(group, member)
-            return
-        self._rebalancer.park_sync(group, member, reply)
-        if group.leader_id == member.member_id and not group.is_assigning:
-            self._assign(group, request)
-
-    def _assign(self, group: Group, request: SyncGroupRequest) -> None:
-        """Store the leader's assignment; members that it leaves out get an empty one."""
-        given = {each.member_id: each.assignment for each in request.assignments}
-        assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
-        group.is_assigning = True
-        done = partial(self._stored, group, group.generation, assignments)
-        self._rebalancer.store(group, assignments, done)
-
-    def _stored(
-        self, group: Group, generation: int, assignments: dict[str, bytes], error: Error
-    ) -> None:
-        if group.state is not COMPLETING or group.generation != generation:
-            return  # a rebalance began in the meantime, and has answered all syncs
         if error is not Error.NONE:
-            start_over = partial(self._start_over, group, generation, error)
-            self._context.call_later(NOT_STORED_PAUSE_MS, start_over)
+            context.call_later(NOT_STORED_PAUSE_MS, partial(start_over, error))
             return
         for member in group.members.values():
             member.assignment = assignments[member.member_id]
-        group.become(STABLE, self._context.clock.now_ms())
-        self._rebalancer.answer_syncs(group, partial(synced, group))
-        self._context.metrics.finished_rebalances += 1
+        group.become(STABLE, context.clock.now_ms())
+        rebalancer.answer_syncs(group, partial(synced, group))
+        context.metrics.finished_rebalances += 1
 
-    def _start_over(self, group: Group, generation: int, error: Error) -> None:
+    def start_over(error: Error) -> None:
         """The assignment could not be stored: refuse the waiting syncs, and rebalance."""
-        if group.state is COMPLETING and group.generation == generation:
-            self._rebalancer.answer_syncs(group, lambda _member: sync_refused(error))
-            self._rebalancer.prepare(group, f"its assignment was not stored: {error.name}")
+        if not is_over():
+            rebalancer.answer_syncs(group, lambda _member: sync_refused(error))
+            rebalancer.prepare(group, f"its assignment was not stored: {error.name}")
+
+    rebalancer.store(group, assignments, stored)
 
 
 def _fault(group: Group, request: SyncGroupRequest) -> Error:
