@@ -34,11 +34,7 @@ from kdist.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsRespon
 from kdist.protocol.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kdist.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kdist.protocol.join_group import JoinGroupRequest, JoinGroupResponse
-from kdist.protocol.leave_group import (
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    LeavingMemberResult,
-)
+from kdist.protocol.leave_group import LeaveGroupRequest, LeaveGroupResponse, LeavingMemberResult
 from kdist.protocol.list_groups import ListGroupsRequest, ListGroupsResponse
 from kdist.protocol.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from kdist.protocol.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -158,10 +154,7 @@ class GroupCoordinator:
         self._context.actions.run()
 
     def heartbeat(
-        self,
-        request: HeartbeatRequest,
-        _caller: Caller,
-        reply: Callable[[HeartbeatResponse], None],
+        self, request: HeartbeatRequest, _caller: Caller, reply: Callable[[HeartbeatResponse], None]
     ) -> None:
         """Answers at once."""
         error, group = self._find_managed(request.group_id)

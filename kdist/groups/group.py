@@ -16,13 +16,7 @@ from collections.abc import Callable
 from kdist.errors import ProtocolError
 from kdist.groups.member import Member, Protocols
 from kdist.groups.offsets import GroupOffsets
-from kdist.groups.states import (
-    COMPLETING,
-    EMPTY,
-    FOLLOWERS,
-    STABLE,
-    GroupState,
-)
+from kdist.groups.states import COMPLETING, EMPTY, FOLLOWERS, STABLE, GroupState
 from kdist.protocol.consumer_protocol import ConsumerProtocolSubscription
 from kdist.protocol.join_group import JoinGroupMember, JoinGroupResponse
 from kdist.protocol.sync_group import SyncGroupResponse

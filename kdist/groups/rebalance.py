@@ -65,9 +65,7 @@ class Rebalancer:
     def park_join(self, group: Group, member: Member, reply: JoinReply) -> None:
         """Keep the member's join to answer later. Its earlier one, if parked, is refused."""
         self.answer_join(
-            group,
-            member.member_id,
-            join_refused(Error.REBALANCE_IN_PROGRESS, member.member_id),
+            group, member.member_id, join_refused(Error.REBALANCE_IN_PROGRESS, member.member_id)
         )
         group.joining[member.member_id] = reply
 

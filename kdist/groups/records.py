@@ -75,11 +75,7 @@ def read_commit(value: Buffer) -> CommittedOffset:
     """Decode a committed offset; ProtocolError if it is not one, or of a later version."""
     read = read_offset_value(value)
     return CommittedOffset(
-        read.offset,
-        read.leader_epoch,
-        read.metadata,
-        read.commit_timestamp,
-        read.expire_timestamp,
+        read.offset, read.leader_epoch, read.metadata, read.commit_timestamp, read.expire_timestamp
     )
 
 

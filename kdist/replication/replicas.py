@@ -249,9 +249,7 @@ class Replicas:
                 partition.state = partition.state._replace(leader_epoch=NO_EPOCH, zk_version=-1)
 
     def apply_stop_replica(
-        self,
-        request: StopReplicaRequest,
-        reply: Callable[[StopReplicaResponse], None],
+        self, request: StopReplicaRequest, reply: Callable[[StopReplicaResponse], None]
     ) -> None:
         """Stop leading the partitions in the request, delete those requested, then `reply`."""
 
@@ -343,11 +341,7 @@ class Replicas:
             respond(error.error)
             return
         plan = plan_leadership(
-            update,
-            self.broker_id,
-            None,
-            has_log=log is not None,
-            log_topic_id=log_topic_id,
+            update, self.broker_id, None, has_log=log is not None, log_topic_id=log_topic_id
         )
         if isinstance(plan, Error):
             respond(plan)
@@ -470,10 +464,7 @@ class Replicas:
 
 
 def _leader_and_isr_response(
-    request: LeaderAndIsrRequest,
-    version: int,
-    error: Error,
-    errors: Mapping[TopicPartition, Error],
+    request: LeaderAndIsrRequest, version: int, error: Error, errors: Mapping[TopicPartition, Error]
 ) -> LeaderAndIsrResponse:
     """The results by topic id since version 5, in one list before."""
     if version < _FIRST_VERSION_OF_TOPIC_IDS:

@@ -67,9 +67,7 @@ class _Task(asyncio.Task[Any]):
 
 
 def _make_task(
-    loop: asyncio.AbstractEventLoop,
-    work: Coroutine[Any, Any, Any],
-    context: Context | None = None,
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], context: Context | None = None
 ) -> _Task:
     task = _Task(work, loop=loop, context=context)
     task.process = (context or copy_context()).get(CURRENT)

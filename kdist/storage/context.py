@@ -13,6 +13,9 @@ from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
 from kdist.runtime.tasks import Tasks
 
+Done = Callable[[BaseException | None], None]
+"""Called once with the error, or with None."""
+
 
 class Identity(NamedTuple):
     """The broker and cluster that the directory must belong to."""

@@ -19,18 +19,14 @@ from kdist.model import TopicPartition
 from kdist.storage import names
 from kdist.storage.background import Background
 from kdist.storage.checkpoints import encode_offsets, load_offsets
-from kdist.storage.context import DirectoryContext, Identity
+from kdist.storage.context import DirectoryContext, Done, Identity
 from kdist.storage.deletion import drop, forget_epochs, release
 from kdist.storage.faults import CorruptFile
 from kdist.storage.file_creation import FileCreator
-from kdist.storage.flushing import Done, Flusher, flush_now
+from kdist.storage.flushing import Flusher, flush_now
 from kdist.storage.loading import load_log, new_log
 from kdist.storage.log import Log, LogContext
-from kdist.storage.meta import (
-    claim_directory,
-    load_clean_shutdown,
-    save_clean_shutdown,
-)
+from kdist.storage.meta import claim_directory, load_clean_shutdown, save_clean_shutdown
 from kdist.storage.names import DirectoryState, some_of
 from kdist.storage.offset_saver import OffsetSaver
 from kdist.storage.recovery import SavedOffsets

@@ -17,13 +17,7 @@ from typing import NamedTuple
 
 from kdist.model import NO_EPOCH, NO_OFFSET
 from kdist.runtime.files import Files
-from kdist.storage.checkpoints import (
-    INT32_MAX,
-    INT64_MAX,
-    decode_rows,
-    encode_rows,
-    parse_number,
-)
+from kdist.storage.checkpoints import INT32_MAX, INT64_MAX, decode_rows, encode_rows, parse_number
 from kdist.storage.faults import CorruptFile
 
 

@@ -12,14 +12,12 @@ from typing import NamedTuple
 
 from kdist.errors import DiskFailed, DiskFull, KdistError
 from kdist.runtime.files import File, Files
-from kdist.storage.context import DirectoryContext
+from kdist.storage.context import DirectoryContext, Done
 from kdist.storage.log import Log
 
 # With this many segments or more, one syncfs is faster than a fdatasync for each
 # (benchmarks/bench_log.py), and takes fewer descriptors.
 SYNC_FILESYSTEM_FROM = 16
-
-Done = Callable[[BaseException | None], None]
 
 
 class FlushJob:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from kdist.errors import DiskFull
-from kdist.storage.context import DirectoryContext
-
-Done = Callable[[BaseException | None], None]
+from kdist.storage.context import DirectoryContext, Done
 
 
 class OffsetSaver:

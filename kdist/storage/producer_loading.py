@@ -13,7 +13,7 @@ from kdist.storage.producer_snapshot import load_snapshot
 from kdist.storage.producers import BATCHES_KEPT, ProducerStates, replay
 from kdist.storage.scan import DamagedSegment, Piece
 from kdist.storage.segment import Segment
-from kdist.storage.steps import Pace, Steps, run_steps
+from kdist.storage.steps import Pace, Steps
 
 logger = logging.getLogger(__name__)
 
@@ -22,15 +22,10 @@ Own = Callable[[Segment], Segment]
 """Of a segment of a log, the object through which this thread may read it."""
 
 
-def load_producers(log: Log, end_offset: int, own: Own) -> ProducerStates:
-    """The producer states at `end_offset`. Damaged snapshots are removed. Reads the log only."""
-    return run_steps(loaded_producers(log, end_offset, own))
-
-
 def loaded_producers(
     log: Log, end_offset: int, own: Own = lambda segment: segment
 ) -> Steps[ProducerStates]:
-    """As `load_producers`, in steps."""
+    """The producer states at `end_offset`. Damaged snapshots are removed. Reads the log only."""
     offset, states = _newest_snapshot(log, end_offset)
     pace = Pace()
     for segment, (position, span, data) in readable_spans(log, offset, end_offset, own):

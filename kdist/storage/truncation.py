@@ -17,9 +17,10 @@ from kdist.storage.deletion import discard_snapshots
 from kdist.storage.index_trust import restart_indexes
 from kdist.storage.log import Log
 from kdist.storage.names import FileState
-from kdist.storage.producer_loading import load_producers
+from kdist.storage.producer_loading import loaded_producers
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
+from kdist.storage.steps import run_steps
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class Truncation:
         if found is not None:  # else nothing in the segment is at or after the offset
             position, start = found[0], min(start, found[1].base_offset)
         self._end_offset = end_offset = max(start, start_offset)
-        self._producers = load_producers(log, end_offset, self._own)
+        self._producers = run_steps(loaded_producers(log, end_offset, self._own))
         kept = {each.base_offset for each in log.segments[: self._number + 1]} | {end_offset}
         try:
             for each in self._dropped:

@@ -15,16 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kdist.zk import znodes
-from kdist.zk.client import (
-    Check,
-    Create,
-    Delete,
-    Operation,
-    Outcome,
-    Set,
-    Stat,
-    ZooKeeper,
-)
+from kdist.zk.client import Check, Create, Delete, Operation, Outcome, Set, Stat, ZooKeeper
 from kdist.zk.cluster_values import ControllerInfo
 from kdist.zk.errors import ConnectionLoss, Fenced, MultiFailed, NodeExists, NoNode
 
