@@ -10,8 +10,8 @@ that one tick of the loop brings for a partition are coalesced into one append w
 It is only a shorter way to the append of the general path: a request with anything unusual about
 it, its partition or its batch goes the long way; one whose batch was found sound is appended, and
 its outcome is its answer. All that wait for the same append to be committed share one delayed
-operation. Measured with Debian's Python 3.11, one record of 100 bytes, from frame to answer: 9 µs
-alone and 2 among fifty, where the general path takes 23.
+operation. Measured with Python 3.11 on a busy machine, one record of 100 bytes, from frame to
+answer but for the system calls: 11 µs alone and 3 among fifty, where the general path takes 40.
 """
 
 from __future__ import annotations
