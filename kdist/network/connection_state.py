@@ -33,11 +33,7 @@ class ConnectionState(enum.IntEnum):
     CLOSED = 4
 
 
-OPEN = ConnectionState.OPEN
-PAUSED = ConnectionState.PAUSED
-MUTED = ConnectionState.MUTED
-FINISHING = ConnectionState.FINISHING
-CLOSED = ConnectionState.CLOSED
+OPEN, PAUSED, MUTED, FINISHING, CLOSED = ConnectionState
 
 FOLLOWERS: dict[ConnectionState, tuple[ConnectionState, ...]] = {
     OPEN: (PAUSED, MUTED, FINISHING, CLOSED),

@@ -21,7 +21,7 @@ from kdist.errors import ProtocolError
 from kdist.metrics.network import NetworkMetrics
 from kdist.network.buffers import MAPPED_FROM
 from kdist.network.connection_state import CLOSED, FOLLOWERS, OPEN, ConnectionState
-from kdist.network.socket_transport import NotReceivedError
+from kdist.network.socket_transport import NotReceivedError, receive_by
 from kdist.network.tick import ReceiveInto, Tick
 from kdist.protocol.framing import SIZE_BYTES, bytes_wanted, find_frame
 
@@ -179,7 +179,7 @@ class RequestReceiver(FrameReceiver):
     def receive(self, receive_into: ReceiveInto) -> int:
         """As `Receiving.receive`."""
         if self._own is not None or self._large:
-            return self._receive_on(receive_into)
+            return receive_by(self, receive_into)
         try:
             arena, received = self._tick.receive(receive_into)
         except OSError as error:
@@ -198,17 +198,6 @@ class RequestReceiver(FrameReceiver):
                 self.refuse(error)
         elif received and self.state is not CLOSED:
             self.find_frames(arena, received)
-        return received
-
-    def _receive_on(self, receive_into: ReceiveInto) -> int:
-        """As `receive`, into the connection's own buffer."""
-        buffer = self.get_buffer(-1)
-        try:
-            received = receive_into(buffer)
-        except OSError as error:
-            raise NotReceivedError(error) from error
-        if received:
-            self.buffer_updated(received)
         return received
 
     def buffer_updated(self, nbytes: int) -> None:

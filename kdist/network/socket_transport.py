@@ -43,7 +43,8 @@ class Receiving(Protocol):
         ...
 
 
-def _receive(protocol: asyncio.BufferedProtocol, receive_into: ReceiveInto) -> int:
+def receive_by(protocol: asyncio.BufferedProtocol, receive_into: ReceiveInto) -> int:
+    """As `Receiving.receive`, by asyncio's calls."""
     buffer = memoryview(protocol.get_buffer(-1))
     try:
         size = receive_into(buffer)
@@ -80,7 +81,7 @@ class SocketTransport(asyncio.Transport):
         self.direct_send = connected.send
         self._receive_into: ReceiveInto = connected.recv_into
         self._receive = (
-            protocol.receive if isinstance(protocol, Receiving) else partial(_receive, protocol)
+            protocol.receive if isinstance(protocol, Receiving) else partial(receive_by, protocol)
         )
         self._watched = 0  # the events it waits for
         self._unsent = bytearray()
