@@ -17,6 +17,7 @@ from kdist.client.producer.asynchronous import AsyncProducer
 from kdist.client.producer.context import ProducerContext
 from kdist.errors import Error, ProtocolError
 from kdist.model import NO_PRODUCER_ID, TopicPartition
+from kdist.network.connection_state import CLOSED
 from kdist.network.receiving import FrameReceiver
 from kdist.network.simulated import SimulatedHost, SimulatedNetwork
 from kdist.network.tick import Tick
@@ -229,7 +230,7 @@ class Served(FrameReceiver):
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_closed = True
+        self._enter(CLOSED)
 
     def frame_refused(self, error: ProtocolError) -> None:
         raise error
@@ -246,15 +247,14 @@ class Served(FrameReceiver):
         else:
             answer = self._brokers.answer(self._number, request)
         if fault.is_cut:
-            self.is_closed = True
+            self._enter(CLOSED)
             self._transport.abort()
             return
         data = encode_response(header.api_version, header.correlation_id, answer)
         loop = self._brokers.loop
         self._not_before_s = max(self._not_before_s, loop.time() + fault.delay_s)
-        self._answers.append(
-            bytes(data)
-        )  # a loop runs callbacks that are due at the same time in any order
+        # A loop runs callbacks that are due at the same time in any order.
+        self._answers.append(bytes(data))
         loop.call_at(self._not_before_s, self._write)
 
     def _write(self) -> None:
