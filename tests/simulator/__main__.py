@@ -14,7 +14,9 @@ import sys
 import time
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 
 from tests.simulator.history import SOMETIMES, History, Outcome
@@ -25,16 +27,31 @@ MANY = 200  # seeds, in which each of `SOMETIMES` must come up
 
 def play(seed: int, bug: str = "", *, times: int = 2) -> list[Outcome]:
     """Run a seed's history, with a planted bug or none."""
-    logging.disable(logging.CRITICAL)
-    warnings.simplefilter("ignore")  # of what a killed process leaves
-    gc.disable()  # when it collects must not decide anything
     outcomes = []
-    for _ in range(times):
-        with planted(bug):
-            outcomes.append(History(seed).run())
-        sys.unraisablehook = lambda _unraisable: None
-        gc.collect()
+    with quiet():
+        for _ in range(times):
+            with planted(bug):
+                outcomes.append(History(seed).run())
+            gc.collect()
     return outcomes
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Within the block nothing is logged, killed processes leave no warnings, and when the garbage
+    collector runs decides nothing."""
+    disabled, hook = logging.root.manager.disable, sys.unraisablehook
+    logging.disable(logging.CRITICAL)
+    sys.unraisablehook = lambda _unraisable: None
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        gc.enable()
+        sys.unraisablehook = hook
+        logging.disable(disabled)
 
 
 def simulate(seeds: range) -> int:

@@ -352,7 +352,7 @@ class History:
                 continue
             if broker.service.controller.is_active:
                 acting.append(broker_id)
-            writers = broker.service.replicas._hosting._context.writers
+            writers = broker.service.replicas._context.writers
             if writers.thread_until_ns > broker.context.process.clock.monotonic_ns():
                 self.sometimes["writer thread used"] += 1
             life = id(broker)
