@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -103,3 +104,28 @@ def test_every_decision_is_in_the_list() -> None:
         r"\]\((0\d{3}-[\w-]+\.md)\)", (ROOT / "docs/decisions/README.md").read_text()
     )
     assert set(listed) == pages
+
+
+def _named_in(source: str) -> set[str]:
+    """The names of a file's functions and classes, each also behind its class's."""
+    found = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            inner = (ast.FunctionDef, ast.AsyncFunctionDef)
+            found |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, inner)}
+    return found
+
+
+def test_every_hop_of_a_walk_exists() -> None:
+    walks = ARCHITECTURE.read_text().split("## Walks")[1].split("\n## ")[0]
+    hops = re.findall(r"`([\w/]+\.py)(?::\s*([\w.]+))?`", walks)
+    assert len(hops) > 40
+    places = [(ROOT / "kdist" / file, name) for file, name in hops]
+    missing = [
+        f"{file}: {name}"
+        for file, name in places
+        if not file.exists() or (name and name not in _named_in(file.read_text()))
+    ]
+    assert missing == []
