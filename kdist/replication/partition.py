@@ -77,6 +77,7 @@ class Partition:
         "high_watermark",
         "key",
         "log",
+        "refused",
         "replicas",
         "role",
         "state",
@@ -95,6 +96,7 @@ class Partition:
         self.key: TopicPartition = log.partition
         self.log = log
         self.topic_id = topic_id
+        self.refused = context.writers.refused
         self.state = NOBODY
         self.replicas: tuple[int, ...] = ()
         self.role: Role = Following(NO_EPOCH, NOBODY.leader)
@@ -196,6 +198,8 @@ class Partition:
         are refused, and `DiskFailed`.
         """
         self.require_leader()
+        if self.refused.noted:
+            self.refused.acceptable(self.key, batches[:1], self.log.producers)
         append = self._append(self.log.prepare_as_leader, batches, self.role.epoch, now_ms)
         self.advance_high_watermark()
         return append
@@ -208,6 +212,8 @@ class Partition:
         if self.fast_path_rules is None:  # which it is not while this broker leads and may append
             self.require_leader()
         log = self.log
+        if self.refused.noted:
+            batches = self.refused.acceptable(self.key, batches, log.producers)
         prepare = log.prepare_coalesced if len(batches) > 1 else log.prepare_as_leader
         append = self._append(prepare, batches, self.role.epoch, now_ms)
         self.advance_high_watermark()

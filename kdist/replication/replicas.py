@@ -105,6 +105,7 @@ class Replicas:
             delayed=self.delayed,
             flusher=directory.flusher,
         )
+        self.refused = self._context.writers.refused
         self._saved_high_watermarks = saved_high_watermarks
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.on_leader: list[Listener] = []

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from kdist.errors import DiskFull, OutOfDescriptors
 from kdist.metrics.replication import ReplicationMetrics
+from kdist.replication.refused_batches import RefusedBatches
 from kdist.runtime.clock import Clock
 from kdist.runtime.files import Buffer
 from kdist.runtime.tasks import Tasks
@@ -81,6 +82,7 @@ class Writers:
         self.clock = clock
         self.metrics = metrics
         self.on_failure = on_failure
+        self.refused = RefusedBatches()
         self.thread_until_ns = 0
         self.watch_until_ns = 0
         self._waited_ns = 0  # by slow writes, beyond the share that they may
@@ -239,6 +241,8 @@ class Writer:
             self._log.abandon(first)
             self._note_refused(error, len(submitted))
             for append in submitted:
+                for header, _ in append.batches:
+                    self._writers.refused.note_batch(self._log.partition, header)
                 append.end(error)
             self._go_on()
         else:

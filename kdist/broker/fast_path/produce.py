@@ -101,6 +101,7 @@ class _Coalesced:
             try:
                 append = partition.append_coalesced(batches, now_ms)
             except ApiError as error:  # of the first batch alone
+                partition.refused.note_batch(self.key, batches[0].header)
                 offsets.append(NO_OFFSET)
                 outcomes.append(error)
                 batches = batches[1:]

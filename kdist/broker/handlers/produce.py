@@ -148,6 +148,7 @@ class _Produce:
                 return
             append = partition.append(batches, now_ms)
         except ApiError as error:
+            self._replicas.refused.note((topic, data.index), data.records)
             self._refuse(result, error)
             return
         if append.is_published:

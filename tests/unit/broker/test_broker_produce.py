@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from kdist.broker.fast_path.produce import _Coalesced
 from kdist.broker.handlers.produce import ProduceHandler
 from kdist.errors import Error
 from kdist.model import TopicPartition
@@ -20,6 +21,7 @@ from kdist.protocol.produce import (
     ProduceResponse,
     ProduceTopic,
 )
+from kdist.records.batch import Batch, read_header
 from kdist.records.compression import Codec
 from kdist.records.message_set import write_message_set
 from kdist.records.record import Record
@@ -356,6 +358,107 @@ def test_producers_are_known_after_a_restart(world: World) -> None:
     (result,) = produce(world, sequence(0, b"a")).results
     assert (result.error_code, result.base_offset) == (0, 0)
     assert produce(world, sequence(1, b"b")).results[0].base_offset == 1
+
+
+def not_hosted_yet(world: World) -> Error:
+    world.known.add(CLICKS)
+    return Error.NOT_LEADER_OR_FOLLOWER
+
+
+def led_elsewhere(world: World) -> Error:
+    world.tell(leader=2)
+    return Error.NOT_LEADER_OR_FOLLOWER
+
+
+def written_by_others(world: World) -> Error:
+    world.lead()
+    produce(world, batch([b"another's"]))
+    world.tell(leader=2, leader_epoch=1)
+    return Error.NOT_LEADER_OR_FOLLOWER
+
+
+def on_a_full_disk(world: World) -> Error:
+    world.lead()
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write")
+    return Error.KAFKA_STORAGE_ERROR
+
+
+def on_a_full_slow_disk(world: World) -> Error:
+    partition = world.lead()
+    partition._context.writers.thread_until_ns = world.clock.monotonic_ns() + 10**10
+    return on_a_full_disk(world)
+
+
+REFUSALS = (not_hosted_yet, led_elsewhere, written_by_others, on_a_full_disk, on_a_full_slow_disk)
+
+
+def accept(world: World) -> None:
+    """End the reason for which the partition's batches were refused."""
+    world.settle()
+    world.disk.heal()
+    world.tell(leader_epoch=2)
+
+
+@pytest.mark.parametrize("refusing", REFUSALS)
+def test_no_batch_is_taken_before_an_earlier_one_that_was_refused(
+    world: World, refusing: Callable[[World], Error]
+) -> None:
+    """The earlier one was out of sequence then, however often it was sent again (KAFKA-15591)."""
+    error = refusing(world)
+    first = produce(world, sequence(0, *[b"a"] * 17))
+    accept(world)
+    assert first.errors == [error]
+    behind = [produce(world, sequence(number, b"b")) for number in (17, 18, 19, 20)]
+    again = [produce(world, sequence(0, *[b"a"] * 17)), produce(world, sequence(17, b"b"))]
+    world.settle()
+    assert [call.errors for call in behind] == [[Error.OUT_OF_ORDER_SEQUENCE_NUMBER]] * 4
+    assert [call.errors for call in again] == [[Error.NONE]] * 2
+    assert stored(world)[-18:] == [b"a"] * 17 + [b"b"]
+    assert not world.replicas.refused.noted
+
+
+def test_a_batch_that_its_producer_has_given_up_holds_up_four_others_at_most(world: World) -> None:
+    led_elsewhere(world)
+    produce(world, sequence(7, b"given up"))
+    accept(world)
+    errors = [produce(world, sequence(8 + n, b"b")).errors for n in range(4)]
+    assert errors == [[Error.OUT_OF_ORDER_SEQUENCE_NUMBER]] * 4
+    assert produce(world, sequence(12, b"c")).errors == [Error.NONE]
+    assert not world.replicas.refused.noted
+
+
+def test_a_new_epoch_and_other_producers_and_partitions_are_not_held_up(world: World) -> None:
+    led_elsewhere(world)
+    produce(world, sequence(0, b"a"))
+    accept(world)
+    world.lead(VIEWS)
+    assert produce(world, batch([b"b"], producer_id=8, base_sequence=5)).errors == [Error.NONE]
+    views = Call(world, [(VIEWS, sequence(5, b"c"))])
+    assert views.errors == [Error.NONE]
+    assert produce(world, sequence(3, b"d", epoch=1)).errors == [Error.NONE]
+
+
+def test_only_so_many_producers_refused_batches_are_kept(world: World) -> None:
+    led_elsewhere(world)
+    for number in range(3_000):
+        produce(world, batch([b"a"], producer_id=number, base_sequence=0))
+    produce(world, b"no batch")
+    produce(world, None)
+    assert len(world.replicas.refused.noted) == 1_000
+
+
+def test_of_batches_that_share_a_write_none_is_taken_before_a_refused_one(world: World) -> None:
+    partition = world.lead()
+    coalesced = _Coalesced(CLICKS)
+    coalesced.partition = partition
+    for data in (sequence(0, b"a"), sequence(1, b"b"), batch([b"c"])):
+        coalesced.batches.append(Batch(read_header(data), memoryview(data)))
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write", forever=False)
+    coalesced.append(world.clock.now_ms())
+    outcomes = [getattr(outcome, "error", Error.NONE) for outcome in coalesced.outcomes]
+    refused = [Error.KAFKA_STORAGE_ERROR, Error.OUT_OF_ORDER_SEQUENCE_NUMBER]
+    assert outcomes == [*refused, Error.NONE]
+    assert stored(world) == [b"c"]
 
 
 # --- a slow disk ----------------------------------------------------------------------------------

@@ -1,0 +1,98 @@
+"""Batches of idempotent producers that were refused, so that none sent after them is taken first.
+
+A producer has up to five requests in flight. If its first batch for a partition is refused, as this
+broker does not lead it yet, or the disk is full for a moment, the next may come when batches are
+accepted again. The log knows no such producer, and takes any first sequence from it, since it may
+have forgotten it (`storage/producers.py`). So the second batch would be appended, and the first,
+when it is sent again, be out of sequence for ever: lost, although the producer is idempotent
+(KAFKA-15591). What follows a refused batch is refused here, with OUT_OF_ORDER_SEQUENCE_NUMBER, and
+clients then send both again, in order. Kafka 4.5 does so for the first batch of an empty log only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kdist.errors import ApiError, CorruptRecords, Error
+from kdist.records.batch import MAGIC, Batch, BatchHeader, read_header
+from kdist.storage.producers import BATCHES_KEPT, SEQUENCE_MAX, ProducerStates
+from kdist.wire.varint import Buffer
+
+Key = tuple[str, int]
+
+_PRODUCERS_MAX = 1000
+
+
+class _Refused(NamedTuple):
+    """The earliest batch refused; `left`: how many more may have been sent before that was known.
+
+    Once those have come too, the producer has given that batch up.
+    """
+
+    epoch: int
+    sequence: int
+    left: int = BATCHES_KEPT - 1
+
+
+class RefusedBatches:
+    """A broker's refused batches. Owner: `Replicas`. While `noted` is empty there is nothing to do.
+
+    It need not survive a restart, nor remember all: who is not in it fares as in Kafka before 4.5.
+    """
+
+    def __init__(self) -> None:
+        self.noted: dict[int, dict[Key, _Refused]] = {}  # by producer id and partition
+
+    def note(self, key: Key, records: Buffer | None) -> None:
+        """Note what a produce request had for a partition, which was refused."""
+        try:
+            header = read_header(records or b"")
+        except CorruptRecords:
+            return
+        if header.magic == MAGIC:
+            self.note_batch(key, header)
+
+    def note_batch(self, key: Key, header: BatchHeader) -> None:
+        """Note that this batch was refused."""
+        if header.producer_id < 0:
+            return
+        partitions = self.noted.setdefault(header.producer_id, {})
+        epoch, sequence = header.producer_epoch, header.base_sequence
+        known = partitions.get(key)
+        if known is None or known.epoch != epoch or sequence <= known.sequence:
+            partitions[key] = _Refused(epoch, sequence)
+        if len(self.noted) > _PRODUCERS_MAX:
+            del self.noted[next(iter(self.noted))]
+
+    def acceptable(
+        self, key: Key, batches: Sequence[Batch], producers: ProducerStates
+    ) -> Sequence[Batch]:
+        """The first of these batches, and those after it of which there is nothing noted.
+
+        `ApiError` OUT_OF_ORDER_SEQUENCE_NUMBER for the first.
+        """
+        for number, (header, _) in enumerate(batches):
+            if header.producer_id in self.noted:
+                if number:
+                    return batches[:number]
+                self._check(key, header, producers)
+        return batches
+
+    def _check(self, key: Key, header: BatchHeader, producers: ProducerStates) -> None:
+        partitions = self.noted[header.producer_id]
+        refused = partitions.get(key)
+        if refused is None:
+            return
+        ahead = (header.base_sequence - refused.sequence) & SEQUENCE_MAX
+        follows = header.producer_epoch == refused.epoch and 0 < ahead <= SEQUENCE_MAX // 2
+        if follows and refused.left and producers.producer(header.producer_id) is None:
+            partitions[key] = refused._replace(left=refused.left - 1)
+            raise ApiError(
+                Error.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} sent sequence {header.base_sequence} after"
+                f" {refused.sequence}, which was refused",
+            )
+        del partitions[key]
+        if not partitions:
+            del self.noted[header.producer_id]
