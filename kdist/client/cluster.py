@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import itertools
 import os
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
+from kdist.client.backoff import backoff_s
 from kdist.client.racing import Answered, first_answer
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import NO_LEADER, TopicPartition, read_digits
@@ -28,7 +30,6 @@ from kdist.protocol.metadata import (
 )
 
 RETRY_MS = 30_000
-_PAUSE_S = 0.1
 
 T = TypeVar("T")
 
@@ -273,22 +274,24 @@ class Cluster:
         timeout_s: float | None = None,
         *,
         may_pass: Callable[[ApiError | NoBroker], bool] | None = None,
-        pause_s: Callable[[], float] = lambda: _PAUSE_S,
+        pause_s: Callable[[int], float] = backoff_s,
     ) -> T:
         """What `work` returns, retried after errors that `may_pass`; the last one when time is up.
 
-        By default for up to `retry_ms`, after the errors that `Cluster.may_pass` says.
+        By default for up to `retry_ms`, after the errors that `Cluster.may_pass` says. `pause_s`
+        has the pause after so many earlier failures.
         """
         may_pass = may_pass or self.may_pass
         now_s = self._network.loop.time
         end_s = now_s() + (self._retry_s if timeout_s is None else timeout_s)
-        while True:
+        for failures in itertools.count():
             try:
                 return await work()
             except (ApiError, NoBroker) as error:
                 if not may_pass(error) or now_s() >= end_s:
                     raise
-            await asyncio.sleep(pause_s())
+            await asyncio.sleep(pause_s(failures))
+        raise AssertionError("it counts for ever")
 
     def may_pass(self, error: ApiError | NoBroker) -> bool:
         """Whether to retry. `NoBroker` is retriable only once a broker has answered before."""

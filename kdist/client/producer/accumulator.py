@@ -29,9 +29,9 @@ from kdist.client.producer.batch import (
 )
 from kdist.client.producer.faults import ProducerClosed, RecordTooLarge
 from kdist.client.producer.memory import Memory
-from kdist.client.producer.metadata import Topic
 from kdist.client.producer.results import Sent
 from kdist.client.producer.settings import ProducerSettings
+from kdist.client.producer.topic import Topic
 from kdist.errors import ApiError, Error
 from kdist.records.batch import HEADER_SIZE
 from kdist.records.codec import pack_headers
@@ -235,7 +235,7 @@ class Accumulator:
         self.is_closed = True
         self._why_closed = why
         self.plain.clear()
-        for queue in [each for topic in self.topics.values() for each in topic.queues]:
+        for queue in [each for topic in self.topics.values() for each in topic.every]:
             for batch in queue.batches():
                 batch.error, batch.is_done = ProducerClosed(why), True  # nobody here will tell
         self.topics.clear()
@@ -265,6 +265,14 @@ class Accumulator:
         if not 0 <= partition < count:
             return NeedTopic(name, partition)
         return topic.queues[partition]
+
+    def shrink(self, topic: Topic, count: int) -> None:
+        """Have the topic no more than its first `count` partitions, as it was recreated so."""
+        with self.lock:
+            topic.queues = topic.every[:count]
+            if topic.sticky not in topic.queues:
+                topic.sticky = None
+                self.plain.pop(topic.name, None)
 
     def partitions(self, name: str, keys: Column) -> Sequence[int | None]:
         """The partition for each of these keys, in a known topic; None for any partition."""

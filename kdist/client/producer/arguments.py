@@ -10,8 +10,8 @@ from math import isnan
 from numbers import Real
 from typing import Any, SupportsIndex
 
-from kdist.client.producer.metadata import Topic
 from kdist.client.producer.settings import Encoder
+from kdist.client.producer.topic import Topic
 from kdist.errors import ApiError, Error
 from kdist.model import topic_name_fault
 

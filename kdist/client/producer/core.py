@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import sys
 from collections.abc import Generator, Iterable, Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from os import getpid
 from typing import Any, TypeVar
 
 from kdist.client.background import ENDING
+from kdist.client.backoff import backoff_s
 from kdist.client.cluster import Cluster, api_error
 from kdist.client.discovery import find_brokers
 from kdist.client.producer import at_exit
@@ -29,7 +31,7 @@ from kdist.client.producer.arguments import (
     encoded_column,
     listed,
 )
-from kdist.client.producer.batch import ProducerBatch
+from kdist.client.producer.batch import PartitionQueue, ProducerBatch
 from kdist.client.producer.bulk import Bulk
 from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, RequestEncoder
@@ -42,6 +44,7 @@ from kdist.client.producer.results import Sent, SentMany, make_known
 from kdist.client.producer.sender import Sender
 from kdist.client.producer.settings import ProducerConfig
 from kdist.client.producer.settling import Settling
+from kdist.client.producer.topic import Topic
 from kdist.errors import ApiError, Error, UserError
 from kdist.network.client import ClientSettings
 from kdist.records.compression import Codec
@@ -52,6 +55,7 @@ T = TypeVar("T")
 Steps = Generator[Need, None, T]
 
 _LOCK_S = 1.0
+_METADATA_PAUSE_S = 0.1  # at least, even if batches are to be sent again at once
 _ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
 
@@ -83,7 +87,12 @@ class Core:
             and callables.key_encoder is None
         )
         self._metadata = Metadata(
-            self._cluster, self.accumulator.topics, self._hurry, self._kick, self._check_waiter
+            self._cluster,
+            self.accumulator.topics,
+            partial(self._pause_s, context.rng),
+            partial(PartitionQueue, hurry=self._hurry, check_waiter=self._check_waiter),
+            self._shrink,
+            self._kick,
         )
         self._identities = Identities(self._cluster, self._kick) if is_idempotent else None
         self._settling = Settling(
@@ -141,6 +150,19 @@ class Core:
         with contextlib.suppress(RuntimeError):
             if asyncio.get_running_loop() is self.loop:
                 raise UserError("what runs on the producer's loop cannot wait for it: await it")
+
+    def _pause_s(self, rng: random.Random, failures: int) -> float:
+        """How long to wait before asking for metadata again."""
+        settings = self._settings
+        limits_ms = settings.retry_backoff_ms, settings.retry_backoff_max_ms
+        return max(backoff_s(failures, *limits_ms, rng), _METADATA_PAUSE_S)
+
+    def _shrink(self, topic: Topic, count: int) -> None:
+        """The topic was recreated with fewer partitions: fail what waits for the others."""
+        self.accumulator.shrink(topic, count)
+        for queue in topic.every[count:]:
+            why = f"{queue} is gone: the topic was recreated with {count} partitions"
+            self._sender.fail_all(queue, ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION, why))
 
     def _refresh(self) -> None:
         self._metadata.refresh()

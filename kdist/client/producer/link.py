@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from kdist.client.backoff import backoff_s
 from kdist.client.cluster import Address
 from kdist.client.producer.encoding import VERSION_MAX, VERSION_MIN
 from kdist.errors import ApiError, Error
@@ -193,9 +194,9 @@ class Link:
 
     def _fail(self, error: ApiError | TimeoutError) -> None:
         self.error = error
-        pause_ms = self._settings.backoff_ms * 2 ** min(self._failures, 16)
+        settings = self._settings
+        self.rest(1000 * backoff_s(self._failures, settings.backoff_ms, settings.backoff_ms_max))
         self._failures += 1
-        self.rest(min(pause_ms, self._settings.backoff_ms_max))
 
     def rest(self, pause_ms: float) -> None:
         """Send nothing to this broker for so long."""

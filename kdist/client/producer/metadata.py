@@ -1,24 +1,25 @@
-"""What the producer knows of topics: a queue for each partition, and which one is sticky now.
+"""Looks up topics' leaders and partition counts for the producer, in the background.
 
-`Metadata` requests metadata in the background and updates leaders. Where brokers create topics
-automatically, a metadata request creates a missing topic. So only topics in use are requested:
-asking for every topic ever sent to would recreate those that were deleted. Partitions are never
-removed.
+Where brokers create topics automatically, a metadata request creates a missing topic. So only
+topics in use are requested: asking for every topic ever sent to would recreate those that were
+deleted. What an answer lacks is asked for again at growing intervals, and only while records or
+callers wait for it: else one failed disk would have every producer ask for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import NamedTuple
 
 from kdist.client.cluster import Address, Cluster, NoBroker
-from kdist.client.producer.batch import PartitionQueue, ProducerBatch
+from kdist.client.producer.batch import PartitionQueue
+from kdist.client.producer.topic import Topic
 from kdist.errors import ApiError, Error
-from kdist.model import NO_LEADER
+from kdist.model import NO_LEADER, ZERO_UUID
 from kdist.protocol.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -26,71 +27,53 @@ from kdist.protocol.metadata import (
     MetadataTopicResult,
 )
 
-_PAUSE_S = 0.1
+_CALM_S = 1.0  # who is not wanted for so long is asked for at once, the next time
 
 
-class Topic:
-    """One topic. Owner: the loop; others read it under the accumulator's lock."""
+class _Asked(NamedTuple):
+    """How many times in a row a topic was asked for, and when it may be again."""
 
-    __slots__ = ("_batches_seen", "error", "name", "queues", "sticky", "turn")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.queues: list[PartitionQueue] = []
-        self.sticky: PartitionQueue | None = None
-        self.turn = 0  # the round-robin counter
-        self.error: Error | None = None  # from the latest metadata
-        self._batches_seen = 0
-
-    @property
-    def is_busy(self) -> bool:
-        return not all(queue.is_empty for queue in self.queues)
-
-    def was_used(self) -> bool:
-        """Whether batches were opened since the last call of this, or are not done yet."""
-        before, self._batches_seen = (
-            self._batches_seen,
-            sum(queue.last_number for queue in self.queues),
-        )
-        return self._batches_seen != before or self.is_busy
-
-    def stick(self, rng: random.Random) -> PartitionQueue:
-        """Switch to another sticky partition, one with a leader if there is any (KIP-480)."""
-        led = [queue for queue in self.queues if queue.leader != NO_LEADER] or self.queues
-        if len(led) > 1 and self.sticky in led:
-            led = [queue for queue in led if queue is not self.sticky]
-        self.sticky = led[0] if len(led) == 1 else rng.choice(led)
-        return self.sticky
+    times: int
+    again_s: float
 
 
 class Metadata:
-    """Looks up topics' metadata. Owner: the loop."""
+    """Looks up topics' metadata. Owner: the loop.
+
+    `pause_s`: how long to wait after a topic was asked for so many times in a row. `make_queue` is
+    given a topic's name, the number of a partition, and its leader. `shrink` is called with a topic
+    and its partition count, while there are queues beyond that.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
         known: dict[str, Topic],
-        hurry: Callable[[ProducerBatch], None],
+        pause_s: Callable[[int], float],
+        make_queue: Callable[[str, int, int], PartitionQueue],
+        shrink: Callable[[Topic, int], None],
         on_change: Callable[[], None],
-        check_waiter: Callable[[], None] = lambda: None,
     ) -> None:
         self.addresses: dict[int, Address] = {}
         self.last_error: ApiError | NoBroker | None = None
         self._cluster = cluster
         self._known = known
-        self._wanted: set[str] = set()
-        self._awaited: Counter[str] = Counter()
-        self._hurry = hurry
-        self._check_waiter = check_waiter
+        self._pause_s = pause_s
+        self._shrink = shrink
         self._on_change = on_change
+        self._make_queue = make_queue
+        self._wanted: set[str] = set()
+        self._lacking: set[str] = set()  # what they lack was in no answer: to be asked for again
+        self._asked: dict[str, _Asked] = {}
+        self._awaited: Counter[str] = Counter()
+        self._news = asyncio.Event()  # set by `want`
         self._asking: asyncio.Task[None] | None = None
         self._changed: asyncio.Future[None] | None = None
-        self._answered: frozenset[str] = frozenset()  # the topics of the last answer
-        self._answered_at_s = -_PAUSE_S
 
     def want(self, names: Iterable[str]) -> None:
         """Request metadata for these soon; `on_change` is called on each answer."""
         self._wanted.update(names)
+        self._news.set()
         if self._wanted and (self._asking is None or self._asking.done()):
             self._asking = asyncio.get_running_loop().create_task(self._ask())
 
@@ -109,11 +92,11 @@ class Metadata:
             self._awaited -= Counter((name,))  # drops the name when its count is 0
 
     def _is_needed(self, name: str) -> bool:
-        """Whether to go on requesting a topic that is missing or has partitions without leaders."""
+        """Whether to ask again for a topic that is missing or has partitions without leaders."""
         topic = self._known.get(name)
-        if topic is None or topic.error is not None:
+        if topic is None or topic.error is not None or not topic.queues:
             return self._awaited[name] > 0 or (topic is not None and topic.is_busy)
-        return True
+        return topic.is_stranded
 
     async def changed(self) -> None:
         """Wait for the next metadata answer or failure, or for `close`."""
@@ -133,35 +116,40 @@ class Metadata:
 
     async def _ask(self) -> None:
         """Request metadata until every wanted topic has leaders, cannot exist, or is not needed."""
-        while self._wanted:
-            await self._pause()
-            names = sorted(self._wanted)
-            try:
-                answer = await self._metadata(names)
-            except (ApiError, NoBroker) as error:
-                self.last_error = error
-            else:
-                self.last_error = None
-                self._answered = frozenset(names)
-                self._answered_at_s = asyncio.get_running_loop().time()
-                self._wanted.difference_update(
-                    [topic.name for topic in answer.topics if topic.name and self._update(topic)]
-                )
-                self._on_change()
-            self._tell_changed()
-            if self._wanted:
-                await asyncio.sleep(_PAUSE_S)
-                self._wanted = {name for name in self._wanted if self._is_needed(name)}
+        now_s = asyncio.get_running_loop().time
+        while names := self._wanted | self._lacking:
+            at_s = now_s()
+            due_s = {name: self._asked[name].again_s for name in names & self._asked.keys()}
+            due = sorted(name for name in names if due_s.get(name, at_s) <= at_s)
+            if due:
+                await self._ask_for(due)
+                continue
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(min(due_s.values())):
+                    await self._news.wait()
+            self._lacking = {name for name in self._lacking if self._is_needed(name)}
 
-    async def _pause(self) -> None:
-        """Pause rather than repeat the last request at once.
-
-        A topic whose leader is unreachable, or missing from the answer's brokers, is wanted again
-        as soon as an answer comes.
-        """
-        left_s = self._answered_at_s + _PAUSE_S - asyncio.get_running_loop().time()
-        if left_s > 0 and self._wanted <= self._answered:
-            await asyncio.sleep(left_s)
+    async def _ask_for(self, names: list[str]) -> None:
+        at_s = asyncio.get_running_loop().time()
+        for name in names:
+            before = self._asked.get(name)
+            is_calm = before is None or before.again_s + _CALM_S < at_s
+            times = 0 if before is None or is_calm else before.times + 1
+            self._asked[name] = _Asked(times, at_s + self._pause_s(times))
+        self._wanted.difference_update(names)
+        self._lacking.update(names)
+        try:
+            answer = await self._metadata(names)
+        except (ApiError, NoBroker) as error:
+            self.last_error = error
+        else:
+            self.last_error = None
+            self._lacking.difference_update(
+                [topic.name for topic in answer.topics if topic.name and self._update(topic)]
+            )
+            self._on_change()
+        self._tell_changed()
 
     async def _metadata(self, names: list[str]) -> MetadataResponse:
         request = MetadataRequest(
@@ -183,17 +171,24 @@ class Metadata:
         topic.error = Error.of(result.error_code) if result.error_code else None
         if topic.error is not None:
             return not topic.error.retriable
-        self._update_partitions(topic, result.partitions)
+        self._update_partitions(topic, result)
         return all(queue.leader != NO_LEADER for queue in topic.queues)
 
-    def _update_partitions(self, topic: Topic, partitions: list[Any]) -> None:
-        leaders = {each.partition_index: each.leader_id for each in partitions}
-        for queue in topic.queues:
-            queue.leader = leaders.get(queue.partition, NO_LEADER)
-        new = []
-        for number in range(len(topic.queues), len(leaders)):
+    def _update_partitions(self, topic: Topic, result: MetadataTopicResult) -> None:
+        leaders = {each.partition_index: each.leader_id for each in result.partitions}
+        count = len(leaders)
+        # A topic never loses partitions: with the same id, the broker has not heard of all yet.
+        may_shrink = result.topic_id != topic.id or result.topic_id == ZERO_UUID
+        is_behind = count < len(topic.queues) and not may_shrink
+        topic.id = result.topic_id
+        for queue in topic.every:
+            gone = queue.leader if is_behind else NO_LEADER
+            queue.leader = leaders.get(queue.partition, gone)
+        for number in range(len(topic.every), count):
             leader = leaders.get(number, NO_LEADER)
-            who = self._hurry, self._check_waiter
-            new.append(PartitionQueue(topic.name, number, leader, *who))
-        if new:
-            topic.queues += new  # all at once: an interim count would map keys to wrong partitions
+            topic.every.append(self._make_queue(topic.name, number, leader))
+        if count > len(topic.queues):
+            # All at once: an interim count would map keys to wrong partitions.
+            topic.queues = topic.every[:count]
+        if count < len(topic.every) and not is_behind:
+            self._shrink(topic, count)

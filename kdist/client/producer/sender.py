@@ -111,7 +111,13 @@ class Sender:
     def give_up(self, error: BaseException) -> None:
         """Fail every batch that is not done. Nothing may be in flight."""
         for queue in tuple(self._accumulator.active):
-            self._fail_all(queue, error)
+            self.fail_all(queue, error)
+
+    def fail_all(self, queue: PartitionQueue, error: BaseException) -> None:
+        """Fail what is not in flight of a partition."""
+        self._seal(queue)
+        while queue.waiting:
+            self._settling.fail(queue.waiting.popleft(), error)
 
     # Looking
 
@@ -248,18 +254,13 @@ class Sender:
             return True
         assert self._identities is not None, "only asked with idempotence"
         if self._identities.fatal is not None:
-            self._fail_all(queue, self._identities.fatal)
+            self.fail_all(queue, self._identities.fatal)
             return False
         newer = self._identities.newer_than(queue.identity)
         if newer is None or queue.in_flight:
             return False
         queue.begin_anew(newer)
         return True
-
-    def _fail_all(self, queue: PartitionQueue, error: BaseException) -> None:
-        self._seal(queue)
-        while queue.waiting:
-            self._settling.fail(queue.waiting.popleft(), error)
 
     def _take(self, queues: deque[PartitionQueue], version: int) -> list[ProducerBatch]:
         """One request's batches: one per partition, as many as fit, or a single large one."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from kdist.client.backoff import backoff_s
 from kdist.client.cluster import api_error
 from kdist.client.producer.accumulator import Accumulator
 from kdist.client.producer.batch import ProducerBatch
@@ -22,8 +23,6 @@ from kdist.client.producer.verdicts import Verdict, judge
 from kdist.errors import ApiError, Error
 from kdist.model import NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP
 from kdist.runtime.tick_loop import ending_ticks
-
-_BACKOFF_DOUBLINGS_MAX = 16
 
 
 class Settling:
@@ -101,12 +100,11 @@ class Settling:
                 self._look_up((queue.topic,))
             batch.error = api_error(error, str(queue), message)  # the cause, if it expires
             queue.put_back(batch)
-            queue.retry_at_s = self._loop.time() + self._backoff_s(batch.attempts)
-
-    def _backoff_s(self, attempts: int) -> float:
-        doublings = min(attempts - 1, _BACKOFF_DOUBLINGS_MAX)
-        pause_ms = self._settings.retry_backoff_ms * 2**doublings
-        return min(float(pause_ms), self._settings.retry_backoff_max_ms) / 1000
+            settings = self._settings
+            pause_s = backoff_s(
+                batch.attempts - 1, settings.retry_backoff_ms, settings.retry_backoff_max_ms
+            )
+            queue.retry_at_s = self._loop.time() + pause_s
 
     # The end of a batch
 

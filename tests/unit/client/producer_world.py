@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar, cast
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from kdist.client.producer.asynchronous import AsyncProducer
 from kdist.client.producer.context import ProducerContext
 from kdist.errors import Error, ProtocolError
-from kdist.model import NO_PRODUCER_ID, TopicPartition
+from kdist.model import NO_PRODUCER_ID, ZERO_UUID, TopicPartition
 from kdist.network.connection_state import CLOSED
 from kdist.network.receiving import FrameReceiver
 from kdist.network.simulated import SimulatedHost, SimulatedNetwork
@@ -125,6 +126,7 @@ class Brokers:
         self.partitions = partitions
         self.kept: dict[TopicPartition, Kept] = {}
         self.leaders: dict[TopicPartition, int] = {}
+        self.ids: dict[str, uuid.UUID] = {}
         self.fault: Callable[[TopicPartition, BatchHeader], Fault] = lambda *_: FINE
         self.topic_errors: dict[str, Error] = {}
         self.batch_bytes_max = 1 << 20
@@ -152,7 +154,10 @@ class Brokers:
                     isr_nodes=[0],
                 )
             )
-        return MetadataTopicResult(error_code=error.code, name=name, partitions=found)
+        topic_id = self.ids.get(name, ZERO_UUID)
+        return MetadataTopicResult(
+            error_code=error.code, name=name, topic_id=topic_id, partitions=found
+        )
 
     def answer(self, broker: int, request: Any) -> Any:
         """The answer to anything but a produce request."""

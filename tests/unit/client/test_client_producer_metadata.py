@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 import pytest
 
+from kdist.client.partitioner import partition_for
 from kdist.client.producer.faults import DeliveryTimedOut
 from kdist.errors import ApiError, Error
-from kdist.model import TopicPartition
+from kdist.model import NO_LEADER, TopicPartition
 from kdist.protocol.metadata import MetadataRequest
 from tests.unit.client.producer_world import Scene, play
 
@@ -91,3 +93,113 @@ def test_a_leader_that_cannot_be_reached_is_looked_up_at_a_pace(is_known: bool) 
             assert ("b1:9092" if is_known else "leader 9 is no known broker") in str(told.value)
 
     play(work, hosts=2)
+
+
+def test_an_idle_producer_does_not_ask_for_leaders_that_nobody_needs() -> None:
+    """It asked ten times a second, for ever, as long as one partition had no leader."""
+
+    async def work(scene: Scene) -> None:
+        scene.brokers.leaders[TopicPartition("t", 1)] = NO_LEADER
+        async with scene.producer() as producer:
+            await producer.send_and_wait("t", b"a")
+            await asyncio.sleep(2)
+            asked(scene)
+            await asyncio.sleep(100)
+            assert asked(scene) == []
+
+    play(work, partitions=2)
+
+
+def test_records_for_a_partition_without_a_leader_are_delivered_once_it_has_one() -> None:
+    async def work(scene: Scene) -> None:
+        one = TopicPartition("t", 1)
+        scene.brokers.leaders[one] = NO_LEADER
+        async with scene.producer() as producer:
+            sent = await producer.send("t", b"a", partition=1)
+            await asyncio.sleep(60)
+            assert 50 <= len(asked(scene)) <= 90  # about once a second, not ten times
+            scene.brokers.leaders[one] = 0
+            assert (await sent).offset == 0
+            await asyncio.sleep(2)
+            asked(scene)
+            await asyncio.sleep(60)
+            assert asked(scene) == []
+
+    play(work, partitions=2)
+
+
+def test_nothing_is_asked_for_after_the_records_have_expired() -> None:
+    async def work(scene: Scene) -> None:
+        scene.brokers.leaders[TopicPartition("t", 0)] = NO_LEADER
+        async with scene.producer(delivery_timeout_ms=5_000) as producer:
+            with pytest.raises(DeliveryTimedOut, match="the partition has no leader"):
+                await (await producer.send("t", b"a"))
+            await asyncio.sleep(2)
+            asked(scene)
+            await asyncio.sleep(100)
+            assert asked(scene) == []
+
+    play(work)
+
+
+def recreate(scene: Scene, partitions: int) -> None:
+    """Delete the topic `t`, and create it again."""
+    brokers = scene.brokers
+    brokers.ids["t"] = uuid.UUID(int=1 + brokers.ids.get("t", uuid.UUID(int=0)).int)
+    brokers.partitions = partitions
+    for key in [each for each in brokers.kept if each.topic == "t"]:
+        del brokers.kept[key], brokers.leaders[key]
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_a_topic_may_be_recreated_with_fewer_partitions(has_ids: bool) -> None:
+    """Records for those that are gone timed out after two minutes, and keys went on to them."""
+
+    async def work(scene: Scene) -> None:
+        recreate(scene, 4)
+        keys = [b"key %d" % number for number in range(40)]
+        async with scene.producer() as producer:
+            await asyncio.gather(*[producer.send("t", key, key=key) for key in keys])
+            await producer.flush()
+            recreate(scene, 2)
+            if not has_ids:
+                del scene.brokers.ids["t"]
+            begun_s = scene.clock.monotonic_ns() / 1e9
+            with pytest.raises(ApiError, match=r"t-3 is gone: .* with 2 partitions"):
+                await (await producer.send("t", b"a", partition=3))
+            assert scene.clock.monotonic_ns() / 1e9 - begun_s < 2
+            with pytest.raises(ApiError, match="partitions 0 to 1, and no 3"):
+                await producer.send("t", b"a", partition=3)
+            sent = [await producer.send("t", key, key=key) for key in keys]
+            found = [(await each).partition for each in sent]
+            assert found == [partition_for(key, 2) for key in keys]
+            assert sum(len(each.records) for each in scene.brokers.kept.values()) == 40
+            for _ in range(10):
+                assert (await producer.send_and_wait("t", b"unkeyed")).partition < 2
+            await asyncio.sleep(2)
+            asked(scene)
+            await asyncio.sleep(60)
+            assert asked(scene) == []
+            recreate(scene, 4)
+            await producer.send("t", b"a", partition=0)
+            await producer.flush()
+            sent = [await producer.send("t", b"more", partition=number) for number in range(4)]
+            assert [(await each).partition for each in sent] == [0, 1, 2, 3]
+            held = [each.values().count(b"more") for each in scene.brokers.kept.values()]
+            assert held == [1, 1, 1, 1]
+
+    play(work)
+
+
+def test_a_broker_that_has_not_heard_of_new_partitions_takes_none_away() -> None:
+    async def work(scene: Scene) -> None:
+        recreate(scene, 4)
+        async with scene.producer(metadata_max_age_ms=1_000) as producer:
+            await producer.send_and_wait("t", b"a", partition=3)
+            scene.brokers.partitions = 2
+            sent = await producer.send("t", b"b", partition=0)
+            await asyncio.sleep(5)
+            await sent
+            assert (await producer.send_and_wait("t", b"c", partition=3)).offset == 1
+
+    play(work)
