@@ -24,5 +24,5 @@ def backoff_s(
 
     With `rng`, up to a fifth shorter or longer, so that many clients do not retry at once.
     """
-    pause_ms = min(first_ms * 2 ** min(failures, _DOUBLINGS_MAX), most_ms)
+    pause_ms = min(first_ms * 2.0 ** min(failures, _DOUBLINGS_MAX), most_ms)
     return pause_ms / 1000 * (1 if rng is None else 1 + rng.uniform(-_JITTER, _JITTER))

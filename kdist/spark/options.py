@@ -63,7 +63,8 @@ _CONSUMER = {row.name.replace("_", "."): row for row in ConsumerSettings.TABLE}
 _OWN = {
     "client.id", "client.rack", "isolation.level", "check.crcs",
     "fetch.min.bytes", "fetch.max.wait.ms", "fetch.max.bytes", "max.partition.fetch.bytes",
-    "request.timeout.ms", "default.api.timeout.ms", "retry.backoff.ms", "metadata.max.age.ms",
+    "request.timeout.ms", "default.api.timeout.ms", "retry.backoff.ms",
+    "retry.backoff.max.ms", "metadata.max.age.ms",
 }  # fmt: skip
 _WITHOUT_EFFECT = {
     "group.id", "max.poll.records", "max.poll.interval.ms", "session.timeout.ms",

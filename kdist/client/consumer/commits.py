@@ -66,14 +66,48 @@ class Commits:
                 sentence = f"group {self._group_id}: an earlier commit is still under way"
                 raise ApiError(Error.REQUEST_TIMED_OUT, sentence)
             if offsets:
-                await context.retried(lambda: self._commit_once(offsets), end_s - context.now_s())
+                left = dict(offsets)
+                left_s = end_s - context.now_s()
+                gone = await context.retried(lambda: self._commit_left(left), left_s)
+                if gone is not None:
+                    raise gone
         finally:
             if before is None or before.done():
                 done.set_result(None)
             else:  # later commits must still wait for the earlier one
                 before.add_done_callback(lambda _: done.set_result(None))
 
-    async def _commit_once(self, offsets: Offsets) -> None:
+    async def _commit_left(self, left: dict[TopicPartition, OffsetAndMetadata]) -> ApiError | None:
+        """Commit, and remove from `left` what is committed.
+
+        Returned, as it need not be tried again, is the error if all others are of partitions that
+        do not exist: deleted while the group still had them. Raises any other error.
+        """
+        refused = await self._commit_once(left)
+        for key in left.keys() - refused.keys():
+            del left[key]
+        gone = [key for key, e in refused.items() if e is Error.UNKNOWN_TOPIC_OR_PARTITION]
+        if gone:
+            gone = await self._not_there(gone)
+        for key in sorted(refused.keys() - set(gone), key=lambda key: refused[key].retriable):
+            self._coordinator.check(refused[key].code)
+        if not gone:
+            return None
+        sentence = f"group {self._group_id}: there is no {', no '.join(map(str, gone))} any more"
+        return ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION, sentence)
+
+    async def _not_there(self, doubtful: list[TopicPartition]) -> list[TopicPartition]:
+        """Those that the brokers' metadata lacks too: a coordinator hears late of new topics."""
+        answer = await self._context.cluster.metadata({each.topic for each in doubtful})
+        is_there = {
+            topic.name: {each.partition_index for each in topic.partitions}
+            for topic in answer.topics
+            if topic.error_code in (0, Error.UNKNOWN_TOPIC_OR_PARTITION)
+        }
+        return [k for k in doubtful if k.partition not in is_there.get(k.topic, {k.partition})]
+
+    async def _commit_once(self, offsets: Offsets) -> dict[TopicPartition, Error]:
+        """Send a commit; the errors of the partitions that were refused. `CommitFailed`."""
         request = commit_request(self._group_id, offsets)
         member = self._membership
         if member.topics:
@@ -84,12 +118,16 @@ class Commits:
             request.member_id = member.member_id
             request.group_instance_id = self._context.settings.group_instance_id
         answer = await self._coordinator.ask(request)
-        codes = {each.error_code for topic in answer.topics for each in topic.partitions}
-        fenced = _FENCED & {Error.of(code) for code in codes}
+        refused = {
+            TopicPartition(topic.name, each.partition_index): Error.of(each.error_code)
+            for topic in answer.topics
+            for each in topic.partitions
+            if each.error_code
+        }
+        fenced = _FENCED.intersection(refused.values())
         if fenced:
             self._fenced(min(fenced), request.generation_id)
-        for code in sorted(codes, key=lambda code: Error.of(code).retriable):
-            self._coordinator.check(code)
+        return refused
 
     def _fenced(self, error: Error, generation: int) -> None:
         member = self._membership

@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from kdist.client.backoff import backoff_s
 from kdist.client.cluster import Address, Cluster, Lane, NoBroker
 from kdist.client.consumer.settings import ConsumerSettings
 from kdist.client.consumer.wakeup import Wakeup
@@ -15,7 +16,6 @@ from kdist.network.client import ClientSettings
 from kdist.network.network import Network
 
 T = TypeVar("T")
-_JITTER = 0.2
 
 
 class ConsumerContext:
@@ -50,12 +50,14 @@ class ConsumerContext:
     def now_s(self) -> float:
         return self.loop.time()
 
-    def backoff_s(self) -> float:
-        spread = 1 + self._rng.uniform(-_JITTER, _JITTER)
-        return self.settings.retry_backoff_ms / 1000 * spread
+    def backoff_s(self, failures: int = 0) -> float:
+        """How long to wait before a retry, after so many earlier failures."""
+        settings = self.settings
+        limits_ms = settings.retry_backoff_ms, settings.retry_backoff_max_ms
+        return backoff_s(failures, *limits_ms, self._rng)
 
-    async def back_off(self) -> None:
-        await asyncio.sleep(self.backoff_s())
+    async def back_off(self, failures: int = 0) -> None:
+        await asyncio.sleep(self.backoff_s(failures))
 
     async def retried(self, work: Callable[[], Awaitable[T]], timeout_s: float | None = None) -> T:
         """What `work` returns, retried after retriable errors; the last error when time is up."""

@@ -27,7 +27,7 @@ from kdist.client.consumer.arguments import (
     found_offsets,
     to_commit,
 )
-from kdist.client.consumer.batch import Decoder
+from kdist.client.consumer.batch import ConsumedRecord, Decoder
 from kdist.client.consumer.commits import Commits
 from kdist.client.consumer.context import ConsumerContext
 from kdist.client.consumer.fetcher import Fetcher, OffsetOutOfRange
@@ -286,12 +286,13 @@ class Core:
         if timeout_s is None:
             timeout_s = self.settings.default_api_timeout_ms / 1000
         end_s = self.context.now_s() + timeout_s
-        while partition.position is None:
+        while partition.is_missing:
             self.context.raise_trouble()
             self._positions.kick()
             if self.context.now_s() >= end_s:
                 raise ApiError(Error.REQUEST_TIMED_OUT, f"the position of {partition.key}")
             await self.context.back_off()
+        assert partition.position is not None
         return partition.position
 
     def pause(self, keys: Iterable[TopicPartition], is_paused: bool) -> None:
@@ -300,6 +301,12 @@ class Core:
             partition.is_paused = is_paused
             self.completed.offer(partition)
         self.kick()
+
+    def give_back(self, partition: Partition, rest: Sequence[ConsumedRecord]) -> None:
+        """Have the last records that were taken of a partition returned again."""
+        if not partition.is_revoked:
+            partition.give_back(rest)
+            self.completed.offer(partition)
 
     def paused(self) -> frozenset[TopicPartition]:
         return frozenset(each.key for each in self.partitions.values() if each.is_paused)

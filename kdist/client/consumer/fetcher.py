@@ -250,6 +250,7 @@ class Fetcher:
         if result.diverging_epoch is not None:
             self._truncated(partition, result.diverging_epoch.end_offset)
             return
+        partition.failures = 0
         partition.checked_epoch = asked.current_leader_epoch
         partition.high_watermark = result.high_watermark
         partition.last_stable_offset = result.last_stable_offset
@@ -297,7 +298,8 @@ class Fetcher:
     def _put_off(self, partition: Partition) -> None:
         """Try again after the backoff, with fresh metadata."""
         partition.preferred_replica = None
-        self._hold(partition, self._context.backoff_s())
+        self._hold(partition, self._context.backoff_s(partition.failures))
+        partition.failures += 1
         self._metadata.refresh()
 
     def _hold(self, partition: Partition, delay_s: float) -> None:
@@ -323,10 +325,10 @@ class Fetcher:
         if self._settings.auto_offset_reset == "none":
             self._hold(partition, _REFUSED_AGAIN_S)
             self._context.report(LogTruncated(partition.key, partition.fetch_position, end))
+        elif partition.ready:  # part of it may precede the truncated log's end
+            self._hold(partition, self._context.backoff_s())
         elif end == NO_OFFSET:
             partition.reset(self._settings.auto_offset_reset)
             self._on_reset()
-        elif partition.ready:  # part of it may precede the truncated log's end
-            self._hold(partition, self._context.backoff_s())
         else:
             partition.seek(end)

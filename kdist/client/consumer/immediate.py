@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from kdist.client.consumer.arguments import ToCommit, ignore
@@ -56,7 +56,7 @@ class ImmediateMethods:
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of these until `resume`; they stay assigned to this consumer."""
-        self._give_back()
+        self._give_back(partitions)
         self._call(self._core.pause, partitions, True)
 
     def resume(self, *partitions: TopicPartition) -> None:
@@ -91,11 +91,11 @@ class ImmediateMethods:
         self._iteration.settle()
         self._call(self._core.commit_soon, offsets, on_committed)
 
-    def _give_back(self) -> None:
-        """Have the records that iteration took but has not yielded yet fetched again."""
-        partition = self._iteration.drop()
-        if partition is not None and not partition.is_revoked and partition.position is not None:
-            self._call(self._core.seek, partition.key, partition.position, NO_EPOCH)
+    def _give_back(self, partitions: Collection[TopicPartition] = ()) -> None:
+        """Put back the records that iteration took and has not yielded yet; () means of any."""
+        dropped = self._iteration.drop(partitions)
+        if dropped is not None:
+            self._call(self._core.give_back, *dropped)
 
     def _end_iteration(self, *, is_done: bool) -> None:
         """Before closing. Unless `is_done`, the records given last are not committed."""

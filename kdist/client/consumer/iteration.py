@@ -72,15 +72,17 @@ class Iteration:
         was_left, first = self._rest
         return {partition: first if left == was_left else self._records[count - 1].offset}
 
-    def drop(self, partitions: Collection[TopicPartition] = ()) -> Partition | None:
+    def drop(
+        self, partitions: Collection[TopicPartition] = ()
+    ) -> tuple[Partition, list[ConsumedRecord]] | None:
         """Settle, and discard the rest of the run if it is of these partitions; () means any.
 
-        Returns its partition, if records were discarded: they can be fetched again.
+        Returns its partition and the discarded records, if the partition goes on with those.
         """
         self.settle()
-        partition, left = self._partition, length_hint(self.left)
+        partition = self._partition
         if partition is None or (partitions and partition.key not in partitions):
             return None
-        list(self.left)  # exhausted, as a loop may hold it
+        rest = list(self.left)  # exhausted, as a loop may hold it
         self._partition, self._records = None, []
-        return partition if left else None
+        return (partition, rest) if rest and partition.position == rest[0].offset else None

@@ -12,6 +12,7 @@ read its partitions. Source: KIP-62, KIP-345 (static members), KIP-394, KIP-814.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Iterable
 
 from kdist.client.consumer.assignors import ASSIGNORS, NO_GENERATION, Assignor, Member
@@ -92,7 +93,7 @@ class Membership:
         `ApiError` if the error is not retriable.
         """
         self.stop_beating()
-        while True:
+        for failures in itertools.count():
             self.must_join = False
             try:
                 assigned = await self._join_once()
@@ -102,11 +103,12 @@ class Membership:
                 if not (may_pass(error) or error.error in _JOINED_AGAIN):
                     raise
                 if error.error is not Error.MEMBER_ID_REQUIRED:
-                    await self._context.back_off()
+                    await self._context.back_off(failures)
             else:
                 self._last_owned = assigned
                 self._beating = self._context.loop.create_task(self._beat())
                 return assigned
+        raise AssertionError("it counts for ever")
 
     async def _join_once(self) -> tuple[TopicPartition, ...]:
         settings = self._settings

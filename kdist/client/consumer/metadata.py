@@ -30,6 +30,7 @@ class Leader(NamedTuple):
 
 _UNKNOWN = Leader()
 _PERMANENT = frozenset((Error.INVALID_TOPIC_EXCEPTION, Error.TOPIC_AUTHORIZATION_FAILED))
+_CALM_S = 5.0  # who has not looked for so long looks again soon
 _REFRESH_UNKNOWN_S = 1.0  # a topic that is not there yet is looked for this often
 
 
@@ -79,7 +80,9 @@ class Metadata:
         return {name: self.counts[name] for name in names if name in self.counts}
 
     async def _keep_fresh(self) -> None:
+        hurries = 0  # how often in a row it was looked up early
         while True:
+            looked_s = self._context.now_s()
             names = None if self.pattern is not None else self.wanted | self.counted
             wait_s = self._context.settings.metadata_max_age_ms / 1000
             try:
@@ -91,13 +94,18 @@ class Metadata:
             except (ApiError, NoBroker) as error:
                 if not may_pass(error) or not self._context.cluster.brokers:
                     self._context.report(error)
-                wait_s = self._context.backoff_s()
+                self.refresh()
             try:
                 async with asyncio.timeout(wait_s):
                     await self._is_stale.wait()
-                await self._context.back_off()  # so that a burst of errors does not cause as many
             except TimeoutError:
-                pass  # a regular refresh is due
+                hurries = 0  # a regular refresh is due
+            else:
+                # Later and later: else one partition without a leader would have each of its
+                # readers ask for ever, as fast as answers come.
+                is_calm = looked_s + _CALM_S < self._context.now_s()
+                hurries = 0 if is_calm else hurries + 1
+                await self._context.back_off(hurries)
 
     async def _look_up(self, names: set[str] | None) -> None:
         answer = await self._context.cluster.metadata(None if names is None else sorted(names))
@@ -119,6 +127,9 @@ class Metadata:
                 self._missing.discard(topic.name)
             is_same = self._ids.get(topic.name) == topic.topic_id
             self._ids[topic.name] = topic.topic_id
+            if not is_same:  # it may have been recreated with fewer partitions
+                for gone in [key for key in self._leaders if key.topic == topic.name]:
+                    del self._leaders[gone]
             for each in topic.partitions:
                 key = TopicPartition(topic.name, each.partition_index)
                 # An older epoch comes from a broker with stale metadata, unless the topic has
@@ -138,4 +149,4 @@ class Metadata:
             del self.counts[name]
         if self.pattern is not None:
             found = {topic.name or "" for topic in answer.topics if not topic.is_internal}
-            self.matched = frozenset(name for name in found if self.pattern.match(name))
+            self.matched = frozenset(name for name in found if self.pattern.fullmatch(name))

@@ -11,7 +11,7 @@ assignments) are made on the loop, while the consuming thread waits for it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 from kdist.client.committed import Offsets
@@ -48,6 +48,7 @@ class Partition:
         self.log_start_offset = NO_OFFSET
         self.preferred_replica: int | None = None  # KIP-392
         self.retry_at_s = _NEVER
+        self.failures = 0  # fetches put off in a row
         self.starved_above_bytes = 0  # it is fetched again once fewer bytes are ready
         # The first batch's values as `take_records` decoded them, and the index of the next one to
         # return. Records are created when they are returned: ten thousand at once, which live for
@@ -72,6 +73,22 @@ class Partition:
         self.reset_to = to
         self.drop_ready()
 
+    def give_back(self, rest: Sequence[ConsumedRecord]) -> None:
+        """Have the last records that were taken returned again, without another fetch."""
+        batch = rest[0].batch
+        assert isinstance(batch, Batch)
+        self.position, epoch = rest[0].offset, rest[0].leader_epoch
+        if self.ready and self.ready[0].batch is batch:
+            self.decoded_index -= len(rest)
+            return
+        if isinstance(batch, BatchRun):
+            parts = batch.batches(self.position)
+        else:
+            parts = [batch.part(self.position, batch.end)]
+        again = [Ready(each.end, epoch, each.header.size, each) for each in parts]
+        self.given_bytes -= sum(each.size_bytes for each in again)
+        self.ready.extendleft(reversed(again))
+
     def drop_ready(self) -> None:
         self.ready.clear()
         self.is_faulty = False
@@ -86,7 +103,16 @@ class Partition:
     @property
     def may_be_fetched(self) -> bool:
         """Whether it has a position, its records are wanted, and no error is ready."""
-        return self.position is not None and self.may_give and not self.is_faulty
+        return not self.is_missing and self.may_give and not self.is_faulty
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the position is yet to be looked up.
+
+        Also if it is set: a consuming thread that had begun to pass a batch when the loop called
+        `reset` sets it once more, to what the reset has replaced.
+        """
+        return self.position is None or self.reset_to is not None
 
     @property
     def may_give(self) -> bool:
@@ -112,7 +138,6 @@ class Partition:
             elif batch is not None:
                 start = self._start_of(batch)
                 taken.append(batch if start == batch.start else batch.part(start, batch.end))
-            self.ready.popleft()
             self._pass(next_ready)
         return taken
 
@@ -131,7 +156,7 @@ class Partition:
                 raise next_ready.error
             if next_ready.batch is not None:
                 return self._take_decoded(next_ready, next_ready.batch, count)
-            self._pass(self.ready.popleft())
+            self._pass(next_ready)
         return []
 
     def _take_decoded(self, ready: Ready, batch: Batch, count: int) -> list[ConsumedRecord]:
@@ -152,7 +177,6 @@ class Partition:
         is_whole = not start and end >= len(self.decoded)
         taken = batch.records_of(self.decoded if is_whole else self.decoded[start:end], start)
         if end >= len(self.decoded):
-            self.ready.popleft()
             self._pass(ready)
         else:
             self.decoded_index = end
@@ -176,10 +200,14 @@ class Partition:
         self.ready.extendleft(reversed(parts))
 
     def _pass(self, ready: Ready) -> None:
+        """Move the position past the first of `ready`, which is removed last: while there is
+        anything ready, the loop resets no position.
+        """
         self.decoded = []
         self.given_bytes += ready.size_bytes
         self.position = ready.next_offset
         self.position_epoch = ready.leader_epoch
+        self.ready.popleft()
 
 
 class CompletedFetches:

@@ -56,24 +56,23 @@ class Positions:
 
     def _missing(self) -> list[Partition]:
         return [
-            each
-            for each in self._partitions.values()
-            if each.position is None and not each.is_revoked
+            each for each in self._partitions.values() if each.is_missing and not each.is_revoked
         ]
 
     async def _look_up(self) -> None:
         cluster, now_s = self._context.cluster, self._context.now_s
         patience_s = self._context.settings.default_api_timeout_ms / 1000
-        end_s = now_s() + patience_s
+        end_s, failures = now_s() + patience_s, 0
         try:
             while missing := self._missing():
                 try:
                     await self._find(missing)
-                    end_s = now_s() + patience_s
+                    end_s, failures = now_s() + patience_s, 0
                 except (ApiError, NoBroker) as error:
                     if not cluster.may_pass(error) or now_s() >= end_s:
                         raise
-                    await self._context.back_off()
+                    await self._context.back_off(failures)
+                    failures += 1
                 self._on_found()
         except (ApiError, NoBroker) as error:
             self._context.report(error)
@@ -112,7 +111,7 @@ class Positions:
         for partition in partitions:
             offset = outcomes[partition.key].answer
             if (
-                partition.position is None
+                partition.reset_to is not None
                 and partition.reset_to == wanted[partition.key]
                 and isinstance(offset, OffsetAndTimestamp)
             ):

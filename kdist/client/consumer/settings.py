@@ -115,7 +115,11 @@ class ConsumerSettings(Settings):
     retry_backoff_ms: int32 = setting(
         default=100,
         minimum=1,
-        doc="How long to wait before a retry, with a random jitter of up to a fifth either way.",
+        doc="How long to wait before a retry, with a random jitter of up to a fifth either way; "
+        "doubled after each failure (KIP-580).",
+    )
+    retry_backoff_max_ms: int32 = setting(
+        default=1_000, minimum=1, doc="The limit of retry_backoff_ms as it doubles."
     )
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -166,3 +168,35 @@ def test_iteration_leaves_a_position_that_was_looked_up_meanwhile() -> None:
     assert [record.offset for record in iteration.left] == [1, 2, 3, 4]
     iteration.drop()
     assert one.position == 2
+
+
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_a_reset_as_the_last_batch_is_taken_is_not_undone(is_batch: bool) -> None:
+    """The taking thread set the position once more: the partition was fetched from nowhere."""
+
+    class Watched(deque):  # type: ignore[type-arg]
+        def popleft(self) -> object:
+            found = super().popleft()
+            if not self:
+                one.reset("latest")  # the loop, which looks at this moment
+            return found
+
+    completed, one = CompletedFetches(), partition()
+    one.ready = Watched()
+    put(completed, one, 3)
+    assert len(completed.take_batches(1) if is_batch else completed.take_records(5)) > 0
+    assert not one.may_be_fetched
+    one.seek(7)
+    assert (one.may_be_fetched, one.position) == (True, 7)
+
+
+def test_a_position_set_after_a_reset_is_still_looked_up() -> None:
+    completed, one, iteration = CompletedFetches(), partition(), Iteration()
+    put(completed, one, 3)
+    found, records = completed.take_run(5)
+    assert found is one
+    iteration.begin(one, records)
+    one.reset("latest")
+    one.position = 3  # as `settle` may, which had compared it just before
+    assert one.is_missing
+    assert not one.may_be_fetched

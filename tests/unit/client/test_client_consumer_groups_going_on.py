@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 
+import pytest
+
 from kdist.client.consumer.aio import Consumer
+from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
+from kdist.protocol.delete_topics import DeleteTopicsRequest, TopicToDelete
 from tests.unit.broker.broker_cluster import Cluster, create
 from tests.unit.client.client_group_world import HASTY, TOPIC, Group, consumer_on
 
@@ -131,6 +135,67 @@ def test_a_leader_with_a_pattern_keeps_the_topics_it_matched() -> None:
         await cluster.until(lambda: "cuts" in metadata.matched)
         await metadata.count([TOPIC])
         assert metadata.matched == {TOPIC, "cuts"}
+        await consumer.close()
+
+    cluster.run(scenario())
+
+
+def test_a_deleted_topic_holds_up_no_rebalance_and_no_commit_of_other_topics() -> None:
+    """The commit before a rebalance was tried again for five seconds, any other for a minute."""
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        group = Group(cluster, 1)
+        await group.begin()
+        await create(group._client, "cuts", 1)
+        clicks, cuts = TopicPartition(TOPIC, 0), TopicPartition("cuts", 0)
+        consumer = consumer_on(
+            cluster,
+            "reader",
+            **HASTY | {"auto_commit_interval_ms": 60_000},
+            metadata_max_age_ms=9_000,
+        )
+        consumer.subscribe(re.compile("clicks|cuts"))
+        while consumer.assignment() != {clicks, cuts}:
+            await consumer.poll(0.2)
+        await group.produce(3)
+        while await consumer.position(clicks) < 3 or await consumer.position(cuts) < 0:
+            await consumer.poll(0.2)
+        deleted = DeleteTopicsRequest(topics=[TopicToDelete(name="cuts")], timeout_ms=10_000)
+        await group._client.send(deleted, 6)
+        await asyncio.sleep(0.5)
+        begun_s = cluster.loop.time()
+        with pytest.raises(ApiError, match="group readers: there is no cuts-0 any more"):
+            await consumer.commit()
+        assert cluster.loop.time() - begun_s < 1
+        assert (await consumer.committed([clicks]))[clicks] == OffsetAndMetadata(3, "", 0)
+        slowest_s = 0.0
+        while consumer.assignment() != {clicks}:
+            begun_s = cluster.loop.time()
+            await consumer.poll(0.2)
+            slowest_s = max(slowest_s, cluster.loop.time() - begun_s)
+        assert slowest_s < 1
+        begun_s = cluster.loop.time()
+        await consumer.close()
+        assert cluster.loop.time() - begun_s < 1
+
+    cluster.run(scenario())
+
+
+def test_a_pattern_matches_whole_names() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        group = Group(cluster, 1)
+        await group.begin()
+        await create(group._client, "clicks-dlq", 1)
+        consumer = consumer_on(cluster, "reader", **HASTY)
+        consumer.subscribe(re.compile("clicks"))
+        while not consumer.assignment():
+            await consumer.poll(0.2)
+        assert consumer.subscription() == {TOPIC}
         await consumer.close()
 
     cluster.run(scenario())

@@ -16,7 +16,7 @@ from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import Error, UserError
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import DivergingEpoch, FetchPartition, FetchPartitionResult
-from tests.unit.broker.broker_cluster import Cluster
+from tests.unit.broker.broker_cluster import Cluster, produce
 from tests.unit.client.client_group_world import TOPIC, Group, consumer_on, with_topic
 
 ZERO = TopicPartition(TOPIC, 0)
@@ -283,6 +283,113 @@ def test_contradictory_calls_are_refused_in_a_sentence() -> None:
             consumer.seek(TopicPartition(TOPIC, 0), 1 << 63)
         with pytest.raises(UserError, match="-1 is not an offset"):
             consumer.seek(ZERO, -1)
+        await consumer.close()
+
+    with_topic(scenario)
+
+
+async def check_committed(consumer: Consumer, offset: int) -> None:
+    committed = (await consumer.committed([ZERO]))[ZERO]
+    assert committed is not None
+    assert (committed.offset, committed.leader_epoch) == (offset, 0)
+
+
+async def between(consumer: Consumer, found: list[int]) -> None:
+    """What an application may do between two records."""
+    offset = found[-1]
+    match offset % 50:
+        case 3 | 8:
+            await consumer.commit()
+            await check_committed(consumer, offset + 1)
+        case 5:
+            consumer.commit_async()
+        case 6:
+            assert await consumer.position(ZERO) == offset + 1
+        case 7 | 47:
+            consumer.pause(ZERO)
+            assert await consumer.poll(0.1) == []
+            await consumer.commit()
+            await check_committed(consumer, offset + 1)
+            consumer.resume(ZERO)
+        case 9:
+            consumer.assign([ZERO])
+        case 10:
+            (batch,) = await consumer.poll_batches(1, 1)
+            found += batch.offsets()
+
+
+@pytest.mark.parametrize("batch_size", [1, 40])
+def test_what_iteration_has_taken_is_not_fetched_again(
+    batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pause` dropped the records taken and all that was fetched ahead, and the leader epoch."""
+    fetched: list[int] = []
+    complete = Fetcher._complete
+
+    def note(fetcher: Fetcher, partition: Any, result: FetchPartitionResult) -> None:
+        fetched.append(partition.fetch_position)
+        complete(fetcher, partition, result)
+
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        for _ in range(400 // batch_size):
+            await produce(group._client, TOPIC, *[b"x"] * batch_size)
+        consumer = consumer_on(
+            cluster, "reader", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False
+        )
+        consumer.assign([ZERO])
+        found: list[int] = []
+        async for record in consumer:
+            found.append(record.offset)
+            await between(consumer, found)
+            if found[-1] == 399:
+                break
+        assert found == list(range(400))
+        assert fetched == [0]
+        await consumer.close()
+
+    monkeypatch.setattr(Fetcher, "_complete", note)
+    with_topic(scenario)
+
+
+def test_pausing_another_partition_does_not_disturb_the_iteration() -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(100)
+        one = TopicPartition(TOPIC, 1)
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+        consumer.assign([ZERO, one])
+        consumer.seek_to_beginning()
+        await consumer.position(one)
+        consumer.pause(one)
+        found = []
+        async for record in consumer:
+            found.append((record.partition, record.offset))
+            consumer.pause(one)
+            if record.offset == 49:
+                break
+        assert found == [(0, number) for number in range(50)]
+        await consumer.close()
+
+    with_topic(scenario, partitions=2)
+
+
+def test_a_partition_without_a_leader_is_looked_up_at_growing_intervals() -> None:
+    """It was looked up five times a second, and a stale leader asked ten times, for ever."""
+
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+        consumer.assign([ZERO, TopicPartition(TOPIC, 7)])
+        consumer.seek(TopicPartition(TOPIC, 7), 5)
+        looked = 0
+        look_up = consumer._core.context.cluster.metadata
+
+        async def count(*given: Any) -> Any:
+            nonlocal looked
+            looked += 1
+            return await look_up(*given)
+
+        consumer._core.context.cluster.metadata = count  # type: ignore[method-assign]
+        await consumer.poll(100)
+        assert looked <= 110
         await consumer.close()
 
     with_topic(scenario)
