@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from kdist.runtime.atomic_replace import replace
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.files import Buffer
-from kdist.runtime.simulated_content import PAGE_BYTES, Content
+from kdist.runtime.simulated_content import PAGE_BYTES, SECTOR_BYTES, Content
 from kdist.runtime.simulated_faults import Call, Faults, PowerLoss
 from kdist.runtime.simulated_names import Directory, Names, os_error
 
@@ -60,15 +60,19 @@ class SimulatedFile:
     def write(self, buffers: Sequence[Buffer], position: int) -> int:
         self._check_open(to_write=True)
         size = sum(map(len, buffers))
+        room = self._disk.room_bytes(self._content, position + size)
+        fitting = min(size, max(0, room - position))
 
         def write_part() -> None:
-            self._content.write(buffers, position, self._disk.rng.randint(0, size))
+            end = position + self._disk.rng.randint(0, fitting)
+            if end <= len(self._content.data):  # it overwrites: only whole sectors
+                end -= end % SECTOR_BYTES
+            self._content.write(buffers, position, max(0, end - position))
 
         with self._disk.call("write", self.path, spoil=write_part):
-            room = self._disk.room_bytes(self._content, position + size)
-            self._content.write(buffers, position, min(size, max(0, room - position)))
+            self._content.write(buffers, position, fitting)
             self._content.modified_ms = self._disk.clock.now_ms()
-            if room < position + size:
+            if fitting < size:
                 raise os_error(errno.ENOSPC, self.path)
         return size
 
@@ -144,15 +148,22 @@ class SimulatedDisk(Faults):
         return super().begin(call)
 
     def fill(self, capacity_bytes: int) -> None:
-        """Set the capacity; a write beyond it is done in part and raises `DiskFull`."""
+        """Set the capacity; a write beyond it is done in part and raises `DiskFull`.
+
+        `used_bytes() + n` leaves room for `n` bytes.
+        """
         self._capacity_bytes = capacity_bytes
+
+    def used_bytes(self) -> int:
+        """How much of the capacity the files take."""
+        return sum(content.allocated_bytes() for content in self._names.contents())
 
     def room_bytes(self, content: Content, end: int) -> int:
         """How far the file can grow towards `end` with the capacity that is left."""
         allocated = content.allocated_bytes()
         if self._capacity_bytes == _CAPACITY_BYTES or end <= allocated:
             return end  # the usual case: no need to add up the sizes of all files
-        return min(end, allocated + max(0, self._free_bytes()))
+        return min(end, allocated + max(0, self._capacity_bytes - self.used_bytes()))
 
     def crash(self, rng: random.Random | None = None) -> SimulatedDisk:
         """Lose power now, and return what `power_on` finds."""
@@ -253,11 +264,7 @@ class SimulatedDisk(Faults):
 
     def free_bytes(self, path: str) -> int:
         with self.call("free_bytes", path):
-            return max(0, self._free_bytes())
-
-    def _free_bytes(self) -> int:
-        used = sum(content.allocated_bytes() for content in self._names.contents())
-        return self._capacity_bytes - used
+            return max(0, self._capacity_bytes - self.used_bytes())
 
     def total_bytes(self, path: str) -> int:
         with self.call("total_bytes", path):

@@ -18,6 +18,7 @@ from kdist.runtime.disk_errors import NO_DESCRIPTORS, raise_if_disk, raise_if_lo
 from kdist.runtime.simulated_names import os_error
 
 _SYNCS = frozenset({"sync", "sync_directory", "sync_filesystem"})
+_POWER_LOSS = -1  # in place of an error number
 
 
 class PowerLoss(BaseException):
@@ -44,8 +45,10 @@ class Call:
         code = self._faults.begin(self)
         spoil, self._spoil = self._spoil, None  # else the trace would keep the written data alive
         if code:
-            if spoil is not None:
+            # A sync that the power cuts short loses no page for certain.
+            if spoil is not None and not (code == _POWER_LOSS and self.name in _SYNCS):
                 spoil()
+            self._faults.end()
             self._refuse(os_error(code, self.path))
 
     def __exit__(
@@ -95,8 +98,9 @@ class Faults:
         self.is_off = False
         self.lacks_descriptors = False
         self._rng = rng
+        self.on_power_loss: Callable[[], None] = lambda: None
+        """Called at the very moment: to end the process, so that nothing else of it has effect."""
         self._faults: list[Fault] = []
-        self._crash_at = 0
         self._is_doomed = False
 
     @property
@@ -122,16 +126,17 @@ class Faults:
         self._faults.append(Fault(error, when, after_calls, math.inf if forever else 1))
 
     def heal(self) -> None:
-        """Remove all faults."""
+        """Remove all faults; also a power loss to come."""
         self._faults.clear()
 
-    def crash_at(self, n: int) -> None:
-        """Cut the power during the `n`-th call from now on, 1 being the next.
+    def crash_at(self, n: int, when: Callable[[Call], bool] = lambda _call: True) -> None:
+        """Cut the power during the `n`-th call from now on for which `when` is true, 1 the next.
 
-        Whether the call takes effect is random; it raises `PowerLoss`, as do all after it.
+        How much of its effect the call has is random: all, nothing, of a write a part. It calls
+        `on_power_loss` and raises `PowerLoss`, as do all calls after it.
         """
         assert n > 0, "calls are counted from 1"
-        self._crash_at = len(self.trace) + n
+        self._faults.insert(0, Fault(_POWER_LOSS, when, n - 1, 1))
 
     def call(self, name: str, path: str, spoil: Callable[[], None] | None = None) -> Call:
         """A block to put around a call's effect; if the call is to fail, `spoil` runs instead."""
@@ -142,18 +147,15 @@ class Faults:
         if self.is_off:
             raise PowerLoss(str(call))
         self.trace.append(call)
-        if len(self.trace) == self._crash_at:
-            self._is_doomed = True
-            if self._rng.random() < 0.5:
-                self.end()
-            return 0
         for fault in self._faults:
             if fault.hits(call):
-                return fault.error
+                self._is_doomed = fault.error == _POWER_LOSS
+                return 0 if self._is_doomed and self._rng.random() < 0.5 else fault.error
         return 0
 
     def end(self) -> None:
-        """The call has taken effect; lose power before it returns, if `crash_at` says so."""
+        """The call has had its effect; lose power before it returns, if `crash_at` says so."""
         if self._is_doomed:
             self.is_off = True
+            self.on_power_loss()
             raise PowerLoss(str(self.trace[-1]))

@@ -112,7 +112,8 @@ def test_a_fault_can_begin_after_a_number_of_matching_calls() -> None:
 def test_a_write_to_a_full_disk_writes_what_fits_and_raises() -> None:
     disk = SimulatedDisk(random.Random(1))
     disk.replace("/a", b"abc")
-    disk.fill(10)
+    assert disk.used_bytes() == 3
+    disk.fill(disk.used_bytes() + 7)
     file = disk.create("/b")
     with pytest.raises(DiskFull):
         file.write((b"0123", b"456789"), 0)

@@ -229,6 +229,58 @@ def test_the_call_at_which_power_is_lost_takes_effect_or_not() -> None:
     assert found == {b"old", b"new"}
 
 
+def cut_short(content: bytes, position: int) -> set[bytes]:
+    """What may be in /a, a page of "o", if the power goes in its second write, but all that was
+    written by then reaches the disk."""
+    found = set()
+    for seed in SEEDS:
+        disk = SimulatedDisk(random.Random(seed))
+        put(disk, "/a", b"o" * PAGE_BYTES)
+        disk.crash_at(2, when=lambda call: call.name == "write")
+        file = disk.open("/a")
+        file.write((b"f",), 0)
+        with pytest.raises(PowerLoss):
+            file.write((content[:1], content[1:]), position)
+        survivors = [disk.power_on(random.Random(n)).read("/a") for n in range(30)]
+        found.add(max(survivors, key=lambda each: (len(each), each.count(b"f") + each.count(b"n"))))
+    return found
+
+
+def test_of_an_append_at_which_power_is_lost_any_part_may_be_there() -> None:
+    before = b"f" + b"o" * (PAGE_BYTES - 1)
+    assert cut_short(b"nnn", PAGE_BYTES) == {before + b"n" * n for n in range(4)}
+
+
+def test_of_an_overwrite_at_which_power_is_lost_whole_sectors_may_be_there() -> None:
+    counts = {content.count(b"n") for content in cut_short(b"n" * 1024, 100)}
+    assert counts == {0, 512 - 100, 1024 - 100, 1024}
+
+
+def test_a_power_loss_is_told_before_anything_else_runs() -> None:
+    told: list[str] = []
+    disk = SimulatedDisk(random.Random(1))
+    disk.on_power_loss = lambda: told.append("power")
+    disk.crash_at(2)
+
+    def work() -> None:
+        try:
+            disk.list("/")
+            disk.list("/")
+        finally:
+            told.append("finally")
+
+    with pytest.raises(PowerLoss):
+        work()
+    assert told == ["power", "finally"]
+
+
+def test_a_power_loss_to_come_can_be_called_off() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.crash_at(1)
+    disk.heal()
+    assert disk.list("/") == []
+
+
 def test_a_sync_at_which_power_is_lost_may_be_complete_or_partial() -> None:
     found = set()
     for seed in SEEDS:
