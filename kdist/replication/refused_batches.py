@@ -21,7 +21,7 @@ from kdist.wire.varint import Buffer
 
 Key = tuple[str, int]
 
-_PRODUCERS_MAX = 1000
+_NOTED_MAX = 1000
 
 
 class _Refused(NamedTuple):
@@ -42,7 +42,7 @@ class RefusedBatches:
     """
 
     def __init__(self) -> None:
-        self.noted: dict[int, dict[Key, _Refused]] = {}  # by producer id and partition
+        self.noted: dict[tuple[int, Key], _Refused] = {}  # by producer id and partition
 
     def note(self, key: Key, records: Buffer | None) -> None:
         """Note what a produce request had for a partition, which was refused."""
@@ -57,12 +57,12 @@ class RefusedBatches:
         """Note that this batch was refused."""
         if header.producer_id < 0:
             return
-        partitions = self.noted.setdefault(header.producer_id, {})
+        place = header.producer_id, key
         epoch, sequence = header.producer_epoch, header.base_sequence
-        known = partitions.get(key)
+        known = self.noted.get(place)
         if known is None or known.epoch != epoch or sequence <= known.sequence:
-            partitions[key] = _Refused(epoch, sequence)
-        if len(self.noted) > _PRODUCERS_MAX:
+            self.noted[place] = _Refused(epoch, sequence)
+        if len(self.noted) > _NOTED_MAX:
             del self.noted[next(iter(self.noted))]
 
     def acceptable(
@@ -73,26 +73,22 @@ class RefusedBatches:
         `ApiError` OUT_OF_ORDER_SEQUENCE_NUMBER for the first.
         """
         for number, (header, _) in enumerate(batches):
-            if header.producer_id in self.noted:
+            if (header.producer_id, key) in self.noted:
                 if number:
                     return batches[:number]
                 self._check(key, header, producers)
         return batches
 
     def _check(self, key: Key, header: BatchHeader, producers: ProducerStates) -> None:
-        partitions = self.noted[header.producer_id]
-        refused = partitions.get(key)
-        if refused is None:
-            return
+        place = header.producer_id, key
+        refused = self.noted[place]
         ahead = (header.base_sequence - refused.sequence) & SEQUENCE_MAX
         follows = header.producer_epoch == refused.epoch and 0 < ahead <= SEQUENCE_MAX // 2
         if follows and refused.left and producers.producer(header.producer_id) is None:
-            partitions[key] = refused._replace(left=refused.left - 1)
+            self.noted[place] = refused._replace(left=refused.left - 1)
             raise ApiError(
                 Error.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {header.producer_id} sent sequence {header.base_sequence} after"
                 f" {refused.sequence}, which was refused",
             )
-        del partitions[key]
-        if not partitions:
-            del self.noted[header.producer_id]
+        del self.noted[place]
