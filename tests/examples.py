@@ -1,10 +1,12 @@
-"""How many examples a property is searched with, where it is not the profile's own number."""
+"""How much of a search `make check` does: examples, parameters. `make test` does all of it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import hypothesis
+import pytest
 
 
 def examples(count: int, **more: Any) -> hypothesis.settings:
@@ -12,3 +14,11 @@ def examples(count: int, **more: Any) -> hypothesis.settings:
     if hypothesis.settings.get_current_profile_name() == "quick":
         count = min(count, hypothesis.settings.get_profile("quick").max_examples)
     return hypothesis.settings(max_examples=count, **more)
+
+
+def first_of(values: Iterable[Any], count: int = 1) -> list[Any]:
+    """Parameters of a test; `make check` has the first `count` alone, the others are slow."""
+    return [
+        value if number < count else pytest.param(value, marks=pytest.mark.slow)
+        for number, value in enumerate(values)
+    ]

@@ -47,6 +47,14 @@ def answered(line: str, broker: str) -> list[str]:
     return [line for line in done.stdout.splitlines() if line]
 
 
+def offered_here(line: str, broker: str) -> list[str]:
+    """What bash would offer, without a process of its own."""
+    environment = environment_of(line, broker)
+    result = CliRunner().invoke(kdist, [], env=environment, prog_name="kdist")
+    assert result.stderr == ""
+    return [each.partition(",")[2] for each in result.stdout.splitlines()]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -63,9 +71,9 @@ def test_file_names_are_left_to_the_shell(line: str) -> None:
 
 def test_commands_and_options_are_offered() -> None:
     assert offered("kdist gr", "127.0.0.1:1") == ["groups"]
-    assert offered("kdist groups re", "127.0.0.1:1") == ["reset"]
-    assert "--to-earliest" in offered("kdist groups reset x --to", "127.0.0.1:1")
-    assert offered("kdist configs describe br", "127.0.0.1:1") == ["broker"]
+    assert offered_here("kdist groups re", "127.0.0.1:1") == ["reset"]
+    assert "--to-earliest" in offered_here("kdist groups reset x --to", "127.0.0.1:1")
+    assert offered_here("kdist configs describe br", "127.0.0.1:1") == ["broker"]
 
 
 def test_names_come_from_the_cluster(cluster: CliCluster) -> None:
@@ -74,10 +82,10 @@ def test_names_come_from_the_cluster(cluster: CliCluster) -> None:
     cluster.done("groups", "reset", "completer", "--to-latest", "--topic", "complete-a")
     both = ["complete-a", "complete-b"]
     assert offered("kdist topics describe complete", cluster.address) == both
-    assert offered("kdist consume complete", cluster.address) == both
-    assert offered("kdist consume --topic complete", cluster.address) == both
-    assert offered("kdist configs describe topic complete", cluster.address) == both
-    assert offered("kdist groups describe compl", cluster.address) == ["completer"]
+    assert offered_here("kdist consume complete", cluster.address) == both
+    assert offered_here("kdist consume --topic complete", cluster.address) == both
+    assert offered_here("kdist configs describe topic complete", cluster.address) == both
+    assert offered_here("kdist groups describe compl", cluster.address) == ["completer"]
 
 
 def test_an_unreachable_cluster_soon_offers_nothing() -> None:

@@ -59,21 +59,20 @@ def test_help_has_a_short_name(words: list[str]) -> None:
     assert (short.exit_code, short.stdout) == (0, long.stdout)
 
 
-@pytest.mark.parametrize(
-    "words", [["topics", "list"], ["groups", "list"], ["cluster", "health"], ["configs", "list"]]
-)
-def test_a_command_that_connects_loads_no_more_than_it_needs(words: list[str]) -> None:
+def test_a_command_that_connects_loads_no_more_than_it_needs() -> None:
+    """In one process for all, as above."""
     code = (
         "import sys; from kdist.cli.main import kdist\n"
-        f"try: kdist({[*words, '--broker', '127.0.0.1:1']!r})\n"
-        "except SystemExit: print([m for m in ('rich', 'kazoo', 'kdist.broker', 'kdist.config',"
+        "for words in ('topics list', 'groups list', 'cluster health', 'configs list'):\n"
+        "    try: kdist([*words.split(), '--broker', '127.0.0.1:1'])\n"
+        "    except SystemExit: print([m for m in ('rich', 'kazoo', 'kdist.broker', 'kdist.config',"
         " 'kdist.client.producer', 'kdist.client.consumer', 'kdist.protocol.versions',"
         " 'kdist.storage') if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
-    assert done.stdout.splitlines() == ["[]"]
+    assert done.stdout.splitlines() == ["[]"] * 4
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,7 @@ def test_a_commands_help_is_a_whole_sentence(name: str) -> None:
 
 def test_a_command_that_has_not_connected_yet_starts_fast() -> None:
     taken = []
-    for _ in range(5):
+    for _ in range(3):
         started = subprocess.Popen(
             [sys.executable, "-m", "kdist.cli", "topics", "list", "--broker", "127.0.0.1:1"],
             cwd=ROOT,

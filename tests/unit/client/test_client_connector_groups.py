@@ -11,6 +11,7 @@ from kdist.client.classic.connector.rebalancing import ConsumerRebalanceListener
 from kdist.client.classic.connector.subscription import Blacklist, Filtered, Topics, Whitelist
 from kdist.errors import UserError
 from kdist.protocol.create_partitions import CreatePartitionsRequest, GrownTopic
+from tests.examples import first_of
 from tests.unit.broker.broker_cluster import Cluster, create
 from tests.unit.client.connector_world import (
     SESSION_MS,
@@ -44,7 +45,7 @@ def test_members_share_the_partitions_and_take_over_a_dead_members(strategy: str
     cluster.run(scenario())
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
+@pytest.mark.parametrize("seed", first_of(range(4)))
 def test_every_message_is_returned_whoever_joins_leaves_or_is_cut_off(seed: int) -> None:
     cluster = Cluster(seed)
 

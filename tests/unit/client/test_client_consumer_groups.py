@@ -12,6 +12,7 @@ from kdist.client.consumer.core import ConsumerClosed
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
+from tests.examples import first_of
 from tests.unit.broker.broker_cluster import Cluster
 from tests.unit.client.client_group_world import (
     HASTY,
@@ -48,7 +49,7 @@ def test_members_share_the_partitions_and_take_over_a_dead_members(strategy: str
     cluster.run(scenario())
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
+@pytest.mark.parametrize("seed", first_of(range(4)))
 def test_every_record_is_read_whoever_joins_or_leaves(seed: int) -> None:
     cluster = Cluster(seed)
     strategy = STRATEGIES[seed]

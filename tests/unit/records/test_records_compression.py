@@ -310,7 +310,7 @@ def test_a_bomb_is_refused_at_the_bound(codec: Codec, size_max: int) -> None:
 
 @every_real_codec
 def test_a_bomb_takes_no_more_memory_than_the_bound(codec: Codec) -> None:
-    packed = bomb(codec, 256 * MIB)
+    packed = bomb(codec, 64 * MIB)
     with Memory() as memory, pytest.raises(CorruptRecords):
         decompress(codec, packed, 4 * MIB)
     assert memory.risen_bytes < 16 * MIB

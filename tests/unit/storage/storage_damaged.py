@@ -6,9 +6,13 @@ on the disk is the start of the last segment.
 
 from __future__ import annotations
 
-from storage_world import CLICKS, World, append, expected_lines, lines
+from functools import cache
 
+from storage_world import CLICKS, START_MS, World, append, expected_lines, lines
+
+from kdist.config.topic import TopicSettings
 from kdist.records.batch import read_header
+from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix
 from kdist.storage.reading import find_by_timestamp, read
@@ -16,12 +20,13 @@ from kdist.storage.reading import find_by_timestamp, read
 COUNT = 3  # records in a batch
 SEGMENT = 30  # records in a segment
 END = 4 * SEGMENT
+TOPIC = TopicSettings(index_interval_bytes=150)
 
 
 def written(end: int = END) -> World:
     """A machine that has written such a log of `end` records."""
-    world = World()
-    log = world.log(index_interval_bytes=150)
+    world = World(topic=TOPIC)
+    log = world.log()
     fill(world, log, SEGMENT * 3)
     world.flush(log)
     world.wait(world.directory.saver.request)
@@ -40,10 +45,22 @@ def fill(world: World, log: Log, end: int) -> None:
 
 
 def killed(end: int = END) -> World:
-    """Such a machine after a kill of the process."""
-    world = written(end)
-    world.kill()
+    """Such a machine after a kill of the process: one of many with the same disk."""
+    disk, now_ms = _left_by_a_kill(end)
+    world = World(topic=TOPIC)
+    world.clock.advance_ms(now_ms - START_MS)
+    world.files = disk.power_on(world.rng)
+    world.disk.rng, world.disk.clock = world.rng, world.clock
     return world
+
+
+@cache
+def _left_by_a_kill(end: int) -> tuple[SimulatedDisk, int]:
+    """The disk, without power, and the time. All of it was synced, so each start finds the same."""
+    world = written(end)
+    disk = world.disk
+    world.kill()
+    return disk, world.clock.now_ms()
 
 
 def stopped() -> World:

@@ -14,9 +14,14 @@ from storage_world import CLICKS, World, append, batch_of, expected_lines, flip,
 from kdist.errors import ApiError, DiskFailed, DiskFull, Error
 from kdist.runtime.simulated_disk import Call, PowerLoss
 from kdist.storage.names import Suffix
+from tests.examples import first_of
 
 COUNT = 5  # records of a batch
 EPOCH = 15  # and of a leader epoch
+CUTS = [
+    (12, True),
+    *(pytest.param(*cut, marks=pytest.mark.slow) for cut in ((12, False), (47, True))),
+]  # to which offset, and whether all was flushed before
 
 FULL = {"create", "write", "rename", "remove"}
 OPENING = {"open", "create", "list", "sync_directory"}
@@ -102,7 +107,7 @@ def sweep(refuse: Callable[[int], bool]) -> None:
 
 
 @pytest.mark.parametrize("is_asked_again", [False, True])
-@pytest.mark.parametrize(("offset", "is_flushed"), [(12, False), (12, True), (47, True)])
+@pytest.mark.parametrize(("offset", "is_flushed"), CUTS)
 @pytest.mark.parametrize("code", REFUSALS)
 def test_a_refused_truncation_leaves_a_whole_log_that_can_be_cut_again(
     code: int, offset: int, is_flushed: bool, is_asked_again: bool
@@ -134,8 +139,8 @@ def test_a_refused_truncation_leaves_a_whole_log_that_can_be_cut_again(
 
 
 @pytest.mark.parametrize("is_asked_again", [False, True])
-@pytest.mark.parametrize("is_stopped", [False, True])
-@pytest.mark.parametrize("offset", [7, 17])
+@pytest.mark.parametrize("is_stopped", first_of([False, True]))
+@pytest.mark.parametrize("offset", first_of([7, 17]))
 @pytest.mark.parametrize("code", REFUSALS)
 def test_a_refused_truncation_into_the_batch_of_the_start_shows_no_deleted_record(
     code: int, offset: int, is_stopped: bool, is_asked_again: bool
@@ -177,7 +182,7 @@ def test_a_refused_truncation_into_the_batch_of_the_start_shows_no_deleted_recor
     sweep(refuse)
 
 
-@pytest.mark.parametrize(("offset", "is_flushed"), [(12, False), (12, True), (47, True)])
+@pytest.mark.parametrize(("offset", "is_flushed"), CUTS)
 def test_a_power_loss_at_any_step_of_a_truncation_leaves_a_whole_log(
     offset: int, is_flushed: bool
 ) -> None:
