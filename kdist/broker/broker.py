@@ -41,7 +41,7 @@ from kdist.protocol.controlled_shutdown import ControlledShutdownRequest
 from kdist.storage.directory import LogDirectory
 from kdist.zk import znodes
 from kdist.zk.client import SessionState
-from kdist.zk.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperError
+from kdist.zk.errors import ConnectionLoss, SessionExpired, ZooKeeperError
 from kdist.zk.registration import BrokerRegistration
 
 logger = logging.getLogger(__name__)
@@ -208,12 +208,10 @@ class Broker:
                 await asyncio.sleep(_RETRY_MS / 1000)
 
     async def _count_offsets_partitions(self) -> int:
-        path = znodes.TOPIC.path(OFFSETS_TOPIC)
-        try:
-            data, _ = await self.context.zk.get(path)
-        except NoNode:
+        topic = await znodes.TOPIC.read(self.context.zk, OFFSETS_TOPIC)
+        if topic is None:
             return self.context.config.groups.offsets_topic_num_partitions
-        return len(znodes.TOPIC.decode(path, data).partitions)
+        return len(topic.partitions)
 
     async def _join_cluster(self, service: Service) -> None:
         """Register, stand for election, and wait for the cluster's metadata."""

@@ -10,7 +10,7 @@ from kdist.model import format_uuid
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
 from kdist.zk.cluster_values import ClusterId
-from kdist.zk.errors import NodeExists, NoNode
+from kdist.zk.errors import NodeExists
 
 
 async def make_starting_paths(zk: ZooKeeper) -> None:
@@ -27,15 +27,13 @@ async def find_cluster_id(zk: ZooKeeper, rng: random.Random) -> str:
     """The cluster id, which the cluster's very first broker generates."""
     path = znodes.CLUSTER_ID.path()
     while True:
+        if (found := await znodes.CLUSTER_ID.read(zk)) is not None:
+            return found.id
+        made = ClusterId(format_uuid(uuid.UUID(int=rng.getrandbits(128), version=4)))
         try:
-            data, _ = await zk.get(path)
-            return znodes.CLUSTER_ID.decode(path, data).id
-        except NoNode:
-            made = ClusterId(format_uuid(uuid.UUID(int=rng.getrandbits(128), version=4)))
-            try:
-                await zk.create(path, znodes.CLUSTER_ID.encode(made), make_parents=True)
-            except NodeExists:
-                pass  # another broker was faster: use its id
+            await zk.create(path, znodes.CLUSTER_ID.encode(made), make_parents=True)
+        except NodeExists:
+            pass  # another broker was faster: use its id
 
 
 async def require_cluster_id(zk: ZooKeeper, cluster_id: str) -> None:
@@ -45,17 +43,14 @@ async def require_cluster_id(zk: ZooKeeper, cluster_id: str) -> None:
     there would be told to create topics of the same names, and delete its logs as those of
     earlier topics.
     """
-    path = znodes.CLUSTER_ID.path()
-    try:
-        data, _ = await zk.get(path)
-    except NoNode:
+    found = await znodes.CLUSTER_ID.read(zk)
+    if found is None:
         raise UserError(
-            f"ZooKeeper does not know cluster {cluster_id!r} any more: {path} is gone, so its data"
-            " was removed, or this is another ensemble"
-        ) from None
-    found = znodes.CLUSTER_ID.decode(path, data).id
-    if found != cluster_id:
+            f"ZooKeeper does not know cluster {cluster_id!r} any more: {znodes.CLUSTER_ID.path()}"
+            " is gone, so its data was removed, or this is another ensemble"
+        )
+    if found.id != cluster_id:
         raise UserError(
-            f"ZooKeeper is that of cluster {found!r} now, but this broker belongs to"
+            f"ZooKeeper is that of cluster {found.id!r} now, but this broker belongs to"
             f" {cluster_id!r}: its data was removed, or this is another ensemble"
         )

@@ -7,7 +7,7 @@ being deleted are left out: their partitions are meant to go offline.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from kdist.client.cluster import Address
 from kdist.errors import UserError
@@ -30,7 +30,7 @@ async def read_view(zookeeper: ZooKeeper, default_min_isr: int) -> View:
     deletions = set(await _names(zookeeper, znodes.TOPIC_DELETIONS.path()))
     topics = [t for t in await _names(zookeeper, znodes.TOPICS.path()) if t not in deletions]
     controller = await current_controller(zookeeper)
-    shared = await _settings(zookeeper, znodes.BROKER_SETTINGS.path(znodes.DEFAULT_ENTITY))
+    shared = await znodes.BROKER_SETTINGS.read(zookeeper, znodes.DEFAULT_ENTITY)
     min_isr = _min_isr(shared, default_min_isr)
     of_topics = await asyncio.gather(*(_topic(zookeeper, t, min_isr) for t in topics))
     return View(
@@ -43,23 +43,17 @@ async def read_view(zookeeper: ZooKeeper, default_min_isr: int) -> View:
 
 async def broker_addresses(zookeeper: ZooKeeper, broker: int) -> Sequence[Address]:
     """The addresses of a registered broker; `UserError` if it is not registered."""
-    path = znodes.BROKER.path(broker)
-    try:
-        znode = await zookeeper.get(path)
-    except NoNode:
-        raise UserError(f"broker {broker} is not registered") from None
-    registration = znodes.BROKER.decode(path, znode.data)
+    registration = await znodes.BROKER.read(zookeeper, broker)
+    if registration is None:
+        raise UserError(f"broker {broker} is not registered")
     return [Address(each.host, each.port) for each in registration.plain]
 
 
 async def _topic(zookeeper: ZooKeeper, topic: str, default_min_isr: int) -> list[PartitionView]:
-    path = znodes.TOPIC.path(topic)
-    try:
-        assignment = znodes.TOPIC.decode(path, (await zookeeper.get(path)).data)
-    except NoNode:
+    assignment = await znodes.TOPIC.read(zookeeper, topic)
+    if assignment is None:
         return []  # deleted since it was listed
-    own = await _settings(zookeeper, znodes.TOPIC_SETTINGS.path(topic))
-    min_isr = _min_isr(own, default_min_isr)
+    min_isr = _min_isr(await znodes.TOPIC_SETTINGS.read(zookeeper, topic), default_min_isr)
     return await asyncio.gather(
         *(
             _partition(zookeeper, TopicPartition(topic, number), replicas, min_isr)
@@ -68,26 +62,17 @@ async def _topic(zookeeper: ZooKeeper, topic: str, default_min_isr: int) -> list
     )
 
 
-async def _settings(zookeeper: ZooKeeper, path: str) -> Mapping[str, str]:
-    try:
-        znode = await zookeeper.get(path)
-    except NoNode:
-        return {}
-    return EntitySettings.decode(path, znode.data).settings
-
-
-def _min_isr(settings: Mapping[str, str], default: int) -> int:
-    own = read_digits(settings.get(_MIN_ISR, ""))  # partition leaders read it the same way
+def _min_isr(stored: EntitySettings | None, default: int) -> int:
+    text = stored.settings.get(_MIN_ISR, "") if stored else ""
+    own = read_digits(text)  # partition leaders read it the same way
     return default if own is None else own
 
 
 async def _partition(
     zookeeper: ZooKeeper, partition: TopicPartition, replicas: Iterable[int], min_isr: int
 ) -> PartitionView:
-    path = znodes.PARTITION_STATE.path(partition.topic, partition.partition)
-    try:
-        state = znodes.PARTITION_STATE.decode(path, (await zookeeper.get(path)).data)
-    except NoNode:  # the controller has not got to it yet
+    state = await znodes.PARTITION_STATE.read(zookeeper, *partition)
+    if state is None:  # the controller has not got to it yet
         return PartitionView(partition, tuple(replicas), NO_LEADER, (), min_isr)
     return PartitionView(partition, tuple(replicas), state.leader, state.isr, min_isr)
 

@@ -11,9 +11,10 @@ from kdist.runtime.clock import Clock
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
 from kdist.zk.cluster_values import LockHolder
-from kdist.zk.errors import NodeExists, NoNode
+from kdist.zk.errors import NodeExists
 
-PATH = znodes.LOCK.path("roll")
+_NAME = "roll"
+PATH = znodes.LOCK.path(_NAME)
 
 
 class LockHeld(UserError):
@@ -22,10 +23,7 @@ class LockHeld(UserError):
 
 async def lock_holder(zookeeper: ZooKeeper) -> LockHolder | None:
     """The lock's holder, or None if it is free."""
-    try:
-        return znodes.LOCK.decode(PATH, (await zookeeper.get(PATH)).data)
-    except NoNode:
-        return None
+    return await znodes.LOCK.read(zookeeper, _NAME)
 
 
 async def take_lock(zookeeper: ZooKeeper, owner: str, clock: Clock) -> bool:

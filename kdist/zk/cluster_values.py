@@ -1,4 +1,4 @@
-"""What ZooKeeper keeps about the cluster: its controller, settings, features, consumers, locks.
+"""What ZooKeeper keeps about the cluster: its controller, settings, consumers, locks.
 
 The layouts are Kafka's (`ZkData.scala`, 0.8 to 3.9); docs/formats/znodes.md shows each. Kafka
 writes times and producer ids as strings of digits; JSON numbers are read too.
@@ -81,19 +81,6 @@ class SettingsChange(NamedTuple):
         return cls(fields.required("entity_path", str))
 
 
-class LogDirEvent(NamedTuple):
-    """A broker's notice to the controller that a log directory failed."""
-
-    broker_id: int
-
-    def encode(self) -> bytes:
-        return to_json({"version": 1, "broker": self.broker_id, "event": 1})
-
-    @classmethod
-    def decode(cls, path: str, data: bytes) -> LogDirEvent:
-        return cls(Fields(path, data).required("broker", int))
-
-
 class ProducerIdBlock(NamedTuple):
     """The block of producer ids allocated last, `first` to `last`, and the broker that has it."""
 
@@ -118,30 +105,6 @@ class ProducerIdBlock(NamedTuple):
         if not 0 <= first <= last:
             fields.fail(f"a block from {first} to {last}")
         return cls(fields.required("broker", int), first, last)
-
-
-class Features(NamedTuple):
-    """The cluster's finalized features (KIP-584), highest version by name."""
-
-    is_enabled: bool
-    levels: Mapping[str, int]
-
-    def encode(self) -> bytes:
-        features = {name: {"max_version_level": level} for name, level in self.levels.items()}
-        return to_json({"version": 2, "status": int(self.is_enabled), "features": features})
-
-    @classmethod
-    def decode(cls, path: str, data: bytes) -> Features:
-        """Version 1 (Kafka 2.7) has a minimum level too, which is ignored."""
-        fields = Fields(path, data)
-        fields.version(2)
-        levels = {}
-        for name, versions in fields.required("features", dict).items():
-            level = versions.get("max_version_level") if isinstance(versions, dict) else None
-            if type(level) is not int:
-                fields.fail(f"feature {name!r} has no 'max_version_level'")
-            levels[name] = level
-        return cls(fields.required("status", int) == 1, levels)
 
 
 _BY_BROKER = "kdist_by_broker"  # other consumers ignore this field

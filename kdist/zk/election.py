@@ -85,11 +85,7 @@ async def _epoch(zk: ZooKeeper) -> tuple[int, Stat]:
 
 async def current_controller(zk: ZooKeeper) -> ControllerInfo | None:
     """The current controller; None if there is none."""
-    try:
-        data, _ = await zk.get(_CONTROLLER)
-    except NoNode:
-        return None
-    return znodes.CONTROLLER.decode(_CONTROLLER, data)
+    return await znodes.CONTROLLER.read(zk)
 
 
 async def resign(zk: ZooKeeper, leadership: Leadership) -> None:

@@ -28,10 +28,13 @@ class SessionExpired(ZooKeeperError):
 class Refused(ZooKeeperError):
     """ZooKeeper refused the request. Reasons that callers distinguish have a subclass."""
 
-    def __init__(self, path: str, reason: str) -> None:
+    reason = ""
+
+    def __init__(self, path: str, reason: str = "") -> None:
+        """`reason` is given if it is not the class's."""
         super().__init__(path, reason)
         self.path = path
-        self.reason = reason
+        self.reason = reason or self.reason
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
@@ -40,43 +43,37 @@ class Refused(ZooKeeperError):
 class NoNode(Refused):
     """The znode, or the parent of one to create, does not exist."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path, "there is no such znode")
+    reason = "there is no such znode"
 
 
 class NodeExists(Refused):
     """The znode to create exists already."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path, "the znode exists already")
+    reason = "the znode exists already"
 
 
 class BadVersion(Refused):
     """The znode's version is not the expected one: someone else wrote it."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path, "the znode was changed by someone else")
+    reason = "the znode was changed by someone else"
 
 
 class NotEmpty(Refused):
     """The znode to delete has children."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path, "the znode has children")
+    reason = "the znode has children"
 
 
 class NoChildrenForEphemerals(Refused):
     """The parent of the znode to create is ephemeral."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path, "an ephemeral znode cannot have children")
+    reason = "an ephemeral znode cannot have children"
 
 
 class Unimplemented(Refused):
     """The server is too old to know the request."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path, "the server does not know this request")
+    reason = "the server does not know this request"
 
 
 class TooLarge(Refused):

@@ -53,7 +53,6 @@ from kdist.zk.errors import (
     SessionExpired,
     Unimplemented,
 )
-from kdist.zk.kazoo_lines import OncePerMinute
 from kdist.zk.kazoo_requests import MultiRead, MultiWrite
 from kdist.zk.session import (
     Answer,
@@ -68,13 +67,11 @@ from kdist.zk.session import (
 )
 
 logger = logging.getLogger(__name__)
-# Without this, where logging is not configured, kazoo's retries would print up to ten lines before
-# the one error that matters.
-logging.getLogger("kazoo").addHandler(logging.NullHandler())
-logging.getLogger("kazoo.client").addFilter(OncePerMinute())
 
 END_TIMEOUT_S = 5.0  # to tell a server that the session ends; after that it is left to expire
 
+_SILENT_S = 60
+_LINES_MAX = 100  # remembered; lines differ by server, and by why it did not answer
 _RECONNECTS = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
 
 _STATES = {
@@ -105,6 +102,34 @@ _LOSSES = (
 )
 _ENDS = (kazoo_errors.SessionExpiredError, kazoo_errors.AuthFailedError)
 _ROLLED_BACK = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
+
+
+class OncePerMinute(logging.Filter):
+    """Drops a line of kazoo's that was already logged in the last minute.
+
+    It logs every connection attempt, one a second: with ZooKeeper down for an hour, that put 7,000
+    lines into a broker's log. `session.py` logs when a connection is lost and when it is back.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged_s: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        line, now_s = record.getMessage(), record.created
+        logged_s = self._logged_s.get(line)
+        if logged_s is not None and 0 <= now_s - logged_s < _SILENT_S:  # the clock may be set back
+            return False
+        if len(self._logged_s) >= _LINES_MAX:
+            self._logged_s.clear()
+        self._logged_s[line] = now_s
+        return True
+
+
+# Without this, where logging is not configured, kazoo's retries would print up to ten lines before
+# the one error that matters.
+logging.getLogger("kazoo").addHandler(logging.NullHandler())
+logging.getLogger("kazoo.client").addFilter(OncePerMinute())
 
 
 class InlineHandler(SequentialThreadingHandler):  # type: ignore[misc]

@@ -4,6 +4,7 @@
     BROKER.decode(path, data)    a BrokerRegistration, or CorruptZnode with path and reason
     BROKER.encode(registration)  the bytes
     BROKER.names(path)           ("7",), or None if the path is not of this row
+    BROKER.read(zk, 7)           the BrokerRegistration in ZooKeeper, or None
 
 Paths are below the chroot. Kafka's own znodes have the bytes that Kafka writes; source: Kafka's
 `ZkData.scala` from 0.8 to 3.9 (ZooKeeper mode). docs/formats/znodes.md shows them.
@@ -19,18 +20,17 @@ from functools import cached_property
 from typing import Generic, Protocol, Self, TypeVar
 from urllib.parse import quote, unquote
 
+from kdist.zk.client import ZooKeeper
 from kdist.zk.cluster_values import (
     ClusterId,
     ConsumerRegistration,
     ControllerInfo,
     EntitySettings,
-    Features,
     LockHolder,
-    LogDirEvent,
     ProducerIdBlock,
     SettingsChange,
 )
-from kdist.zk.errors import CorruptZnode
+from kdist.zk.errors import CorruptZnode, NoNode
 from kdist.zk.fields import to_integer
 from kdist.zk.registration import BrokerRegistration
 from kdist.zk.topic_values import PartitionSet, PartitionState, Reassignment, TopicAssignment
@@ -71,6 +71,14 @@ class ZnodeRow(Generic[T]):
         pattern = _NAME.sub("([^/]+)", self.template)
         found = re.fullmatch(pattern + (r"(\d+)" if self._is_sequential else ""), path)
         return tuple(self._unescaped(name) for name in found.groups()) if found else None
+
+    async def read(self, zk: ZooKeeper, *names: str | int) -> T | None:
+        """The value of the znode with these names; None if there is no znode."""
+        path = self.path(*names)
+        try:
+            return self.decode(path, (await zk.get(path)).data)
+        except NoNode:
+            return None
 
     @cached_property
     def _form(self) -> tuple[str, int, bool]:
@@ -163,7 +171,6 @@ CONTROLLER_EPOCH = _number("/controller_epoch")
 
 # The cluster
 CLUSTER_ID = _row("/cluster/id", _P, ClusterId)
-FEATURE = _row("/feature", _P, Features)
 PRODUCER_ID_BLOCK = _row("/latest_producer_id_block", _P, ProducerIdBlock)  # empty at first
 
 # Dynamic settings
@@ -184,7 +191,6 @@ PREFERRED_ELECTION = _row("/admin/preferred_replica_election", _P, PartitionSet)
 ISR_CHANGES = _empty("/isr_change_notification")
 ISR_CHANGE = _row("/isr_change_notification/isr_change_", _S, PartitionSet)
 LOG_DIR_EVENTS = _empty("/log_dir_event_notification")
-LOG_DIR_EVENT = _row("/log_dir_event_notification/log_dir_event_", _S, LogDirEvent)
 
 # The old consumer's registry
 CONSUMERS = _empty("/consumers")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from kdist.zk.kazoo_client import KazooZooKeeper
-from kdist.zk.kazoo_lines import OncePerMinute
+from kdist.zk.kazoo_client import KazooZooKeeper, OncePerMinute
 
 REFUSED = "Connection dropped: socket connection error: Connection refused"
 
