@@ -41,8 +41,7 @@ CHECKED_POSITION = 21  # the CRC covers everything from here to the end of the b
 _MAX_TIMESTAMP_POSITION = 35
 _SEQUENCE_MASK = 0x7FFF_FFFF
 
-_BASE_OFFSET = struct.Struct(">q")
-_LEADER_EPOCH = struct.Struct(">i")
+
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _TIMESTAMP = struct.Struct(">q")
@@ -90,7 +89,6 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
         return LENGTH_PREFIX_SIZE + self.batch_length
 
     @property
@@ -100,7 +98,6 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The first offset after the batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -127,7 +124,6 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        """The batch belongs to a transaction."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property
@@ -219,14 +215,6 @@ def crc_fault(buffer: Buffer, position: int, header: BatchHeader) -> str | None:
     if computed == header.crc:
         return None
     return f"CRC is {header.crc:08x} but its bytes give {computed:08x}"
-
-
-def patch(
-    buffer: bytearray | memoryview, position: int, *, base_offset: int, leader_epoch: int
-) -> None:
-    """Write in place what the leader assigns. The CRC covers neither, and stays valid."""
-    _BASE_OFFSET.pack_into(buffer, position, base_offset)
-    _LEADER_EPOCH.pack_into(buffer, position + LENGTH_PREFIX_SIZE, leader_epoch)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:

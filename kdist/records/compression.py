@@ -131,17 +131,6 @@ def _decompress_gzip(data: Buffer, size_max: int) -> bytes:
             return members[0] if len(members) == 1 else b"".join(members)
 
 
-# --- snappy -------------------------------------------------------------------------------------
-
-
-def _compress_snappy(data: Buffer) -> bytes:
-    return xerial.write(data)
-
-
-def _decompress_snappy(data: Buffer, size_max: int) -> bytes:
-    return xerial.read(data, size_max)
-
-
 # --- lz4 ----------------------------------------------------------------------------------------
 
 
@@ -218,9 +207,8 @@ class _DecompressInto(Protocol):
     def __call__(self, data: Buffer, output: memoryview, /) -> int: ...
 
 
-_free_buffers: list[
-    mmap.mmap
-] = []  # free output buffers; pop and append are atomic between threads
+# Output buffers to use again; pop and append are atomic between threads.
+_free_buffers: list[mmap.mmap] = []
 
 
 def _decompress_bounded(
@@ -237,7 +225,8 @@ def _decompress_bounded(
         with memoryview(buffer) as whole, whole[:size] as output:
             return bytes(output[: decompress_into(data, output)])
     except cramjam.DecompressionError as cause:
-        raise _damaged_or_too_large(size_max, cause) from cause
+        reason = f"the data is damaged or holds more than {size_max} bytes: {cause}"
+        raise CorruptRecords(reason) from cause
     finally:
         _return_buffer(buffer)
 
@@ -265,10 +254,6 @@ def _pages(size: int) -> mmap.mmap:
     return mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-def _damaged_or_too_large(size_max: int, cause: Exception) -> CorruptRecords:
-    return CorruptRecords(f"the data is damaged or holds more than {size_max} bytes: {cause}")
-
-
 def _too_large(size_max: int) -> CorruptRecords:
     return CorruptRecords(f"the compressed data holds more than {size_max} bytes")
 
@@ -276,14 +261,14 @@ def _too_large(size_max: int) -> CorruptRecords:
 _COMPRESS: dict[Codec, Callable[[Buffer], bytes]] = {
     Codec.NONE: bytes,
     Codec.GZIP: _compress_gzip,
-    Codec.SNAPPY: _compress_snappy,
+    Codec.SNAPPY: xerial.write,
     Codec.LZ4: _compress_lz4,
     Codec.ZSTD: _compress_zstd,
 }
 _DECOMPRESS: dict[Codec, Callable[[Buffer, int], bytes]] = {
     Codec.NONE: _copy_bounded,
     Codec.GZIP: _decompress_gzip,
-    Codec.SNAPPY: _decompress_snappy,
+    Codec.SNAPPY: xerial.read,
     Codec.LZ4: _decompress_lz4,
     Codec.ZSTD: _decompress_zstd,
 }

@@ -36,13 +36,6 @@ class EndTransactionMarker(NamedTuple):
     coordinator_epoch: int
 
 
-def write_marker(marker: EndTransactionMarker) -> tuple[bytes, bytes]:
-    """Key and value of the marker's record."""
-    assert marker.control_type is not ControlType.UNKNOWN
-    key = _KEY.pack(_VERSION, marker.control_type)
-    return key, _VALUE.pack(_VERSION, marker.coordinator_epoch)
-
-
 def read_control_type(key: Buffer | None) -> ControlType:
     """The type of the control record with this key; `CorruptRecords` if the key is too short."""
     if key is None or len(key) < _KEY.size:

@@ -11,7 +11,7 @@ Source: KIP-31, KIP-32, KIP-98, KIP-110, Kafka's `LogValidator` and `RecordsUtil
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kdist.errors import ApiError, CorruptRecords, Error
@@ -25,8 +25,7 @@ from kdist.records.batch import (
     iter_headers,
     seal,
 )
-from kdist.records.build import build_batch, read_body
-from kdist.records.codec import decode_records
+from kdist.records.build import build_batch, decode_body, read_body
 from kdist.records.compression import CODEC_MASK, Codec, compress
 from kdist.records.message_set import Message, open_message, write_message_set
 from kdist.records.record import Record
@@ -50,18 +49,24 @@ def up_convert(
         if are_wrappers:
             for wrapper in run:
                 own = open_message(wrapper, size_max)
-                yield _build(own, wrapper.codec if codec is None else codec)
+                yield batch_of(list(own), wrapper.codec if codec is None else codec)
         else:
-            yield _build(run, Codec.NONE if codec is None else codec)
+            yield batch_of(list(run), Codec.NONE if codec is None else codec)
 
 
-def _build(records: Iterable[Record | Message], codec: Codec) -> bytearray:
-    found = list(records)
-    values = [record.value for record in found]
-    keys = [record.key for record in found]
-    timestamps = [record.timestamp for record in found]
+def batch_of(
+    records: Sequence[Record | Message], codec: Codec, *, base_offset: int = 0
+) -> bytearray:
+    """A batch of what messages hold; `CorruptRecords` if one batch cannot hold it."""
     try:
-        return build_batch(values, keys, None, timestamps, timestamp_ms=NO_TIMESTAMP, codec=codec)
+        return build_batch(
+            [record.value for record in records],
+            [record.key for record in records],
+            timestamps=[record.timestamp for record in records],
+            timestamp_ms=NO_TIMESTAMP,
+            codec=codec,
+            base_offset=base_offset,
+        )
     except ValueError as cause:  # timestamps too far apart for a batch: some must be corrupt
         raise CorruptRecords(f"the messages do not fit in a batch: {cause}") from cause
 
@@ -148,9 +153,7 @@ def _down_convert_batch(
     is_dropped = codec == Codec.NONE or header.record_count > budget.records
     lowest_offset = fetch_offset if is_dropped else header.base_offset
     append_time_ms = header.max_timestamp if header.is_log_append_time else None
-    decoded = decode_records(
-        body, header.record_count, header.base_offset, header.base_timestamp, append_time_ms
-    )
+    decoded = decode_body(body, header)
     records = [record for record in decoded if record.offset >= lowest_offset][: budget.records]
     budget.spend(len(records), len(body), codec)
     return write_message_set(records, magic, codec, append_time_ms=append_time_ms)

@@ -19,7 +19,6 @@ from itertools import chain, groupby
 from typing import NamedTuple
 
 from kdist.errors import CorruptRecords
-from kdist.model import NO_TIMESTAMP
 from kdist.records.batch import (
     HEADER_SIZE,
     LENGTH_PREFIX_SIZE,
@@ -30,8 +29,9 @@ from kdist.records.batch import (
     read_header,
     stamp_append_time,
 )
-from kdist.records.build import BODY_BYTES_MAX, build_batch
+from kdist.records.build import BODY_BYTES_MAX
 from kdist.records.compression import Codec
+from kdist.records.convert import batch_of
 from kdist.records.message_set import Message, find_end, iter_messages, open_message
 from kdist.records.produced import find_plain_span
 from kdist.records.record import INT64_MAX, Record
@@ -104,7 +104,10 @@ def _made(message_set: memoryview, offset: int, check_crcs: bool) -> Iterator[by
     for kind, several in groupby(wanted, _kind):
         opened = (open_message(each, BODY_BYTES_MAX, check_crcs=check_crcs) for each in several)
         for records in _dense(chain.from_iterable(opened), offset):
-            yield _build(records, kind)
+            batch = batch_of(records, kind.codec, base_offset=records[0].offset)
+            if kind.append_time_ms is not None:
+                stamp_append_time(batch, 0, kind.append_time_ms)
+            yield batch
 
 
 class _Kind(NamedTuple):
@@ -148,20 +151,3 @@ def _dense(records: Iterable[Record], offset: int) -> Iterator[list[Record]]:
         raise
     if run:
         yield run
-
-
-def _build(records: list[Record], kind: _Kind) -> bytearray:
-    try:
-        batch = build_batch(
-            [record.value for record in records],
-            [record.key for record in records],
-            timestamps=[record.timestamp for record in records],
-            timestamp_ms=NO_TIMESTAMP,
-            codec=kind.codec,
-            base_offset=records[0].offset,
-        )
-    except ValueError as cause:  # timestamps too far apart for a batch: some must be corrupt
-        raise CorruptRecords(f"the messages do not fit in a batch: {cause}") from cause
-    if kind.append_time_ms is not None:
-        stamp_append_time(batch, 0, kind.append_time_ms)
-    return batch

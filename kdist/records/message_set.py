@@ -152,14 +152,6 @@ def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int
     return data[start : start + length], start + length
 
 
-def iter_records(
-    buffer: Buffer, size_max: int, *, may_end_partial: bool = False
-) -> Iterator[Record]:
-    """The records of a set in order, with wrappers opened, of at most `size_max` bytes each."""
-    for message in iter_messages(buffer, may_end_partial=may_end_partial):
-        yield from open_message(message, size_max)
-
-
 def open_message(message: Message, size_max: int, *, check_crcs: bool = True) -> Iterator[Record]:
     """The records of one message: itself, or those in a wrapper with their absolute offsets."""
     if not message.is_wrapper:
@@ -234,7 +226,7 @@ def write_message_set(
     append_time = LOG_APPEND_TIME if append_time_ms is not None and magic > 0 else 0
     base_offset = records[0].offset if codec != Codec.NONE and magic > 0 else 0
     content = b"".join(
-        _message(offset - base_offset, magic, append_time, timestamp, key, value)
+        write_message(offset - base_offset, magic, append_time, timestamp, key, value)
         for offset, timestamp, key, value, _ in records
     )
     if codec == Codec.NONE:
@@ -243,15 +235,10 @@ def write_message_set(
     if magic == 0 and codec == Codec.LZ4:
         packed = lz4_legacy.break_checksum(packed)
     timestamp = max(record.timestamp for record in records)
-    return _message(records[-1].offset, magic, codec | append_time, timestamp, None, packed)
+    return write_message(records[-1].offset, magic, codec | append_time, timestamp, None, packed)
 
 
-def write_message(message: Message) -> bytes:
-    """The bytes of one message, with its CRC."""
-    return _message(*message)
-
-
-def _message(
+def write_message(
     offset: int,
     magic: int,
     attributes: int,
@@ -259,6 +246,7 @@ def _message(
     key: bytes | None,
     value: bytes | None,
 ) -> bytes:
+    """The bytes of one message, with its CRC."""
     head = _CHECKED.pack(magic, attributes)
     if magic > 0:
         head += _TIMESTAMP.pack(timestamp)

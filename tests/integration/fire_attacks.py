@@ -209,9 +209,9 @@ def never_reading(arena: Arena) -> None:
 def compression_bomb(arena: Arena) -> None:
     """A small message of magic 1 that would be 200 MB."""
     produce = next(api for api in TABLE if api.name == "Produce")
-    inner = write_message(Message(0, 1, 0, 0, None, bytes(BOMB_BYTES)))
+    inner = write_message(*Message(0, 1, 0, 0, None, bytes(BOMB_BYTES)))
     codec = arena.rng.choice((Codec.GZIP, Codec.SNAPPY, Codec.LZ4))
-    bomb = write_message(Message(0, 1, int(codec), 0, None, compress(codec, inner)))
+    bomb = write_message(*Message(0, 1, int(codec), 0, None, compress(codec, inner)))
     valid = produce_frame_with(bomb, valid_frame(produce, 2))
     last_words(arena, valid)
 

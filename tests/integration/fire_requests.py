@@ -132,5 +132,5 @@ class _Filler(NamedTuple):
 def _records(version: int) -> bytes:
     if version <= _NEWEST_OF_MESSAGE_SETS:
         magic = min(version, 1)
-        return write_message(Message(0, magic, 0, _NOW_MS if magic else -1, b"key", b"value"))
+        return write_message(*Message(0, magic, 0, _NOW_MS if magic else -1, b"key", b"value"))
     return bytes(build_batch([b"value"], [b"key"], timestamp_ms=_NOW_MS))

@@ -25,7 +25,6 @@ from kdist.protocol.fetch import (
     FetchTopic,
 )
 from kdist.protocol.headers import RequestHeader
-from kdist.records.message_set import iter_records
 from kdist.storage.reading import Slice
 from tests.unit.replication.replication_world import (
     CLICKS,
@@ -34,6 +33,7 @@ from tests.unit.replication.replication_world import (
     append,
     values_in,
 )
+from tests.written_records import iter_records
 
 CORRELATION_ID = 77
 SCOPE: Scope = (ANONYMOUS, "PLAINTEXT")

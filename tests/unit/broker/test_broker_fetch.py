@@ -14,7 +14,6 @@ from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.records.compression import Codec
-from kdist.records.message_set import iter_records
 from tests.unit.broker.broker_fetches import Broker, Fetch, large
 from tests.unit.replication.replication_world import (
     CLICKS,
@@ -26,6 +25,7 @@ from tests.unit.replication.replication_world import (
     batch,
     values_in,
 )
+from tests.written_records import iter_records
 
 MAGIC_0, MAGIC_1 = (0, 1), (2, 3)
 ALL = range(13)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from kdist.cli.main import kdist
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec
-from kdist.records.control import ControlType, EndTransactionMarker, write_marker
+from kdist.records.control import ControlType, EndTransactionMarker
 from kdist.records.message_set import write_message_set
 from kdist.records.record import Record
 from kdist.runtime.disk import Disk
@@ -26,6 +26,7 @@ from tests.unit.inspection.inspection_logs import (
     make_directory,
     segments,
 )
+from tests.written_records import write_marker
 
 # --- dump ---------------------------------------------------------------------------------------
 

@@ -25,9 +25,10 @@ from kdist.records.batch import (
 )
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec
-from kdist.records.control import ControlType, EndTransactionMarker, write_marker
+from kdist.records.control import ControlType, EndTransactionMarker
 from kdist.records.message_set import write_message_set
 from kdist.records.record import Record
+from tests.written_records import write_marker
 
 PARTITION = TopicPartition("clicks", 3)
 NOW = 1_700_000_000_000

@@ -27,7 +27,8 @@ from kdist.protocol.group_records import (
 )
 from kdist.protocol.versioned import put_versioned
 from kdist.records.build import build_batch
-from kdist.records.control import ControlType, EndTransactionMarker, write_marker
+from kdist.records.control import ControlType, EndTransactionMarker
+from tests.written_records import write_marker
 
 # Written by Apache Kafka 3.9.1 for librdkafka 2.x members.
 MEMBER_ID = "rdkafka-0156d257-9df7-462e-bab3-88de913b6973"

@@ -36,12 +36,13 @@ from kdist.protocol.list_offsets import (
     ListOffsetsTopicResult,
 )
 from kdist.protocol.metadata import MetadataTopicResult
-from kdist.records.batch import patch, read_header
+from kdist.records.batch import read_header
 from kdist.records.build import build_batch, read_batch
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
 from kdist.storage.producers import ProducerStates
 from tests.unit.client.producer_world import PORT, Brokers, Kept
+from tests.written_records import patch
 
 T = TypeVar("T")
 PARTITION = TopicPartition("t", 0)

@@ -22,7 +22,6 @@ from kdist.records.batch import (
     header_fault,
     is_partial,
     iter_headers,
-    patch,
     producer_fault,
     read_header,
     seal,
@@ -30,13 +29,8 @@ from kdist.records.batch import (
 )
 from kdist.records.build import build_batch, read_batch
 from kdist.records.compression import Codec
-from kdist.records.control import (
-    ControlType,
-    EndTransactionMarker,
-    read_control_type,
-    read_marker,
-    write_marker,
-)
+from kdist.records.control import ControlType, EndTransactionMarker, read_control_type, read_marker
+from tests.written_records import patch, write_marker
 
 NOW_MS = 1_700_000_000_000
 

@@ -12,12 +12,13 @@ from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
 from kdist.errors import ApiError, CorruptRecords, Error
-from kdist.records.batch import patch, read_header, stamp_append_time
+from kdist.records.batch import read_header, stamp_append_time
 from kdist.records.build import build_batch, read_batch
 from kdist.records.compression import Codec
 from kdist.records.convert import Budget, TakesLong, down_convert, recompress, up_convert
-from kdist.records.message_set import iter_messages, iter_records, write_message_set
+from kdist.records.message_set import iter_messages, write_message_set
 from kdist.records.record import Record
+from tests.written_records import iter_records, patch
 
 SIZE_MAX = 1 << 20
 OLD_CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]

@@ -28,9 +28,10 @@ from kdist.records import _compiled, _reference, build
 from kdist.records.batch import BatchHeader, read_header, stamp_append_time
 from kdist.records.build import build_batch, read_batch
 from kdist.records.compression import Codec
-from kdist.records.control import ControlType, EndTransactionMarker, write_marker
+from kdist.records.control import ControlType, EndTransactionMarker
 from kdist.records.record import Record
 from tests.examples import examples, first_of
+from tests.written_records import write_marker
 
 NOW_MS = 1_700_000_000_000
 IMPLEMENTATIONS = {"reference": _reference, "compiled": _compiled}

@@ -199,7 +199,7 @@ def test_checksums_are_not_checked_where_disabled() -> None:
     inner[-1] ^= 1
     packed = zlib.compressobj(wbits=31)
     value = packed.compress(bytes(inner)) + packed.flush()
-    wrapper = write_message(Message(7, 1, int(Codec.GZIP), 1, None, value))
+    wrapper = write_message(*Message(7, 1, int(Codec.GZIP), 1, None, value))
     plain = bytearray(write_message_set([Record(8, 1, None, b"plain")], 1))
     plain[-1] ^= 1
     assert until_damage(wrapper)[0] == until_damage(bytes(plain))[0] == []
@@ -211,7 +211,7 @@ def test_checksums_are_not_checked_where_disabled() -> None:
 def damaged_wrapper(offset: int, inner: bytes) -> bytes:
     packed = zlib.compressobj(wbits=31)
     value = packed.compress(inner) + packed.flush()
-    return write_message(Message(offset, 1, int(Codec.GZIP), 1, None, value))
+    return write_message(*Message(offset, 1, int(Codec.GZIP), 1, None, value))
 
 
 LAST = 2**63 - 1
@@ -221,9 +221,9 @@ FAR_APART = [Record(0, -(2**62), None, b""), Record(1, 2**63 - 1, None, b"")]
 @pytest.mark.parametrize(
     ("log", "fault"),
     [
-        (write_message(Message(3, 1, 7, 0, None, b"")), "codec"),
-        (write_message(Message(3, 1, int(Codec.GZIP), 0, None, b"no gzip")), "damaged"),
-        (write_message(Message(LAST, 1, 0, 0, None, b"")), "the last offset of all"),
+        (write_message(*Message(3, 1, 7, 0, None, b"")), "codec"),
+        (write_message(*Message(3, 1, int(Codec.GZIP), 0, None, b"no gzip")), "damaged"),
+        (write_message(*Message(LAST, 1, 0, 0, None, b"")), "the last offset of all"),
         (damaged_wrapper(LAST, write_message_set(RECORDS[:1], 1)), "the last offset of all"),
         (write_message_set(FAR_APART, 1), "do not fit in a batch"),
         (b"\0" * 8 + b"\xff" * 4 + b"\0" * 60, "does not fit"),

@@ -15,14 +15,9 @@ from kafka.record.memory_records import MemoryRecords
 
 from kdist.errors import CorruptRecords
 from kdist.records.compression import Codec
-from kdist.records.message_set import (
-    Message,
-    iter_messages,
-    iter_records,
-    write_message,
-    write_message_set,
-)
+from kdist.records.message_set import Message, iter_messages, write_message, write_message_set
 from kdist.records.record import Record
+from tests.written_records import iter_records
 
 SIZE_MAX = 1 << 20
 CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
@@ -65,13 +60,13 @@ def foreign_records(batches: Sequence[object]) -> list[Record]:
 def test_a_magic_0_message_has_the_bytes_of_the_table() -> None:
     checked = b"\x00\x00" + b"\x00\x00\x00\x01k" + b"\xff\xff\xff\xff"
     expected = struct.pack(">qiI", 42, 4 + len(checked), zlib.crc32(checked)) + checked
-    assert write_message(Message(42, 0, 0, 123, b"k", None)) == expected
+    assert write_message(*Message(42, 0, 0, 123, b"k", None)) == expected
 
 
 def test_a_magic_1_message_has_its_timestamp_between_attributes_and_key() -> None:
     checked = b"\x01\x08" + struct.pack(">q", 123) + b"\xff\xff\xff\xff" + b"\x00\x00\x00\x01v"
     expected = struct.pack(">qiI", 42, 4 + len(checked), zlib.crc32(checked)) + checked
-    assert write_message(Message(42, 1, 8, 123, None, b"v")) == expected
+    assert write_message(*Message(42, 1, 8, 123, None, b"v")) == expected
 
 
 @formats
@@ -131,7 +126,7 @@ def test_offsets_in_a_wrapper_are_absolute_in_magic_0_and_relative_in_magic_1() 
 def gzip_wrapper(inner: bytes, offset: int, magic: int = 1, attributes: int = 0) -> bytes:
     packed = zlib.compressobj(wbits=31)
     value = packed.compress(inner) + packed.flush()
-    return write_message(Message(offset, magic, attributes | Codec.GZIP, 555, None, value))
+    return write_message(*Message(offset, magic, attributes | Codec.GZIP, 555, None, value))
 
 
 def test_a_wrapper_at_a_later_offset_moves_the_records_in_it() -> None:
@@ -174,9 +169,9 @@ def test_append_time_is_written_to_every_record(magic: int, codec: Codec) -> Non
         (gzip_wrapper(gzip_wrapper(b"x", 0), 0), "a wrapper within a wrapper"),
         (gzip_wrapper(write_message_set(RECORDS, 0), 10), "magic 0 in a wrapper of magic 1"),
         (gzip_wrapper(write_message_set(RECORDS, 1)[:-1], 10), "does not fit"),
-        (write_message(Message(0, 1, Codec.GZIP, 0, None, None)), "without a value"),
-        (write_message(Message(0, 1, Codec.ZSTD, 0, None, b"x")), "zstd does not exist"),
-        (write_message(Message(0, 1, 7, 0, None, b"x")), "unknown compression codec 7"),
+        (write_message(*Message(0, 1, Codec.GZIP, 0, None, None)), "without a value"),
+        (write_message(*Message(0, 1, Codec.ZSTD, 0, None, b"x")), "zstd does not exist"),
+        (write_message(*Message(0, 1, 7, 0, None, b"x")), "unknown compression codec 7"),
     ],
 )
 def test_an_unsound_wrapper_is_corrupt(data: bytes, reason: str) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kdist.records.compression import Codec
-from kdist.records.message_set import iter_messages, iter_records, write_message_set
+from kdist.records.message_set import iter_messages, write_message_set
 from kdist.records.record import Record
+from tests.written_records import iter_records
 
 RECORDS = [
     Record(100, 1_700_000_000_000, b"k", b"one one one one one one one"),

@@ -17,7 +17,6 @@ from kdist.records.batch import (
     Batch,
     BatchHeader,
     TimestampType,
-    patch,
     read_header,
     seal,
 )
@@ -27,6 +26,7 @@ from kdist.records.compression import Codec
 from kdist.records.message_set import Message, write_message, write_message_set
 from kdist.records.record import Record
 from kdist.records.validate import InvalidRecords, Rules, validate
+from tests.written_records import patch
 
 NOW_MS = 1_700_000_000_000
 RULES = Rules(message_bytes_max=1_000_000)
@@ -319,8 +319,8 @@ def test_the_topics_codec_and_append_time_apply_to_message_sets_too() -> None:
         (write_message_set(OLD, 0) + write_message_set(OLD, 1), Error.INVALID_RECORD),
         (write_message_set(OLD, 1, Codec.GZIP) * 2, Error.INVALID_RECORD),
         (write_message_set(OLD, 1, append_time_ms=1), Error.INVALID_TIMESTAMP),
-        (write_message(Message(0, 1, 0, NOW_MS, None, bytes(9990))), Error.MESSAGE_TOO_LARGE),
-        (write_message(Message(0, 1, Codec.GZIP, 0, None, b"x")), Error.CORRUPT_MESSAGE),
+        (write_message(*Message(0, 1, 0, NOW_MS, None, bytes(9990))), Error.MESSAGE_TOO_LARGE),
+        (write_message(*Message(0, 1, Codec.GZIP, 0, None, b"x")), Error.CORRUPT_MESSAGE),
     ],
 )
 def test_a_message_set_that_no_client_may_send_is_refused(records: bytes, error: Error) -> None:

@@ -14,7 +14,7 @@ from kdist.errors import ApiError, CorruptRecords, DiskFull, Error
 from kdist.model import NO_OFFSET
 from kdist.records.batch import iter_headers
 from kdist.records.build import build_batch
-from kdist.records.control import ControlType, EndTransactionMarker, write_marker
+from kdist.records.control import ControlType, EndTransactionMarker
 from kdist.storage.log import Log
 from tests.unit.storage.storage_world import (
     START_MS,
@@ -25,6 +25,7 @@ from tests.unit.storage.storage_world import (
     numbered,
     write,
 )
+from tests.written_records import write_marker
 
 EPOCH = 9  # of the leader, as the follower knows it
 PRODUCER: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}

@@ -27,7 +27,7 @@ from kdist.records import _compiled_spans, _reference_spans
 from kdist.records.batch import HEADER_SIZE, BatchHeader, iter_headers, read_header, seal
 from kdist.records.build import read_records
 from kdist.records.compression import Codec
-from kdist.records.control import ControlType, EndTransactionMarker, read_marker, write_marker
+from kdist.records.control import ControlType, EndTransactionMarker, read_marker
 from kdist.records.record import INT64_MAX
 from kdist.runtime.files import File
 from kdist.storage.epochs import LeaderEpochs
@@ -37,6 +37,7 @@ from kdist.storage.producers import Producer, ProducerStates
 from kdist.storage.recovery import SavedOffsets
 from kdist.storage.scan import DamagedSegment, walk_batches, walk_headers, walk_spans
 from kdist.storage.steps import run_steps
+from tests.written_records import write_marker
 
 T = TypeVar("T")
 
