@@ -19,8 +19,8 @@ from kdist.groups.group import Group
 from kdist.groups.member import UNKNOWN_MEMBER_ID
 from kdist.groups.membership import generation_fault
 from kdist.groups.offsets import Commits, CommittedOffset
+from kdist.groups.rebalance import Rebalancer
 from kdist.groups.records import commit_records
-from kdist.groups.sessions import Sessions
 from kdist.groups.states import COMPLETING, DEAD, EMPTY
 from kdist.model import NO_TIMESTAMP, TopicPartition
 from kdist.protocol.offset_commit import (
@@ -38,7 +38,7 @@ _INT64_MAX = 2**63 - 1
 
 def commit(
     context: GroupsContext,
-    sessions: Sessions,
+    rebalancer: Rebalancer,
     group: Group,
     request: OffsetCommitRequest,
     commits: Commits,
@@ -50,7 +50,7 @@ def commit(
         done(dict.fromkeys(commits, fault))
         return
     if request.member_id in group.members:
-        sessions.restart(group, group.members[request.member_id])
+        rebalancer.restart_session(group, group.members[request.member_id])
     length_max = context.settings.offset_metadata_max_bytes
     kept = {
         where: what for where, what in commits.items() if java_length(what.metadata) <= length_max

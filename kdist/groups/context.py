@@ -32,6 +32,7 @@ LogRecord = tuple[bytes, bytes | None]
 """Key and value of a record; a null value is a tombstone."""
 
 Response = TypeVar("Response")
+Reply = Callable[[Response], None]
 Action = Callable[[], None]
 
 
@@ -90,7 +91,7 @@ class GroupsContext:
     is_known: Callable[[TopicPartition], bool]
     actions: Actions = dataclasses.field(default_factory=Actions)
 
-    def answer(self, reply: Callable[[Response], None], response: Response) -> None:
+    def answer(self, reply: Reply[Response], response: Response) -> None:
         """Answer a request, after the current decision."""
         self.actions.add(partial(reply, response))
 
@@ -99,7 +100,6 @@ class GroupsContext:
         return self.tasks.call_later(delay_ms, partial(self._come_back, callback))
 
     def partition_for(self, group_id: str) -> int:
-        """The partition whose leader coordinates the group."""
         return partition_for(group_id, self.partitions)
 
     def append(

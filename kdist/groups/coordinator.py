@@ -11,14 +11,14 @@ copied or encoded during the call. The broker answers FindCoordinator.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 
 from kdist.errors import Error
 from kdist.groups import deleting, describing, fetches, membership
 from kdist.groups.answers import join_refused, sync_refused
 from kdist.groups.commits import Results, commit, commit_response, commits_of
-from kdist.groups.context import GroupsContext
+from kdist.groups.context import GroupsContext, Reply
 from kdist.groups.group import Group, JoinReply, SyncReply
 from kdist.groups.join import Joiner, join_of
 from kdist.groups.loading import Loading
@@ -39,7 +39,7 @@ from kdist.protocol.list_groups import ListGroupsRequest, ListGroupsResponse
 from kdist.protocol.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from kdist.protocol.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from kdist.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
-from kdist.protocol.operations import ON_GROUP
+from kdist.protocol.operations import OMITTED, ON_GROUP
 from kdist.protocol.sync_group import SyncGroupRequest
 from kdist.wire.varint import Buffer
 
@@ -89,7 +89,6 @@ class GroupCoordinator:
             self.unload(partition)
 
     def partition_for(self, group_id: str) -> int:
-        """The partition whose leader coordinates the group."""
         return self._context.partition_for(group_id)
 
     def begin_loading(self, partition: int) -> Loading:
@@ -154,7 +153,7 @@ class GroupCoordinator:
         self._context.actions.run()
 
     def heartbeat(
-        self, request: HeartbeatRequest, _caller: Caller, reply: Callable[[HeartbeatResponse], None]
+        self, request: HeartbeatRequest, _caller: Caller, reply: Reply[HeartbeatResponse]
     ) -> None:
         """Answers at once."""
         error, group = self._find_managed(request.group_id)
@@ -168,10 +167,7 @@ class GroupCoordinator:
         self._context.actions.run()
 
     def leave_group(
-        self,
-        request: LeaveGroupRequest,
-        caller: Caller,
-        reply: Callable[[LeaveGroupResponse], None],
+        self, request: LeaveGroupRequest, caller: Caller, reply: Reply[LeaveGroupResponse]
     ) -> None:
         """Answers at once."""
         error, group = self._find_managed(request.group_id)
@@ -185,10 +181,7 @@ class GroupCoordinator:
         self._context.actions.run()
 
     def offset_commit(
-        self,
-        request: OffsetCommitRequest,
-        _caller: Caller,
-        reply: Callable[[OffsetCommitResponse], None],
+        self, request: OffsetCommitRequest, _caller: Caller, reply: Reply[OffsetCommitResponse]
     ) -> None:
         """Answers when the offsets are in the log."""
 
@@ -206,39 +199,28 @@ class GroupCoordinator:
         if group is None or not commits:
             answer(dict.fromkeys(commits, error))
         else:
-            commit(self._context, self._rebalancer.sessions, group, request, commits, answer)
+            commit(self._context, self._rebalancer, group, request, commits, answer)
         self._context.actions.run()
 
     def offset_fetch(
-        self,
-        request: OffsetFetchRequest,
-        caller: Caller,
-        reply: Callable[[OffsetFetchResponse], None],
+        self, request: OffsetFetchRequest, caller: Caller, reply: Reply[OffsetFetchResponse]
     ) -> None:
         """Answers at once."""
         self._context.answer(reply, fetches.fetch(request, caller.version, self._registry.find))
         self._context.actions.run()
 
     def describe_groups(
-        self,
-        request: DescribeGroupsRequest,
-        _caller: Caller,
-        reply: Callable[[DescribeGroupsResponse], None],
+        self, request: DescribeGroupsRequest, _caller: Caller, reply: Reply[DescribeGroupsResponse]
     ) -> None:
         """Answers at once."""
-        found = [describing.described(each, *self._registry.find(each)) for each in request.groups]
-        if request.include_authorized_operations:
-            for each in found:
-                if not each.error_code:
-                    each.authorized_operations = ON_GROUP
+        operations = ON_GROUP if request.include_authorized_operations else OMITTED
+        find = self._registry.find
+        found = [describing.described(each, *find(each), operations) for each in request.groups]
         self._context.answer(reply, DescribeGroupsResponse(groups=found))
         self._context.actions.run()
 
     def list_groups(
-        self,
-        request: ListGroupsRequest,
-        _caller: Caller,
-        reply: Callable[[ListGroupsResponse], None],
+        self, request: ListGroupsRequest, _caller: Caller, reply: Reply[ListGroupsResponse]
     ) -> None:
         """Answers at once; while any partition loads, with an error and the groups known so far."""
         is_loading = self._registry.is_loading
@@ -248,10 +230,7 @@ class GroupCoordinator:
         self._context.actions.run()
 
     def delete_groups(
-        self,
-        request: DeleteGroupsRequest,
-        _caller: Caller,
-        reply: Callable[[DeleteGroupsResponse], None],
+        self, request: DeleteGroupsRequest, _caller: Caller, reply: Reply[DeleteGroupsResponse]
     ) -> None:
         """Answers when the tombstones are in the log."""
         answer = partial(self._context.answer, reply)
@@ -259,10 +238,7 @@ class GroupCoordinator:
         self._context.actions.run()
 
     def offset_delete(
-        self,
-        request: OffsetDeleteRequest,
-        _caller: Caller,
-        reply: Callable[[OffsetDeleteResponse], None],
+        self, request: OffsetDeleteRequest, _caller: Caller, reply: Reply[OffsetDeleteResponse]
     ) -> None:
         """Answers when the tombstones are in the log."""
         answer, is_known = partial(self._context.answer, reply), self._context.is_known

@@ -18,6 +18,7 @@ from functools import partial
 
 from kdist.errors import Error
 from kdist.groups.answers import COMMIT_ERRORS
+from kdist.groups.context import Reply
 from kdist.groups.group import Group
 from kdist.groups.maintenance import GroupMaintenance
 from kdist.groups.registry import Registry
@@ -42,7 +43,7 @@ def delete_groups(
     registry: Registry,
     maintenance: GroupMaintenance,
     request: DeleteGroupsRequest,
-    answer: Callable[[DeleteGroupsResponse], None],
+    answer: Reply[DeleteGroupsResponse],
 ) -> None:
     """Answer with one result per group, also if the request names one twice."""
     wanted = list(dict.fromkeys(request.groups_names))
@@ -70,7 +71,7 @@ def delete_offsets(
     maintenance: GroupMaintenance,
     is_known: Callable[[TopicPartition], bool],
     request: OffsetDeleteRequest,
-    answer: Callable[[OffsetDeleteResponse], None],
+    answer: Reply[OffsetDeleteResponse],
 ) -> None:
     """Answer with a result per partition, or with one error for the whole request."""
     error, group = registry.find(request.group_id)

@@ -10,9 +10,10 @@ from kdist.groups.member import Member
 from kdist.groups.states import DEAD, STABLE
 from kdist.protocol.describe_groups import DescribedGroup, DescribedMember
 from kdist.protocol.list_groups import ListedGroup
+from kdist.protocol.operations import OMITTED
 
 
-def described(group_id: str, error: Error, group: Group | None) -> DescribedGroup:
+def described(group_id: str, error: Error, group: Group | None, operations: int) -> DescribedGroup:
     """Describe a group; one that does not exist is Dead, without an error, as in Kafka."""
     if group is None:
         return DescribedGroup(
@@ -22,6 +23,7 @@ def described(group_id: str, error: Error, group: Group | None) -> DescribedGrou
             protocol_type="",
             protocol_data="",
             members=[],
+            authorized_operations=OMITTED if error else operations,
         )
     is_stable = group.state is STABLE
     protocol = group.protocol_name or "" if is_stable else ""
@@ -32,6 +34,7 @@ def described(group_id: str, error: Error, group: Group | None) -> DescribedGrou
         protocol_type=group.protocol_type or "",
         protocol_data=protocol,
         members=[_described_member(each, protocol, is_stable) for each in group.members.values()],
+        authorized_operations=operations,
     )
 
 

@@ -67,7 +67,6 @@ class Group:
         return self.state is EMPTY and not self.pending and not self.offsets
 
     def become(self, state: GroupState, now_ms: int) -> None:
-        """Change the state."""
         assert state in FOLLOWERS[self.state], f"{self.group_id}: {self.state} to {state}"
         self.state = state
         self.state_since_ms = now_ms
@@ -115,7 +114,6 @@ class Group:
             self.unsynced[member_id] = None
 
     def set_protocols(self, member: Member, protocols: Protocols) -> None:
-        """Replace the protocols that the member supports."""
         self._support.subtract(name for name, _metadata in member.protocols)
         member.protocols = protocols
         self._support.update(name for name, _metadata in protocols)
@@ -209,14 +207,12 @@ class Group:
         self.stop_sync_timer()
 
     def stop_join_timer(self) -> None:
-        """Stop waiting for joins."""
         self.is_gathering = False
         if self.join_timer is not None:
             self.join_timer.cancel()
             self.join_timer = None
 
     def stop_sync_timer(self) -> None:
-        """Stop waiting for syncs."""
         self.unsynced.clear()
         if self.sync_timer is not None:
             self.sync_timer.cancel()

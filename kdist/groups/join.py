@@ -61,7 +61,6 @@ class Join:
         return self.request.session_timeout_ms if asked_ms < 0 else asked_ms
 
     def new_member(self, member_id: str) -> Member:
-        """The member to add for this join."""
         return Member(
             member_id=member_id,
             instance_id=self.request.group_instance_id,
@@ -147,7 +146,7 @@ class Joiner:
             self._take_over(group, join, group.members[known_id], member_id)
         elif instance_id is None and join.caller.version >= REQUIRES_MEMBER_ID_SINCE:
             timeout_ms = join.request.session_timeout_ms
-            self._rebalancer.sessions.expect(group, member_id, timeout_ms)
+            self._rebalancer.expect(group, member_id, timeout_ms)
             self._context.answer(join.reply, join_refused(Error.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add(group, join, member_id)
@@ -204,7 +203,7 @@ class Joiner:
         group.rename(member, new_id)
         join.update(group, member)
         self._rebalancer.park_join(group, member, join.reply)
-        self._rebalancer.sessions.restart(group, member)
+        self._rebalancer.restart_session(group, member)
         return before
 
     def _stored(
@@ -219,7 +218,7 @@ class Joiner:
             self._rebalancer.answer_join(
                 group, member.member_id, _rejoined(group, member, before, join.caller.version)
             )
-        self._rebalancer.sessions.restart(group, member)
+        self._rebalancer.restart_session(group, member)
 
     def _take_back(self, group: Group, member: Member, before: _Before, error: Error) -> None:
         self._rebalancer.answer_join(group, member.member_id, join_refused(error))

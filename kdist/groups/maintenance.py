@@ -43,7 +43,6 @@ class GroupMaintenance:
         self._timer = self._context.call_later(interval_ms, self._begin_round)
 
     def stop(self) -> None:
-        """Stop the periodic check."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -53,7 +52,7 @@ class GroupMaintenance:
         groups = self._registry.finish_loading(loading, self._context.clock.now_ms())
         for group in groups:
             for member in group.members.values():
-                self._rebalancer.sessions.restart(group, member)
+                self._rebalancer.restart_session(group, member)
             if len(group.members) > self._context.settings.max_size:
                 self._rebalancer.prepare(group, "it has more members than group.max.size")
         logger.info("partition %d: %d groups are loaded", loading.partition, len(groups))

@@ -55,7 +55,6 @@ class Member:
         return next(name for name, _metadata in self.protocols if name in candidates)
 
     def end_session(self) -> None:
-        """Stop the session timer."""
         if self.session is not None:
             self.session.cancel()
             self.session = None

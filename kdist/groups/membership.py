@@ -42,7 +42,7 @@ def heartbeat(rebalancer: Rebalancer, group: Group, request: HeartbeatRequest) -
     )
     if fault is not Error.NONE:
         return fault
-    rebalancer.sessions.restart(group, group.members[request.member_id])
+    rebalancer.restart_session(group, group.members[request.member_id])
     return Error.REBALANCE_IN_PROGRESS if group.state is PREPARING else Error.NONE
 
 

@@ -8,6 +8,11 @@
 The join timer is the longest rebalance timeout of the members. An empty group waits
 `group.initial.rebalance.delay.ms` instead; a new group repeats that delay as long as members keep
 joining (KIP-134), so that a fleet that starts together rebalances once.
+
+A member that sends nothing for its session timeout is removed. One that waits for an answer cannot
+heartbeat, so its session does not end in the meantime; the timer restarts with the answer. A new
+member is the exception: it does not know its member id yet, so if its client gave up waiting, the
+member would stay forever. It is removed after five minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +27,6 @@ from kdist.groups.context import GroupsContext
 from kdist.groups.group import Group, JoinReply, SyncReply
 from kdist.groups.member import Member
 from kdist.groups.records import generation_record
-from kdist.groups.sessions import Sessions
 from kdist.groups.states import EMPTY, FOLLOWERS, PREPARING
 from kdist.protocol.join_group import JoinGroupResponse
 from kdist.protocol.sync_group import SyncGroupResponse
@@ -30,6 +34,7 @@ from kdist.protocol.sync_group import SyncGroupResponse
 # At least this long between checks whether an absent static member is back: a client may ask for
 # a rebalance timeout of 0.
 ABSENT_WAIT_MS_MIN = 1000
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +44,6 @@ class Rebalancer:
 
     def __init__(self, context: GroupsContext) -> None:
         self._context = context
-        self.sessions = Sessions(context, self.remove, self.remove_pending)
 
     def add(self, group: Group, member: Member, protocol_type: str, reply: JoinReply) -> None:
         """Add a new member; the group rebalances."""
@@ -48,8 +52,20 @@ class Rebalancer:
         member.is_new = True
         group.add(member, protocol_type)
         self.park_join(group, member, reply)
-        self.sessions.restart(group, member)
+        self.restart_session(group, member)
         self.maybe_prepare(group, f"member {member.member_id} is new")
+
+    def restart_session(self, group: Group, member: Member) -> None:
+        """The member has sent a request, or has to heartbeat from now on."""
+        member.end_session()
+        timeout_ms = NEW_MEMBER_JOIN_TIMEOUT_MS if member.is_new else member.session_timeout_ms
+        ended = partial(self._session_ended, group, member)
+        member.session = self._context.call_later(timeout_ms, ended)
+
+    def expect(self, group: Group, member_id: str, timeout_ms: int) -> None:
+        """An id was given out: its client has to join with it within `timeout_ms`."""
+        not_joined = partial(self.remove_pending, group, member_id)
+        group.pending[member_id] = self._context.call_later(timeout_ms, not_joined)
 
     def remove(self, group: Group, member: Member, why: str) -> None:
         """Remove a member; the group rebalances."""
@@ -93,7 +109,7 @@ class Rebalancer:
         for member_id in list(group.syncing):
             member = group.members[member_id]
             self.answer_sync(group, member_id, response_to(member))
-            self.sessions.restart(group, member)
+            self.restart_session(group, member)
 
     def maybe_prepare(self, group: Group, why: str) -> None:
         """Begin a rebalance, unless one is waiting for joins already."""
@@ -193,10 +209,17 @@ class Rebalancer:
         for member in group.members.values():
             self.answer_join(group, member.member_id, joined(group, member))
             member.is_new = False
-            self.sessions.restart(group, member)
+            self.restart_session(group, member)
         group.sync_timer = self._context.call_later(
             group.rebalance_timeout_ms, partial(self._syncs_expired, group)
         )
+
+    def _session_ended(self, group: Group, member: Member) -> None:
+        if not member.is_new and group.is_waiting(member.member_id):
+            return  # the answer restarts it
+        logger.info("group %s: the session of %s expired", group.group_id, member.member_id)
+        self._context.metrics.expired_members += 1
+        self.remove(group, member, "let its session expire")
 
     def _expel(self, group: Group, member_id: str) -> None:
         """Remove a member; its parked requests get UNKNOWN_MEMBER_ID, so that it joins anew."""

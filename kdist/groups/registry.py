@@ -31,7 +31,6 @@ class Registry:
 
     @property
     def is_loading(self) -> bool:
-        """Whether any partition is still loading."""
         return bool(self._loading)
 
     def find(self, group_id: str) -> tuple[Error, Group | None]:
@@ -57,7 +56,6 @@ class Registry:
         return group
 
     def remove(self, group: Group) -> None:
-        """Forget the group."""
         del self._groups[group.group_id]
 
     def begin_loading(self, partition: int) -> Loading:

@@ -32,11 +32,7 @@ class GroupState(enum.Enum):
     DEAD = "Dead"
 
 
-EMPTY = GroupState.EMPTY
-PREPARING = GroupState.PREPARING_REBALANCE
-COMPLETING = GroupState.COMPLETING_REBALANCE
-STABLE = GroupState.STABLE
-DEAD = GroupState.DEAD
+EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
 
 # A loaded group starts EMPTY or STABLE.
 FOLLOWERS: dict[GroupState, frozenset[GroupState]] = {

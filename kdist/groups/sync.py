@@ -41,7 +41,7 @@ def sync(
         group.stop_sync_timer()
     if group.state is STABLE:
         context.answer(reply, synced(group, member))
-        rebalancer.sessions.restart(group, member)
+        rebalancer.restart_session(group, member)
         return
     rebalancer.park_sync(group, member, reply)
     if group.leader_id == member.member_id and not group.is_assigning:
