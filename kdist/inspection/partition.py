@@ -62,7 +62,6 @@ class PartitionCheck:
         self._has_damage = False
 
     def run(self) -> None:
-        """Verify everything."""
         self._report.partitions += 1
         if self._partition.is_whole:
             is_closed = self._saved.is_closed

@@ -22,6 +22,7 @@ from kdist.storage.names import (
     DirectoryState,
     FileState,
     Suffix,
+    log_base_offset,
     parse_directory_name,
     parse_segment_name,
     segment_name,
@@ -56,7 +57,7 @@ _SMALL_FILES = {
     names.PARTITION_METADATA: Kind.PARTITION_METADATA,
     **dict.fromkeys(CHECKPOINTS, Kind.CHECKPOINT),
 }
-_SUFFIXES = {
+BY_SUFFIX = {
     Suffix.LOG: Kind.SEGMENT,
     Suffix.INDEX: Kind.INDEX,
     Suffix.TIME_INDEX: Kind.TIME_INDEX,
@@ -149,7 +150,7 @@ def _locate_file(files: Files, path: str) -> Place:
     segment = parse_segment_name(name)
     kind = _SMALL_FILES.get(name)
     if segment is not None and segment.state is FileState.LIVE:
-        kind = _SUFFIXES.get(segment.suffix)
+        kind = BY_SUFFIX.get(segment.suffix)
     if kind is None:
         raise UserError(
             f"{path} is not a log file that kdist knows: give a log directory, a partition's"
@@ -188,12 +189,7 @@ def _partition_of(directory: str) -> TopicPartition | None:
 
 def read_partition(files: Files, directory: str) -> PartitionFiles:
     """A partition's segments, by file names alone."""
-    parsed = map(parse_segment_name, files.list(directory))
-    bases = (
-        name.base_offset
-        for name in parsed
-        if name and name.suffix is Suffix.LOG and name.state is FileState.LIVE
-    )
+    bases = (base for name in files.list(directory) if (base := log_base_offset(name)) is not None)
     return PartitionFiles(directory, _partition_of(directory), tuple(sorted(bases)))
 
 

@@ -207,7 +207,7 @@ def _start_position(segment: Segment, start: int) -> int:
     if start <= segment.base_offset:
         return 0
     try:
-        found = find_batch(segment, start)
+        found = segment.find_despite_index(start)
     except DamagedSegment:
         return 0  # damage lies before, or nothing is at `start`: the walk shows which
     return segment.size if found is None else found[0]
@@ -256,17 +256,8 @@ def find_offset(files: Files, partition: PartitionFiles, offset: int) -> Found |
     return None
 
 
-def find_batch(segment: Segment, offset: int) -> tuple[int, BatchHeader] | None:
-    """As `Segment.find`, but without the index if that is corrupt."""
-    try:
-        return segment.find(offset)
-    except CorruptFile:
-        headers = segment.walk_headers()
-        return next((found for found in headers if found[1].last_offset >= offset), None)
-
-
 def _batches_from(segment: Segment, offset: int) -> Iterator[ScannedBatch]:
-    found = find_batch(segment, offset)
+    found = segment.find_despite_index(offset)
     if found is not None:
         yield from walk_batches(
             segment.file, found[0], segment.size, base_offset=segment.base_offset

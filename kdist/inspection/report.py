@@ -44,11 +44,9 @@ class Report:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether any finding is damage."""
         return any(finding.severity is Severity.DAMAGE for finding in self.findings)
 
     def add(self, severity: Severity, path: str, reason: str, position: int | None = None) -> None:
-        """Note one finding."""
         self.findings.append(Finding(severity, path, position, reason))
 
     damage = partialmethod(add, Severity.DAMAGE)

@@ -18,7 +18,7 @@ from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
 from kdist.errors import UserError
 from kdist.inspection.place import PartitionFiles, Place, Saved
-from kdist.inspection.reading import Damage, OldMessage, Scanned, find_batch, segment_number, survey
+from kdist.inspection.reading import Damage, OldMessage, Scanned, segment_number, survey
 from kdist.metrics.storage import StorageMetrics
 from kdist.model import TopicPartition
 from kdist.runtime.files import Files
@@ -95,7 +95,7 @@ def plan_cut_at_offset(
     try:
         if not saved.is_closed:
             _check_sound(files, partition, saved, offset)
-        found = find_batch(segment, offset)
+        found = segment.find_despite_index(offset)
     except DamagedSegment as damage:
         raise UserError(
             f"{damage.path} is damaged at position {damage.position}, below offset {offset}"

@@ -26,7 +26,7 @@ from kdist.storage.file_creation import FileCreator
 from kdist.storage.flushing import Flusher, flush_now
 from kdist.storage.loading import load_log, new_log
 from kdist.storage.log import Log, LogContext
-from kdist.storage.meta import claim_directory, load_clean_shutdown, save_clean_shutdown
+from kdist.storage.meta import claim_directory, save_clean_shutdown
 from kdist.storage.names import DirectoryState, some_of
 from kdist.storage.offset_saver import OffsetSaver
 from kdist.storage.recovery import SavedOffsets
@@ -146,7 +146,7 @@ class LogDirectory:
     def _take_clean_marker(self) -> bool:
         """Whether the last stop was clean. Removes the marker, which `close` writes again."""
         path = f"{self.path}/{names.CLEAN_SHUTDOWN}"
-        if load_clean_shutdown(self.files, path) is None:
+        if not self.files.exists(path):
             return False
         self.files.remove(path)
         self.files.sync_directory(self.path)

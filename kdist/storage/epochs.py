@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kdist.model import NO_EPOCH, NO_OFFSET
-from kdist.runtime.files import Files
 from kdist.storage.checkpoints import INT32_MAX, INT64_MAX, decode_rows, encode_rows, parse_number
 from kdist.storage.faults import CorruptFile
 
@@ -141,17 +140,3 @@ def decode_epochs(content: bytes, path: str) -> LeaderEpochs:
         entries.append(entry)
         last = entry
     return LeaderEpochs(entries)
-
-
-def load_epochs(files: Files, path: str) -> LeaderEpochs:
-    """Read `leader-epoch-checkpoint`; no epochs if the file is missing."""
-    try:
-        content = files.read(path)
-    except FileNotFoundError:
-        return LeaderEpochs()
-    return decode_epochs(content, path)
-
-
-def save_epochs(files: Files, path: str, epochs: LeaderEpochs) -> None:
-    """Write `leader-epoch-checkpoint`, atomically and durably."""
-    files.replace(path, encode_epochs(epochs))

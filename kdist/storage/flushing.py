@@ -198,7 +198,6 @@ class Flusher:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no flush is running or requested."""
         return not self._running and not self._wanted
 
     def _start(self) -> None:

@@ -119,7 +119,6 @@ class SparseIndex:
         return self._path
 
     def __len__(self) -> int:
-        """The number of entries."""
         return (self._written + len(self._pending)) // self.ENTRY.size
 
     def size(self) -> int:

@@ -182,31 +182,9 @@ def save_partition_metadata(files: Files, path: str, topic_id: uuid.UUID) -> Non
 
 
 def encode_clean_shutdown(broker_epoch: int = NO_EPOCH) -> bytes:
-    """The content of `.kafka_cleanshutdown` (KIP-966)."""
+    """The content of `.kafka_cleanshutdown` (KIP-966), whose existence says all that is read."""
     fields = {"version": _CLEAN_SHUTDOWN_VERSION, "brokerEpoch": broker_epoch}
     return json.dumps(fields, separators=(",", ":")).encode("ascii")
-
-
-def decode_clean_shutdown(content: bytes) -> int:
-    """The broker epoch of the run that stopped cleanly, -1 if the file does not say.
-
-    Its existence alone says that the stop was clean: older brokers leave it empty. So no content of
-    it is an error.
-    """
-    try:
-        fields = json.loads(content)
-    except ValueError:
-        return NO_EPOCH
-    epoch = fields.get("brokerEpoch") if isinstance(fields, dict) else None
-    return epoch if isinstance(epoch, int) else NO_EPOCH
-
-
-def load_clean_shutdown(files: Files, path: str) -> int | None:
-    """As `decode_clean_shutdown`; None if the last stop was not clean."""
-    try:
-        return decode_clean_shutdown(files.read(path))
-    except FileNotFoundError:
-        return None
 
 
 def save_clean_shutdown(files: Files, path: str, broker_epoch: int = NO_EPOCH) -> None:

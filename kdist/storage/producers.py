@@ -44,7 +44,6 @@ class Batch(NamedTuple):
 
     @property
     def first_offset(self) -> int:
-        """The offset of its first record."""
         return self.last_offset - self.offset_delta
 
 

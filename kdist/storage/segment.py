@@ -362,7 +362,6 @@ class Segment:
         self._pins += 1
 
     def unpin(self) -> None:
-        """End one `pin`."""
         self._pins -= 1
         assert self._pins >= 0
         if self._is_retired and not self._pins:

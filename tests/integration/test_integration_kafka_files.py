@@ -29,8 +29,7 @@ from peer.kafka_peer import dump_log_segments
 from peer.kdist_directory import BATCHES, opened
 
 from kdist.model import NO_OFFSET, TopicPartition
-from kdist.runtime.disk import Disk
-from kdist.storage.epochs import EpochStart, load_epochs
+from kdist.storage.epochs import EpochStart, decode_epochs
 from kdist.storage.producer_snapshot import decode_snapshot
 from kdist.storage.producers import Producer
 from kdist.storage.reading import find_by_timestamp
@@ -289,7 +288,8 @@ def test_leader_epochs_after_recovery_are_those_that_kafka_found(
 
 
 def epochs_in(partition: Path) -> list[EpochStart]:
-    return load_epochs(Disk(), str(partition / "leader-epoch-checkpoint")).entries
+    path = partition / "leader-epoch-checkpoint"
+    return decode_epochs(path.read_bytes(), str(path)).entries
 
 
 def test_offsets_by_timestamp_are_those_that_a_consumer_got(

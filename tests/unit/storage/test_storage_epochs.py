@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.storage.epochs import (
     EpochEnd,
     EpochStart,
     LeaderEpochs,
     decode_epochs,
     encode_epochs,
-    load_epochs,
-    save_epochs,
 )
 from kdist.storage.faults import CorruptFile
 
@@ -205,12 +200,3 @@ def test_a_malformed_checkpoint_is_corrupt_at_its_line(content, line):
     with pytest.raises(CorruptFile) as caught:
         decode_epochs(content, PATH)
     assert caught.value.line == line
-
-
-def test_saved_epochs_survive_a_power_loss():
-    disk = SimulatedDisk(random.Random(1))
-    disk.make_directory("/d")
-    disk.sync_directory("/")
-    assert load_epochs(disk, PATH).entries == []
-    save_epochs(disk, PATH, epochs_of((0, 0), (3, 4711)))
-    assert load_epochs(disk.crash(), PATH).entries == [(0, 0), (3, 4711)]
