@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kdist.metrics.broker import BrokerMetrics, RequestMetrics
-from kdist.metrics.build import BuildMetrics
+from kdist.metrics.broker import BrokerMetrics, BuildMetrics, RequestMetrics
 from kdist.metrics.controller import ControllerMetrics
 from kdist.metrics.declare import Family
 from kdist.metrics.exposition import Exposition

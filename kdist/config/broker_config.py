@@ -10,7 +10,7 @@ from kdist.config import topic_rules
 from kdist.config.broker import BrokerSettings
 from kdist.config.declare import Setting, Settings
 from kdist.config.disk import DiskSettings
-from kdist.config.faults import raise_if_any
+from kdist.config.faults import broken, raise_if_any
 from kdist.config.foreign import ignored_row, judge_names
 from kdist.config.groups import GroupSettings
 from kdist.config.layers import (
@@ -102,5 +102,5 @@ def resolve_topic(
     refused = judge_names(own.given, TOPIC_NAMES).refused
     raise_if_any((*refused.values(), *outcome.faults.values()))
     topic = TopicSettings(**outcome.values)
-    raise_if_any(topic_rules.faults_of(topic, where))
+    raise_if_any(broken(topic_rules.REFUSES, topic, where))
     return topic

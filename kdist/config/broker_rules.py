@@ -5,12 +5,11 @@ A rule returns a claim that says how the values contradict each other, or None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from kdist.config.addresses import parse_host_port
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.connect_string import ConnectString
-from kdist.config.faults import sentence_at
 from kdist.config.listeners import PROTOCOLS, parse_listener, parse_protocol_map
 from kdist.errors import UserError
 from kdist.model import REPLICATION_FACTOR_MAX
@@ -148,13 +147,3 @@ REFUSES: tuple[Rule, ...] = (
     session_timeouts_are_ordered,
 )
 WARNS: tuple[Rule, ...] = (largest_batch_fits_a_request, replication_factors_are_possible)
-
-
-def faults_of(config: BrokerConfig, where: str) -> Iterator[str]:
-    """A sentence for each refusing rule that the values break."""
-    return (sentence_at(where, claim) for rule in REFUSES if (claim := rule(config)))
-
-
-def warnings_of(config: BrokerConfig, where: str) -> Iterator[str]:
-    """A sentence for each warning rule that the values break."""
-    return (sentence_at(where, claim) for rule in WARNS if (claim := rule(config)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
 from kdist.errors import UserError
+
+T = TypeVar("T")
 
 HIDDEN = "(hidden)"
 
@@ -32,6 +34,11 @@ class ConfigError(UserError):
 def sentence_at(where: str, claim: str, end: str = ".") -> str:
     """`claim` as a sentence that names the place `where`, if that is known."""
     return f"{claim} ({where}){end}" if where else f"{claim}{end}"
+
+
+def broken(rules: Iterable[Callable[[T], str | None]], values: T, where: str) -> Iterator[str]:
+    """A sentence for each rule that the values break: it returns a claim, or None."""
+    return (sentence_at(where, claim) for rule in rules if (claim := rule(values)))
 
 
 def raise_if_any(faults: Iterable[str]) -> None:

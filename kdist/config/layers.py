@@ -34,7 +34,6 @@ class Layer(NamedTuple):
     given: Mapping[str, Given]
 
     def names_of(self, row: Setting) -> tuple[Synonym, ...]:
-        """The names of a setting in this layer."""
         is_topic = self.source is Source.DYNAMIC_TOPIC_CONFIG
         return row.names if is_topic else row.broker_names
 

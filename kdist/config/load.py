@@ -20,7 +20,7 @@ from kdist.config.broker_config import (
 )
 from kdist.config.declare import Settings
 from kdist.config.disk import DiskSettings
-from kdist.config.faults import Given, raise_if_any
+from kdist.config.faults import Given, broken, raise_if_any
 from kdist.config.foreign import judge_names
 from kdist.config.groups import GroupSettings
 from kdist.config.layers import Layer, Source, resolve
@@ -127,16 +127,17 @@ def _read(
         layers=layers,
         warnings=(
             *_in_order(given, judged.ignored | _without_effect(given, reader)),
-            *topic_rules.warnings_of(topic_defaults, source),
+            *broken(topic_rules.WARNS, topic_defaults, source),
         ),
     )
     raise_if_any(
         (
-            *broker_rules.faults_of(config, source),
-            *topic_rules.faults_of(topic_defaults, source),
+            *broken(broker_rules.REFUSES, config, source),
+            *broken(topic_rules.REFUSES, topic_defaults, source),
         )
     )
-    return replace(config, warnings=(*config.warnings, *broker_rules.warnings_of(config, source)))
+    warnings = broken(broker_rules.WARNS, config, source)
+    return replace(config, warnings=(*config.warnings, *warnings))
 
 
 def _without_effect(given: Mapping[str, Given], reader: _Reader) -> dict[str, str]:

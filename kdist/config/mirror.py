@@ -137,7 +137,6 @@ class MirrorConfig:
     flows: tuple[Flow, ...]
 
     def flow(self, name: str) -> Flow | None:
-        """The flow of a name."""
         return next((flow for flow in self.flows if flow.name == name), None)
 
 

@@ -6,9 +6,8 @@ a contradiction; a warning rule finds what Kafka allows and users set, but seldo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from kdist.config.faults import sentence_at
 from kdist.config.kinds import INT64_MAX
 from kdist.config.topic import TopicSettings
 
@@ -69,13 +68,3 @@ WARNS: tuple[Rule, ...] = (
     segments_roll_before_retention,
     exposed_records_get_flushed,
 )
-
-
-def faults_of(topic: TopicSettings, where: str) -> Iterator[str]:
-    """A sentence for each refusing rule that the values break."""
-    return (sentence_at(where, claim) for rule in REFUSES if (claim := rule(topic)))
-
-
-def warnings_of(topic: TopicSettings, where: str) -> Iterator[str]:
-    """A sentence for each warning rule that the values break."""
-    return (sentence_at(where, claim) for rule in WARNS if (claim := rule(topic)))

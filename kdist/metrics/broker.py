@@ -39,3 +39,14 @@ class BrokerMetrics(Metrics):
     created_topics: int = counter(
         "kdist_broker_auto_created_topics_total", "Topics created because a client asked for them."
     )
+
+
+@metrics
+class BuildMetrics(Metrics):
+    """Which release and configuration it runs; the labels are `version` and `fingerprint`."""
+
+    info: int = gauge(
+        "kdist_build_info",
+        "Always 1; its labels are the release's version, and the fingerprint of release, "
+        "configuration and unit that the broker was started with.",
+    )

@@ -29,7 +29,6 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float, count: int = 1) -> None:
-        """Count a value, `count` times."""
         self._counts[bisect_left(self._bounds, value)] += count
         self.sum += value * count
 

@@ -6,19 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol, cast
 
 from kdist.protocol.splice import Splice
-
-
-class RangeFile(Protocol):
-    """The part of `runtime.files.File` that sending needs."""
-
-    @property
-    def path(self) -> str: ...
-
-    def read(self, position: int, size: int) -> bytes: ...
-
-    def read_cached(self, position: int, size: int) -> bytes | None: ...
-
-    def fileno(self) -> int | None: ...
+from kdist.runtime.files import File
 
 
 class Cuttable(Protocol):
@@ -34,7 +22,7 @@ class FileRange(Splice, Protocol):
     """A range of a segment file, as a fetch returns it (`storage.reading.Slice`)."""
 
     @property
-    def file(self) -> RangeFile: ...
+    def file(self) -> File: ...
 
     @property
     def segment(self) -> Cuttable: ...

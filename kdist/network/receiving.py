@@ -52,7 +52,6 @@ class FrameReceiver(asyncio.BufferedProtocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection has ended."""
         return self.state is CLOSED
 
     def _enter(self, state: ConnectionState) -> bool:

@@ -138,7 +138,6 @@ class Sender:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether anything is left to send."""
         return bool(self._chunks) or self.is_blocked
 
     def write(self) -> None:

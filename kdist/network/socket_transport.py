@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -128,9 +127,6 @@ class SocketTransport(asyncio.Transport):
         if not self._is_closing:
             self._watch(self._watched | READABLE)
 
-    def is_reading(self) -> bool:
-        return bool(self._watched & READABLE)
-
     # Sending
 
     def write(self, data: Bytes) -> None:
@@ -162,9 +158,6 @@ class SocketTransport(asyncio.Transport):
         if not self._is_lost:
             self._unsent += memoryview(data)[sent:]
             self._block()
-
-    def writelines(self, list_of_data: Iterable[Bytes]) -> None:
-        self.write(b"".join(list_of_data))
 
     def send_file(self, file_descriptor: int, position: int, size: int) -> int:
         """How many bytes of the file the kernel took; if not all, `resume_writing` is called later.
@@ -211,9 +204,6 @@ class SocketTransport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return len(self._unsent)
 
-    def can_write_eof(self) -> bool:
-        return True
-
     def write_eof(self) -> None:
         """Send what is left, then shut down the sending side; go on receiving."""
         self._is_ending = True
@@ -221,9 +211,6 @@ class SocketTransport(asyncio.Transport):
             self._socket.shutdown(socket.SHUT_WR)
 
     # The end
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        return self._protocol
 
     def is_closing(self) -> bool:
         return self._is_closing

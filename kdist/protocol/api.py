@@ -40,7 +40,6 @@ class Api:
         return self.request.__name__.removesuffix("Request")
 
     def has(self, version: int) -> bool:
-        """Whether `version` is supported."""
         return self.oldest <= version <= self.newest
 
     def is_flexible(self, version: int) -> bool:
@@ -48,11 +47,9 @@ class Api:
         return version >= flexible_since(self.request)
 
     def request_header_version(self, version: int) -> int:
-        """The version of the header before a request of `version`."""
         if version == 0 and self.is_version_0_nameless:
             return 0
         return 2 if self.is_flexible(version) else 1
 
     def response_header_version(self, version: int) -> int:
-        """The version of the header before a response of `version`."""
         return 1 if self.is_flexible(version) and not self.has_plain_response_header else 0

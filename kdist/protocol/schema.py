@@ -87,7 +87,6 @@ class WireField(NamedTuple):
     is_ignorable: bool
 
     def is_in(self, version: int) -> bool:
-        """Whether `version` of the message carries this field."""
         return self.since <= version <= self.until
 
     def is_nullable_in(self, version: int) -> bool:

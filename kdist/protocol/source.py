@@ -86,7 +86,6 @@ class Source:
         return sum(sizes) + (1 if self.is_flexible else 0)
 
     def constant(self, value: Any) -> str:
-        """An expression for a default value."""
         if value is None or type(value) in (bool, int, float, str, bytes):
             return repr(value)
         name = f"default_{type(value).__name__}_{value}".replace("-", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kdist.config import broker_rules, topic_rules
-from kdist.config.faults import ConfigError
+from kdist.config.faults import ConfigError, broken
 from kdist.config.listeners import Listener, parse_listener, parse_protocol_map
 from kdist.config.load import broker_from
 from kdist.config.topic import TopicSettings
@@ -129,7 +129,7 @@ def test_compacted_topics_and_endless_retention_have_no_retention_to_outlive() -
         TopicSettings(retention_ms=1, cleanup_policy=("compact",)),
         TopicSettings(retention_ms=-1),
     ):
-        assert not list(topic_rules.warnings_of(topic, ""))
+        assert not list(broken(topic_rules.WARNS, topic, ""))
 
 
 @pytest.mark.parametrize(
