@@ -36,9 +36,7 @@ class Peer(Protocol):
     """A connection to a broker, as `network.client.Client` is one."""
 
     @property
-    def is_closed(self) -> bool:
-        """Whether the connection has ended."""
-        ...
+    def is_closed(self) -> bool: ...
 
     async def send(self, request: Any, version: int) -> Any:
         """The response; ApiError (NETWORK_EXCEPTION, REQUEST_TIMED_OUT) if none comes."""

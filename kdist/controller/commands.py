@@ -99,7 +99,6 @@ class CreateTopics(NamedTuple):
     begun: dict[str, uuid.UUID]
 
     async def carry_out(self, context: CommandContext) -> CommandResult:
-        """See `Command`."""
         planned: dict[str, Planned] = {}
         counts: Counter[str | None] = Counter(new.name for new in self.topics)
         taken = {flat(name): name for name in context.executor.cluster.topics}
@@ -142,7 +141,6 @@ class GrowTopics(NamedTuple):
     begun: dict[str, Topic]
 
     async def carry_out(self, context: CommandContext) -> CommandResult:
-        """See `Command`."""
         planned: dict[str, Topic] = {}
         counts: Counter[str | None] = Counter(grown.name for grown in self.topics)
         outcomes = [
@@ -172,7 +170,6 @@ class DeleteTopics(NamedTuple):
     topics: Sequence[TopicToDelete]
 
     async def carry_out(self, context: CommandContext) -> CommandResult:
-        """See `Command`."""
         executor = context.executor
         by_id = {topic.id: topic for topic in executor.cluster.topics.values()}
         labels = [_label(each, by_id) for each in self.topics]

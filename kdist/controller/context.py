@@ -41,10 +41,7 @@ class PartitionState(enum.Enum):
     OFFLINE = "offline"
 
 
-NON_EXISTENT = PartitionState.NON_EXISTENT
-NEW = PartitionState.NEW
-ONLINE = PartitionState.ONLINE
-OFFLINE = PartitionState.OFFLINE
+NON_EXISTENT, NEW, ONLINE, OFFLINE = PartitionState
 
 ALLOWED: dict[PartitionState, frozenset[PartitionState]] = {
     NON_EXISTENT: frozenset({NEW}),

@@ -33,7 +33,6 @@ class Deletions:
         return {each for left in self._left.values() for each in left.get(broker_id, ())}
 
     def complete_replicas(self, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
-        """The broker has deleted these."""
         for partition in partitions:
             left = self._left.get(partition.topic, {})
             left.get(broker_id, set()).discard(partition)

@@ -19,6 +19,7 @@ from kdist.model import ZERO_UUID, LeaderAndIsr, TopicPartition
 from kdist.zk import znodes
 from kdist.zk.client import Watch, Znode, ZooKeeper
 from kdist.zk.errors import CorruptZnode, NoNode
+from kdist.zk.znodes import ZnodeRow
 
 logger = logging.getLogger(__name__)
 
@@ -89,9 +90,7 @@ class Loader:
 
     async def existing_topics(self, names: Iterable[str]) -> set[str]:
         """Those of the topics that have a znode."""
-        asked = list(names)
-        stats = await gather(self._zk.exists(znodes.TOPIC.path(name)) for name in asked)
-        return {name for name, stat in zip(asked, stats, strict=True) if stat is not None}
+        return await existing(self._zk, znodes.TOPIC, names)
 
     async def _broker(self, name: str) -> LiveBroker | None:
         path = znodes.BROKER.path(name)
@@ -143,6 +142,13 @@ def _check_range(path: str, lowest: int, numbers: Iterable[int]) -> None:
     """`CorruptZnode` if a number does not fit a request's field."""
     if any(not lowest <= number <= INT32_MAX for number in numbers):
         raise CorruptZnode(path, "a number in it is out of range")
+
+
+async def existing(zk: ZooKeeper, row: ZnodeRow[Any], names: Iterable[str]) -> set[str]:
+    """Those of the names that have a znode of this row."""
+    asked = list(names)
+    stats = await gather(zk.exists(row.path(name)) for name in asked)
+    return {name for name, stat in zip(asked, stats, strict=True) if stat is not None}
 
 
 async def gather(reads: Iterable[Coroutine[Any, Any, T]]) -> Sequence[T]:

@@ -209,7 +209,6 @@ class ControllerTerm:
     async def _process_deleted_replicas(
         self, broker_id: int, partitions: Collection[TopicPartition]
     ) -> None:
-        """A broker has deleted replicas."""
         self._executor.deletions.complete_replicas(broker_id, partitions)
         await self._executor.complete_deletions()
 

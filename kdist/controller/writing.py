@@ -26,7 +26,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from kdist.controller.context import FIRST_ZK_VERSION, OutOfDate, Topic
 from kdist.controller.elections import Plan
-from kdist.controller.loading import gather
+from kdist.controller.loading import existing, gather
 from kdist.controller.topics import Planned
 from kdist.model import LeaderAndIsr, TopicPartition
 from kdist.zk import znodes
@@ -99,7 +99,8 @@ class Writer:
         """
 
         async def write_over(some: Sequence[Planned]) -> None:
-            there = await self._existing_settings(each.topic.name for each in some)
+            names = [each.topic.name for each in some]
+            there = await existing(self._zk, znodes.TOPIC_SETTINGS, names)
             steps = (step for each in some for step in _creation(each, states, there))
             await self._write_all(packed(steps))
 
@@ -191,15 +192,9 @@ class Writer:
         while len(below) > CHUNK:
             await self._write(below[:CHUNK])
             del below[:CHUNK]
-        settings = await self._existing_settings([name])
+        settings = await existing(self._zk, znodes.TOPIC_SETTINGS, [name])
         rest = [Delete(znodes.TOPIC_SETTINGS.path(each)) for each in settings]
         await self._write([*below, topic, *rest, Delete(znodes.TOPIC_DELETION.path(name))])
-
-    async def _existing_settings(self, names: Iterable[str]) -> set[str]:
-        """Those of the topics that have a settings znode."""
-        asked = list(names)
-        stats = await gather(self._zk.exists(znodes.TOPIC_SETTINGS.path(name)) for name in asked)
-        return {name for name, stat in zip(asked, stats, strict=True) if stat is not None}
 
     async def _parents(self, topics: Sequence[str]) -> set[str]:
         """The parents of states that exist: an earlier controller may have died creating them."""
