@@ -37,7 +37,6 @@ class ControllerAccess:
         self._connect = connect
 
     async def create(self, new: NewTopic, timeout_ms: int) -> Error:
-        """Create a topic."""
         if self._controller.is_active:
             outcomes = await self._controller.create_topics([new], timeout_ms)
             return outcomes[0].error
@@ -46,7 +45,6 @@ class ControllerAccess:
         return Error.of(answer.topics[0].error_code)
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Propose ISRs."""
         if self._controller.is_active:
             return await self._controller.alter_partition(request)
         answer: AlterPartitionResponse = await self._ask(request, alter_partition.API.newest)

@@ -69,7 +69,6 @@ class CachedPartition:
 
     @property
     def session(self) -> Session:
-        """The session that it is in."""
         assert self._session is not None
         return self._session
 

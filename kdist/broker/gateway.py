@@ -42,7 +42,6 @@ class Gateway:
 
     @property
     def inter_broker_listener(self) -> str:
-        """The name of the inter-broker listener."""
         broker = self._config
         named = broker.inter_broker_listener_name
         return named.upper() if named else parse_listener(broker.listeners[0]).name

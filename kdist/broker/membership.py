@@ -23,7 +23,7 @@ from kdist.broker.identity import require_cluster_id
 from kdist.errors import UserError
 from kdist.metrics.broker import BrokerMetrics
 from kdist.zk import znodes
-from kdist.zk.client import Delete, Operation, SessionState, Stat, ZooKeeper
+from kdist.zk.client import Delete, Operation, SessionState, ZooKeeper
 from kdist.zk.errors import (
     ConnectionLoss,
     CorruptZnode,
@@ -111,7 +111,7 @@ class Membership:
             return
         operations: list[Operation] = [Delete(self._path, stat.version)]
         controller = await self._zk.exists(znodes.CONTROLLER.path())
-        if _is_of(controller, stat.ephemeral_owner):
+        if controller is not None and controller.ephemeral_owner == stat.ephemeral_owner:
             operations.append(Delete(znodes.CONTROLLER.path()))
         logger.info("removing what the last run of this broker left in ZooKeeper")
         try:
@@ -161,7 +161,3 @@ class Membership:
             await self._zk.delete(self._path)
         except ZooKeeperError as error:
             logger.warning("could not deregister; the session will expire instead: %s", error)
-
-
-def _is_of(stat: Stat | None, session_id: int) -> bool:
-    return stat is not None and stat.ephemeral_owner == session_id

@@ -64,7 +64,6 @@ class MetadataCache:
         return gone
 
     def forget_controller(self, broker_id: int) -> None:
-        """Forget that this broker is the controller, which it no longer is."""
         if self.controller_id == broker_id:
             self.controller_id = NO_CONTROLLER
 

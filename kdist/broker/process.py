@@ -110,11 +110,8 @@ class BrokerProcess:
             connections_max=self._connections_max,
             version=self._version,
             fingerprint=self._fingerprint,
-            status=self._tell_status,
+            status=lambda sentence: self._manager.tell(f"STATUS={sentence}"),
         )
-
-    def _tell_status(self, sentence: str) -> None:
-        self._manager.tell(f"STATUS={sentence}")
 
     def _ask_for_time(self, loop: asyncio.AbstractEventLoop) -> None:
         """Extend systemd's start timeout again and again, since recovery may take any time."""

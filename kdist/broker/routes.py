@@ -9,24 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
-from kdist.broker.dispatch import Call, DirectHandler, Routes
-from kdist.broker.handlers import api_versions
+from kdist.broker.dispatch import Call, DirectHandler, Routes, WaitingHandler
+from kdist.broker.handlers import (
+    api_versions,
+    delete_records,
+    describe_cluster,
+    describe_log_dirs,
+    list_offsets,
+    offset_for_leader_epoch,
+)
 from kdist.broker.handlers.alter_configs import AlterConfigsHandler
 from kdist.broker.handlers.control import ControlHandler
-from kdist.broker.handlers.delete_records import DeleteRecordsHandler
-from kdist.broker.handlers.describe_cluster import DescribeClusterHandler
 from kdist.broker.handlers.describe_configs import DescribeConfigsHandler
-from kdist.broker.handlers.describe_log_dirs import LogDirsHandler
 from kdist.broker.handlers.fetch import FetchHandler
 from kdist.broker.handlers.find_coordinator import FindCoordinatorHandler
 from kdist.broker.handlers.init_producer_id import ProducerIds
-from kdist.broker.handlers.list_offsets import ListOffsetsHandler
 from kdist.broker.handlers.metadata import MetadataHandler
-from kdist.broker.handlers.offset_for_leader_epoch import LeaderEpochsHandler
 from kdist.broker.handlers.produce import ProduceHandler
 from kdist.broker.handlers.topics import TopicsHandler
+from kdist.broker.metadata_cache import MetadataCache
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.protocol.versions import TABLE
+from kdist.replication.replicas import Replicas
 
 Handler = TypeVar("Handler")
 
@@ -45,82 +49,85 @@ _CHANGING = (
 
 
 class Handlers(NamedTuple):
-    """The handlers of all APIs."""
+    """The handlers that have a state, and what the others look into."""
 
+    replicas: Replicas
+    cache: MetadataCache
+    cluster_id: str
     produce: ProduceHandler
     fetch: FetchHandler
-    offsets: ListOffsetsHandler
     metadata: MetadataHandler
     coordinators: FindCoordinatorHandler
     groups: GroupCoordinator
     topics: TopicsHandler
     producer_ids: ProducerIds
     control: ControlHandler
-    records: DeleteRecordsHandler
-    epochs: LeaderEpochsHandler
-    log_dirs: LogDirsHandler
-    cluster: DescribeClusterHandler
     described_settings: DescribeConfigsHandler
     altered_settings: AlterConfigsHandler
 
 
 def routes_to(to: Handlers) -> Routes:
     """A row for every API of the version table."""
-    routes = Routes(
-        direct=_by_key(
-            {
-                "Produce": lambda asked, call: to.produce.handle(
-                    asked, call.version, call.answer, call.connection
-                ),
-                "Fetch": to.fetch.handle,
-                "ListOffsets": lambda asked, call: to.offsets.handle(
-                    asked, call.version, call.answer
-                ),
-                "OffsetCommit": _of_group(to.groups.offset_commit),
-                "OffsetFetch": _of_group(to.groups.offset_fetch),
-                "FindCoordinator": lambda asked, call: call.answer_with_error(
-                    to.coordinators.answer(asked, call.version, call.listener)
-                ),
-                "JoinGroup": _of_group(to.groups.join_group),
-                "Heartbeat": _of_group(to.groups.heartbeat),
-                "LeaveGroup": _of_group(to.groups.leave_group),
-                "SyncGroup": _of_group(to.groups.sync_group),
-                "DescribeGroups": _of_group(to.groups.describe_groups),
-                "ListGroups": _of_group(to.groups.list_groups),
-                "DeleteGroups": _of_group(to.groups.delete_groups),
-                "OffsetDelete": _of_group(to.groups.offset_delete),
-                "OffsetForLeaderEpoch": lambda asked, call: call.answer(to.epochs.answer(asked)),
-                "DescribeLogDirs": lambda asked, call: call.answer(to.log_dirs.answer(asked)),
-                "ApiVersions": lambda asked, call: call.answer_with_error(
-                    api_versions.answer(asked, call.version)
-                ),
-            }
-        ),
-        waiting=_by_key(
-            {
-                "Metadata": lambda asked, call: to.metadata.answer(
-                    asked, call.version, call.listener
-                ),
-                "LeaderAndIsr": to.control.leader_and_isr,
-                "StopReplica": to.control.stop_replica,
-                "UpdateMetadata": to.control.update_metadata,
-                "ControlledShutdown": to.control.controlled_shutdown,
-                "AlterPartition": to.control.alter_partition,
-                "CreateTopics": lambda asked, _call: to.topics.create(asked),
-                "DeleteTopics": lambda asked, call: to.topics.delete(asked, call.version),
-                "InitProducerId": lambda asked, _call: to.producer_ids.answer(asked),
-                "CreatePartitions": lambda asked, _call: to.topics.grow(asked),
-                "DeleteRecords": lambda asked, _call: to.records.answer(asked),
-                "DescribeConfigs": lambda asked, _call: to.described_settings.answer(asked),
-                "AlterConfigs": lambda asked, _call: to.altered_settings.replace(asked),
-                "IncrementalAlterConfigs": lambda asked, _call: to.altered_settings.change(asked),
-                "DescribeCluster": lambda asked, call: to.cluster.answer(asked, call.listener),
-            }
-        ),
-        changing=frozenset(_KEYS[name] for name in _CHANGING),
-    )
+    changing = frozenset(_KEYS[name] for name in _CHANGING)
+    routes = Routes(_by_key(_direct(to)), _by_key(_waiting(to)), changing)
     routes.check()
     return routes
+
+
+def _direct(to: Handlers) -> dict[str, DirectHandler]:
+    return {
+        "Produce": lambda asked, call: to.produce.handle(
+            asked, call.version, call.answer, call.connection
+        ),
+        "Fetch": to.fetch.handle,
+        "ListOffsets": lambda asked, call: call.answer(
+            list_offsets.answer(asked, call.version, to.replicas)
+        ),
+        "OffsetCommit": _of_group(to.groups.offset_commit),
+        "OffsetFetch": _of_group(to.groups.offset_fetch),
+        "FindCoordinator": lambda asked, call: call.answer_with_error(
+            to.coordinators.answer(asked, call.version, call.listener)
+        ),
+        "JoinGroup": _of_group(to.groups.join_group),
+        "Heartbeat": _of_group(to.groups.heartbeat),
+        "LeaveGroup": _of_group(to.groups.leave_group),
+        "SyncGroup": _of_group(to.groups.sync_group),
+        "DescribeGroups": _of_group(to.groups.describe_groups),
+        "ListGroups": _of_group(to.groups.list_groups),
+        "DeleteGroups": _of_group(to.groups.delete_groups),
+        "OffsetDelete": _of_group(to.groups.offset_delete),
+        "OffsetForLeaderEpoch": lambda asked, call: call.answer(
+            offset_for_leader_epoch.answer(asked, to.replicas)
+        ),
+        "DescribeLogDirs": lambda asked, call: call.answer(
+            describe_log_dirs.answer(asked, to.replicas.directory)
+        ),
+        "ApiVersions": lambda asked, call: call.answer_with_error(
+            api_versions.answer(asked, call.version)
+        ),
+    }
+
+
+def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
+    return {
+        "Metadata": lambda asked, call: to.metadata.answer(asked, call.version, call.listener),
+        "LeaderAndIsr": to.control.leader_and_isr,
+        "StopReplica": to.control.stop_replica,
+        "UpdateMetadata": to.control.update_metadata,
+        "ControlledShutdown": to.control.controlled_shutdown,
+        "AlterPartition": to.control.alter_partition,
+        "CreateTopics": lambda asked, _call: to.topics.create(asked),
+        "DeleteTopics": lambda asked, call: to.topics.delete(asked, call.version),
+        "InitProducerId": lambda asked, _call: to.producer_ids.answer(asked),
+        "CreatePartitions": lambda asked, _call: to.topics.grow(asked),
+        "DeleteRecords": lambda asked, _call: delete_records.answer(asked, to.replicas),
+        "DescribeConfigs": lambda asked, _call: to.described_settings.answer(asked),
+        "AlterConfigs": lambda asked, _call: to.altered_settings.replace(asked),
+        "IncrementalAlterConfigs": lambda asked, _call: to.altered_settings.change(asked),
+        "DescribeCluster": lambda asked, call: describe_cluster.answer(
+            asked, call.listener, to.cache, to.cluster_id
+        ),
+    }
 
 
 def _by_key(handlers: Mapping[str, Handler]) -> dict[int, Handler]:

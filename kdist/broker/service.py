@@ -19,16 +19,11 @@ from kdist.broker.fast_path.produce import ProduceFastPath
 from kdist.broker.fetch_sessions import FetchSessions
 from kdist.broker.handlers.alter_configs import AlterConfigsHandler
 from kdist.broker.handlers.control import ControlHandler
-from kdist.broker.handlers.delete_records import DeleteRecordsHandler
-from kdist.broker.handlers.describe_cluster import DescribeClusterHandler
 from kdist.broker.handlers.describe_configs import DescribeConfigsHandler
-from kdist.broker.handlers.describe_log_dirs import LogDirsHandler
 from kdist.broker.handlers.fetch import FetchHandler
 from kdist.broker.handlers.find_coordinator import FindCoordinatorHandler
 from kdist.broker.handlers.init_producer_id import ProducerIds
-from kdist.broker.handlers.list_offsets import ListOffsetsHandler
 from kdist.broker.handlers.metadata import MetadataHandler
-from kdist.broker.handlers.offset_for_leader_epoch import LeaderEpochsHandler
 from kdist.broker.handlers.produce import ProduceHandler
 from kdist.broker.handlers.topics import TopicsHandler
 from kdist.broker.measures import Measures
@@ -201,9 +196,11 @@ class Service:
         stored = StoredSettings(context.zk, self._reload_settings)
         resources = Resources(self.cache, self._dynamic)
         return Handlers(
+            replicas=replicas,
+            cache=self.cache,
+            cluster_id=self._cluster_id,
             produce=ProduceHandler(replicas, clock),
-            fetch=FetchHandler(replicas, sessions, network),
-            offsets=ListOffsetsHandler(replicas, clock),
+            fetch=FetchHandler(replicas, sessions, network.fetch_max_bytes),
             metadata=MetadataHandler(self.cache, self.creation, self._cluster_id),
             coordinators=FindCoordinatorHandler(self.cache, self.creation),
             groups=self.coordinator,
@@ -212,10 +209,6 @@ class Service:
             control=ControlHandler(
                 replicas, self.cache, self._overrides, self.controller, self._on_metadata_update
             ),
-            records=DeleteRecordsHandler(replicas),
-            epochs=LeaderEpochsHandler(replicas),
-            log_dirs=LogDirsHandler(self.directory),
-            cluster=DescribeClusterHandler(self.cache, self._cluster_id),
             described_settings=DescribeConfigsHandler(stored, resources, self.cache.loaded),
             altered_settings=AlterConfigsHandler(stored, resources, self.cache.loaded),
         )

@@ -102,7 +102,6 @@ class Fetched(NamedTuple):
 
     @property
     def has_records(self) -> bool:
-        """Whether there are any."""
         return self.part is not None or bool(self.answer)
 
 

@@ -20,66 +20,62 @@ from kdist.protocol.delete_records import (
 )
 from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
+from kdist.storage.directory import LogDirectory
 
 
-class DeleteRecordsHandler:
-    """Owner: the broker."""
+async def answer(request: DeleteRecordsRequest, replicas: Replicas) -> DeleteRecordsResponse:
+    """Answer with each partition's new log start offset. Raises `DiskFailed`.
 
-    def __init__(self, replicas: Replicas) -> None:
-        self._replicas = replicas
-
-    async def answer(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """Answer with each partition's new log start offset. Raises `DiskFailed`.
-
-        OFFSET_OUT_OF_RANGE beyond the high watermark, POLICY_VIOLATION for a topic whose
-        `cleanup.policy` has no `delete`, INVALID_TOPIC_EXCEPTION for internal topics.
-        """
-        under_way = [
-            asyncio.ensure_future(self._trim(topic.name, each))
+    OFFSET_OUT_OF_RANGE beyond the high watermark, POLICY_VIOLATION for a topic whose
+    `cleanup.policy` has no `delete`, INVALID_TOPIC_EXCEPTION for internal topics.
+    """
+    under_way = [
+        asyncio.ensure_future(_trim(topic.name, each, replicas))
+        for topic in request.topics
+        for each in topic.partitions
+    ]
+    results = iter(await asyncio.gather(*under_way))
+    return DeleteRecordsResponse(
+        topics=[
+            TrimmedTopicResult(
+                name=topic.name, partitions=[next(results) for _ in topic.partitions]
+            )
             for topic in request.topics
-            for each in topic.partitions
         ]
-        results = iter(await asyncio.gather(*under_way))
-        return DeleteRecordsResponse(
-            topics=[
-                TrimmedTopicResult(
-                    name=topic.name, partitions=[next(results) for _ in topic.partitions]
-                )
-                for topic in request.topics
-            ]
-        )
+    )
 
-    async def _trim(self, topic: str, asked: TrimmedPartition) -> TrimmedPartitionResult:
-        result = TrimmedPartitionResult(
-            partition_index=asked.partition_index, low_watermark=NO_OFFSET, error_code=Error.NONE
-        )
-        try:
-            if topic in INTERNAL_TOPICS:
-                raise ApiError(Error.INVALID_TOPIC_EXCEPTION)
-            partition = self._replicas.get(TopicPartition(topic, asked.partition_index))
-            result.low_watermark = await self._move_start(partition, asked.offset)
-        except ApiError as error:
-            result.error_code = error.error
-        return result
 
-    async def _move_start(self, partition: Partition, offset: int) -> int:
-        start_offset, log = _checked(partition, offset), partition.log
-        directory = self._replicas.directory
-        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+async def _trim(topic: str, asked: TrimmedPartition, replicas: Replicas) -> TrimmedPartitionResult:
+    result = TrimmedPartitionResult(
+        partition_index=asked.partition_index, low_watermark=NO_OFFSET, error_code=Error.NONE
+    )
+    try:
+        if topic in INTERNAL_TOPICS:
+            raise ApiError(Error.INVALID_TOPIC_EXCEPTION)
+        partition = replicas.get(TopicPartition(topic, asked.partition_index))
+        result.low_watermark = await _move_start(partition, asked.offset, replicas.directory)
+    except ApiError as error:
+        result.error_code = error.error
+    return result
 
-        def done(error: BaseException | None) -> None:
-            if moved.done():
-                return  # cancelled: the broker is stopping
-            if error is None:
-                moved.set_result(None)
-            else:
-                moved.set_exception(ApiError(Error.KAFKA_STORAGE_ERROR, str(error)))
 
-        directory.delete_records(log, start_offset, done)
-        await moved
-        if directory.logs.get(partition.key) is log:  # else it was deleted meanwhile
-            directory.retain(lambda _: partition.high_watermark, [log])
-        return log.start_offset
+async def _move_start(partition: Partition, offset: int, directory: LogDirectory) -> int:
+    start_offset, log = _checked(partition, offset), partition.log
+    moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: BaseException | None) -> None:
+        if moved.done():
+            return  # cancelled: the broker is stopping
+        if error is None:
+            moved.set_result(None)
+        else:
+            moved.set_exception(ApiError(Error.KAFKA_STORAGE_ERROR, str(error)))
+
+    directory.delete_records(log, start_offset, done)
+    await moved
+    if directory.logs.get(partition.key) is log:  # else it was deleted meanwhile
+        directory.retain(lambda _: partition.high_watermark, [log])
+    return log.start_offset
 
 
 def _checked(partition: Partition, offset: int) -> int:

@@ -19,28 +19,21 @@ from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
 
 
-class LogDirsHandler:
-    """Owner: the broker."""
-
-    def __init__(self, directory: LogDirectory) -> None:
-        self._directory = directory
-
-    def answer(self, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-        """Sizes in bytes, including what is not flushed to the disk yet. Raises `DiskFailed`."""
-        directory = self._directory
-        files, logs = directory.files, directory.logs
-        found = sorted(logs if request.topics is None else _asked(request.topics) & logs.keys())
-        result = LogDirResult(
-            error_code=Error.NONE,
-            log_dir=directory.path,
-            topics=[
-                LogDirTopic(name=name, partitions=[_described(logs[each]) for each in members])
-                for name, members in groupby(found, key=lambda each: each.topic)
-            ],
-            total_bytes=files.total_bytes(directory.path),
-            usable_bytes=files.free_bytes(directory.path),
-        )
-        return DescribeLogDirsResponse(results=[result])
+def answer(request: DescribeLogDirsRequest, directory: LogDirectory) -> DescribeLogDirsResponse:
+    """Sizes in bytes, including what is not flushed to the disk yet. Raises `DiskFailed`."""
+    files, logs = directory.files, directory.logs
+    found = sorted(logs if request.topics is None else _asked(request.topics) & logs.keys())
+    result = LogDirResult(
+        error_code=Error.NONE,
+        log_dir=directory.path,
+        topics=[
+            LogDirTopic(name=name, partitions=[_described(logs[each]) for each in members])
+            for name, members in groupby(found, key=lambda each: each.topic)
+        ],
+        total_bytes=files.total_bytes(directory.path),
+        usable_bytes=files.free_bytes(directory.path),
+    )
+    return DescribeLogDirsResponse(results=[result])
 
 
 def _asked(topics: Iterable[AskedLogDirTopic]) -> set[TopicPartition]:

@@ -65,28 +65,17 @@ _FIRST_VERSION_OF_LEADER_HINTS = 12
 _NS_PER_MS = 1_000_000
 
 
-class FetchLimits(Protocol):
-    """The settings that the handler uses; `NetworkSettings` has them."""
-
-    @property
-    def fetch_max_bytes(self) -> int: ...
-
-
 class FetchHandler:
     """Owner: the broker."""
 
-    def __init__(self, replicas: Replicas, sessions: FetchSessions, limits: FetchLimits) -> None:
+    def __init__(self, replicas: Replicas, sessions: FetchSessions, bytes_max: int) -> None:
+        """`bytes_max`: of records in an answer, except that one whole batch always fits."""
         self.replicas = replicas
         self.sessions = sessions
         self.tasks = replicas.directory.context.tasks
         self.now_ns = replicas.directory.context.clock.monotonic_ns
         self.page_cache = PageCache(self.now_ns)
-        self._limits = limits
-
-    @property
-    def bytes_max(self) -> int:
-        """The most bytes of records in an answer, except that one whole batch always fits."""
-        return self._limits.fetch_max_bytes
+        self.bytes_max = bytes_max
 
     def handle(self, request: FetchRequest, call: Call) -> None:
         """Answer now, or later unless `call.connection` ends first."""

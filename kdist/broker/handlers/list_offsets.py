@@ -8,7 +8,6 @@ modified before a time, newest first. Source: KIP-79, KIP-207, KIP-734, Kafka's 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 from kdist.errors import ApiError, Error
 from kdist.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
@@ -24,72 +23,63 @@ from kdist.protocol.list_offsets import (
 )
 from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
-from kdist.runtime.clock import Clock
 from kdist.storage.log import Log
 from kdist.storage.reading import TimestampedOffset, find_by_timestamp, find_newest
-
-Reply = Callable[[ListOffsetsResponse | None], None]
 
 _FIRST_VERSION_OF_LEADER_EPOCHS = 4
 _FIRST_VERSION_OF_MAX_TIMESTAMP = 7
 _NOT_FOUND = TimestampedOffset(NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
 
 
-class ListOffsetsHandler:
-    """Owner: the broker."""
+def answer(request: ListOffsetsRequest, version: int, replicas: Replicas) -> ListOffsetsResponse:
+    """One result for each partition. Raises `DiskFailed`."""
+    twice = _named_twice(request) if version > 0 else set()
+    topics = [
+        ListOffsetsTopicResult(
+            name=topic.name,
+            partitions=[
+                _answer(request, version, topic.name, asked, twice, replicas)
+                for asked in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return ListOffsetsResponse(topics=topics)
 
-    def __init__(self, replicas: Replicas, clock: Clock) -> None:
-        self._replicas = replicas
-        self._clock = clock
 
-    def handle(self, request: ListOffsetsRequest, version: int, reply: Reply) -> None:
-        """Answer at once. Raises `DiskFailed`."""
-        twice = _named_twice(request) if version > 0 else set()
-        topics = [
-            ListOffsetsTopicResult(
-                name=topic.name,
-                partitions=[
-                    self._answer(request, version, topic.name, asked, twice)
-                    for asked in topic.partitions
-                ],
+def _answer(
+    request: ListOffsetsRequest,
+    version: int,
+    topic: str,
+    asked: ListOffsetsPartition,
+    twice: set[TopicPartition],
+    replicas: Replicas,
+) -> ListOffsetsPartitionResult:
+    key = TopicPartition(topic, asked.partition_index)
+    result = ListOffsetsPartitionResult(partition_index=key.partition, error_code=0)
+    try:
+        if key in twice:
+            raise ApiError(Error.INVALID_REQUEST, f"the request names {key} twice")
+        partition = replicas.get(key)
+        partition.require_leader(asked.current_leader_epoch)
+        if version == 0:
+            end_offset = partition.visible_end(request.replica_id, 0)
+            result.old_style_offsets = list_segment_offsets(
+                partition.log,
+                asked.timestamp,
+                asked.max_num_offsets,
+                end_offset,
+                replicas.directory.context.clock.now_ms(),
             )
-            for topic in request.topics
-        ]
-        reply(ListOffsetsResponse(topics=topics))
-
-    def _answer(
-        self,
-        request: ListOffsetsRequest,
-        version: int,
-        topic: str,
-        asked: ListOffsetsPartition,
-        twice: set[TopicPartition],
-    ) -> ListOffsetsPartitionResult:
-        key = TopicPartition(topic, asked.partition_index)
-        result = ListOffsetsPartitionResult(partition_index=key.partition, error_code=0)
-        try:
-            if key in twice:
-                raise ApiError(Error.INVALID_REQUEST, f"the request names {key} twice")
-            partition = self._replicas.get(key)
-            partition.require_leader(asked.current_leader_epoch)
-            if version == 0:
-                end_offset = partition.visible_end(request.replica_id, 0)
-                result.old_style_offsets = list_segment_offsets(
-                    partition.log,
-                    asked.timestamp,
-                    asked.max_num_offsets,
-                    end_offset,
-                    self._clock.now_ms(),
-                )
-            else:
-                end_offset = partition.visible_end(request.replica_id, request.isolation_level)
-                found = _find(partition, asked.timestamp, end_offset, version)
-                result.offset, result.timestamp = found.offset, found.timestamp
-                if version >= _FIRST_VERSION_OF_LEADER_EPOCHS:
-                    result.leader_epoch = found.leader_epoch
-        except ApiError as error:
-            result.error_code = error.error
-        return result
+        else:
+            end_offset = partition.visible_end(request.replica_id, request.isolation_level)
+            found = _find(partition, asked.timestamp, end_offset, version)
+            result.offset, result.timestamp = found.offset, found.timestamp
+            if version >= _FIRST_VERSION_OF_LEADER_EPOCHS:
+                result.leader_epoch = found.leader_epoch
+    except ApiError as error:
+        result.error_code = error.error
+    return result
 
 
 def _named_twice(request: ListOffsetsRequest) -> set[TopicPartition]:

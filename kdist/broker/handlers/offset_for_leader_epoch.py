@@ -18,33 +18,30 @@ from kdist.protocol.offset_for_leader_epoch import (
 from kdist.replication.replicas import Replicas
 
 
-class LeaderEpochsHandler:
-    """Owner: the broker."""
+def answer(
+    request: OffsetForLeaderEpochRequest, replicas: Replicas
+) -> OffsetForLeaderEpochResponse:
+    """Epoch and offset of each partition; both -1 for an epoch that the leader does not know.
 
-    def __init__(self, replicas: Replicas) -> None:
-        self._replicas = replicas
+    FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER.
+    """
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            EpochEndTopic(
+                topic=topic.topic,
+                partitions=[_end(topic.topic, asked, replicas) for asked in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
 
-    def answer(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-        """Epoch and offset of each partition; both -1 for an epoch that the leader does not know.
 
-        FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER.
-        """
-        return OffsetForLeaderEpochResponse(
-            topics=[
-                EpochEndTopic(
-                    topic=topic.topic,
-                    partitions=[self._end(topic.topic, asked) for asked in topic.partitions],
-                )
-                for topic in request.topics
-            ]
-        )
-
-    def _end(self, topic: str, asked: AskedEpoch) -> EpochEnd:
-        result = EpochEnd(error_code=Error.NONE, partition=asked.partition)
-        try:
-            partition = self._replicas.get(TopicPartition(topic, asked.partition))
-            partition.require_leader(asked.current_leader_epoch)
-            result.leader_epoch, result.end_offset = partition.epoch_end(asked.leader_epoch)
-        except ApiError as error:
-            result.error_code = error.error
-        return result
+def _end(topic: str, asked: AskedEpoch, replicas: Replicas) -> EpochEnd:
+    result = EpochEnd(error_code=Error.NONE, partition=asked.partition)
+    try:
+        partition = replicas.get(TopicPartition(topic, asked.partition))
+        partition.require_leader(asked.current_leader_epoch)
+        result.leader_epoch, result.end_offset = partition.epoch_end(asked.leader_epoch)
+    except ApiError as error:
+        result.error_code = error.error
+    return result

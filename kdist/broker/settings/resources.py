@@ -11,10 +11,11 @@ since only it knows its file; those about a topic or all brokers may go to any.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import ClassVar
 
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.broker.settings.dynamic import DynamicSettings
@@ -29,54 +30,50 @@ from kdist.errors import ApiError, Error
 from kdist.model import topic_name_fault
 from kdist.protocol.describe_configs import ALL_BROKERS, BROKER, TOPIC
 from kdist.zk import znodes
+from kdist.zk.cluster_values import EntitySettings
+from kdist.zk.znodes import ZnodeRow
 
 
-class Resource(Protocol):
-    """One resource. `source` is the layer of its own settings."""
+@dataclass(frozen=True)
+class Resource(ABC):
+    """One resource. `source` is the layer of its own settings, `row` where they are stored."""
+
+    dynamic: DynamicSettings
+    name: str
+    source: ClassVar[Source]
+    row: ClassVar[ZnodeRow[EntitySettings]]
+    is_followed: ClassVar[bool] = False
+    """Whether this broker keeps its own settings up to date, so they need not be read."""
 
     @property
-    def owner(self) -> Owner: ...
+    def owner(self) -> Owner:
+        return Owner(self.row, self.name)
 
-    @property
-    def source(self) -> Source: ...
-
-    @property
-    def is_followed(self) -> bool:
-        """Whether this broker keeps its own settings up to date, so they need not be read."""
-        ...
-
+    @abstractmethod
     def describe(self, own: Overrides) -> Iterable[Described]:
         """Its effective settings; last its invalid ones, so that a user can see and remove them.
 
         `own`: its own settings as read from ZooKeeper; not used if `is_followed`.
         """
-        ...
 
+    @abstractmethod
     def beneath(self) -> Iterable[Described]:
         """Its effective settings if it had none of its own."""
-        ...
 
+    @abstractmethod
     def check(self, overrides: Overrides) -> None:
         """Raise ApiError with every fault if these are not allowed as its own settings."""
-        ...
 
+    @abstractmethod
     def usable(self, stored: Overrides) -> Overrides:
         """Those of its own settings that are valid, and so in force."""
-        ...
 
 
-@dataclass(frozen=True)
-class TopicResource:
-    """A topic that this broker knows."""
+class TopicResource(Resource):
+    """A topic that this broker knows; another may have changed its settings a moment ago."""
 
-    dynamic: DynamicSettings
-    name: str
     source = Source.DYNAMIC_TOPIC_CONFIG
-    is_followed = False  # kept, but another broker may have changed them a moment ago
-
-    @property
-    def owner(self) -> Owner:
-        return Owner(znodes.TOPIC_SETTINGS, self.name)
+    row = znodes.TOPIC_SETTINGS
 
     def describe(self, own: Overrides) -> Iterable[Described]:
         usable = self.usable(own)
@@ -93,18 +90,12 @@ class TopicResource:
         return pick_usable(stored, self.dynamic.config.topic).settings
 
 
-@dataclass(frozen=True)
-class BrokerResource:
+class BrokerResource(Resource):
     """This broker."""
 
-    dynamic: DynamicSettings
-    name: str
     source = Source.DYNAMIC_BROKER_CONFIG
+    row = znodes.BROKER_SETTINGS
     is_followed = True
-
-    @property
-    def owner(self) -> Owner:
-        return Owner(znodes.BROKER_SETTINGS, self.name)
 
     def describe(self, _own: Overrides) -> Iterable[Described]:
         own = self.dynamic.given[self.source]

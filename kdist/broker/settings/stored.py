@@ -54,7 +54,6 @@ class StoredSettings:
         self._in_order: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def read(self, owner: Owner) -> Overrides:
-        """The settings stored for one owner."""
         found = (await self.read_all([owner]))[owner]
         if isinstance(found, ApiError):
             raise found

@@ -11,7 +11,6 @@ from kdist.broker.fast_path.fast_path import Registered, Scope
 from kdist.broker.fast_path.fetch import FetchFastPath
 from kdist.broker.fetch_sessions import FetchSessions
 from kdist.broker.handlers.fetch import FetchHandler
-from kdist.config.network import NetworkSettings
 from kdist.errors import DiskFailed
 from kdist.metrics.broker import RequestMetrics
 from kdist.metrics.declare import Family
@@ -45,8 +44,7 @@ class Broker(World):
     def __init__(self, *, fetch_max_bytes: int = 55 << 20, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.sessions = FetchSessions(10, self.clock, random.Random(0), self.metrics)
-        limits = NetworkSettings(fetch_max_bytes=max(1024, fetch_max_bytes))
-        self.handler = FetchHandler(self.replicas, self.sessions, limits)
+        self.handler = FetchHandler(self.replicas, self.sessions, max(1024, fetch_max_bytes))
         self.crashes = Crashes(Family(RequestMetrics, "api"), self.failures.append)
 
     def fetch(self, offsets: dict[TopicPartition, int], version: int = 12, **fields: Any) -> Fetch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kdist.broker.handlers.offset_for_leader_epoch import LeaderEpochsHandler
+from kdist.broker.handlers import offset_for_leader_epoch
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.envelope import encode_response
@@ -24,7 +24,8 @@ def ask(
     """Error, epoch and end offset; the answer can be encoded at every version."""
     asked = AskedEpoch(partition=key.partition, current_leader_epoch=current, leader_epoch=epoch)
     topics = [AskedEpochTopic(topic=key.topic, partitions=[asked])]
-    answer = LeaderEpochsHandler(world.replicas).answer(OffsetForLeaderEpochRequest(topics=topics))
+    request = OffsetForLeaderEpochRequest(topics=topics)
+    answer = offset_for_leader_epoch.answer(request, world.replicas)
     for version in range(API.newest + 1):
         assert encode_response(version, 1, answer)
     (result,) = answer.topics[0].partitions

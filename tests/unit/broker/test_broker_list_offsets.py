@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdist.broker.handlers.list_offsets import ListOffsetsHandler
+from kdist.broker.handlers import list_offsets
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.envelope import encode_response
@@ -16,7 +16,6 @@ from kdist.protocol.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResult,
     ListOffsetsRequest,
-    ListOffsetsResponse,
     ListOffsetsTopic,
 )
 from tests.unit.replication.replication_world import CLICKS, START_MS, World, append, append_open
@@ -47,11 +46,9 @@ def ask(
         isolation_level=isolation_level,
         topics=[ListOffsetsTopic(name=key.topic, partitions=[asked] * times)],
     )
-    heard: list[ListOffsetsResponse | None] = []
-    ListOffsetsHandler(world.replicas, world.clock).handle(request, version, heard.append)
-    assert heard[0] is not None
-    assert encode_response(version, 1, heard[0])
-    return heard[0].topics[0].partitions[0]
+    answer = list_offsets.answer(request, version, world.replicas)
+    assert encode_response(version, 1, answer)
+    return answer.topics[0].partitions[0]
 
 
 def facts(result: ListOffsetsPartitionResult) -> tuple[int, int, int, int]:

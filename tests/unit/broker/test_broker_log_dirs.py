@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kdist.broker.handlers.describe_log_dirs import LogDirsHandler
+from kdist.broker.handlers import describe_log_dirs
 from kdist.model import TopicPartition
 from kdist.protocol.describe_log_dirs import (
     API,
@@ -21,7 +21,8 @@ def ask(world: World, asked: Iterable[TopicPartition] | None = None) -> LogDirRe
     topics = None
     if asked is not None:
         topics = [AskedLogDirTopic(topic=each.topic, partitions=[each.partition]) for each in asked]
-    answer = LogDirsHandler(world.directory).answer(DescribeLogDirsRequest(topics=topics))
+    request = DescribeLogDirsRequest(topics=topics)
+    answer = describe_log_dirs.answer(request, world.directory)
     for version in range(API.newest + 1):
         assert encode_response(version, 1, answer)
     (result,) = answer.results
