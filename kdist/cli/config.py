@@ -16,9 +16,9 @@ from kdist.cli.shared.options import (
     read_settings_file,
     readonly_files,
 )
+from kdist.cli.shared.settings import pick
 from kdist.cli.shared.show import show_count
 from kdist.cli.shared.table import Field, print_rows
-from kdist.errors import UserError
 
 if TYPE_CHECKING:
     from kdist.config.broker_config import BrokerConfig
@@ -136,8 +136,10 @@ def describe(arguments: tuple[str, ...], as_json: bool) -> None:
     first = arguments[0] if arguments else ""
     has_file = "/" in first or first.endswith(".properties") or files.exists(first)
     names = arguments[1:] if has_file else arguments
-    lines = _pick(list(_lines_of_file(first) if has_file else _defaults()), names)
-    print_rows(_LINES, lines, as_json=as_json, below=lambda line: (_meaning(line), ""))
+    lines = list(_lines_of_file(first) if has_file else _defaults())
+    print_rows(
+        _LINES, pick(lines, names, _names), as_json=as_json, below=lambda line: (_meaning(line), "")
+    )
 
 
 def _lines_of_file(path: str) -> Iterator[Line]:
@@ -155,25 +157,6 @@ def _defaults() -> Iterator[Line]:
     for row in (*BROKER_TABLE, *TopicSettings.TABLE):
         line = Line(row, row.broker_names[0].name, None, "default")
         yield line._replace(value=line.default)
-
-
-def _pick(lines: Sequence[Line], names: Sequence[str]) -> Sequence[Line]:
-    """The lines that match `names`, or all if there are none.
-
-    `UserError`, which suggests the nearest name, if one matches nothing.
-    """
-    from fnmatch import fnmatchcase
-
-    picked: list[Line] = []
-    for name in names:
-        found = [line for line in lines if any(fnmatchcase(n, name) for n in _names(line))]
-        if not found:
-            from kdist.client.cluster import did_you_mean
-
-            hint = did_you_mean(name, [n for line in lines for n in _names(line)])
-            raise UserError(f"there is no setting {name}{hint}")
-        picked += [line for line in found if line not in picked]
-    return picked if names else lines
 
 
 def _names(line: Line) -> list[str]:

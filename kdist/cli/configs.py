@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -14,7 +14,13 @@ from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import ask_cluster, broker_option
 from kdist.cli.shared.options import json_option, not_empty, say
-from kdist.cli.shared.settings import parse_settings, require_apart, settings_option, unset_option
+from kdist.cli.shared.settings import (
+    parse_settings,
+    pick,
+    require_apart,
+    settings_option,
+    unset_option,
+)
 from kdist.cli.shared.table import OMITTED, Field, print_rows
 from kdist.errors import UserError
 from kdist.model import read_digits
@@ -149,13 +155,10 @@ def describe(
       kdist configs describe broker all
     """
 
-    async def work(cluster: Cluster) -> Mapping[str, Setting]:
-        return await _describe(cluster, kind, name)
-
-    found = ask_cluster(broker, work)
+    found = ask_cluster(broker, lambda cluster: _describe(cluster, kind, name))
     if own:
         found = _own(kind, found)
-    picked = _pick(found, settings)
+    picked = sorted(pick(found.values(), settings, lambda each: [each.name]))
     is_all = (kind, name) == (BROKER, ALL)
     has = "All brokers together have" if is_all else f"{kind.capitalize()} {name} has"
     none = f"{has} no settings of {'their' if is_all else 'its'} own."
@@ -184,24 +187,6 @@ def _broker_id(name: str) -> int:
     if number is None:
         raise UserError(f"{name!r} is not a broker id: `kdist cluster describe` lists them")
     return number
-
-
-def _pick(found: Mapping[str, Setting], names: Iterable[str]) -> list[Setting]:
-    """The settings that match `names`, or all if there are none.
-
-    `UserError`, which suggests the nearest name, if one matches nothing.
-    """
-    from fnmatch import fnmatchcase
-
-    from kdist.client.cluster import did_you_mean
-
-    picked: dict[str, Setting] = {}
-    for name in names:
-        matching = {key: each for key, each in found.items() if fnmatchcase(key, name)}
-        if not matching:
-            raise UserError(f"there is no setting {name}{did_you_mean(name, found)}")
-        picked.update(matching)
-    return sorted((picked if names else found).values())
 
 
 def _shown(each: Setting) -> str:

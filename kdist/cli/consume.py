@@ -13,12 +13,12 @@ from kdist.cli.shared.connecting import (
     ask_cluster,
     broker_option,
     check_partition,
+    require_in_range,
     require_no_members,
 )
 from kdist.cli.shared.options import isolation_option, json_option, not_empty, print_json
 from kdist.cli.shared.times import TIME_FORMS, Time
 from kdist.cli.shared.topic_arguments import topic_argument
-from kdist.errors import UserError
 from kdist.model import NO_OFFSET, TopicPartition
 from kdist.runtime.clock import SystemClock
 
@@ -147,7 +147,9 @@ async def _start_offsets(
     from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP
 
     if start.offset is not None:
-        return await _checked(cluster, partitions, start.offset)
+        offsets = dict.fromkeys(partitions, start.offset)
+        await require_in_range(cluster, offsets)
+        return offsets
     if start.timestamp is not None:
         found = await find_offsets(cluster, partitions, start.timestamp)
         ends = await _ends(cluster, partitions)
@@ -162,20 +164,6 @@ async def _start_offsets(
         each: max(committed[each], oldest[each]) if each in committed else fallback[each]
         for each in partitions
     }
-
-
-async def _checked(
-    cluster: Cluster, partitions: tuple[TopicPartition, ...], offset: int
-) -> dict[TopicPartition, int]:
-    """The offset for each partition; `UserError` if it is outside the range of one of them."""
-    from kdist.client.offsets import find_ranges
-
-    for each, (start, end) in (await find_ranges(cluster, partitions)).items():
-        if not start <= offset <= end:
-            raise UserError(
-                f"{each} has no offset {offset}: it has those from {start} to before {end}"
-            )
-    return dict.fromkeys(partitions, offset)
 
 
 async def _ends(

@@ -23,7 +23,6 @@ from kdist.model import read_digits
 if TYPE_CHECKING:
     from kdist.ops.gate import Verdict, View
     from kdist.zk.client import ZooKeeper
-    from kdist.zk.cluster_values import LockHolder
 
 T = TypeVar("T")
 
@@ -232,14 +231,10 @@ def _say_unknown(sentence: str, as_json: bool) -> None:
 @json_option
 def lock(owner: str, zookeeper: str | None, as_json: bool) -> int:
     """Take the roll's lock, or keep it if OWNER already holds it."""
+    from kdist.ops.roll_lock import take_lock
+    from kdist.runtime.clock import SystemClock
 
-    async def take(keeper: ZooKeeper) -> bool:
-        from kdist.ops.roll_lock import take_lock
-        from kdist.runtime.clock import SystemClock
-
-        return await take_lock(keeper, owner, SystemClock())
-
-    is_new = _ask_of_lock(zookeeper, take)
+    is_new = _ask_of_lock(zookeeper, lambda keeper: take_lock(keeper, owner, SystemClock()))
     sentence = f"{owner!r} has the lock" + ("." if is_new else ", as before.")
     say(sentence, as_json, owner=owner, taken=is_new)
     return YES
@@ -252,13 +247,9 @@ def lock(owner: str, zookeeper: str | None, as_json: bool) -> int:
 @json_option
 def unlock(owner: str, forced: bool, zookeeper: str | None, as_json: bool) -> int:
     """Free the roll's lock."""
+    from kdist.ops.roll_lock import release_lock
 
-    async def release(keeper: ZooKeeper) -> bool:
-        from kdist.ops.roll_lock import release_lock
-
-        return await release_lock(keeper, owner, forced=forced)
-
-    was_held = _ask_of_lock(zookeeper, release)
+    was_held = _ask_of_lock(zookeeper, lambda keeper: release_lock(keeper, owner, forced=forced))
     sentence = "The lock is free." if was_held else "Nobody held the lock."
     say(sentence, as_json, owner=owner, released=was_held)
     return YES
@@ -269,13 +260,9 @@ def unlock(owner: str, forced: bool, zookeeper: str | None, as_json: bool) -> in
 @json_option
 def holder(zookeeper: str | None, as_json: bool) -> int:
     """Say who holds the roll's lock."""
+    from kdist.ops.roll_lock import lock_holder
 
-    async def read(keeper: ZooKeeper) -> LockHolder | None:
-        from kdist.ops.roll_lock import lock_holder
-
-        return await lock_holder(keeper)
-
-    found = _ask_of_lock(zookeeper, read)
+    found = _ask_of_lock(zookeeper, lock_holder)
     owner, since_ms, sentence = None, None, "Nobody holds the lock."
     if found:
         owner, since_ms = found.holder, found.timestamp_ms

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +13,6 @@ from kdist.cli.shared.table import Field, json_row, print_rows
 
 if TYPE_CHECKING:
     from kdist.client.admin.disks import LogDirectory, Replica
-    from kdist.client.cluster import Cluster
 
 
 def _state(error: str | None) -> str:
@@ -59,13 +57,10 @@ def disks(brokers: tuple[int, ...], replicas: bool, broker: str, as_json: bool) 
 
     LAG is how many records a replica is behind the high watermark.
     """
+    from kdist.client.admin.disks import describe_log_directories
 
-    async def work(cluster: Cluster) -> Mapping[int, Sequence[LogDirectory]]:
-        from kdist.client.admin.disks import describe_log_directories
-
-        return await describe_log_directories(cluster, brokers or None)
-
-    found = [(id_, each) for id_, all_ in ask_cluster(broker, work).items() for each in all_]
+    told = ask_cluster(broker, lambda cluster: describe_log_directories(cluster, brokers or None))
+    found = [(id_, each) for id_, all_ in told.items() for each in all_]
     if as_json or not replicas:
         print_rows(_DIRECTORIES, found, as_json=as_json)
         return

@@ -12,7 +12,6 @@ from kdist.cli.shared.show import show_count
 
 if TYPE_CHECKING:
     from kdist.client.admin.health import Finding
-    from kdist.client.cluster import Cluster
 
 _COLORS = {"bad": "red", "warning": "yellow"}
 
@@ -28,13 +27,9 @@ def health(broker: str, as_json: bool) -> int:
     partitions, leaders that are not the preferred ones, brokers of different releases, a volume
     with less than a tenth free.
     """
+    from kdist.client.admin.health import examine
 
-    async def work(cluster: Cluster) -> list[Finding]:
-        from kdist.client.admin.health import examine
-
-        return await examine(cluster)
-
-    found = ask_cluster(broker, work)
+    found = ask_cluster(broker, examine)
     is_well = all(each.level != "bad" for each in found)
     if as_json:
         findings = [{**each._asdict(), "items": list(each.items)} for each in found]

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import click
 
 from kdist.cli.log.dump_batches import BatchDump, DumpOptions
 from kdist.cli.log.dump_files import show_file
 from kdist.cli.shared.options import json_option, path_argument, readonly_files, terminal_width
-from kdist.inspection.place import CHECKPOINTS, Kind, PartitionFiles, Place, locate
+from kdist.inspection.place import BY_SUFFIX, CHECKPOINTS, Kind, PartitionFiles, Place, locate
 from kdist.runtime.files import Files
 from kdist.storage import names
-from kdist.storage.names import FileState, Suffix, parse_segment_name
+from kdist.storage.names import FileState, parse_segment_name
 
-_BY_SUFFIX = {
-    Suffix.INDEX: Kind.INDEX,
-    Suffix.TIME_INDEX: Kind.TIME_INDEX,
-    Suffix.SNAPSHOT: Kind.SNAPSHOT,
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SMALL_FILES = {  # the flags, and what each shows instead of batches
+    "index": (Kind.INDEX, "Show offset indexes."),
+    "time_index": (Kind.TIME_INDEX, "Show time indexes."),
+    "snapshot": (Kind.SNAPSHOT, "Show producer snapshots."),
+    "epochs": (Kind.EPOCHS, "Show leader epochs."),
+    "checkpoints": (Kind.CHECKPOINT, "Show the log directory's checkpoints and meta.properties."),
 }
+
+
+def small_files_options(function: F) -> F:
+    """Decorates a command, which gets a flag for each kind of small file."""
+    for name, (_, help_text) in reversed(_SMALL_FILES.items()):
+        flag = f"--{name.replace('_', '-')}"
+        function = click.option(flag, name, is_flag=True, help=help_text)(function)
+    return function
 
 
 @click.command()
@@ -33,29 +46,16 @@ _BY_SUFFIX = {
     type=click.IntRange(min=1),
     help="Stop after this many batches; with --records, after this many records.",
 )
-@click.option("--index", "wants_index", is_flag=True, help="Show offset indexes.")
-@click.option("--time-index", "wants_time_index", is_flag=True, help="Show time indexes.")
-@click.option("--snapshot", "wants_snapshot", is_flag=True, help="Show producer snapshots.")
-@click.option("--epochs", "wants_epochs", is_flag=True, help="Show leader epochs.")
-@click.option(
-    "--checkpoints",
-    "wants_checkpoints",
-    is_flag=True,
-    help="Show the log directory's checkpoints and meta.properties.",
-)
+@small_files_options
 @json_option
-def dump(  # noqa: PLR0913 - one parameter for each flag
+def dump(
     path: str,
     records: bool,
     start: int,
     end: int | None,
     limit: int | None,
-    wants_index: bool,
-    wants_time_index: bool,
-    wants_snapshot: bool,
-    wants_epochs: bool,
-    wants_checkpoints: bool,
     as_json: bool,
+    **is_wanted: bool,
 ) -> int:
     """Show the contents of a log.
 
@@ -79,17 +79,7 @@ def dump(  # noqa: PLR0913 - one parameter for each flag
         raise click.UsageError("--to must be greater than --from.")
     files = readonly_files()
     place = locate(files, path)
-    kinds = {
-        kind
-        for kind, is_wanted in (
-            (Kind.INDEX, wants_index),
-            (Kind.TIME_INDEX, wants_time_index),
-            (Kind.SNAPSHOT, wants_snapshot),
-            (Kind.EPOCHS, wants_epochs),
-            (Kind.CHECKPOINT, wants_checkpoints),
-        )
-        if is_wanted
-    }
+    kinds = {kind for name, (kind, _) in _SMALL_FILES.items() if is_wanted[name]}
     if not place.partitions and place.kind is not Kind.LOG_DIRECTORY:
         show_file(files, place.kind, place.path, as_json=as_json)
         return 0
@@ -134,6 +124,6 @@ def _segment_files(
         if parsed is None or parsed.state is not FileState.LIVE:
             continue
         if partition.is_whole or parsed.base_offset in partition.bases:
-            kind = _BY_SUFFIX.get(parsed.suffix)
+            kind = BY_SUFFIX.get(parsed.suffix)
             if kind is not None and kind in kinds:
                 yield kind, f"{partition.directory}/{name}"

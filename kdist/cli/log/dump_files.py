@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
@@ -20,43 +20,41 @@ from kdist.storage.meta import decode_meta, decode_partition_metadata
 from kdist.storage.names import parse_segment_name
 from kdist.storage.producer_snapshot import decode_snapshot
 
-Entry = dict[str, object]
+Entry = Sequence[object]
 
-_TITLES: dict[Kind, tuple[tuple[str, bool], ...]] = {
-    Kind.INDEX: (("offset", True), ("position", True)),
-    Kind.TIME_INDEX: (("timestamp", False), ("offset", True)),
+_TITLES = {
+    Kind.INDEX: ("offset", "position"),
+    Kind.TIME_INDEX: ("timestamp", "offset"),
     Kind.SNAPSHOT: (
-        ("producer_id", True),
-        ("producer_epoch", True),
-        ("last_sequence", True),
-        ("last_offset", True),
-        ("last_timestamp", False),
-        ("coordinator_epoch", True),
-        ("transaction_start", True),
+        "producer_id",
+        "producer_epoch",
+        "last_sequence",
+        "last_offset",
+        "last_timestamp",
+        "coordinator_epoch",
+        "transaction_start",
     ),
-    Kind.EPOCHS: (("leader_epoch", True), ("start_offset", True)),
-    Kind.CHECKPOINT: (("topic", False), ("partition", True), ("offset", True)),
-    Kind.META: (("field", False), ("value", False)),
-    Kind.PARTITION_METADATA: (("field", False), ("value", False)),
+    Kind.EPOCHS: ("leader_epoch", "start_offset"),
+    Kind.CHECKPOINT: ("topic", "partition", "offset"),
+    Kind.META: ("field", "value"),
+    Kind.PARTITION_METADATA: ("field", "value"),
 }
+_TEXT = {"timestamp", "last_timestamp", "topic", "field", "value"}  # aligned to the left
 
 
 def show_file(files: Files, kind: Kind, path: str, *, as_json: bool) -> None:
     """Print one file's entries. `CorruptFile` if it is not what its name says."""
-    entries = _entries(files, kind, path)
+    titles, entries = _TITLES[kind], _entries(files, kind, path)
     if as_json:
         for entry in entries:
-            print_json({"file": path, "type": kind, **entry})
+            print_json({"file": path, "type": kind, **dict(zip(titles, entry, strict=True))})
         return
     click.echo(f"{path}  {kind}")
-    columns = [Column(title.replace("_", " ").upper(), right) for title, right in _TITLES[kind]]
-    if not print_table(columns, (_row(kind, entry) for entry in entries), indent=2):
+    columns = [Column(each.replace("_", " ").upper(), each not in _TEXT) for each in titles]
+    rows = (Row(list(map(_cell, titles, entry))) for entry in entries)
+    if not print_table(columns, rows, indent=2):
         click.echo("  no entries")
     click.echo()
-
-
-def _row(kind: Kind, entry: Entry) -> Row:
-    return Row([_cell(title, entry[title]) for title, _ in _TITLES[kind]])
 
 
 def _cell(title: str, value: object) -> str:
@@ -65,49 +63,39 @@ def _cell(title: str, value: object) -> str:
     return "-" if value is None or value == -1 else str(value)
 
 
-def _entries(files: Files, kind: Kind, path: str) -> Iterator[Entry]:
+def _entries(files: Files, kind: Kind, path: str) -> Iterable[Entry]:
     if kind is Kind.INDEX or kind is Kind.TIME_INDEX:
         return _index_entries(files, kind, path)
     content = files.read(path)
     if kind is Kind.SNAPSHOT:
         return _snapshot_entries(content, path)
     if kind is Kind.EPOCHS:
-        epochs = decode_epochs(content, path).entries
-        return _named(kind, epochs)
+        return decode_epochs(content, path).entries
     if kind is Kind.CHECKPOINT:
         offsets = decode_offsets(content, path)
-        return _named(kind, [(*partition, at) for partition, at in sorted(offsets.items())])
+        return [(*partition, at) for partition, at in sorted(offsets.items())]
     if kind is Kind.META:
-        return _named(kind, list(decode_meta(content, path)._asdict().items()))
-    topic_id = format_uuid(decode_partition_metadata(content, path))
-    return _named(kind, [("topic_id", topic_id)])
-
-
-def _named(kind: Kind, rows: Sequence[Sequence[object]]) -> Iterator[Entry]:
-    titles = [title for title, _ in _TITLES[kind]]
-    return (dict(zip(titles, row, strict=True)) for row in rows)
+        return decode_meta(content, path)._asdict().items()
+    return [("topic_id", format_uuid(decode_partition_metadata(content, path)))]
 
 
 def _index_entries(files: Files, kind: Kind, path: str) -> Iterator[Entry]:
     name = parse_segment_name(path.rpartition("/")[2])
     base_offset = name.base_offset if name else 0
-    layout = OffsetIndex.ENTRY if kind is Kind.INDEX else TimeIndex.ENTRY
-    content = read_index(files, path, layout)
+    is_by_offset = kind is Kind.INDEX
+    content = read_index(files, path, OffsetIndex.ENTRY if is_by_offset else TimeIndex.ENTRY)
     for key, value in content.entries if content else ():
-        if kind is Kind.INDEX:
-            yield {"offset": base_offset + key, "position": value}
-        else:
-            yield {"timestamp": key, "offset": base_offset + value}
+        yield (base_offset + key, value) if is_by_offset else (key, base_offset + value)
 
 
 def _snapshot_entries(content: bytes, path: str) -> Iterator[Entry]:
     for producer_id, producer in decode_snapshot(content, path).producers.items():
-        yield {
-            "producer_id": producer_id,
-            "producer_epoch": producer.epoch,
-            "last_sequence": producer.last_sequence,
-            "last_offset": producer.batches[-1].last_offset if producer.batches else -1,
-            "last_timestamp": producer.last_timestamp,
-            "coordinator_epoch": producer.coordinator_epoch,
-            "transaction_start": producer.transaction_start,
-        }
+        yield (
+            producer_id,
+            producer.epoch,
+            producer.last_sequence,
+            producer.batches[-1].last_offset if producer.batches else -1,
+            producer.last_timestamp,
+            producer.coordinator_epoch,
+            producer.transaction_start,
+        )

@@ -6,13 +6,12 @@ origin, after which it is its cluster's own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import click
 
 from kdist.cli.mirror.status import named_flow, with_clusters
+from kdist.cli.shared.connecting import require_in_range
 from kdist.client.cluster import Cluster, did_you_mean
-from kdist.client.offsets import TIMESTAMPS, find_offsets, find_ranges
+from kdist.client.offsets import TIMESTAMPS, find_offsets
 from kdist.config.mirror import MirrorConfig
 from kdist.errors import UserError
 from kdist.mirror.origins import read_origins, write_origins
@@ -45,23 +44,13 @@ def seek_to(config: MirrorConfig, name: str, what: tuple[str, int | None], to: s
             offsets = await find_offsets(source, wanted, timestamp, is_committed_only=True)
         else:
             offsets = dict.fromkeys(wanted, place)
-            await _require_in_range(source, offsets)
+            await require_in_range(source, offsets, is_committed_only=True)
         return offsets, await seek(flow, source, target, offsets, SystemClock().now_ms())
 
     sought, found = with_clusters(flow, commit)
     for partition, offset in sorted(found.items()):
         passed = ": the target has all before it" if offset > sought[partition] else ""
         click.echo(f"{partition} goes on from offset {offset}{passed}.")
-
-
-async def _require_in_range(source: Cluster, offsets: Mapping[TopicPartition, int]) -> None:
-    """`UserError` for the first offset out of its partition's range: the mirror would stop."""
-    ranges = await find_ranges(source, offsets, is_committed_only=True)
-    for each, (start, end) in ranges.items():
-        if not start <= offsets[each] <= end:
-            raise UserError(
-                f"{each} has no offset {offsets[each]}: it now begins at {start} and ends at {end}"
-            )
 
 
 def release_topic(config: MirrorConfig, name: str, topic: str) -> None:

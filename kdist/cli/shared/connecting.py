@@ -6,7 +6,7 @@ The client is imported only when a command runs: that takes 0.1 s, too long for 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -16,6 +16,7 @@ from kdist.errors import UserError
 
 if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
+    from kdist.model import TopicPartition
 
 T = TypeVar("T")
 
@@ -99,6 +100,20 @@ def check_partition(topic: str, partition: int | None, count: int) -> None:
             f"topic {topic} has no partition {partition}: it has"
             f" {show_count(count, 'partition')}, from 0"
         )
+
+
+async def require_in_range(
+    cluster: Cluster, offsets: Mapping[TopicPartition, int], *, is_committed_only: bool = False
+) -> None:
+    """`UserError` for the first offset that is out of its partition's range."""
+    from kdist.client.offsets import find_ranges
+
+    ranges = await find_ranges(cluster, offsets, is_committed_only=is_committed_only)
+    for each, (start, end) in ranges.items():
+        if not start <= offsets[each] <= end:
+            raise UserError(
+                f"{each} has no offset {offsets[each]}: it now begins at {start} and ends at {end}"
+            )
 
 
 async def require_no_members(cluster: Cluster, group: str) -> None:

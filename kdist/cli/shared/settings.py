@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def settings_option(name: str, what: str) -> Callable[[F], F]:
@@ -49,6 +50,25 @@ def require_apart(settings: Iterable[str], removed: Iterable[str]) -> None:
     both = sorted(set(settings) & set(removed))
     if both:
         raise click.UsageError(f"{both[0]} is both set and unset.")
+
+
+def pick(
+    items: Iterable[T], names: Sequence[str], names_of: Callable[[T], Iterable[str]]
+) -> list[T]:
+    """The items that match `names`, in that order, or all if there are none; `*` matches any text.
+
+    `UserError`, which suggests the nearest name, if one matches nothing.
+    """
+    from fnmatch import fnmatchcase
+
+    items = list(items)
+    picked: list[T] = []
+    for name in names:
+        found = [each for each in items if any(fnmatchcase(own, name) for own in names_of(each))]
+        if not found:
+            _require_all([name], (own for each in items for own in names_of(each)))
+        picked += [each for each in found if each not in picked]
+    return picked if names else items
 
 
 async def own_settings(cluster: Cluster, topics: Iterable[str]) -> dict[str, dict[str, str]]:

@@ -112,7 +112,7 @@ def test_an_offset_out_of_range_is_refused_with_the_range(
     cluster: CliCluster, hundred: str
 ) -> None:
     sentence = cluster.refused("consume", hundred, "--offset", 101)
-    assert sentence == "hundred-0 has no offset 101: it has those from 0 to before 100"
+    assert sentence == "hundred-0 has no offset 101: it now begins at 0 and ends at 100"
 
 
 def test_two_starting_positions_are_a_wrong_flag(cluster: CliCluster, hundred: str) -> None:
