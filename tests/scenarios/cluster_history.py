@@ -15,7 +15,7 @@ from history_world import Brokers, Sending, check_stored, cut_off, read_all
 from kdist.client.cluster import NoBroker
 from kdist.errors import ApiError, KdistError
 from kdist.model import TopicPartition
-from tests.unit.broker.broker_cluster import Cluster, create
+from tests.simulator.cluster import Cluster, create
 from tests.unit.client.client_group_world import HASTY, TOPIC, consumer_on
 
 PARTITIONS = [TopicPartition(TOPIC, number) for number in range(6)]

@@ -18,7 +18,7 @@ from kdist.client.classic.connector.stream import ConsumerTimeout, Message
 from kdist.client.classic.connector.subscription import Filtered, Subscription, Topics, Whitelist
 from kdist.model import TopicPartition
 from kdist.protocol.create_partitions import CreatePartitionsRequest, GrownTopic
-from tests.unit.broker.broker_cluster import Cluster
+from tests.simulator.cluster import Cluster
 from tests.unit.client.connector_world import (
     SESSION_MS,
     TOPIC,

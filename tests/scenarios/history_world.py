@@ -13,7 +13,7 @@ from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.results import Sent
 from kdist.model import TopicPartition
 from kdist.network.simulated import SimulatedHost
-from tests.unit.broker.broker_cluster import PORT, Cluster
+from tests.simulator.cluster import PORT, Cluster
 from tests.unit.client.client_group_world import consumer_on
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)

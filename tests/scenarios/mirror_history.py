@@ -24,7 +24,7 @@ from kdist.mirror.mirror import Mirror
 from kdist.mirror.origins import TOPIC as ORIGINS
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
-from tests.unit.broker.broker_cluster import Cluster
+from tests.simulator.cluster import Cluster
 
 STEPS = 40
 MIRRORS_MAX = 3

@@ -30,7 +30,7 @@ from kdist.runtime.simulated_disk import Call
 from kdist.runtime.simulated_faults import PowerLoss
 from kdist.zk import znodes
 from kdist.zk.memory import MemoryEnsemble
-from tests.unit.broker.broker_cluster import PORT, Cluster, create
+from tests.simulator.cluster import PORT, Cluster, create
 from tests.unit.client.client_group_world import HASTY, consumer_on
 
 TOPIC = "clicks"

@@ -30,7 +30,7 @@ from kdist.protocol.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     SettingChange,
 )
-from tests.unit.broker.broker_cluster import Cluster, create
+from tests.simulator.cluster import Cluster, create
 
 OWN, SHARED = Source.DYNAMIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG
 RETENTION = "log.retention.ms"

@@ -14,7 +14,7 @@ from kdist.protocol.describe_configs import BROKER, BROKER_LOGGER, TOPIC
 from kdist.protocol.incremental_alter_configs import APPEND, DELETE, SET, SUBTRACT
 from kdist.wire.primitives import STRING_BYTES_MAX
 from kdist.zk import znodes
-from tests.unit.broker.broker_cluster import Cluster
+from tests.simulator.cluster import Cluster
 from tests.unit.broker.broker_configs import by_name, change, describe, own, replace, with_topic
 
 CLICKS = TopicPartition("clicks", 0)

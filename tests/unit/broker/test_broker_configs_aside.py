@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kdist.model import TopicPartition
 from kdist.protocol.incremental_alter_configs import DELETE, SET
-from tests.unit.broker.broker_cluster import Cluster
+from tests.simulator.cluster import Cluster
 from tests.unit.broker.broker_configs import by_name, change, describe, own, with_topic
 
 

@@ -17,7 +17,7 @@ from kdist.protocol.describe_configs import (
 from kdist.protocol.incremental_alter_configs import SET
 from kdist.zk.client import Znode
 from kdist.zk.session import SessionClient
-from tests.unit.broker.broker_cluster import Cluster, create
+from tests.simulator.cluster import Cluster, create
 from tests.unit.broker.broker_configs import by_name, change
 
 

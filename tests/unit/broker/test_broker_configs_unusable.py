@@ -9,7 +9,7 @@ from kdist.protocol.describe_configs import ALL_BROKERS, BROKER
 from kdist.protocol.incremental_alter_configs import DELETE, SET
 from kdist.zk import znodes
 from kdist.zk.cluster_values import EntitySettings, SettingsChange
-from tests.unit.broker.broker_cluster import Cluster
+from tests.simulator.cluster import Cluster
 from tests.unit.broker.broker_configs import (
     FILES_MS,
     RETENTION,

@@ -19,7 +19,7 @@ from kdist.protocol.leader_and_isr import (
 )
 from kdist.protocol.stop_replica import StopReplicaRequest
 from kdist.protocol.update_metadata import UpdateMetadataRequest
-from tests.unit.broker.broker_cluster import Cluster, create, produce
+from tests.simulator.cluster import Cluster, create, produce
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from kdist.errors import ApiError, Error
 from kdist.protocol.controlled_shutdown import ControlledShutdownRequest
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
-from tests.unit.broker.broker_cluster import Cluster, create
+from tests.simulator.cluster import Cluster, create
 
 REQUEST = ControlledShutdownRequest(broker_id=1, broker_epoch=7)
 GIVEN = {

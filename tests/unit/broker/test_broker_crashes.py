@@ -22,8 +22,8 @@ from kdist.protocol.metadata import MetadataRequest
 from kdist.protocol.versions import TABLE, api_for
 from kdist.replication import partition as partition_module
 from kdist.replication.partition import Partition
-from tests.unit.broker.broker_cluster import Cluster, create, produce_request
-from tests.unit.broker.broker_cluster import produce as send_records
+from tests.simulator.cluster import Cluster, create, produce_request
+from tests.simulator.cluster import produce as send_records
 from tests.unit.broker.test_broker_dispatch import Raw, raw
 
 POISON = KeyError("a bug")

@@ -22,7 +22,7 @@ from kdist.protocol.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from tests.unit.broker.broker_cluster import Cluster, create, produce
+from tests.simulator.cluster import Cluster, create, produce
 
 CLICKS = TopicPartition("clicks", 0)
 

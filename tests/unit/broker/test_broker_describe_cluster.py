@@ -7,7 +7,7 @@ import pytest
 from kdist.errors import Error
 from kdist.protocol.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from kdist.protocol.operations import OMITTED
-from tests.unit.broker.broker_cluster import Cluster
+from tests.simulator.cluster import Cluster
 
 
 def ask(

@@ -32,7 +32,7 @@ from kdist.protocol.list_offsets import (
 )
 from kdist.protocol.metadata import MetadataRequest, MetadataTopic
 from kdist.protocol.versions import TABLE, advertised_versions, api_for
-from tests.unit.broker.broker_cluster import (
+from tests.simulator.cluster import (
     PORT,
     Cluster,
     create,

@@ -19,7 +19,7 @@ from kdist.protocol.envelope import encode_request
 from kdist.protocol.headers import RequestHeader
 from kdist.protocol.schema import wire_fields
 from kdist.protocol.versions import TABLE
-from tests.unit.broker.broker_cluster import Cluster, create, produce, records
+from tests.simulator.cluster import Cluster, create, produce, records
 from tests.unit.broker.test_broker_dispatch import Raw, raw
 from tests.unit.protocol.protocol_samples import Case, sample
 

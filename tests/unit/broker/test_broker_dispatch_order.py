@@ -25,7 +25,7 @@ from kdist.protocol.incremental_alter_configs import (
 )
 from kdist.protocol.versions import api_for
 from kdist.replication.writer import Writers
-from tests.unit.broker.broker_cluster import Cluster, create, produce_request
+from tests.simulator.cluster import Cluster, create, produce_request
 from tests.unit.broker.test_broker_dispatch import Raw, end_request, raw
 
 Request = tuple[Any, int]  # and its version

@@ -7,7 +7,7 @@ import pytest
 from kdist.errors import Error
 from kdist.protocol.describe_configs import ALL_BROKERS, BROKER
 from kdist.protocol.incremental_alter_configs import APPEND, SET, SUBTRACT
-from tests.unit.broker.broker_cluster import Cluster
+from tests.simulator.cluster import Cluster
 from tests.unit.broker.broker_configs import (
     FILES_MS,
     RETENTION,

@@ -14,7 +14,7 @@ from kdist.protocol.describe_configs import ALL_BROKERS, BROKER
 from kdist.protocol.incremental_alter_configs import SET
 from kdist.zk import znodes
 from kdist.zk.cluster_values import EntitySettings
-from tests.unit.broker.broker_cluster import Cluster, create, produce
+from tests.simulator.cluster import Cluster, create, produce
 from tests.unit.broker.broker_configs import (
     FILES_MS,
     OWN,

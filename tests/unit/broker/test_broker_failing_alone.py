@@ -6,7 +6,7 @@ import asyncio
 
 from kdist.errors import DiskFailed
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
-from tests.unit.broker.broker_cluster import Cluster, create, produce_request
+from tests.simulator.cluster import Cluster, create, produce_request
 
 
 def test_a_disk_that_fails_while_a_waiting_fetch_is_woken_ends_only_its_own_broker() -> None:

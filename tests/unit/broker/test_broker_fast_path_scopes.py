@@ -22,7 +22,7 @@ from kdist.protocol.fetch import (
 )
 from kdist.protocol.headers import RequestHeader
 from kdist.protocol.produce import ProducePartitionResult, ProduceResponse, ProduceTopicResult
-from tests.unit.broker.broker_cluster import Cluster, create, produce_request
+from tests.simulator.cluster import Cluster, create, produce_request
 from tests.unit.broker.broker_fetches import Asked
 from tests.unit.broker.broker_fetches import Broker as FetchedBroker
 from tests.unit.broker.test_broker_dispatch import Raw, raw

@@ -23,7 +23,7 @@ from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kdist.protocol.headers import RequestHeader
 from kdist.records.batch import HEADER_SIZE, seal
 from kdist.replication.partition import Partition
-from tests.unit.broker.broker_cluster import Cluster, create
+from tests.simulator.cluster import Cluster, create
 from tests.unit.broker.broker_produces import fields_of, frame_of
 from tests.unit.broker.test_broker_dispatch import Raw, raw
 from tests.unit.replication.replication_world import CLICKS, batch

@@ -8,7 +8,7 @@ import pytest
 
 from kdist.broker.broker import Broker
 from kdist.network.client import Client, ClientSettings
-from tests.unit.broker.broker_cluster import Cluster
+from tests.simulator.cluster import Cluster
 
 LISTENERS = {
     "listeners": "BROKERS://:9091,INSIDE://:9092,OUTSIDE://:9093",

@@ -15,7 +15,7 @@ from kdist.zk import znodes
 from kdist.zk.client import SessionState
 from kdist.zk.memory_tree import Tree
 from kdist.zk.registration import BrokerRegistration, Endpoint
-from tests.unit.broker.broker_cluster import Cluster, create, produce
+from tests.simulator.cluster import Cluster, create, produce
 
 PATH = znodes.BROKER.path(1)
 OUTAGE_S = 40  # of sessions that take 6

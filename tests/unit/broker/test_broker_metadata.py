@@ -16,7 +16,7 @@ from kdist.protocol.delete_topics import DeleteTopicsRequest
 from kdist.protocol.find_coordinator import FindCoordinatorRequest
 from kdist.protocol.metadata import MetadataRequest, MetadataTopic
 from kdist.protocol.operations import OMITTED, ON_CLUSTER, ON_TOPIC
-from tests.unit.broker.broker_cluster import Cluster, create
+from tests.simulator.cluster import Cluster, create
 
 ID = uuid.UUID(int=1)
 

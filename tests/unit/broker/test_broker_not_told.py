@@ -10,7 +10,7 @@ import pytest
 from kdist.controller.channels import BrokerChannel, BrokerRequestBatch
 from kdist.errors import Error
 from kdist.protocol.find_coordinator import FindCoordinatorRequest
-from tests.unit.broker.broker_cluster import Cluster, create, produce
+from tests.simulator.cluster import Cluster, create, produce
 from tests.unit.broker.test_broker_metadata import ask
 
 

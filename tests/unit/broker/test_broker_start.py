@@ -15,7 +15,7 @@ from kdist.zk import znodes
 from kdist.zk.cluster_values import EntitySettings, SettingsChange
 from kdist.zk.election import claim
 from kdist.zk.memory import MemoryZooKeeper
-from tests.unit.broker.broker_cluster import Cluster, create, produce, produce_request
+from tests.simulator.cluster import Cluster, create, produce, produce_request
 
 
 def test_a_broker_registers_with_its_machine_and_address() -> None:

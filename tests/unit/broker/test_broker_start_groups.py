@@ -24,7 +24,7 @@ from kdist.protocol.offset_commit import (
 from kdist.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchTopic
 from kdist.storage.log import Log
 from kdist.storage.reading import Slice
-from tests.unit.broker.broker_cluster import Cluster, create
+from tests.simulator.cluster import Cluster, create
 from tests.unit.broker.test_broker_dispatch import raw
 
 

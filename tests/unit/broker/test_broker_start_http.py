@@ -9,7 +9,7 @@ import pytest
 
 from kdist.broker.http import CONNECTIONS_MAX, HEAD_BYTES_MAX
 from kdist.zk.client import SessionState
-from tests.unit.broker.broker_cluster import Cluster
+from tests.simulator.cluster import Cluster
 
 
 class Asker(asyncio.BufferedProtocol):

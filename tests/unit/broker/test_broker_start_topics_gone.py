@@ -11,7 +11,7 @@ from kdist.network.client import Client
 from kdist.protocol.delete_topics import DeleteTopicsRequest
 from kdist.zk.client import Create, Delete
 from kdist.zk.memory import MemoryZooKeeper
-from tests.unit.broker.broker_cluster import Cluster, create, produce
+from tests.simulator.cluster import Cluster, create, produce
 from tests.unit.broker.test_broker_metadata import ask
 from tests.unit.broker.test_broker_start_groups import (
     commit,

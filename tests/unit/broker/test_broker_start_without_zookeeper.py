@@ -10,7 +10,7 @@ import pytest
 from kdist.broker.broker import State
 from kdist.errors import UserError
 from kdist.zk import znodes
-from tests.unit.broker.broker_cluster import Cluster, create, produce
+from tests.simulator.cluster import Cluster, create, produce
 
 MOMENTS_MS = range(1, 160, 3)  # of a start that takes 110 ms to its registration
 LIMIT = {"zookeeper_connection_timeout_ms": "10000"}

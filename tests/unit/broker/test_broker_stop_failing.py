@@ -14,7 +14,7 @@ from kdist.storage.names import CLEAN_SHUTDOWN
 from kdist.zk import znodes
 from kdist.zk.client import SessionState
 from kdist.zk.election import claim
-from tests.unit.broker.broker_cluster import Cluster, create, produce, produce_request
+from tests.simulator.cluster import Cluster, create, produce, produce_request
 
 
 async def claimed(cluster: Cluster) -> None:

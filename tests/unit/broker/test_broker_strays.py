@@ -10,7 +10,7 @@ import pytest
 from kdist.broker.broker import Broker
 from kdist.zk import znodes
 from kdist.zk.memory import MemoryZooKeeper
-from tests.unit.broker.broker_cluster import Cluster, create, produce
+from tests.simulator.cluster import Cluster, create, produce
 
 SHORT = {"log_retention_ms": "1000", "log_retention_check_interval_ms": "500"}
 

@@ -11,7 +11,7 @@ import pytest
 from kdist.protocol.incremental_alter_configs import SET
 from kdist.zk.errors import Refused
 from kdist.zk.memory import MemoryZooKeeper
-from tests.unit.broker.broker_cluster import Cluster, create
+from tests.simulator.cluster import Cluster, create
 from tests.unit.broker.broker_configs import change, settings_of
 
 

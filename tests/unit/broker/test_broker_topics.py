@@ -18,7 +18,7 @@ from kdist.protocol.metadata import MetadataRequest, MetadataTopic
 from kdist.protocol.stop_replica import StopReplicaRequest
 from kdist.protocol.update_metadata import UpdateMetadataRequest
 from kdist.wire.primitives import STRING_BYTES_MAX
-from tests.unit.broker.broker_cluster import Cluster, create, produce
+from tests.simulator.cluster import Cluster, create, produce
 from tests.unit.broker.broker_configs import by_name, describe, own
 
 

@@ -18,7 +18,7 @@ from kdist.errors import KdistError
 from kdist.model import TopicPartition
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.records.build import build_batch
-from tests.unit.broker.broker_cluster import PORT, Cluster, create
+from tests.simulator.cluster import PORT, Cluster, create
 
 Scenario = Callable[[Cluster, "Group"], Coroutine[Any, Any, None]]
 TOPIC = "clicks"

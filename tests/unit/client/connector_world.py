@@ -21,7 +21,7 @@ from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopi
 from kdist.records.build import build_batch
 from kdist.zk import znodes
 from kdist.zk.memory import MemoryZooKeeper
-from tests.unit.broker.broker_cluster import Cluster, create
+from tests.simulator.cluster import Cluster, create
 
 GROUP, TOPIC = "readers", "clicks"
 SESSION_MS = 6_000

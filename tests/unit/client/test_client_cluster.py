@@ -30,8 +30,8 @@ from kdist.network.network import AsyncioNetwork
 from kdist.protocol.list_offsets import LATEST_TIMESTAMP
 from kdist.protocol.metadata import MetadataTopicResult
 from kdist.records.build import build_batch, read_batch
-from tests.unit.broker.broker_cluster import PORT
-from tests.unit.broker.broker_cluster import Cluster as BrokerCluster
+from tests.simulator.cluster import PORT
+from tests.simulator.cluster import Cluster as BrokerCluster
 from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
 from tests.unit.client.producer_world import Scene, play
 

@@ -12,7 +12,7 @@ from kdist.client.classic.connector.subscription import Blacklist, Filtered, Top
 from kdist.errors import UserError
 from kdist.protocol.create_partitions import CreatePartitionsRequest, GrownTopic
 from tests.examples import first_of
-from tests.unit.broker.broker_cluster import Cluster, create
+from tests.simulator.cluster import Cluster, create
 from tests.unit.client.connector_world import (
     SESSION_MS,
     TOPIC,

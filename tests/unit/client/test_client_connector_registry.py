@@ -14,7 +14,7 @@ from kdist.model import TopicPartition
 from kdist.zk.cluster_values import ConsumerRegistration
 from kdist.zk.errors import ConnectionLoss, SessionExpired
 from kdist.zk.memory import MemoryZooKeeper
-from tests.unit.broker.broker_cluster import Cluster
+from tests.simulator.cluster import Cluster
 from tests.unit.client.connector_world import (
     GROUP,
     TOPIC,

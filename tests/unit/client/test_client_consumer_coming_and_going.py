@@ -10,7 +10,7 @@ import pytest
 from kdist.client.consumer.batch import ConsumedRecord
 from kdist.errors import ApiError
 from tests.examples import first_of
-from tests.unit.broker.broker_cluster import Cluster
+from tests.simulator.cluster import Cluster
 from tests.unit.client.client_group_world import Group, Member
 
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]

@@ -11,7 +11,7 @@ from kdist.client.consumer.fetcher import Fetcher
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import FetchPartition, FetchPartitionResult
-from tests.unit.broker.broker_cluster import Cluster
+from tests.simulator.cluster import Cluster
 from tests.unit.client.client_group_world import TOPIC, Group, consumer_on, with_topic
 from tests.unit.client.test_client_consumer_reading import ZERO, offsets, truncated
 

@@ -13,7 +13,7 @@ from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
 from tests.examples import first_of
-from tests.unit.broker.broker_cluster import Cluster
+from tests.simulator.cluster import Cluster
 from tests.unit.client.client_group_world import (
     HASTY,
     TOPIC,

@@ -12,7 +12,7 @@ from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
 from kdist.protocol.delete_topics import DeleteTopicsRequest, TopicToDelete
-from tests.unit.broker.broker_cluster import Cluster, create
+from tests.simulator.cluster import Cluster, create
 from tests.unit.client.client_group_world import HASTY, TOPIC, Group, consumer_on
 
 COOPERATIVE = HASTY | {"partition_assignment_strategy": "cooperative-sticky"}

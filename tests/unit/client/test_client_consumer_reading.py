@@ -16,7 +16,7 @@ from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import Error, UserError
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import DivergingEpoch, FetchPartition, FetchPartitionResult
-from tests.unit.broker.broker_cluster import Cluster, produce
+from tests.simulator.cluster import Cluster, produce
 from tests.unit.client.client_group_world import TOPIC, Group, consumer_on, with_topic
 
 ZERO = TopicPartition(TOPIC, 0)

@@ -16,7 +16,7 @@ from kdist.protocol.envelope import decode_request, encode_request
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kdist.protocol.framing import SIZE_BYTES
 from kdist.protocol.headers import RequestHeader, put_correlation_id
-from tests.unit.broker.broker_cluster import Cluster
+from tests.simulator.cluster import Cluster
 from tests.unit.client.client_group_world import TOPIC, Group, consumer_on, with_topic
 
 ZERO, ONE = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)

@@ -15,7 +15,7 @@ from kdist.network.client import Client
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kdist.records.batch import iter_headers
 from kdist.records.build import read_batch
-from tests.unit.broker.broker_cluster import PATIENCE_S, PORT, Cluster
+from tests.simulator.cluster import PATIENCE_S, PORT, Cluster
 
 SETTINGS = {
     "flow.f.source": f"m1:{PORT}",

@@ -19,7 +19,7 @@ from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopi
 from kdist.records.batch import HEADER_SIZE, seal
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec
-from tests.unit.broker.broker_cluster import PORT, create, produce
+from tests.simulator.cluster import PORT, create, produce
 from tests.unit.broker.test_broker_delete_records import trim
 
 LABELS = ("f", "t", "0")

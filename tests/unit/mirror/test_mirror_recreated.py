@@ -15,7 +15,7 @@ from kdist.mirror.seeking import seek
 from kdist.mirror.status import flow_status
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
-from tests.unit.broker.broker_cluster import PORT, create, produce
+from tests.simulator.cluster import PORT, create, produce
 
 OLD, NEW = (b"old 1", b"old 2"), (b"new 1", b"new 2", b"new 3")
 PARTITION = TopicPartition("t", 0)

@@ -11,7 +11,7 @@ from flow_world import FlowScene, flow_of, play
 from kdist.errors import ApiError, Error
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.records.build import build_batch
-from tests.unit.broker.broker_cluster import create, produce
+from tests.simulator.cluster import create, produce
 
 LABELS = ("f", "t", "0")
 STARTS = {"earliest": 3, "latest": 0}

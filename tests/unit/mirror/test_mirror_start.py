@@ -9,7 +9,7 @@ from kdist.client.cluster import Address, Cluster
 from kdist.mirror.status import flow_status
 from kdist.network.client import ClientSettings
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
-from tests.unit.broker.broker_cluster import PORT, create, produce, records
+from tests.simulator.cluster import PORT, create, produce, records
 
 LATEST = {"flow_f_start": "latest"}
 

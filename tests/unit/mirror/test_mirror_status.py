@@ -8,7 +8,7 @@ from kdist.client.cluster import Address, Cluster
 from kdist.mirror.status import PartitionStatus, flow_status
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
-from tests.unit.broker.broker_cluster import PORT, create, produce
+from tests.simulator.cluster import PORT, create, produce
 from tests.unit.broker.broker_configs import replace
 
 

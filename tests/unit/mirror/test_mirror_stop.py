@@ -11,7 +11,7 @@ from flow_world import FlowScene, flow_of, stream_of
 from test_mirror_start import produce_to_second
 
 from kdist.mirror.mirror import Mirror
-from tests.unit.broker.broker_cluster import PORT, Cluster, create, produce
+from tests.simulator.cluster import PORT, Cluster, create, produce
 from tests.unit.client.client_group_world import consumer_on
 
 TO_SECOND = {"flow_f_target": f"m2:{PORT}"}

@@ -12,7 +12,7 @@ from kdist.network.client import ClientSettings
 from kdist.spark.options import read_options
 from kdist.spark.ranges import Range
 from kdist.spark.resolving import Resolver
-from tests.unit.broker.broker_cluster import PORT, Cluster, create, produce
+from tests.simulator.cluster import PORT, Cluster, create, produce
 
 CLICKS = TopicPartition("clicks", 0)
 
