@@ -315,7 +315,7 @@ def _load(files: Files, saved: Saved, cut: Cut, retired: list[str]) -> Log:
         metrics=metrics,
         rng=_NoRng(),
         space=DiskSpace(files, cut.partition.directory, settings.reserved_bytes),
-        unflushed=set(),
+        unflushed={},
         want_flush=lambda _: None,
         start_writeback=lambda _: None,
         discard=discard,

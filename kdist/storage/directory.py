@@ -81,7 +81,7 @@ class LogDirectory:
             metrics=context.metrics,
             rng=context.rng,
             space=DiskSpace(files, path, context.settings.reserved_bytes),
-            unflushed=set(),
+            unflushed={},
             want_flush=self.flusher.request,
             start_writeback=self.background.start_writeback,
             discard=self.background.discard,

@@ -62,8 +62,8 @@ class LogContext(NamedTuple):
     metrics: StorageMetrics
     rng: random.Random
     space: DiskSpace
-    unflushed: set[Log]
-    """The logs that hold records above their recovery point."""
+    unflushed: dict[Log, None]
+    """The logs that hold records above their recovery point, the longest waiting first."""
     want_flush: Callable[[Log], None]
     """Request a flush: the log has `flush.messages` unflushed records, or a sealed segment."""
     start_writeback: Callable[[Segment], None]
@@ -395,7 +395,7 @@ class Log:
         context = self.context
         if self.unflushed_since_ms is None:
             self.unflushed_since_ms = now_ms
-            context.unflushed.add(self)
+            context.unflushed[self] = None
         if segment.size - segment.written_back >= self._writeback_step_bytes:
             context.start_writeback(segment)
         if end_offset - self.recovery_point >= self.settings.flush_messages:
@@ -486,7 +486,7 @@ class Log:
         """It was recovered: flush it before use, or later if the disk is too full for that."""
         self.is_changed = True
         self.unflushed_since_ms = now_ms
-        self.context.unflushed.add(self)
+        self.context.unflushed[self] = None
 
     # Flushing
 
@@ -506,7 +506,7 @@ class Log:
         self.is_busy = False
         self.recovery_point = max(self.recovery_point, end_offset)
         if self.recovery_point == self.end_offset:
-            self.context.unflushed.discard(self)
+            self.context.unflushed.pop(self, None)
 
     def give_up_flush(self, unsynced: Unsynced, sealed: Iterable[Segment]) -> None:
         """Put back what was handed over, for the next flush; `sealed` are all that it covered."""
@@ -637,7 +637,7 @@ class Log:
 
     def close(self) -> None:
         """Close all files for good, each once nobody uses it."""
-        self.context.unflushed.discard(self)
+        self.context.unflushed.pop(self, None)
         for segment in self.segments:
             segment.close()
 

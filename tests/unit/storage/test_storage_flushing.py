@@ -310,6 +310,24 @@ def test_a_flush_refused_by_a_full_disk_is_retried_at_the_next_interval() -> Non
     assert log.recovery_point == 6
 
 
+def test_logs_that_are_due_are_flushed_in_the_order_in_which_they_were_written() -> None:
+    world = World()
+    logs = [world.log(TopicPartition("clicks", number), flush_ms=0) for number in range(12)]
+    for log in logs:
+        append(world, log, 1)
+    world.settle()
+    for log in logs:
+        world.flush(log)
+    written = [logs[number] for number in (5, 2, 9, 0, 7, 11, 1, 8)]
+    for log in written:
+        append(world, log, 1)
+    del world.disk.trace[:]
+    Schedule(world.directory, lambda log: log.end_offset).flush_due()
+    world.settle()
+    synced = [call.path for call in world.disk.trace if call.name == "sync"]
+    assert synced == [log.active.path for log in written]
+
+
 def test_records_that_a_start_on_a_full_disk_could_not_flush_are_flushed_later() -> None:
     world = World()
     append(world, world.log(flush_ms=1000), 3)
