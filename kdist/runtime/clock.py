@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import time
 from typing import Protocol
@@ -108,6 +109,11 @@ class ProcessClock(VirtualClock):
         self._start_ns += step_ms * 1_000_000
 
     def world_s(self, own_s: float) -> float:
-        """When this clock will show `own_s`, in seconds of the world's clock."""
-        own_ns = own_s * 1e9 - self._passed_ns
-        return (self._skewed_at_ns + own_ns / self._rate) / 1e9
+        """When this clock will show `own_s` or a few ns more, in seconds of the world's clock.
+
+        Never less: whoever finds that the time of his timer has not come sets it again to the same.
+        """
+        own_ns = math.ceil(own_s * 1e9) + 1 - self._passed_ns  # the product may be rounded down
+        if self._rate != 1:
+            own_ns = math.ceil(own_ns / self._rate) + 1
+        return (self._skewed_at_ns + own_ns) / 1e9

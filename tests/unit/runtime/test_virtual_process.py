@@ -276,3 +276,22 @@ def test_what_a_busy_process_sends_leaves_when_it_is_done(machine: Machine) -> N
         assert served.received == framed(b"written")
 
     machine.run(scenario())
+
+
+@pytest.mark.parametrize("rate", [1, 0.95, 1.05])
+def test_a_timer_is_never_early_by_its_processs_clock(machine: Machine, rate: float) -> None:
+    """Whoever finds that its time has not come sets it again, at the same moment, for ever."""
+    rng, early = random.Random(5), 0
+    loop, clock = machine.loop, machine.one.clock
+
+    async def scenario() -> None:
+        nonlocal early
+        for _ in range(2_000):
+            due_s, ended = loop.time() + rng.uniform(0, 3) / 7, loop.create_future()
+            loop.call_at(due_s, ended.set_result, None)
+            await ended
+            early += loop.time() < due_s
+
+    clock.skew(rate)
+    machine.run(machine.one.run(scenario()))
+    assert early == 0
