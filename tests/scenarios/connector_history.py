@@ -4,7 +4,8 @@ A seed determines a `ConnectorHistory`. Members join, leave, die, are cut off fr
 brokers or from both, and lose their sessions; brokers and all ZooKeeper servers stop and come back,
 and the topic grows. At every moment no two members return messages of one partition; committed
 offsets never go back, nor beyond the messages that were processed. In the end each acknowledged
-record was processed, and the group has settled on the assignment of Algorithm 1.
+record was processed, and the group has settled on the assignment of Algorithm 1. It is beside
+`tests/simulator` because these groups live in ZooKeeper, and are looked at with each message.
 """
 
 from __future__ import annotations

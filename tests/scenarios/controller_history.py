@@ -2,7 +2,8 @@
 
 Each user owns one topic, which it creates, grows and deletes, again and again, asking whoever is
 controller until it has an answer. In the end all brokers are up again, and the topics have to be
-those that the users were promised.
+those that the users were promised. It is beside `tests/simulator` because its brokers are stand-ins
+without logs: so it plays many more changes and deaths of controllers in the same time.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A seed determines a `MirrorHistory`. A producer sends to topics of the source; partitions and topics
 are added meanwhile. Up to three mirrors share one flow; they join, leave, are killed, and are cut
 off from one cluster for longer than their sessions, so that two believe that they own a partition.
-In the end each target partition must hold exactly the source's records, in the same order.
+In the end each target partition must hold exactly the source's records, in the same order. It is
+beside `tests/simulator` because that has one cluster, and here two are compared.
 """
 
 from __future__ import annotations

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulator.__main__ import play
+from tests.simulator.playing import run
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_random_history_keeps_every_promise_and_can_be_repeated(seed: int) -> None:
-    one, two = play(seed)
+    one, two = run(seed), run(seed)
     assert one.violation == "", "\n".join(one.last_events)
     assert one.trace_hash == two.trace_hash
+
+
+def test_a_planted_bug_is_found() -> None:
+    outcomes = (run(seed, "acks=all is answered before the flush") for seed in range(40))
+    assert any("S1:" in each.violation for each in outcomes)

@@ -1,74 +1,70 @@
-"""Run histories of many seeds, each twice: `make simulate SEEDS=n [FIRST_SEED=n] [PLANTED=1]`.
+"""Run histories of many seeds, each twice: `make simulate [SEEDS=n] [FIRST_SEED=n] [PLANTED=1]`.
 
 Prints what it finds with the seed and the last events; exits with 1 if there was a violation, if
-two runs of a seed differ, or if some rare state never came up in many seeds.
+two runs of a seed differ, or if some rare state never came up in many seeds. With PLANTED=1 it
+tells in how many seeds each of the known bugs is found, and exits with 1 if one is not.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
-import logging
+import multiprocessing
 import os
 import sys
 import time
-import warnings
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import zip_longest
+from typing import TypeVar
 
-from tests.simulator.history import SOMETIMES, History, Outcome
-from tests.simulator.planted import PLANTED, planted
+from tests.simulator.planted import PLANTED
+from tests.simulator.playing import run
+from tests.simulator.record import SOMETIMES, Outcome
 
+T = TypeVar("T")
+
+CORES = os.cpu_count() or 1
 MANY = 200  # seeds, in which each of `SOMETIMES` must come up
+TELL_EVERY = 20
 
 
-def play(seed: int, bug: str = "", *, times: int = 2) -> list[Outcome]:
-    """Run a seed's history, with a planted bug or none."""
-    outcomes = []
-    with quiet():
-        for _ in range(times):
-            with planted(bug):
-                outcomes.append(History(seed).run())
-            gc.collect()
-    return outcomes
+class Workers:
+    """Processes in which sets of strings have an order of their own, by `hash_seed`."""
 
+    def __init__(self, hash_seed: int, count: int) -> None:
+        self._hash_seed = hash_seed
+        self._pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"))
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Within the block nothing is logged, killed processes leave no warnings, and when the garbage
-    collector runs decides nothing."""
-    disabled, hook = logging.root.manager.disable, sys.unraisablehook
-    logging.disable(logging.CRITICAL)
-    sys.unraisablehook = lambda _unraisable: None
-    gc.disable()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        gc.enable()
-        sys.unraisablehook = hook
-        logging.disable(disabled)
+    def submit(self, work: Callable[..., T], *args: object) -> Future[T]:
+        """Have it done; a process that this starts inherits the environment of now."""
+        os.environ["PYTHONHASHSEED"] = str(self._hash_seed)
+        return self._pool.submit(work, *args)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
 
 
 def simulate(seeds: range) -> int:
-    """Run the seeds; the exit status."""
+    """Run the seeds; the exit status. A seed's two runs differ in the order of sets."""
     bad, sometimes, begun_s = 0, Counter[str](), time.monotonic()
-    with ProcessPoolExecutor(os.cpu_count(), max_tasks_per_child=None) as pool:
-        for number, (one, two) in enumerate(pool.map(play, seeds, chunksize=2), 1):
-            sometimes.update(one.sometimes)
-            if one.violation or one.trace_hash != two.trace_hash:
-                bad += 1
-                _show(one, two)
-            if number % 10 == 0 or number == len(seeds):
-                took_s = time.monotonic() - begun_s
-                print(f"{number} of {len(seeds)} seeds, {bad} bad, {took_s:.0f} s", flush=True)
-    never = [state for state in SOMETIMES if not sometimes[state]]
-    for state in sorted(set(SOMETIMES) | set(sometimes)):
+    workers = [Workers(hash_seed, max(1, CORES // 2)) for hash_seed in (1, 2)]
+    runs = [[each.submit(run, seed) for each in workers] for seed in seeds]
+    for number, run_twice in enumerate(runs, 1):
+        one, two = (each.result() for each in run_twice)
+        sometimes.update(dict.fromkeys(one.sometimes, 1))
+        if one.violation or one.trace_hash != two.trace_hash:
+            bad += 1
+            _show(one, two)
+        if number % TELL_EVERY == 0 or number == len(seeds):
+            took_s = time.monotonic() - begun_s
+            print(f"{number} of {len(seeds)} seeds, {bad} bad, {took_s:.0f} s", flush=True)
+    for each in workers:
+        each.close()
+    print("Seeds in which a rare state came up:")
+    for state in (*SOMETIMES, *sorted(set(sometimes) - set(SOMETIMES))):
         print(f"{sometimes[state]:8} {state}")
+    never = [state for state in SOMETIMES if not sometimes[state]]
     if never and len(seeds) >= MANY:
         print(f"never: {', '.join(never)}")
         return 1
@@ -76,25 +72,37 @@ def simulate(seeds: range) -> int:
 
 
 def _show(one: Outcome, two: Outcome) -> None:
-    print("\n".join(one.last_events))
-    if one.trace_hash != two.trace_hash:
-        print(f"seed {one.seed}: its two runs differ")
     if one.violation:
+        print("\n".join(one.last_events))
         print(f"seed {one.seed}: {one.violation}")
+    if one.trace_hash != two.trace_hash:
+        pairs = zip_longest(one.events, two.events, fillvalue="nothing")
+        differing = next((pair for pair in pairs if pair[0] != pair[1]), ("no event", "no event"))
+        print(f"seed {one.seed}: its two runs differ: {' / '.join(differing)}")
     print(f"replay: make simulate SEEDS=1 FIRST_SEED={one.seed}", flush=True)
 
 
 def hunt(seeds: range) -> int:
     """How many seeds it takes to find each planted bug; the exit status."""
-    missed = 0
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for bug in PLANTED:
-            runs = pool.map(partial(play, bug=bug, times=1), seeds)
-            found = next((each[0] for each in runs if each[0].violation), None)
-            missed += found is None
-            after = "not found" if found is None else f"seed {found.seed}: {found.violation}"
-            print(f"{bug}: {after}", flush=True)
+    missed, workers = 0, Workers(1, CORES)
+    print("seeds  bug: violation", flush=True)
+    for bug in PLANTED:
+        found = find(workers, bug, seeds)
+        missed += found is None
+        number = "none" if found is None else found.seed - seeds.start + 1
+        print(f"{number:>5}  {bug}: {found.violation if found else 'not found'}", flush=True)
+    workers.close()
     return 1 if missed else 0
+
+
+def find(workers: Workers, bug: str, seeds: range) -> Outcome | None:
+    """The first seed's history that finds a planted bug."""
+    for start in range(0, len(seeds), 2 * CORES):
+        some = seeds[start : start + 2 * CORES]
+        for outcome in [workers.submit(run, seed, bug) for seed in some]:
+            if outcome.result().violation:
+                return outcome.result()
+    return None
 
 
 if __name__ == "__main__":

@@ -2,15 +2,18 @@
 
 `Cluster.run` carries out a scenario on the loop. A broker's machine is named after its id: 1 is on
 host `m1`. What a broker's code raises ends that broker, and the run too if it is a bug: none is to
-stay unseen.
+stay unseen. Scenarios of a few steps have one ZooKeeper server that is no host, and one stream of
+randomness; the simulator names servers, and then each source of randomness has a stream of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from kdist.broker.broker import Broker
@@ -31,7 +34,8 @@ from kdist.runtime.clock import VirtualClock
 from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.runtime.virtual_loop import VirtualLoop
 from kdist.runtime.virtual_process import VirtualProcess
-from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
+from kdist.zk.memory import MemoryZooKeeper
+from tests.simulator.ensemble import WatchedEnsemble
 
 PORT = 9092
 PATIENCE_S = 60.0
@@ -47,13 +51,34 @@ SETTINGS = {
 class Cluster:
     """The world of all brokers."""
 
-    def __init__(self, seed: int = 0, *, beside: Cluster | None = None) -> None:
-        """`beside` is another cluster in the same time and network; its broker ids differ."""
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        beside: Cluster | None = None,
+        servers: Sequence[str] = (),
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`beside` is another cluster in the same time and network; its broker ids differ.
+
+        `servers` are the hosts of ZooKeeper; `settings` are all brokers'.
+        """
         self.clock = beside.clock if beside else VirtualClock()
         self.loop = beside.loop if beside else VirtualLoop(self.clock)
+        self.seed = seed
         self.rng = beside.rng if beside else random.Random(seed)
-        self.network = beside.network if beside else SimulatedNetwork(self.loop, self.rng)
-        self.ensemble = MemoryEnsemble(self.clock, self.rng, delay_ms_max=2)
+        self._streams = Counter[str]() if servers else None
+        self.network = (
+            beside.network if beside else SimulatedNetwork(self.loop, self.stream("network"))
+        )
+        self.ensemble = WatchedEnsemble(
+            self.clock,
+            self.stream("zookeeper"),
+            delay_ms_max=2,
+            servers=servers or ("memory",),
+            is_cut=self.network.is_cut if servers else None,
+        )
+        self.settings = SETTINGS | settings
         self.disks: dict[int, SimulatedDisk] = {}
         self.zks: dict[int, MemoryZooKeeper] = {}
         self.processes: dict[int, VirtualProcess] = {}
@@ -90,7 +115,7 @@ class Cluster:
             "broker.id": str(broker_id),
             "log.dir": "/d",
             "listeners": f"PLAINTEXT://:{PORT}",
-            **SETTINGS,
+            **self.settings,
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
         zk = self.zks[broker_id] = self.ensemble.client(host=f"m{broker_id}")
@@ -111,9 +136,18 @@ class Cluster:
         process.on_failure = partial(self._failed, broker)
         return broker
 
-    def stream(self, _name: str) -> random.Random:
-        """Where something's randomness comes from."""
-        return self.rng
+    def process(self, name: str) -> VirtualProcess:
+        """A client's process; what it raises ends the run, unless it was killed."""
+        process = VirtualProcess(self.loop, self.stream(name))
+        self._begun.append(process)
+        return process
+
+    def stream(self, name: str) -> random.Random:
+        """Where something's randomness comes from; another of the same name has another stream."""
+        if self._streams is None:
+            return self.rng
+        self._streams[name] += 1
+        return random.Random(f"{self.seed} {name} {self._streams[name]}")
 
     def _failed(self, broker: Broker, error: BaseException) -> None:
         broker.fail(error)

@@ -1,17 +1,38 @@
-"""Known bugs, planted to see how many seeds it takes to find each."""
+"""Known bugs, planted to see how many seeds it takes to find each.
+
+Each has been in some broker's history, or is what a rule of ours is for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
+from kdist.broker import offsets_log
+from kdist.broker.offsets_log import PartitionedOffsetsLog
+from kdist.controller import writing
+from kdist.errors import Error
+from kdist.replication.partition import Partition
+from kdist.storage import directory, loading
+from kdist.storage.background import Background
+from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
+from kdist.storage.producers import ProducerStates
+from kdist.zk.client import Operation, ZooKeeper
+
+__all__ = ["PLANTED", "patched", "planted"]
+
+
+class Bug(NamedTuple):
+    """`make` gets what `name` of `owner` is, and returns what replaces it."""
+
+    owner: Any
+    name: str
+    make: Callable[[Any], Any]
 
 
 def _begin_epoch_at_end(begin: Callable[..., None]) -> Callable[..., None]:
-    """The epoch begins at the log's end, though an append may be under way behind it."""
-
     def begin_epoch(log: Log, leader_epoch: int) -> None:
         reserved, log.reserved_offset = log.reserved_offset, log.end_offset
         try:
@@ -22,9 +43,95 @@ def _begin_epoch_at_end(begin: Callable[..., None]) -> Callable[..., None]:
     return begin_epoch
 
 
-PLANTED: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "an epoch begins at the log's end": (Log, "begin_epoch", _begin_epoch_at_end),
+def _answer_before_flush(_: Callable[..., None]) -> Callable[..., None]:
+    def await_committed(self: Partition, *asked: Any) -> None:
+        asked[-1](Error.NONE)
+
+    return await_committed
+
+
+def _forget_producers(_: Callable[..., Any]) -> Callable[..., Any]:
+    def loaded_producers(log: Log, end_offset: int) -> Iterator[Any]:
+        yield from ()
+        return ProducerStates()
+
+    return loaded_producers
+
+
+def _write_unfenced(_: Callable[..., Any]) -> Callable[..., Any]:
+    async def fenced_multi(zk: ZooKeeper, _: int, operations: Sequence[Operation]) -> Any:
+        return await zk.multi(list(operations))
+
+    return fenced_multi
+
+
+def _commit_early(append: Callable[..., None]) -> Callable[..., None]:
+    def append_later(
+        self: PartitionedOffsetsLog, partition: int, records: list[Any], done: Callable[..., None]
+    ) -> None:
+        done(Error.NONE)
+        append(self, partition, records, lambda _: None)
+
+    return append_later
+
+
+def _trust_the_disk(load: Callable[..., Any]) -> Callable[..., Any]:
+    def load_log(*given: Any, is_clean: bool, now_ms: int) -> Any:
+        return load(*given, is_clean=True, now_ms=now_ms)
+
+    return load_log
+
+
+def _leave_files(_: Callable[..., None]) -> Callable[..., None]:
+    return lambda *_: None
+
+
+def _read_to_the_end(_: Callable[..., int]) -> Callable[..., int]:
+    return lambda partition, *_: partition.log.end_offset
+
+
+def _stop_unflushed(flush: Callable[..., None]) -> Callable[..., None]:
+    def flush_unless_stopping(self: LogDirectory, logs: Any, prepare: Any = None) -> None:
+        if prepare is None:
+            flush(self, logs)
+
+    return flush_unless_stopping
+
+
+PLANTED: dict[str, Bug] = {
+    "an epoch begins at the log's end, not behind the appends under way": Bug(
+        Log, "begin_epoch", _begin_epoch_at_end
+    ),
+    "acks=all is answered before the flush": Bug(
+        Partition, "await_committed", _answer_before_flush
+    ),
+    "producers' states are not rebuilt at a start": Bug(
+        loading, "loaded_producers", _forget_producers
+    ),
+    "a controller does not check that it still is": Bug(writing, "fenced_multi", _write_unfenced),
+    "a commit is answered before it is in the log": Bug(
+        offsets_log.PartitionedOffsetsLog, "append", _commit_early
+    ),
+    "recovery trusts what is on the disk": Bug(directory, "load_log", _trust_the_disk),
+    "a deleted log's directory stays": Bug(Background, "remove_tree", _leave_files),
+    "an abandoned append stays in its producer's state": Bug(
+        ProducerStates, "restore", _leave_files
+    ),
+    "consumers read what is not committed": Bug(Partition, "visible_end", _read_to_the_end),
+    "a stop is called clean that has flushed nothing": Bug(LogDirectory, "_flush", _stop_unflushed),
 }
+
+
+@contextmanager
+def patched(bug: Bug) -> Iterator[None]:
+    """Within the block it is replaced."""
+    owner, name, make = bug
+    sound = vars(owner)[name]
+    setattr(owner, name, make(getattr(owner, name)))
+    try:
+        yield
+    finally:
+        setattr(owner, name, sound)
 
 
 @contextmanager
@@ -33,10 +140,5 @@ def planted(bug: str) -> Iterator[None]:
     if not bug:
         yield
         return
-    owner, name, make = PLANTED[bug]
-    sound = getattr(owner, name)
-    setattr(owner, name, make(sound))
-    try:
+    with patched(PLANTED[bug]):
         yield
-    finally:
-        setattr(owner, name, sound)

@@ -1,0 +1,226 @@
+"""What must hold at every moment, seen by one who sees all: memory, disks, ZooKeeper's tree.
+
+Named as in the replication reference, §4.1. Cheap ones are looked at with each write to ZooKeeper,
+the others ten times a second. `rest.py` has what must hold once nothing goes on any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+
+from kdist.broker.broker import Broker
+from kdist.model import OFFSETS_TOPIC, TopicPartition
+from kdist.replication.partition import Partition
+from kdist.zk import znodes
+from kdist.zk.client import Check, Operation, WatchEvent
+from kdist.zk.memory import MemoryZooKeeper
+from kdist.zk.topic_values import PartitionState, TopicAssignment
+from tests.simulator.machines import Machines
+from tests.simulator.record import NEVER_S, Trace, Violation, require
+
+EVERY_S = 0.1
+_EPOCH = znodes.CONTROLLER_EPOCH.path()
+_CONTROLLERS_OWN = (f"{znodes.TOPICS.path()}/", f"{znodes.TOPIC_DELETIONS.path()}/", _EPOCH)
+
+
+class Known:
+    """What ZooKeeper has told so far of the topics and their leaders. Owner: `Invariants`."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicAssignment] = {}
+        self.to_be_deleted: dict[str, None] = {}  # those whose deletion is not finished
+        self.created_s: dict[str, float] = {}  # when the topic that there is now was created
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self.offsets_leaders: defaultdict[int, list[int]] = defaultdict(list)
+
+    def assignment(self, topic: str) -> TopicAssignment | None:
+        """The topic as ZooKeeper has it."""
+        return self.topics.get(topic)
+
+    def counts(self) -> dict[str, int]:
+        """How many partitions each topic of the clients has that is not being deleted."""
+        return {
+            name: len(each.partitions)
+            for name, each in self.topics.items()
+            if name != OFFSETS_TOPIC and name not in self.to_be_deleted
+        }
+
+
+class Invariants:
+    """Owner: the history."""
+
+    def __init__(self, trace: Trace, machines: Machines) -> None:
+        self._trace = trace
+        self._machines = machines
+        self._cluster = trace.cluster
+        self._tree = trace.cluster.ensemble.tree
+        self.known = Known()
+        # The session that wrote the controller epoch last, and the client whose it was.
+        self._elected: tuple[int, MemoryZooKeeper | None] = (0, None)
+        self._high_watermarks: dict[Partition, tuple[int, int]] = {}  # with the epoch
+        self._ends: dict[Partition, int] = {}
+        self._epochs: dict[TopicPartition, int] = {}
+        self._controller_epochs: dict[Broker, int] = {}
+        self._acting: dict[int, int] = {}  # who acted in a controller epoch
+        ensemble = trace.cluster.ensemble
+        ensemble.on_written.append(self._on_written)
+        ensemble.on_changed.append(self._on_changed)
+
+    async def go_on(self) -> None:
+        """Look, again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            self.check()
+
+    # ZooKeeper
+
+    def _on_written(self, session_id: int, operations: Sequence[Operation]) -> None:
+        try:
+            for each in operations:
+                if each.path == _EPOCH:
+                    self._elected = session_id, self._client_of(session_id)
+                if each.path.startswith(_CONTROLLERS_OWN) and not isinstance(each, Check):
+                    self._check_writer(session_id, each.path)
+        except Violation as error:
+            self._cluster.loop.end_run(error)
+
+    def _client_of(self, session_id: int) -> MemoryZooKeeper | None:
+        clients = self._cluster.zks.values()
+        of_it = (each for each in clients if each.session and each.session.id == session_id)
+        return next(of_it, None)
+
+    def _check_writer(self, session_id: int, path: str) -> None:
+        """It is the last controller; if it has another session meanwhile, nobody came after it."""
+        elected_in, elected = self._elected
+        is_it = elected_in == session_id or (elected and elected is self._client_of(session_id))
+        require(bool(is_it), f"S12: a controller that was replaced has written {path}")
+
+    def _on_changed(self, events: Sequence[WatchEvent]) -> None:
+        try:
+            for path in dict.fromkeys(event.path for event in events):
+                self._look_at(path)
+        except Violation as error:
+            self._cluster.loop.end_run(error)
+
+    def _look_at(self, path: str) -> None:
+        stat = self._tree.exists(path)
+        self._trace.add(path, stat and (stat.version, stat.czxid))
+        if path == _EPOCH:
+            self._trace.note(f"controller epoch {self._tree.get(path).data.decode()}")
+            self._trace.count("controller changed", stat is not None and stat.version > 1)
+            if self.known.to_be_deleted:
+                self._trace.count("controller changed during a deletion")
+        elif names := znodes.TOPIC.names(path):
+            self._topic_changed(names[0], path, is_there=stat is not None)
+        elif names := znodes.TOPIC_DELETION.names(path):
+            self._deletion_changed(names[0], is_there=stat is not None)
+        elif names := znodes.PARTITION_STATE.names(path):
+            key = TopicPartition(names[0], int(names[1]))
+            if stat is None:
+                self.known.states.pop(key, None)
+            else:
+                self._state_changed(key, path)
+
+    def _deletion_changed(self, topic: str, *, is_there: bool) -> None:
+        if not is_there:
+            self.known.to_be_deleted.pop(topic, None)
+            return
+        self.known.to_be_deleted[topic] = None
+        found = self.known.topics.get(topic)
+        hosts = () if found is None else found.partitions.values()
+        is_one_down = any(not self._machines.down.keys().isdisjoint(each) for each in hosts)
+        self._trace.count("topic deleted while its broker was down", is_one_down)
+
+    def _topic_changed(self, topic: str, path: str, *, is_there: bool) -> None:
+        known = self.known
+        if is_there:
+            known.topics[topic] = znodes.TOPIC.decode(path, self._tree.get(path).data)
+        else:
+            known.topics.pop(topic, None)
+        self._trace.note(f"topic {topic} {'is there' if is_there else 'is gone'}")
+        if not is_there:
+            self._trace.count("topic deleted")
+            known.created_s[topic] = NEVER_S
+        elif known.created_s.get(topic, NEVER_S) == NEVER_S:
+            self._trace.count("topic created again", topic in known.created_s)
+            known.created_s[topic] = self._trace.now_s
+            for key in [key for key in self._epochs if key.topic == topic]:
+                del self._epochs[key]
+
+    def _state_changed(self, key: TopicPartition, path: str) -> None:
+        state = znodes.PARTITION_STATE.decode(path, self._tree.get(path).data)
+        before = self.known.states.get(key)
+        self.known.states[key] = state
+        self._trace.note(f"{key} has leader {state.leader} in epoch {state.leader_epoch}")
+        if before is not None:
+            require(
+                state.leader_epoch > before.leader_epoch
+                or state._replace(controller_epoch=0) == before._replace(controller_epoch=0),
+                f"S5: the leader epoch of {key} goes from {before} to {state}",
+                key,
+            )
+        require(bool(state.isr), f"S4: the ISR of {key} is empty", key)
+        is_led_in_isr = state.leader == -1 or state.leader in state.isr
+        require(is_led_in_isr, f"S4: the leader of {key} is not in the ISR: {state}", key)
+        if key.topic == OFFSETS_TOPIC and state.leader != -1:
+            leaders = self.known.offsets_leaders[key.partition]
+            leaders.append(state.leader_epoch)
+            self._trace.count("offsets partition loaded again", len(leaders) > 1)
+
+    # Brokers
+
+    def check(self) -> None:
+        """Look at every broker now."""
+        for broker in self._machines.brokers():
+            service = broker.service
+            self._check_controller(broker)
+            replicas = service.replicas
+            before = self._controller_epochs.get(broker, -1)
+            require(
+                replicas.controller_epoch >= before,
+                f"S12: m{broker.id} heard of controller epoch {before}, and goes back",
+            )
+            self._controller_epochs[broker] = replicas.controller_epoch
+            writers = replicas._context.writers
+            if writers.thread_until_ns > broker.context.process.clock.monotonic_ns():
+                self._trace.count("writer thread used")
+            for partition in replicas.partitions.values():
+                self._check_partition(broker.id, partition)
+
+    def _check_controller(self, broker: Broker) -> None:
+        controller = broker.service.controller
+        leadership = controller._leadership
+        if controller.is_active and leadership is not None:
+            other = self._acting.setdefault(leadership.epoch, broker.id)
+            require(
+                other == broker.id,
+                f"S12: m{other} and m{broker.id} are controllers of epoch {leadership.epoch}",
+            )
+
+    def _check_partition(self, broker_id: int, partition: Partition) -> None:
+        key, log, mark, epoch = (
+            *(partition.key, partition.log, partition.high_watermark, partition.leader_epoch),
+        )
+        start, end = log.start_offset, log.end_offset
+        is_in_order = start <= mark <= end and log.recovery_point <= end <= log.reserved_offset
+        require(is_in_order, f"S6: {key} on m{broker_id}: {start}, {mark}, {end}", key)
+        require(partition.last_stable_offset <= mark, f"S6: {key}: LSO above {mark}", key)
+        lowest, since = self._high_watermarks.get(partition, (0, epoch))
+        require(mark >= lowest, f"S6: the high watermark of {key} fell to {mark}", key)
+        require(since <= epoch, f"S12: m{broker_id} goes back to epoch {epoch} of {key}", key)
+        self._high_watermarks[partition] = mark, epoch
+        before = self._ends.get(partition, 0)
+        require(end >= before, f"S8: the end of {key} fell from {before} to {end}", key)
+        self._ends[partition] = end
+        state, topic = self.known.states.get(key), self.known.topics.get(key.topic)
+        if state is None or topic is None or partition.topic_id != topic.topic_id:
+            return  # it is being deleted
+        is_known = epoch <= state.leader_epoch
+        require(is_known, f"S5: m{broker_id} has epoch {epoch} of {key}, ZooKeeper {state}", key)
+        if partition.is_leader and epoch > self._epochs.get(key, -1):
+            self._epochs[key] = epoch
+            self._trace.note(f"{key} is led by m{broker_id} in epoch {epoch} from {end}")
+            if log.reserved_offset > end:
+                self._trace.count("leader epoch began during an append")

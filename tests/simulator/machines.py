@@ -1,0 +1,219 @@
+"""The brokers' machines: they start, stop, lose power, fail; and what that may have cost.
+
+A broker whose disk has failed comes back with the disk as its last successful sync left it. After
+a failed sync the page cache cannot be trusted, and whoever starts the broker on that disk again has
+the host read it afresh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextvars import Context
+from functools import partial
+from typing import NamedTuple
+
+from kdist.broker.broker import Broker, State
+from kdist.errors import DiskFailed, KdistError
+from kdist.model import TopicPartition
+from kdist.runtime.simulated_faults import PowerLoss
+from kdist.storage.names import CLEAN_SHUTDOWN
+from tests.simulator.record import NEVER_S, Trace, Violation
+
+_CHANGING = ("write", "sync", "sync_directory", "create", "rename", "remove", "truncate")
+LOG_DIR = "/d"  # as `Cluster` has it
+
+
+class Stopped(NamedTuple):
+    """What a broker had when it had stopped cleanly: for each partition topic id and log end."""
+
+    ends: dict[TopicPartition, tuple[object, int]]
+
+
+class Machines:
+    """Owner: the history."""
+
+    def __init__(self, trace: Trace, broker_ids: range, rng: random.Random) -> None:
+        self.trace = trace
+        self.cluster = trace.cluster
+        self.loop = trace.cluster.loop
+        self.ids = broker_ids
+        self.rng = rng
+        self.is_skewed = False  # whether their clocks go wrong
+        self.down: dict[int, float] = {}  # brokers, with the time at which each is to return
+        self.starting: dict[int, asyncio.Task[None]] = {}
+        self._stopped: dict[int, Stopped] = {}
+        self._power_lost_s: dict[int, list[float]] = {each: [] for each in broker_ids}
+        self._flushed_s: dict[int, float] = dict.fromkeys(broker_ids, NEVER_S)
+        self._doomed: dict[int, bool] = {}  # to die in a call; whether by a power loss
+        self.deleted_while_down: set[int] = set()
+
+    @property
+    def up(self) -> list[int]:
+        return [each for each in self.ids if each not in self.down]
+
+    @property
+    def are_ready(self) -> bool:
+        brokers = self.cluster.brokers
+        return not self.down and all(brokers[each].state is State.READY for each in self.ids)
+
+    def brokers(self) -> list[Broker]:
+        """Those that are ready."""
+        found = [self.cluster.brokers[each] for each in self.up]
+        return [each for each in found if each.state is State.READY and not each.failure.done()]
+
+    # What survives
+
+    def may_have_lost(self, broker_id: int, first_s: float, last_s: float) -> bool:
+        """Whether what a broker wrote between these times, and flushed for nobody, may be gone."""
+        return any(
+            first_s <= lost_s and not last_s <= self._flushed_s[broker_id] <= lost_s
+            for lost_s in self._power_lost_s[broker_id]
+        )
+
+    # Lives
+
+    def start(self, broker_id: int) -> None:
+        self.down.pop(broker_id, None)
+        broker = self.cluster.broker(broker_id)
+        process = self.cluster.processes[broker_id]
+        process.on_failure = partial(self._failed, broker)
+        if self.is_skewed:
+            process.clock.skew(self.rng.uniform(0.95, 1.05), self.rng.randint(-5_000, 5_000))
+        broker.failure.add_done_callback(lambda _: self._ended(broker))
+        self.trace.note(f"m{broker_id} starts")
+        self.starting[broker_id] = self.loop.create_task(self._started(broker))
+
+    async def _started(self, broker: Broker) -> None:
+        stopped = self._stopped.pop(broker.id, None)
+        try:
+            await broker.start()
+        except KdistError as error:
+            self.trace.note(f"m{broker.id} cannot start: {error}")
+            if self.cluster.brokers[broker.id] is broker:
+                self.end(broker.id)
+            return
+        except PowerLoss:
+            self._die(broker.id)
+            return
+        self.trace.note(f"m{broker.id} has started")
+        if stopped is not None:
+            self._compare(broker, stopped)
+
+    def _compare(self, broker: Broker, stopped: Stopped) -> None:
+        """S20: a start after a clean stop truncates nothing, and need not look."""
+        storage = broker.measures.storage
+        if storage.recovered_logs or storage.truncated_bytes:
+            self.loop.end_run(Violation(f"S20: m{broker.id} recovers after a clean stop"))
+        for key, (topic_id, end) in stopped.ends.items():
+            found = broker.service.replicas.partitions.get(key)
+            if found is not None and found.topic_id == topic_id and found.log.end_offset < end:
+                sentence = f"S20: {key} ended at {end}, and {found.log.end_offset} after the start"
+                self.loop.end_run(Violation(sentence, key))
+        self.trace.count("clean stop")
+
+    def _failed(self, broker: Broker, error: BaseException) -> None:
+        if isinstance(error, PowerLoss):
+            self._die(broker.id)
+            return
+        broker.fail(error)
+        if not isinstance(error, KdistError):
+            self.loop.end_run(error)
+
+    def _ended(self, broker: Broker) -> None:
+        """A broker says that it cannot go on: its process ends."""
+        if broker.id not in self.down and self.cluster.brokers[broker.id] is broker:
+            error = broker.failure.result()
+            if isinstance(error, PowerLoss):
+                self._die(broker.id)
+                return
+            self.trace.note(f"m{broker.id} fails: {error}")
+            has_disk_failed = isinstance(error, DiskFailed)
+            self.trace.count("disk failed", has_disk_failed)
+            self.end(broker.id, is_power_lost=has_disk_failed)
+
+    def end(self, broker_id: int, *, is_power_lost: bool = False) -> None:
+        """Kill a broker; it returns after a while, within its session's time or not."""
+        if broker_id in self.down:
+            return
+        broker = self.cluster.brokers[broker_id]
+        self._doomed.pop(broker_id, None)
+        self.trace.harvest(broker)
+        self.cluster.processes[broker_id].resume()
+        disk = self.cluster.disks[broker_id]
+        disk.heal()
+        if not is_power_lost:  # of the process alone
+            disk.is_off = disk._is_doomed = False
+        self.cluster.kill(broker, is_power_lost=is_power_lost)
+        self.cluster.release_lock(broker)
+        self.down[broker_id] = self.loop.time() + self.rng.choice((0.2, 2, 8, 15))
+        self.trace.count("broker restarted")
+        if is_power_lost:
+            self._power_lost_s[broker_id].append(self.trace.now_s)
+            self.trace.count("power lost")
+        self.trace.note(f"m{broker_id} ends, power lost: {is_power_lost}")
+
+    def restart_due(self, now_s: float) -> None:
+        """Start those whose time has come."""
+        for broker_id, due_s in list(self.down.items()):
+            if due_s <= now_s:
+                self.start(broker_id)
+
+    # Dying in the middle of a call on the disk
+
+    def doom(self, broker_id: int, calls: int, *, is_power_lost: bool) -> None:
+        """Have it die in the `calls`-th of the calls that change its disk."""
+        if broker_id not in self.down and broker_id not in self._doomed:
+            self._doomed[broker_id] = is_power_lost
+            disk = self.cluster.disks[broker_id]
+            disk.on_power_loss = partial(self._die, broker_id)
+            disk.crash_at(calls, lambda call: call.name in _CHANGING)
+
+    def _die(self, broker_id: int) -> None:
+        """Its code still runs: have it end when that has returned, and do nothing more."""
+        self.cluster.processes[broker_id].kill()
+        is_power_lost = self._doomed.pop(broker_id, None)
+        if is_power_lost is not None:  # else it is dead already
+            self.trace.count("died in a call on the disk")
+            end = partial(self.end, broker_id, is_power_lost=is_power_lost)
+            Context().run(self.loop.call_soon, end)
+
+    def spare(self) -> None:
+        """No disk is to fail, and nobody to die in a call, any more."""
+        self._doomed.clear()
+        for disk in self.cluster.disks.values():
+            disk.heal()
+
+    # Clean stops
+
+    async def stop(self, broker_id: int, *, is_power_lost: bool) -> None:
+        """Stop a broker; with `is_power_lost` its host goes off right afterwards."""
+        broker = self.cluster.brokers[broker_id]
+        if broker_id in self.down or broker.state is not State.READY or broker.failure.done():
+            return
+        self.trace.note(f"m{broker_id} is told to stop")
+        try:
+            await broker.stop()
+        except PowerLoss:
+            self._die(broker_id)
+            return
+        if broker_id in self.down or self.cluster.brokers[broker_id] is not broker:
+            return
+        directory = broker.service.directory
+        if broker.state is State.STOPPED and self._has_marker(broker_id):
+            partitions = broker.service.replicas.partitions
+            self._stopped[broker_id] = Stopped(
+                {
+                    key: (partitions[key].topic_id, log.end_offset)
+                    for key, log in directory.logs.items()
+                    if key in partitions
+                }
+            )
+            self._flushed_s[broker_id] = self.trace.now_s
+        self.trace.note(f"m{broker_id} has stopped: {broker.state.value}")
+        self.end(broker_id, is_power_lost=is_power_lost)
+
+    def _has_marker(self, broker_id: int) -> bool:
+        """Looked up beside the disk's calls, one of which might be to fail."""
+        names = self.cluster.disks[broker_id]._names
+        return CLEAN_SHUTDOWN in names.directory(LOG_DIR).entries

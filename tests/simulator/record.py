@@ -1,0 +1,116 @@
+"""What a history leaves: its events, their hash, the rare states that came up, the violation.
+
+The hash covers what each process did: what clients were told, what changed in ZooKeeper, how often
+each disk was called, and where the network's randomness has come to. So two runs of a seed that
+differ are seen to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, deque
+from typing import NamedTuple
+
+from kdist.broker.broker import Broker
+from kdist.model import TopicPartition
+from tests.simulator.cluster import Cluster
+
+EVENTS_KEPT = 5_000
+EVENTS_SHOWN = 50
+NEVER_S = float("-inf")
+
+SOMETIMES = (
+    *("broker restarted", "power lost", "died in a call on the disk", "clean stop", "disk failed"),
+    *("truncation after a power loss", "write in part", "refused append", "writer thread used"),
+    *("leader epoch began during an append", "session expired", "controller changed"),
+    *("controller changed during a deletion", "answer lost after effect"),
+    *("topic deleted", "topic created again", "topic deleted while its broker was down"),
+    *("topic grown", "records deleted", "settings changed"),
+    *("acknowledged", "not acknowledged", "refused for good", "retry was a duplicate"),
+    *("rebalance", "member expired", "member died", "offset committed", "commit in doubt"),
+    *("offsets partition loaded again", "fetch session evicted"),
+)
+"""What must come up in many seeds, or else the faults do not reach it."""
+
+
+class Violation(AssertionError):
+    """Something that must not be; `partition` is the one concerned, if it is about one."""
+
+    def __init__(self, sentence: str, partition: TopicPartition | None = None) -> None:
+        super().__init__(sentence)
+        self.partition = partition
+
+
+class Outcome(NamedTuple):
+    """What a run of a seed gives."""
+
+    seed: int
+    trace_hash: str
+    violation: str
+    last_events: tuple[str, ...]
+    events: tuple[str, ...]
+    sometimes: dict[str, int]
+
+
+class Trace:
+    """Owner: the history."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.sometimes: Counter[str] = Counter()
+        self.events: deque[str] = deque(maxlen=EVENTS_KEPT)
+        self._hash = hashlib.sha256()
+
+    @property
+    def now_s(self) -> float:
+        """By the world's clock, whosever code asks."""
+        return self.cluster.clock.monotonic_ns() / 1e9
+
+    def note(self, event: str) -> None:
+        """Add an event that people want to read."""
+        line = f"{self.now_s:.6f} {event}"
+        self.events.append(line)
+        self._hash.update(line.encode())
+
+    def add(self, *facts: object) -> None:
+        """Add to the hash what would only fill the page."""
+        self._hash.update(repr(facts).encode())
+
+    def count(self, state: str, times: int = 1) -> None:
+        """A rare state has come up."""
+        if times:
+            self.sometimes[state] += times
+
+    def harvest(self, broker: Broker) -> None:
+        """Count what a broker's metrics tell of its life, at the end of that."""
+        measures = broker.measures
+        self.count("refused append", measures.storage.refused_appends)
+        self.count("fetch session evicted", measures.replication.evicted_sessions)
+        self.count("rebalance", measures.groups.finished_rebalances)
+        self.count("member expired", measures.groups.expired_members)
+        if measures.storage.truncated_bytes:
+            self.count("truncation after a power loss")
+
+    @property
+    def hash(self) -> str:
+        """Of all so far."""
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        """The history is over; what is left is yet to be ended, in no particular order."""
+        self.note("the end")
+        for broker_id, disk in sorted(self.cluster.disks.items()):
+            self.add(broker_id, sum(disk.calls.values()))
+        self.add(self.cluster.network._rng.getstate(), self.cluster.ensemble.requests)
+
+    def last(self, partition: TopicPartition | None) -> tuple[str, ...]:
+        """The last events of a partition, and of all brokers."""
+        name = str(partition) if partition else ""
+        of_it = [event for event in self.events if name in event or " m" in event]
+        return tuple(of_it[-EVENTS_SHOWN:])
+
+
+def require(is_so: bool, sentence: str, partition: TopicPartition | None = None) -> None:
+    """Raise the violation unless it is so."""
+    if not is_so:
+        raise Violation(sentence, partition)
