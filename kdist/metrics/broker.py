@@ -10,34 +10,33 @@ from kdist.metrics.histogram import Histogram
 class RequestMetrics(Metrics):
     """The requests of one API; the family's label is its name."""
 
-    answered: int = counter("kdist_requests_total", "Requests answered.")
+    PREFIX = "kdist_request_"
+
+    answered: int = counter("Requests answered.", name="kdist_requests_total")
     failed: int = counter(
-        "kdist_requests_failed_total", "Requests answered with an error for the whole of them."
+        "Requests answered with an error for the whole of them.", name="kdist_requests_failed_total"
     )
     crashed: int = counter(
-        "kdist_requests_crashed_total", "Requests that met a bug; each cost its connection."
+        "Requests that met a bug; each cost its connection.", name="kdist_requests_crashed_total"
     )
-    seconds: Histogram = histogram(
-        "kdist_request_seconds", "From a request's arrival to its response, waits included."
-    )
+    seconds: Histogram = histogram("From a request's arrival to its response, waits included.")
 
 
 @metrics
 class BrokerMetrics(Metrics):
     """One broker."""
 
-    is_ready: int = gauge("kdist_broker_ready", "1 while the broker serves clients.")
-    loop_lag_seconds: Histogram = histogram(
-        "kdist_broker_loop_lag_seconds", "How late the event loop calls its timers."
-    )
+    PREFIX = "kdist_broker_"
+
+    is_ready: int = gauge("1 while the broker serves clients.", name="kdist_broker_ready")
+    loop_lag_seconds: Histogram = histogram("How late the event loop calls its timers.")
     has_session: Reading = reading(
-        "kdist_broker_zookeeper_connected", "1 while its ZooKeeper session is connected."
+        "1 while its ZooKeeper session is connected.", name="kdist_broker_zookeeper_connected"
     )
-    expired_sessions: int = counter(
-        "kdist_broker_expired_sessions_total", "ZooKeeper sessions of the broker that expired."
-    )
+    expired_sessions: int = counter("ZooKeeper sessions of the broker that expired.")
     created_topics: int = counter(
-        "kdist_broker_auto_created_topics_total", "Topics created because a client asked for them."
+        "Topics created because a client asked for them.",
+        name="kdist_broker_auto_created_topics_total",
     )
 
 
@@ -46,7 +45,7 @@ class BuildMetrics(Metrics):
     """Which release and configuration it runs; the labels are `version` and `fingerprint`."""
 
     info: int = gauge(
-        "kdist_build_info",
         "Always 1; its labels are the release's version, and the fingerprint of release, "
         "configuration and unit that the broker was started with.",
+        name="kdist_build_info",
     )

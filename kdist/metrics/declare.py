@@ -2,13 +2,16 @@
 
     @metrics
     class StorageMetrics(Metrics):
-        appended_bytes: int = counter("kdist_log_appended_bytes_total", "One sentence.")
+        PREFIX = "kdist_log_"
+
+        appended_bytes: int = counter("One sentence.")  # kdist_log_appended_bytes_total
 
     storage.appended_bytes += n     # all that the hot path does
 
 An instance is an object with slots and belongs to one package of one broker; there is no global
 registry. `StorageMetrics.TABLE` holds the rows for `exposition.py` and the reference page.
-Names are `kdist_<noun>_<state>[_<unit>][_total]`, in Prometheus's base units.
+Names are `kdist_<noun>_<state>[_<unit>][_total]`, in Prometheus's base units: the prefix and the
+attribute, unless the row has another name.
 """
 
 from __future__ import annotations
@@ -35,17 +38,17 @@ class Metric(NamedTuple):
 
 
 # `init` says to type checkers, and to dataclasses, that a group is made without arguments.
-def counter(name: str, doc: str, *, init: Literal[False] = False) -> Any:
+def counter(doc: str, *, name: str = "", init: Literal[False] = False) -> Any:
     """A number that only grows while the broker runs; its name ends in `_total`."""
     return dataclasses.field(default=0, init=init, metadata={"row": (name, "counter", doc)})
 
 
-def gauge(name: str, doc: str, *, init: Literal[False] = False) -> Any:
+def gauge(doc: str, *, name: str = "", init: Literal[False] = False) -> Any:
     """A number that its owner sets."""
     return dataclasses.field(default=0, init=init, metadata={"row": (name, "gauge", doc)})
 
 
-def reading(name: str, doc: str, *, init: Literal[False] = False) -> Any:
+def reading(doc: str, *, name: str = "", init: Literal[False] = False) -> Any:
     """A gauge that is computed when it is scraped: its owner assigns a `Reading` once.
 
     Until then it is NaN.
@@ -55,7 +58,7 @@ def reading(name: str, doc: str, *, init: Literal[False] = False) -> Any:
 
 
 def histogram(
-    name: str, doc: str, *, bounds: Sequence[float] = SECONDS, init: Literal[False] = False
+    doc: str, *, name: str = "", bounds: Sequence[float] = SECONDS, init: Literal[False] = False
 ) -> Any:
     """A `Histogram` over `bounds`."""
     row = (name, "histogram", doc)
@@ -68,6 +71,7 @@ class Metrics:
     """The base of every group of metrics."""
 
     __slots__ = ()
+    PREFIX: ClassVar[str] = "kdist_"
     TABLE: ClassVar[tuple[Metric, ...]] = ()
 
 
@@ -79,7 +83,12 @@ def metrics(cls: type[M]) -> type[M]:
     """Make the class a group with slots, and its declarations its `TABLE`."""
     made = dataclasses.dataclass(slots=True, eq=False)(cls)
     fields = dataclasses.fields(typing.cast(Any, made))
-    made.TABLE = tuple(Metric(each.name, *each.metadata["row"]) for each in fields)
+    rows = []
+    for each in fields:
+        name, kind, doc = each.metadata["row"]
+        derived = f"{cls.PREFIX}{each.name}{'_total' if kind == 'counter' else ''}"
+        rows.append(Metric(each.name, name or derived, kind, doc))
+    made.TABLE = tuple(rows)
     return made
 
 

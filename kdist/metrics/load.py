@@ -9,17 +9,17 @@ from kdist.metrics.declare import Metrics, gauge, metrics
 class LoadMetrics(Metrics):
     """One job; the family's label is `job_name`."""
 
-    is_failed: int = gauge("kdist_load_last_run_failed", "1 if the last run failed, else 0.")
+    is_failed: int = gauge("1 if the last run failed, else 0.", name="kdist_load_last_run_failed")
     ended_s: float = gauge(
-        "kdist_load_last_run_timestamp_seconds", "When the last run ended, in Unix time."
+        "When the last run ended, in Unix time.", name="kdist_load_last_run_timestamp_seconds"
     )
     succeeded_s: float = gauge(
-        "kdist_load_last_success_timestamp_seconds",
         "When a run last succeeded, in Unix time; 0 for never.",
+        name="kdist_load_last_success_timestamp_seconds",
     )
-    duration_s: float = gauge("kdist_load_last_run_seconds", "How long the last run took.")
+    duration_s: float = gauge("How long the last run took.", name="kdist_load_last_run_seconds")
     expected_every_s: int = gauge(
-        "kdist_load_expected_interval_seconds", "How often the job should succeed."
+        "How often the job should succeed.", name="kdist_load_expected_interval_seconds"
     )
 
 
@@ -27,9 +27,9 @@ class LoadMetrics(Metrics):
 class TopicLoadMetrics(Metrics):
     """One topic of a job's last run; the family's labels are `job_name` and `topic`."""
 
-    load: int = gauge("kdist_load_number", "The number of the topic's newest load.")
-    rows: int = gauge("kdist_load_last_run_records", "Records that the last run loaded.")
+    load: int = gauge("The number of the topic's newest load.", name="kdist_load_number")
+    rows: int = gauge("Records that the last run loaded.", name="kdist_load_last_run_records")
     undecoded: int = gauge(
-        "kdist_load_last_run_undecoded_records",
         "Those of them that keep their bytes, as the columns do not represent them completely.",
+        name="kdist_load_last_run_undecoded_records",
     )

@@ -10,50 +10,38 @@ from kdist.metrics.histogram import Histogram
 class StorageMetrics(Metrics):
     """One broker's disk and all logs on it."""
 
-    appended_records: int = counter(
-        "kdist_log_appended_records_total", "Records appended to all logs."
-    )
-    appended_batches: int = counter(
-        "kdist_log_appended_batches_total", "Record batches appended to all logs."
-    )
-    appended_bytes: int = counter(
-        "kdist_log_appended_bytes_total", "Bytes of record batches appended to all logs."
-    )
-    refused_appends: int = counter(
-        "kdist_log_refused_appends_total", "Appends refused because the disk has no room left."
-    )
+    PREFIX = "kdist_log_"
+
+    appended_records: int = counter("Records appended to all logs.")
+    appended_batches: int = counter("Record batches appended to all logs.")
+    appended_bytes: int = counter("Bytes of record batches appended to all logs.")
+    refused_appends: int = counter("Appends refused because the disk has no room left.")
     flush_seconds: Histogram = histogram(
-        "kdist_log_flush_seconds", "How long each flush of a log, or of the whole disk, took."
+        "How long each flush of a log, or of the whole disk, took."
     )
-    rolled_segments: int = counter(
-        "kdist_log_rolled_segments_total", "Segments closed, and the next one begun."
-    )
-    deleted_segments: int = counter(
-        "kdist_log_deleted_segments_total", "Segments dropped by retention or a delete of records."
-    )
-    deleted_bytes: int = counter(
-        "kdist_log_deleted_bytes_total", "Bytes of the segments dropped by retention or a delete."
-    )
+    rolled_segments: int = counter("Segments closed, and the next one begun.")
+    deleted_segments: int = counter("Segments dropped by retention or a delete of records.")
+    deleted_bytes: int = counter("Bytes of the segments dropped by retention or a delete.")
     recovered_logs: int = counter(
-        "kdist_recovery_scanned_logs_total", "Logs scanned because the last stop was not clean."
+        "Logs scanned because the last stop was not clean.",
+        name="kdist_recovery_scanned_logs_total",
     )
     recovered_records: int = counter(
-        "kdist_recovery_scanned_records_total", "Records in the batches that recovery scanned."
+        "Records in the batches that recovery scanned.", name="kdist_recovery_scanned_records_total"
     )
     recovered_bytes: int = counter(
-        "kdist_recovery_scanned_bytes_total", "Bytes that recovery scanned."
+        "Bytes that recovery scanned.", name="kdist_recovery_scanned_bytes_total"
     )
     truncated_bytes: int = counter(
-        "kdist_recovery_truncated_bytes_total", "Bytes that recovery cut off as torn or invalid."
+        "Bytes that recovery cut off as torn or invalid.",
+        name="kdist_recovery_truncated_bytes_total",
     )
     partitions: Reading = reading(
-        "kdist_log_open_partitions", "Partitions whose logs this broker has open."
+        "Partitions whose logs this broker has open.", name="kdist_log_open_partitions"
     )
-    segments: Reading = reading("kdist_log_open_segments", "Segments of all open logs.")
-    size_bytes: Reading = reading("kdist_log_size_bytes", "Bytes in the segments of all open logs.")
-    unflushed_records: Reading = reading(
-        "kdist_log_unflushed_records", "Records above the recovery points of all open logs."
-    )
+    segments: Reading = reading("Segments of all open logs.", name="kdist_log_open_segments")
+    size_bytes: Reading = reading("Bytes in the segments of all open logs.")
+    unflushed_records: Reading = reading("Records above the recovery points of all open logs.")
     free_bytes: Reading = reading(
-        "kdist_disk_free_bytes", "Bytes that the broker may still write to its disk."
+        "Bytes that the broker may still write to its disk.", name="kdist_disk_free_bytes"
     )

@@ -39,10 +39,12 @@ OTHER_UNITS = {"ms", "us", "ns", "millis", "minutes", "kb", "mb", "kib", "mib", 
 class RequestMetrics(Metrics):
     """What a package with requests would count."""
 
-    handled: int = counter("kdist_request_handled_total", "Requests handled.")
-    waiting: int = gauge("kdist_request_waiting_requests", "Requests that wait.")
-    seconds: Histogram = histogram("kdist_request_seconds", "Time taken.", bounds=(0.5, 1.0))
-    memory: Reading = reading("kdist_request_memory_bytes", "Memory held.")
+    PREFIX = "kdist_request_"
+
+    handled: int = counter("Requests handled.")
+    waiting: int = gauge("Requests that wait.", name="kdist_request_waiting_requests")
+    seconds: Histogram = histogram("Time taken.", bounds=(0.5, 1.0))
+    memory: Reading = reading("Memory held.", name="kdist_request_memory_bytes")
 
 
 def declared() -> Iterator[Metric]:
