@@ -110,18 +110,6 @@ class Fields:
             found[partition] = self._integers(f"{key}.{name}", ids)
         return dict(sorted(found.items()))
 
-    def objects(self, key: str) -> list[Fields]:
-        """A list of objects."""
-        return [
-            self._nested(f"{key}[{i}]", item) for i, item in enumerate(self.required(key, list))
-        ]
-
-    def _nested(self, key: str, item: object) -> Fields:
-        fields = object.__new__(Fields)
-        fields._path = self._path
-        fields._fields = self._of_kind(key, item, dict)
-        return fields
-
     def _integers(self, key: str, found: object) -> tuple[int, ...]:
         items: Sequence[object] = self._of_kind(key, found, list)
         return tuple(self._of_kind(key, item, int) for item in items)

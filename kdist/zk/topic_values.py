@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kdist.model import LeaderAndIsr, TopicPartition, format_uuid, parse_uuid
+from kdist.model import LeaderAndIsr, format_uuid, parse_uuid
 from kdist.zk.fields import Fields, to_json
 
 Replicas = Mapping[int, tuple[int, ...]]  # broker ids by partition, the preferred leader first
@@ -93,38 +93,6 @@ class PartitionState(NamedTuple):
         )
 
 
-class PartitionSet(NamedTuple):
-    """A set of partitions, as in preferred leader elections and ISR change notifications."""
-
-    partitions: tuple[TopicPartition, ...]
-
-    def encode(self) -> bytes:
-        items = [{"topic": p.topic, "partition": p.partition} for p in self.partitions]
-        return to_json({"version": 1, "partitions": items})
-
-    @classmethod
-    def decode(cls, path: str, data: bytes) -> PartitionSet:
-        return cls(tuple(_partition(item) for item in Fields(path, data).objects("partitions")))
-
-
-class Reassignment(NamedTuple):
-    """The replicas that partitions are to be reassigned to."""
-
-    replicas: Mapping[TopicPartition, tuple[int, ...]]
-
-    def encode(self) -> bytes:
-        items = [
-            {"topic": p.topic, "partition": p.partition, "replicas": ids}
-            for p, ids in self.replicas.items()
-        ]
-        return to_json({"version": 1, "partitions": items})
-
-    @classmethod
-    def decode(cls, path: str, data: bytes) -> Reassignment:
-        items = Fields(path, data).objects("partitions")
-        return cls({_partition(item): item.integers("replicas") for item in items})
-
-
 def _topic_id(fields: Fields) -> uuid.UUID | None:
     text = fields.optional("topic_id", str)
     if text is None:
@@ -133,10 +101,6 @@ def _topic_id(fields: Fields) -> uuid.UUID | None:
     if found is None:
         fields.fail(f"'topic_id' is {text!r} and not 16 bytes in base64url")
     return found
-
-
-def _partition(item: Fields) -> TopicPartition:
-    return TopicPartition(item.required("topic", str), item.required("partition", int))
 
 
 def _by_text(replicas: Replicas) -> dict[str, tuple[int, ...]]:

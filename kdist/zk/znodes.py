@@ -33,7 +33,7 @@ from kdist.zk.cluster_values import (
 from kdist.zk.errors import CorruptZnode, NoNode
 from kdist.zk.fields import to_integer
 from kdist.zk.registration import BrokerRegistration
-from kdist.zk.topic_values import PartitionSet, PartitionState, Reassignment, TopicAssignment
+from kdist.zk.topic_values import PartitionState, TopicAssignment
 
 T = TypeVar("T")
 
@@ -186,10 +186,8 @@ SETTINGS_CHANGE = _row("/config/changes/config_change_", _S, SettingsChange)
 # Work for the controller
 TOPIC_DELETIONS = _empty("/admin/delete_topics")
 TOPIC_DELETION = _empty("/admin/delete_topics/{topic}")
-REASSIGNMENT = _row("/admin/reassign_partitions", _P, Reassignment)
-PREFERRED_ELECTION = _row("/admin/preferred_replica_election", _P, PartitionSet)
+REASSIGNMENT = _empty("/admin/reassign_partitions")  # a roll waits until it is gone
 ISR_CHANGES = _empty("/isr_change_notification")
-ISR_CHANGE = _row("/isr_change_notification/isr_change_", _S, PartitionSet)
 LOG_DIR_EVENTS = _empty("/log_dir_event_notification")
 
 # The old consumer's registry

@@ -25,7 +25,7 @@ from kdist.zk.client import ZooKeeper
 from kdist.zk.cluster_values import ControllerInfo, EntitySettings
 from kdist.zk.memory import MemoryEnsemble
 from kdist.zk.registration import BrokerRegistration, Endpoint
-from kdist.zk.topic_values import PartitionState, Reassignment, TopicAssignment
+from kdist.zk.topic_values import PartitionState, TopicAssignment
 
 T = TypeVar("T")
 ALL = (1, 2, 3)
@@ -167,8 +167,7 @@ def test_a_view_has_brokers_controller_states_and_settings() -> None:
         await add_topic(keeper, "new", (1,))
         await add_topic(keeper, "doomed", (1,))
         await keeper.create(znodes.TOPIC_DELETION.path("doomed"), make_parents=True)
-        replicas = Reassignment({}).encode()
-        await keeper.create(znodes.REASSIGNMENT.path(), replicas, make_parents=True)
+        await keeper.create(znodes.REASSIGNMENT.path(), make_parents=True)
         return await read_view(keeper, default_min_isr=3)
 
     assert with_zookeeper(work) == View(

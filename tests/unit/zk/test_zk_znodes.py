@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.config.listeners import Listener
-from kdist.model import LeaderAndIsr, TopicPartition
+from kdist.model import LeaderAndIsr
 from kdist.zk import znodes
 from kdist.zk.cluster_values import (
     ClusterId,
@@ -25,7 +25,7 @@ from kdist.zk.cluster_values import (
 )
 from kdist.zk.errors import CorruptZnode
 from kdist.zk.registration import BrokerRegistration, Endpoint
-from kdist.zk.topic_values import PartitionSet, PartitionState, Reassignment, TopicAssignment
+from kdist.zk.topic_values import PartitionState, TopicAssignment
 
 PAGE = Path(__file__).parents[3] / "docs/formats/znodes.md"
 TOPIC_ID = uuid.UUID("49d85fc5-b6d2-4ac8-bd17-ac2d056e5b9c")
@@ -52,12 +52,6 @@ KAFKA_BYTES = [
      b'{"version":1,"config":{"retention.ms":"1000"}}'),
     (znodes.SETTINGS_CHANGE, SettingsChange("topics/clicks"),
      b'{"version":2,"entity_path":"topics/clicks"}'),
-    (znodes.ISR_CHANGE, PartitionSet((TopicPartition("clicks", 4),)),
-     b'{"version":1,"partitions":[{"topic":"clicks","partition":4}]}'),
-    (znodes.PREFERRED_ELECTION, PartitionSet((TopicPartition("clicks", 4),)),
-     b'{"version":1,"partitions":[{"topic":"clicks","partition":4}]}'),
-    (znodes.REASSIGNMENT, Reassignment({TopicPartition("clicks", 4): (1, 2)}),
-     b'{"version":1,"partitions":[{"topic":"clicks","partition":4,"replicas":[1,2]}]}'),
     (znodes.PRODUCER_ID_BLOCK, ProducerIdBlock(3, 1000, 1999),
      b'{"version":1,"broker":3,"block_start":"1000","block_end":"1999"}'),
     (znodes.CONSUMER_ID, ConsumerRegistration({"clicks": 2}, "static", 1620000000000),
@@ -222,11 +216,10 @@ def test_a_path_is_made_from_names_and_gives_them_back(
 
 
 def test_a_sequential_path_is_a_prefix_and_gives_its_digits_back() -> None:
-    assert znodes.ISR_CHANGE.path() == "/isr_change_notification/isr_change_"
-    assert znodes.ISR_CHANGE.names("/isr_change_notification/isr_change_0000000042") == (
-        "0000000042",
-    )
-    assert znodes.ISR_CHANGE.names("/isr_change_notification/isr_change_") is None
+    path = "/config/changes/config_change_"
+    assert znodes.SETTINGS_CHANGE.path() == path
+    assert znodes.SETTINGS_CHANGE.names(path + "0000000042") == ("0000000042",)
+    assert znodes.SETTINGS_CHANGE.names(path) is None
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".", ".."])
