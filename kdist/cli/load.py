@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -182,7 +183,13 @@ def _run(job: LoadJob, options: RunOptions, as_json: bool) -> int:
             signal.raise_signal(signal.SIGKILL)
 
     context = LoadContext(
-        Disk(), SystemClock(), os.environ, os.getpid(), release() or "unknown", reached
+        Disk(),
+        SystemClock(),
+        os.environ,
+        os.getpid(),
+        release() or "unknown",
+        reached,
+        socket.gethostname(),
     )
     outcomes = LoadRun(job, context).run(options, lambda each: _tell(each, as_json))
     return 1 if any(each.error for each in outcomes) else 0

@@ -138,6 +138,7 @@ def load_job(text: str, source: str) -> LoadJob:
         faults += found.faults.values()
         if not found.faults:
             topics[topic] = TopicLoadSettings(**found.values)
+            faults += _faults_of_topic(topics[topic], source)
     raise_if_any(faults)
     job = LoadSettings(**outcome.values)
     raise_if_any((*_faults(job, source), *_strangers(job.topics, given)))
@@ -183,6 +184,21 @@ def _strangers(topics: tuple[str, ...], given: Mapping[str, Given]) -> Iterator[
     for name, value in given.items():
         if name.startswith(_OF_TOPIC) and _topic_of(name) not in topics:
             yield value.sentence(f"{name} is about a topic that is not in topics")
+
+
+def _faults_of_topic(settings_: TopicLoadSettings, source: str) -> Iterator[str]:
+    form = settings_.event_time_format
+    if form not in ("auto", "ms", "s") and not _has_year(form):
+        claim = f"event.time.format is {form!r}, which has no year: the field must have the date"
+        yield sentence_at(source, claim)
+
+
+def _has_year(pattern: str) -> bool:
+    """Whether a Spark pattern always has a year: outside of quotes and optional sections."""
+    before, pattern = "", re.sub(r"'[^']*'", "", pattern)
+    while before != pattern:
+        before, pattern = pattern, re.sub(r"\[[^\[\]]*\]", "", pattern)
+    return not {"y", "u"}.isdisjoint(pattern)
 
 
 def _faults(job: LoadSettings, source: str) -> Iterator[str]:

@@ -15,7 +15,8 @@ EVENT_TIME = "event_time"
 KEY, VALUE, HEADERS = "record_key", "record_value", "record_headers"
 PARTITION, OFFSET, TIMESTAMP = "record_partition", "record_offset", "record_timestamp"
 OF_RECORDS = (EVENT_TIME, KEY, VALUE, PARTITION, OFFSET, TIMESTAMP, HEADERS)
-OF_DIRECTORIES = ("topic", "load", "date")
+DATE = "date"
+OF_DIRECTORIES = ("topic", "load", DATE)
 
 
 def named(fields: Iterable[tuple[str, str]]) -> tuple[Column, ...]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from kdist.config.load_job import Step
 from kdist.errors import UserError
 from kdist.runtime.files import Files
-from kdist.spark.load.layout import MANIFEST, Run, load_name, staging_name, superseded_name
+from kdist.spark.load.layout import COUNTS, MANIFEST, Run, load_name, staging_name, superseded_name
 from kdist.spark.load.manifest import Manifest, write_manifest
 
 OnStep = Callable[[Step], object]
@@ -37,9 +37,15 @@ class Commit:
         self._on_step = on_step
 
     def begin(self) -> None:
-        """Make the staging directory, for Spark to write to."""
+        """Make the staging directory, for Spark to write to, and one in it for counts."""
         self._files.make_directory(self.staging)
+        self._files.make_directory(self.counts)
         self._on_step("staging")
+
+    @property
+    def counts(self) -> str:
+        """Where the tasks note how many records they have read."""
+        return f"{self.staging}/{COUNTS}"
 
     def staged(self) -> list[tuple[str, int]]:
         """The files in the staging directory: paths relative to it, and sizes in bytes."""
@@ -54,6 +60,7 @@ class Commit:
         `UserError` if another run has committed this load meanwhile.
         """
         files, staging = self._files, self.staging
+        files.remove_tree(self.counts)
         for path in self._walk(staging):
             _sync(files, path)
         self._on_step("files-synced")
@@ -63,6 +70,7 @@ class Commit:
             files.sync_directory(directory)
         files.sync_directory(self._directory)
         self._on_step("directories-synced")
+        self._require_there(manifest)
         for number in sorted(supersedes, reverse=True):
             hidden = f"{self._directory}/{superseded_name(number, self._run)}"
             files.rename(f"{self._directory}/{load_name(number)}", hidden)
@@ -72,6 +80,16 @@ class Commit:
         self._on_step("renamed")
         files.sync_directory(self._directory)
         self._on_step("committed")
+
+    def _require_there(self, manifest: Manifest) -> None:
+        """`UserError` unless the staged files still are what the manifest says."""
+        for path, _, size_bytes in manifest.files:
+            staged = f"{self.staging}/{path}"
+            if not self._files.exists(staged) or self._files.size(staged) != size_bytes:
+                raise UserError(
+                    f"another run has removed {staged}, as it does not see this run's lock: this"
+                    " load is dropped, and the next goes on from there"
+                )
 
     def _rename(self) -> None:
         try:

@@ -17,6 +17,7 @@ from kdist.runtime.files import Files
 from kdist.runtime.programs import find_java
 from kdist.spark.load.columns_named import VALUE, require_compatible
 from kdist.spark.load.commit import Commit, OnStep, go_on
+from kdist.spark.load.counts import count_records
 from kdist.spark.load.footers import read_footer
 from kdist.spark.load.layout import FILE_SUFFIX, Run
 from kdist.spark.load.ledger import Ledger
@@ -33,6 +34,7 @@ from kdist.spark.load.report import RunReport, TopicReport, require_directory, w
 from kdist.spark.load.spark_java import ended_java
 from kdist.spark.load.spark_session import spark_session, told_in_a_sentence
 from kdist.spark.load.table import Shape, columns_of, records, rows, write
+from kdist.spark.ranges import cut
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +44,7 @@ _SPARK_INSTALLED = ("SPARK_HOME", "SPARK_CONF_DIR")
 
 
 class LoadContext(NamedTuple):
-    """The outside world of a run, its process id and release, and a hook for its steps."""
+    """The outside world of a run, its process id, release and host, and a hook for its steps."""
 
     files: Files
     clock: Clock
@@ -50,6 +52,7 @@ class LoadContext(NamedTuple):
     process: int
     release: str
     on_step: OnStep = go_on
+    host: str = ""
 
 
 class RunOptions(NamedTuple):
@@ -120,44 +123,50 @@ class LoadRun:
 
     def _load(self, name: str, options: RunOptions) -> Manifest | None:
         context = self._context
-        self._look_at(name)  # raises before a directory is made for a topic that does not exist
+        self._look_at(name, None)  # raises before a directory is made for a topic that is not there
         ledger = Ledger(context.files, self._job.output, name)
         lock = ledger.lock()
         try:
-            ledger.sweep()
+            run = Run(context.clock.now_ms(), context.process, context.host)
+            ledger.sweep(run)
             # Again: another run may have loaded more until it released the lock.
-            plan = _planned(ledger, self._look_at(name), options)
+            plan = _planned(ledger, self._look_at(name, ledger.last()), options)
             if plan.is_empty:
                 return None
             context.on_step("planned")
-            return self._carry_out(ledger, plan)
+            return self._carry_out(ledger, plan, run)
         finally:
             lock.release()
 
-    def _look_at(self, name: str) -> Topic:
+    def _look_at(self, name: str, loaded: Manifest | None) -> Topic:
+        """The topic, and where the leader epochs end in which its last load ended."""
         job = self._job
-        is_committed_only = job.isolation_level == "read_committed"
-        return look_at_topic(job.bootstrap_servers, name, is_committed_only=is_committed_only)
+        return look_at_topic(
+            job.bootstrap_servers,
+            name,
+            is_committed_only=job.isolation_level == "read_committed",
+            epochs=loaded.epochs if loaded is not None else {},
+        )
 
-    def _carry_out(self, ledger: Ledger, plan: LoadPlan) -> Manifest:
+    def _carry_out(self, ledger: Ledger, plan: LoadPlan, run: Run) -> Manifest:
         context = self._context
-        run = Run(context.clock.now_ms(), context.process)
         spark = self._spark()
         commit = Commit(context.files, ledger.directory, plan.number, run, context.on_step)
         commit.begin()
         try:
             with told_in_a_sentence(f"{plan.topic.name} could not be loaded"):
-                shape = self._stage(spark, plan, commit.staging)
+                shape = self._stage(spark, plan, commit)
             context.on_step("staged")
             manifest = self._described(plan, shape, commit, run)
-            require_same(self._look_at(plan.topic.name), manifest)
+            require_same(self._look_at(plan.topic.name, manifest), manifest)
+            manifest = self._counted(manifest, plan, commit)
             context.on_step("counted")
             commit.publish(manifest, plan.supersedes)
         except (Exception, KeyboardInterrupt):
             commit.abandon()
             ledger.put_back()
             raise
-        ledger.sweep()
+        ledger.sweep(run)
         context.on_step("swept")
         return manifest
 
@@ -180,10 +189,10 @@ class LoadRun:
             )
         return self._session
 
-    def _stage(self, spark: SparkSession, plan: LoadPlan, directory: str) -> Shape:
+    def _stage(self, spark: SparkSession, plan: LoadPlan, commit: Commit) -> Shape:
         found = records(spark, self._job, plan)
         shape = self._shape(plan, lambda: columns_of(spark, self._topic(plan), found))
-        write(rows(found, shape), directory)
+        write(rows(spark, self._job, plan, shape, commit.counts), commit.staging)
         return shape
 
     def _topic(self, plan: LoadPlan) -> TopicLoadSettings:
@@ -208,7 +217,7 @@ class LoadRun:
                 footer = read_footer(context.files, f"{commit.staging}/{path}", VALUE)
                 files.append(DataFile(path, footer.rows, size_bytes))
                 undecoded += footer.values
-        manifest = Manifest(
+        return Manifest(
             load=plan.number,
             topic=plan.topic.name,
             topic_id=str(plan.topic.id),
@@ -221,13 +230,19 @@ class LoadRun:
             undecoded=undecoded,
             columns=shape.columns,
             files=tuple(files),
+            epochs=plan.topic.epochs,
         )
-        if manifest.rows > manifest.offset_count:
+
+    def _counted(self, manifest: Manifest, plan: LoadPlan, commit: Commit) -> Manifest:
+        """The manifest with how many records were read; `RowsDisagree` if there are other rows."""
+        tasks = cut(plan.ranges, records_max=self._job.task_records)
+        counts = count_records(self._context.files, commit.counts, tasks)
+        if manifest.rows != sum(counts.values()):
             raise RowsDisagree(
-                f"{plan.topic.name}: Spark wrote {manifest.rows} rows of {manifest.offset_count}"
-                " offsets; nothing is committed"
+                f"{plan.topic.name}: Spark wrote {manifest.rows} rows of {sum(counts.values())}"
+                " records that it read; nothing is committed"
             )
-        return manifest
+        return manifest._replace(records=counts)
 
 
 def _planned(ledger: Ledger, topic: Topic, options: RunOptions) -> LoadPlan:

@@ -3,8 +3,8 @@
     <output>/topic=flights/_lock
                            load=000001/_manifest.json
                                        date=2013-01-01/part-00000-….parquet
-                           _staging-000002-1795197086726-4711/
-                           _superseded-000002-1795197086726-4711/
+                           _staging-000003-1795197086726-4711-gate1/
+                           _superseded-000002-1795197086726-4711-gate1/
 
 Spark's readers ignore names that begin with `_`, and see `topic`, `load` and `date` as columns.
 """
@@ -16,20 +16,29 @@ from typing import NamedTuple
 
 LOCK = "_lock"
 MANIFEST = "_manifest.json"
+COUNTS = "_counts"
 DATE = "date="
 FILE_SUFFIX = ".parquet"
 
 _STAGING = "_staging-"
 _SUPERSEDED = "_superseded-"
+_REMOVED = "_removed-"
 _LOAD = re.compile(r"load=([0-9]+)\Z")
 _SUPERSEDED_LOAD = re.compile(rf"{_SUPERSEDED}([0-9]+)-")
+_LEFTOVER = re.compile(r"_(?:staging|superseded)-[0-9]+-([0-9]+)-([0-9]+)(?:-(.+))?")
 
 
 class Run(NamedTuple):
-    """Identifies a run: when it began, and its process id."""
+    """Identifies a run: when it began, its process id, and its host if that is known."""
 
     started_ms: int
     process: int
+    host: str = ""
+
+    @property
+    def name(self) -> str:
+        """How directories name it."""
+        return "-".join(filter(None, (str(self.started_ms), str(self.process), self.host)))
 
 
 def topic_directory(output: str, topic: str) -> str:
@@ -50,12 +59,12 @@ def load_number(name: str) -> int | None:
 
 def staging_name(number: int, run: Run) -> str:
     """Where a run stages a load. Each run has its own, as executors may outlive a driver."""
-    return f"{_STAGING}{number:06}-{run.started_ms}-{run.process}"
+    return f"{_STAGING}{number:06}-{run.name}"
 
 
 def superseded_name(number: int, run: Run) -> str:
     """Where a replay hides a load that it is about to replace."""
-    return f"{_SUPERSEDED}{number:06}-{run.started_ms}-{run.process}"
+    return f"{_SUPERSEDED}{number:06}-{run.name}"
 
 
 def superseded_number(name: str) -> int | None:
@@ -66,4 +75,15 @@ def superseded_number(name: str) -> int | None:
 
 def is_leftover(name: str) -> bool:
     """Whether a directory is a staged or hidden load; a leftover, if no run is in progress."""
-    return name.startswith((_STAGING, _SUPERSEDED))
+    return name.startswith((_STAGING, _SUPERSEDED, _REMOVED))
+
+
+def run_of(name: str) -> Run | None:
+    """The run that made a staged or hidden load; None if it is about to be removed."""
+    found = _LEFTOVER.fullmatch(name)
+    return Run(int(found[1]), int(found[2]), found[3] or "") if found else None
+
+
+def removed_name(name: str) -> str:
+    """The name that a leftover has while it is removed, so that its run cannot commit it."""
+    return name if name.startswith(_REMOVED) else f"{_REMOVED}{name[1:]}"

@@ -13,13 +13,20 @@ from kdist.runtime.files import Files, Lock
 from kdist.spark.load.layout import (
     LOCK,
     MANIFEST,
+    Run,
     is_leftover,
     load_name,
     load_number,
+    removed_name,
+    run_of,
     superseded_number,
     topic_directory,
 )
 from kdist.spark.load.manifest import CorruptManifest, Manifest, chain_fault, read_manifest
+
+_FOREIGN_MS = 7 * 86_400_000
+"""How old another host's leftover must be: younger ones may be a live run's, whose lock is not
+seen from here. That is so on NFS without locks."""
 
 
 class Ledger:
@@ -110,18 +117,37 @@ class Ledger:
                 )
                 self._files.sync_directory(self.directory)
 
-    def sweep(self) -> int:
+    def sweep(self, run: Run | None = None) -> int:
         """Remove what earlier runs left behind; returns how many directories.
 
-        Before that, puts back loads that a replay has not replaced.
+        Before that, puts back loads that a replay has not replaced. What another host than the
+        run's has left stays for a week.
         """
+        found = [name for name in self._files.list(self.directory) if is_leftover(name)]
         self.put_back()
-        left = [name for name in self._files.list(self.directory) if is_leftover(name)]
-        for name in left:
-            try:
-                self._files.remove_tree(f"{self.directory}/{name}")
-            except OSError as error:
-                # An executor has outlived its driver and still writes there: left to the next run.
-                if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
-                    raise
-        return len(left)
+        return sum(self._remove(name) for name in found if _may_go(run, run_of(name)))
+
+    def _remove(self, name: str) -> bool:
+        """Remove a leftover that is there, first its name: its run may be alive after all.
+
+        From then on that run cannot commit. If it has, or if the load was put back, nothing is
+        removed.
+        """
+        path = f"{self.directory}/{removed_name(name)}"
+        try:
+            if not path.endswith(f"/{name}"):
+                self._files.rename(f"{self.directory}/{name}", path)
+            self._files.remove_tree(path)
+        except OSError as error:
+            # An executor has outlived its driver and still writes there: left to the next run.
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                raise
+            return error.errno == errno.ENOTEMPTY
+        return True
+
+
+def _may_go(run: Run | None, left_by: Run | None) -> bool:
+    """Whether `run`, which holds the lock, may remove what another run left."""
+    if run is None or left_by is None or left_by.host in ("", run.host):
+        return True
+    return run.started_ms - left_by.started_ms > _FOREIGN_MS

@@ -14,7 +14,8 @@ from kdist.errors import KdistError, UserError
 from kdist.model import OffsetRange
 from kdist.wire.crc32c import crc32c
 
-FORMAT = 1
+FORMAT = 2
+_READ = (1, FORMAT)  # 1 has neither `epochs` nor `records`
 
 
 class CorruptManifest(UserError):
@@ -41,7 +42,8 @@ class Manifest(NamedTuple):
     """Describes one load. `offsets` are by partition; `columns` is None if values stay bytes.
 
     `lost` is how many offsets before it were accepted as lost, `undecoded` how many records have
-    their value's bytes.
+    their value's bytes. `epochs` are the leader epochs in which the partitions ended, `records` how
+    many records were read of each: both are empty where the load or the brokers are too old.
     """
 
     load: int
@@ -56,6 +58,8 @@ class Manifest(NamedTuple):
     undecoded: int
     columns: tuple[Column, ...] | None
     files: tuple[DataFile, ...]
+    epochs: Mapping[int, int] = {}
+    records: Mapping[int, int] = {}
 
     @property
     def rows(self) -> int:
@@ -79,6 +83,8 @@ def write_manifest(manifest: Manifest) -> bytes:
         "offsets": {str(key): list(each) for key, each in sorted(manifest.offsets.items())},
         "columns": manifest.columns and [each._asdict() for each in manifest.columns],
         "files": [each._asdict() for each in manifest.files],
+        "epochs": {str(key): each for key, each in sorted(manifest.epochs.items())},
+        "records": {str(key): each for key, each in sorted(manifest.records.items())},
     }
     return json.dumps({"crc32c": _sum(said), **said}, indent=1, ensure_ascii=False).encode()
 
@@ -90,7 +96,7 @@ def read_manifest(content: bytes, path: str) -> Manifest:
         expected = said.pop("crc32c")
         if _sum(said) != expected:
             raise CorruptManifest(f"{path} is corrupt: its checksum does not match its content")
-        if said.pop("format") != FORMAT:
+        if said.pop("format") not in _READ:
             raise CorruptManifest(f"{path} is in a format that this release does not know")
         return _manifest(said)
     except CorruptManifest:
@@ -111,6 +117,8 @@ def _manifest(said: dict[str, Any]) -> Manifest:
             "offsets": {int(key): OffsetRange(*each) for key, each in said["offsets"].items()},
             "columns": None if columns is None else tuple(Column(**each) for each in columns),
             "files": tuple(DataFile(**each) for each in said["files"]),
+            "epochs": {int(key): each for key, each in said.get("epochs", {}).items()},
+            "records": {int(key): each for key, each in said.get("records", {}).items()},
         }
     )
 
@@ -130,4 +138,4 @@ def chain_fault(before: Manifest, after: Manifest) -> str | None:
 
 
 class RowsDisagree(KdistError):
-    """The files have more rows than the load has offsets, so they cannot be right."""
+    """The files have other rows than there were records, so they cannot be right."""

@@ -8,23 +8,32 @@ the one that was loaded before, the load is refused with a sentence.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kdist.client.cluster import Cluster
-from kdist.client.offsets import find_ranges
+from kdist.client.epochs import find_epoch_ends
+from kdist.client.offsets import OffsetAndTimestamp, find_offsets, list_offsets
 from kdist.errors import UserError
-from kdist.model import ZERO_UUID, OffsetRange, TopicPartition
+from kdist.model import NO_EPOCH, ZERO_UUID, OffsetRange, TopicPartition
+from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kdist.spark.asking import ask_once
 from kdist.spark.load.manifest import Manifest
 from kdist.spark.ranges import Range
 
 
 class Topic(NamedTuple):
-    """A topic as the brokers have it: its id, and each partition's first and next offset."""
+    """A topic as the brokers have it: its id, and each partition's first and next offset.
+
+    `epochs` are the partitions' leader epochs at these offsets. `ends` is where those leader epochs
+    end that were asked for, which are a load's: before its last offset, if that was lost.
+    """
 
     name: str
     id: uuid.UUID
     offsets: dict[int, OffsetRange]
+    epochs: Mapping[int, int] = {}
+    ends: Mapping[int, int] = {}
 
 
 class LoadPlan(NamedTuple):
@@ -125,15 +134,43 @@ def require_same(topic: Topic, last: Manifest) -> None:
                 f"{topic.name}-{partition} was loaded up to {end}, but ends at {there.end} now:"
                 " the brokers have lost records that were loaded"
             )
+        if (epoch_end := topic.ends.get(partition, end)) < end:
+            raise UserError(
+                f"{topic.name}-{partition} was loaded up to {end} in leader epoch"
+                f" {last.epochs[partition]}, which ends at {epoch_end} now: the brokers have lost"
+                " records that were loaded, and have others in their place"
+            )
 
 
-def look_at_topic(bootstrap: str, name: str, *, is_committed_only: bool) -> Topic:
-    """The topic as it is now; `UserError` if there is none, or no broker."""
+def look_at_topic(
+    bootstrap: str, name: str, *, is_committed_only: bool, epochs: Mapping[int, int]
+) -> Topic:
+    """The topic as it is now, and where these leader epochs of its partitions end.
+
+    `UserError` if there is none, or no broker.
+    """
 
     async def look(cluster: Cluster) -> Topic:
         found = await cluster.topic(name)
-        partitions = [TopicPartition(name, each.partition_index) for each in found.partitions]
-        ranges = await find_ranges(cluster, partitions, is_committed_only=is_committed_only)
-        return Topic(name, found.topic_id, {each.partition: ranges[each] for each in partitions})
+        keys = [TopicPartition(name, each.partition_index) for each in found.partitions]
+        latest = dict.fromkeys(keys, LATEST_TIMESTAMP)
+        ends = await list_offsets(cluster, latest, is_committed_only=is_committed_only)
+        starts = await find_offsets(cluster, keys, EARLIEST_TIMESTAMP)
+        asked = {key: epochs[key.partition] for key in keys if key.partition in epochs}
+        return Topic(
+            name,
+            found.topic_id,
+            {key.partition: _range(starts[key], ends[key]) for key in keys},
+            {
+                key.partition: end.leader_epoch
+                for key, end in ends.items()
+                if end is not None and end.leader_epoch != NO_EPOCH
+            },
+            {key.partition: end for key, end in (await find_epoch_ends(cluster, asked)).items()},
+        )
 
     return ask_once(bootstrap, "kdist-load", look)
+
+
+def _range(start: int, end: OffsetAndTimestamp | None) -> OffsetRange:
+    return OffsetRange(start, max(start, end.offset if end is not None else start))

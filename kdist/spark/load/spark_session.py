@@ -21,6 +21,7 @@ from kdist.spark.load.spark_java import (
     forget_java,
     let_java_end_quietly,
 )
+from kdist.spark.workers import is_alone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +33,7 @@ _CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 _CALLED = re.compile(r"^: (.+)$", re.MULTILINE)  # Py4J's line below the name of the call
 _PYTHON = re.compile(r"^([A-Za-z_.]*(?:Error|Exception): .+)$", re.MULTILINE)
 _GATEWAY = "JAVA_GATEWAY_EXITED"
+_NO_KDIST = re.compile(r"No module named 'kdist[.a-z_]*'")
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")
 # The latter if Java was reading from the worker at that moment.
 _WORKER_GONE = re.compile(r"Python worker exited unexpectedly|Unexpected end of input trying")
@@ -155,11 +157,6 @@ def is_no_call_to_java(record: logging.LogRecord) -> bool:
     return record.module != "java_gateway"
 
 
-def is_alone(master: str) -> bool:
-    """Whether `master` runs Spark on this machine only."""
-    return master.startswith("local")
-
-
 def settings_of(master: str, zone: str, extra: Mapping[str, str]) -> dict[str, str]:
     """Spark's settings; those in `given` override ours."""
     local = _LOCAL if is_alone(master) else {}
@@ -198,6 +195,8 @@ def sentence_of(text: str) -> str:
         return "its Java ended at once; the reason may be in its output above"
     if _WORKER_GONE.search(text):
         return f"a Python worker of Spark's ended before its time: {WHERE_MEMORY_IS_SHORT}"
+    if _NO_KDIST.search(text):
+        return "the Python that Spark's workers run has no kdist: PYSPARK_PYTHON says which it is"
     if _FULL.search(text):
         return "no space is left in the job's output, or in spark.local.dir"
     causes = _CAUSE.findall(text) or _PYTHON.findall(text) or _CALLED.findall(text)

@@ -1,13 +1,8 @@
-"""Turns a topic's records into rows and files, as Spark expressions.
-
-A value that is one JSON object becomes columns. Its bytes are also kept, in `record_value`, if it
-is anything else, if a field has another type than its column or more than it can hold, or if it has
-a field without a column: no field of the outer object is dropped or changed without a trace. Fields
-of inner objects may be.
-"""
+"""A topic's columns, and its rows and files, as Spark has them: `rows` and `decoding` fill them."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,41 +10,25 @@ from typing import TYPE_CHECKING, NamedTuple
 from kdist.client.cluster import did_you_mean
 from kdist.config.load_job import LoadSettings, TopicLoadSettings
 from kdist.errors import UserError
-from kdist.spark.load.columns_named import (
-    EVENT_TIME,
-    HEADERS,
-    KEY,
-    OFFSET,
-    PARTITION,
-    TIMESTAMP,
-    VALUE,
-    named,
-)
+from kdist.spark.load.columns_named import DATE, EVENT_TIME, OFFSET, PARTITION, TIMESTAMP, named
 from kdist.spark.load.manifest import Column
 from kdist.spark.load.plan import LoadPlan
 from kdist.spark.load.spark_session import sentence_of
 from kdist.spark.offsets import show_assign, show_offsets
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
+    from kdist.spark.load.rows import Decoding
+
+logger = logging.getLogger(__name__)
+
 _MALFORMED = "\u0000malformed"  # unlikely as the name of a JSON field
-_LATEST_S = 253_402_300_799  # the end of the year 9999: a larger number is not taken for a time
 # Unless they may be truncated, minima and maxima of more than 4 KiB are left out of the footer, and
 # the number of nulls with them.
 _PARQUET = {"parquet.statistics.truncate.length": "64"}
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# An unpaired surrogate, which an escape in JSON can express and UTF-8 cannot: it has become "?".
-_HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F]"
-_HALVES = rf"{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
-# A number in a text column went through a double. So it may have been rounded if it has all the
-# digits of a double, or is infinite; text that only looks like this keeps its bytes, too.
-_ROUNDED = r'^(-?[0-9]+\.[0-9]{15,}(E-?[0-9]+)?|-?[0-9]\.[0-9]{10,}E-?[0-9]+|"-?Infinity")$'
-_INTEGER_MAX = 2**53  # from here on, a double cannot represent every integer
-_LONG_NUMBER = "[0-9]{16}"  # as these integers are written, and 1e300 is not
-_NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
 
 class Shape(NamedTuple):
@@ -61,8 +40,12 @@ class Shape(NamedTuple):
 
 def records(spark: SparkSession, job: LoadSettings, plan: LoadPlan) -> DataFrame:
     """The records of a plan, in the data source's columns."""
+    return spark.read.format("kdist").options(**_options(job, plan)).load()
+
+
+def _options(job: LoadSettings, plan: LoadPlan) -> dict[str, str]:
     ranges = [each for each in plan.ranges if each.size]
-    options = {
+    return {
         "kafka.bootstrap.servers": job.bootstrap_servers,
         "kafka.isolation.level": job.isolation_level,
         "kafka.client.id": f"kdist-load-{job.name}",
@@ -73,7 +56,6 @@ def records(spark: SparkSession, job: LoadSettings, plan: LoadPlan) -> DataFrame
         "includeHeaders": "true",
         "failOnDataLoss": "true",
     }
-    return spark.read.format("kdist").options(**options).load()
 
 
 # Columns
@@ -84,8 +66,22 @@ def columns_of(spark: SparkSession, topic: TopicLoadSettings, found: DataFrame) 
     if topic.format == "bytes":
         return Shape(None, topic)
     schema = _schema(topic.schema) if topic.schema else _inferred(spark, found)
+    _warn_of_event_time(topic, schema.names)
     types = ((each.name, type_text(each.dataType)) for each in schema.fields)
     return Shape(named(types), topic)
+
+
+def _warn_of_event_time(topic: TopicLoadSettings, names: Sequence[str]) -> None:
+    """Warn of a field that no record may have: perhaps none has, or its name is mistyped."""
+    path = topic.event_time_field
+    if path is not None and not {path, path.partition(".")[0]} & {*names}:
+        hint = did_you_mean(path, names)
+        logger.warning(
+            "event.time.field is %s, and there is no such column%s; the event time of a record"
+            " without this field is its timestamp",
+            path,
+            hint,
+        )
 
 
 def _schema(ddl: str) -> StructType:
@@ -152,33 +148,62 @@ def type_text(type_: DataType) -> str:
 # Rows
 
 
-def rows(found: DataFrame, shape: Shape) -> DataFrame:
-    """The rows to write: the fields' columns, ours, and `date`, which becomes directories."""
+def rows(
+    spark: SparkSession, job: LoadSettings, plan: LoadPlan, shape: Shape, counts: str
+) -> DataFrame:
+    """The rows to write: the fields' columns, ours, and `date`, which becomes directories.
+
+    As they are read, each task notes in the directory `counts` how many records it has.
+    """
     from pyspark.sql import functions as f
 
-    value = f.col("value")
-    parsed = found.withColumn("text", value.cast("string"))
-    if shape.columns:
-        parsed = parsed.withColumn("names", f.json_object_keys("text"))
-        parsed = parsed.withColumn("fields", f.when(_is_object(), _decoded(shape.columns)))
-    decoded = [
-        f.col("fields").getField(each.field).alias(each.column) for each in shape.columns or ()
-    ]
-    kept = value
-    if shape.columns and shape.topic.keep_value == "undecoded":
-        kept = f.when(_is_whole(shape.columns), f.lit(None)).otherwise(value)
-    time = f.coalesce(_event_time(shape), f.col("timestamp"))
-    return parsed.select(
-        *decoded,
-        time.alias(EVENT_TIME),
-        f.col("key").alias(KEY),
-        kept.alias(VALUE),
-        f.col("partition").alias(PARTITION),
-        f.col("offset").alias(OFFSET),
-        f.col("timestamp").alias(TIMESTAMP),
-        f.col("headers").alias(HEADERS),
-        f.to_date(time).alias("date"),
+    from kdist.spark.load.rows import source_of
+
+    source = source_of(_decoding(shape, job.event_time_zone), counts)
+    spark.dataSource.register(source)
+    found = spark.read.format(source.name()).options(**_options(job, plan)).load()
+    text, form = f.col(DATE), shape.topic.event_time_format
+    is_pattern = form not in ("auto", "ms", "s")
+    parsed = f.try_to_timestamp(text, f.lit(form)) if is_pattern else text.try_cast("timestamp")
+    time = f.coalesce(EVENT_TIME, parsed, TIMESTAMP)
+    return found.withColumn(EVENT_TIME, time).withColumn(DATE, f.to_date(EVENT_TIME))
+
+
+def _decoding(shape: Shape, zone: str) -> Decoding:
+    from kdist.spark.load.decoding import EventTime
+    from kdist.spark.load.rows import Decoding
+
+    topic, columns = shape.topic, shape.columns
+    path = topic.event_time_field if columns is not None else None
+    return Decoding(
+        fields=None if columns is None else _types_of(columns),
+        names=tuple(each.column for each in columns or ()),
+        event_time=EventTime(path, topic.event_time_format) if path is not None else None,
+        zone=zone,
+        keeps_all=topic.keep_value == "always",
     )
+
+
+def _types_of(columns: Sequence[Column]) -> StructType:
+    """The fields with their types; `UserError` if a load cannot fill one."""
+    from pyspark.sql.types import StructType
+
+    from kdist.spark.load.decoding import unheld
+
+    if not columns:
+        return StructType()
+    found = _schema(", ".join(f"{_quoted(each.field)} {each.type}" for each in columns))
+    for each in found.fields:
+        if (type_ := unheld(each.dataType)) is not None:
+            raise UserError(
+                f"the column {each.name} has the type {type_}, which a load cannot fill: make it"
+                " STRING"
+            )
+    return found
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
 
 
 def write(table: DataFrame, directory: str) -> None:
@@ -190,98 +215,3 @@ def write(table: DataFrame, directory: str) -> None:
     gathered = table.hint("rebalance", "date").sortWithinPartitions("date", PARTITION, OFFSET)
     written = gathered.write.mode("append").partitionBy("date").options(**_PARQUET)
     written.parquet(f"file://{directory}")
-
-
-def _decoded(columns: Sequence[Column]) -> Expression:
-    from pyspark.sql import functions as f
-
-    fields = ", ".join(f"{_quoted(each.field)}: {each.type}" for each in columns)
-    schema = f"struct<{fields}, {_quoted(_MALFORMED)}: string>"
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED}
-    return f.from_json(f.col("text"), schema, options)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
-
-
-def _is_object() -> Expression:
-    """Whether a value is exactly one JSON object.
-
-    Spark's parser takes the first object and ignores what follows, so the value is put in brackets
-    and counted as an array.
-    """
-    from pyspark.sql import functions as f
-
-    wrapped = f.concat(f.lit("["), f.col("text"), f.lit("]"))
-    return f.col("names").isNotNull() & (f.json_array_length(wrapped) == 1)
-
-
-def _is_whole(columns: Sequence[Column]) -> Expression:
-    """Whether the columns hold everything in a value.
-
-    Not so if a name comes twice, of which one value is kept, if bytes that are not UTF-8 have
-    become U+FFFD, or if a column has changed a value.
-    """
-    from pyspark.sql import functions as f
-
-    has_halves = f.col("text").contains("\\u") & f.col("text").rlike(_HALVES)
-    known = f.array(*(f.lit(each.field) for each in columns))
-    held = f.size(f.array_intersect(f.col("names"), known))
-    is_decoded = f.col("fields").getField(_MALFORMED).isNull()
-    is_all_there = held == f.size(f.col("names"))
-    found = _is_object() & f.is_valid_utf8("text") & is_all_there & is_decoded & ~has_halves
-    for each in columns:
-        found &= _is_exact(each)
-    return found
-
-
-def _is_exact(column: Column) -> Expression:
-    """Whether the column is certain to have the field's exact value."""
-    from pyspark.sql import functions as f
-
-    found = f.col("fields").getField(column.field)
-    if column.type == "double":
-        is_exact = (f.abs(found) < _INTEGER_MAX) | (
-            (f.abs(found) < float("inf")) & ~f.col("text").rlike(_LONG_NUMBER)
-        )
-    elif column.type == "string":
-        is_exact = ~found.rlike(_ROUNDED)
-    else:
-        return f.lit(True)
-    return found.isNull() | is_exact
-
-
-# Time
-
-
-def _event_time(shape: Shape) -> Expression:
-    """The event time, from the configured field; null if the field has no valid time."""
-    from pyspark.sql import functions as f
-
-    path = shape.topic.event_time_field
-    if path is None:
-        return f.lit(None).cast("timestamp")
-    by_field = {each.field: each for each in shape.columns or ()}
-    field, *inner = [path] if path in by_field else path.split(".")
-    column = by_field.get(field)
-    if column is None:
-        hint = did_you_mean(path, by_field)
-        raise UserError(f"event.time.field is {path}, but no record has such a field{hint}")
-    found = f.col("fields").getField(field)
-    for name in inner:
-        found = found.getField(name)
-    form = shape.topic.event_time_format
-    is_number = not inner and column.type.startswith(_NUMBERS)
-    if form in ("ms", "s") or (form == "auto" and is_number):
-        return _from_number(found, 1 if form == "s" else 1000)
-    text = found.cast("string")
-    return text.try_cast("timestamp") if form == "auto" else f.try_to_timestamp(text, f.lit(form))
-
-
-def _from_number(found: Expression, units_per_s: int) -> Expression:
-    from pyspark.sql import functions as f
-
-    seconds = found.cast("string").try_cast("double") / units_per_s
-    is_time = f.abs(seconds) <= _LATEST_S
-    return f.when(is_time, f.timestamp_millis((seconds * 1000).cast("bigint")))

@@ -1,7 +1,8 @@
 """Checks an output: whether every load is complete, and has every record once.
 
-Always checks the manifests, that each load begins where the one before ends, and each file's size
-and rows. A deep check reads every row's partition and offset: they must be the load's, each once.
+Always checks the manifests, that each load begins where the one before ends, each file's size and
+rows, and that there are as many rows as records were read. A deep check reads every row's partition
+and offset: they must be the load's, each once, and as many of a partition as were read of it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from kdist.spark.load.footers import read_columns, read_footer
 from kdist.spark.load.layout import FILE_SUFFIX, load_name
 from kdist.spark.load.ledger import Ledger
 from kdist.spark.load.manifest import DataFile, Manifest, chain_fault
+
+_NO_ROWS = pyarrow.schema([(PARTITION, pyarrow.int32()), (OFFSET, pyarrow.int64())]).empty_table()
 
 
 class Checked(NamedTuple):
@@ -53,6 +56,12 @@ def verify(files: Files, output: str, topic: str, *, is_deep: bool) -> Checked:
 
 
 def _file_faults(files: Files, directory: str, load: Manifest) -> Iterator[str]:
+    read = sum(load.records.values())
+    if load.records and load.rows != read:
+        yield (
+            f"load {load.load} of {load.topic} has {load.rows} rows by its files, but"
+            f" {read} records were read"
+        )
     listed = {file.path: file for file in load.files}
     there = {path for path in _walk(files, directory, "") if path.endswith(FILE_SUFFIX)}
     for path in sorted(there - listed.keys()):
@@ -95,14 +104,19 @@ def _row_faults(files: Files, directory: str, load: Manifest) -> Iterator[str]:
             continue  # `_file_faults` has reported it
         except (pyarrow.ArrowException, OSError) as error:
             yield f"{path} cannot be read: {error}"
-    if not tables:
-        return
-    rows = pyarrow.concat_tables(tables)
+    rows = pyarrow.concat_tables([_NO_ROWS, *tables])
     counted = rows.group_by([PARTITION]).aggregate(
         [(OFFSET, "count"), (OFFSET, "count_distinct"), (OFFSET, "min"), (OFFSET, "max")]
     )
-    for row in counted.to_pylist():
-        partition = row[PARTITION]
+    found = {row[PARTITION]: row for row in counted.to_pylist()}
+    for partition, read in load.records.items():
+        there = found[partition][f"{OFFSET}_count_distinct"] if partition in found else 0
+        if there < read:
+            yield (
+                f"load {load.load} of {load.topic}, partition {partition}:"
+                f" {read - there} records of {read} are missing"
+            )
+    for partition, row in found.items():
         name = f"load {load.load} of {load.topic}, partition {partition}"
         twice = row[f"{OFFSET}_count"] - row[f"{OFFSET}_count_distinct"]
         if twice:

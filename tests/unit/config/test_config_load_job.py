@@ -64,6 +64,14 @@ def test_spark_settings_are_passed_to_spark_except_its_master() -> None:
         ),
         ("format=xml\n", "format is 'xml', but must be one of json, bytes (job, line 4)."),
         ("event.time.zone=Mars\n", "event.time.zone is 'Mars', which is not a time zone (job)."),
+        *(
+            (
+                f"event.time.format={form}\n",
+                f"event.time.format is {form!r}, which has no year: the field must have the date"
+                " (job).",
+            )
+            for form in ("HH:mm", "dd/MM HH:mm", "[yyyy-MM-dd[ ]]HH:mm", "HH:mm 'year'")
+        ),
         (
             "name=a b\n",
             "name is 'a b', but must be letters, digits, '.', '_' and '-' (job).",
@@ -72,6 +80,12 @@ def test_spark_settings_are_passed_to_spark_except_its_master() -> None:
 )
 def test_a_mistake_is_one_sentence(more: str, sentence: str) -> None:
     assert faults(more) == (sentence,)
+
+
+def test_a_pattern_with_a_year_is_a_format_of_event_times() -> None:
+    for form in ("dd/MM/yyyy HH:mm", "uuuu-DDD[ HH:mm]", "yyyy-MM-dd'T'HH:mm"):
+        found = load_job(f"{SMALL}event.time.format={form}\n", "job")
+        assert found.topics["clicks"].event_time_format == form
 
 
 def test_all_mistakes_are_reported_at_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -16,7 +17,15 @@ from kdist.runtime.simulated_disk import PowerLoss, SimulatedDisk
 from kdist.spark.load.commit import Commit
 from kdist.spark.load.layout import Run, load_name
 from kdist.spark.load.ledger import Ledger
-from kdist.spark.load.manifest import CorruptManifest, DataFile, Manifest, chain_fault
+from kdist.spark.load.manifest import (
+    CorruptManifest,
+    DataFile,
+    Manifest,
+    chain_fault,
+    read_manifest,
+    write_manifest,
+)
+from kdist.wire.crc32c import crc32c
 
 OUTPUT = "/out"
 SEEDS = 20
@@ -144,6 +153,73 @@ def test_a_load_that_another_run_has_committed_is_not_replaced() -> None:
         late.publish(manifest(1, 0, 15))
     late.abandon()
     assert loads(disk) == [manifest(1, 0, 10)]
+
+
+def test_a_run_whose_lock_another_host_does_not_see_keeps_what_it_stages() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    ledger = Ledger(disk, OUTPUT, "clicks")
+    ledger.lock().release()
+    alive = Commit(disk, ledger.directory, 1, Run(1_000, 1, "gate1"), lambda _: None)
+    stage(disk, alive)
+    assert ledger.sweep(Run(2_000, 2, "gate2")) == 0
+    alive.publish(manifest(1, 0, 10))
+    assert loads(disk) == [manifest(1, 0, 10)]
+
+
+def test_what_another_host_left_long_ago_is_removed() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    ledger = Ledger(disk, OUTPUT, "clicks")
+    ledger.lock().release()
+    for run in (Run(1_000, 1, "gate1"), Run(1_000, 1, "gate2"), Run(1_000, 1)):
+        stage(disk, Commit(disk, ledger.directory, 1, run, lambda _: None))
+    assert ledger.sweep(Run(2_000, 2, "gate2")) == 2
+    assert ledger.sweep(Run(8 * 86_400_000, 2, "gate2")) == 1
+    assert disk.list(ledger.directory) == ["_lock"]
+
+
+@pytest.mark.parametrize("step", ["files-synced", "manifest-written", "directories-synced"])
+def test_a_run_whose_staged_files_are_removed_commits_nothing(step: Step) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    ledger = Ledger(disk, OUTPUT, "clicks")
+    ledger.lock().release()
+
+    def sweep(reached: Step) -> None:
+        if reached == step:
+            ledger.sweep()
+
+    alive = Commit(disk, ledger.directory, 1, Run(1_000, 1), sweep)
+    stage(disk, alive)
+    with pytest.raises((UserError, OSError)):
+        alive.publish(manifest(1, 0, 10))
+    assert loads(disk) == []
+
+
+@pytest.mark.parametrize("step", ["files-synced", "manifest-written", "directories-synced"])
+def test_a_load_without_one_of_its_files_is_not_committed(step: Step) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    ledger = Ledger(disk, OUTPUT, "clicks")
+    ledger.lock().release()
+
+    def remove(reached: Step) -> None:
+        if reached == step:
+            disk.remove(f"{alive.staging}/date=d1/part-0.parquet")
+
+    alive = Commit(disk, ledger.directory, 1, Run(1_000, 1), remove)
+    stage(disk, alive)
+    with pytest.raises(UserError, match=r"another run has removed .*part-0\.parquet"):
+        alive.publish(manifest(1, 0, 10))
+    assert loads(disk) == []
+
+
+def test_a_manifest_of_an_older_release_is_read() -> None:
+    said = json.loads(write_manifest(manifest(1, 0, 10)))
+    del said["crc32c"], said["epochs"], said["records"]
+    said["format"] = 1
+    summed = f"{crc32c(json.dumps(said, sort_keys=True).encode()):08x}"
+    older = json.dumps({"crc32c": summed, **said}).encode()
+    assert read_manifest(older, "x") == manifest(1, 0, 10)
+    newer = manifest(1, 0, 10)._replace(epochs={0: 3}, records={0: 9})
+    assert read_manifest(write_manifest(newer), "x") == newer
 
 
 def test_the_steps_run_in_the_order_of_their_table() -> None:

@@ -78,6 +78,21 @@ def test_a_load_that_would_lose_records_is_refused(
     assert str(refused.value) == sentence
 
 
+def test_other_records_in_the_place_of_loaded_ones_are_noticed() -> None:
+    before = made(1, p0=(0, 20))._replace(epochs={0: 4})
+    now = topic(p0=(0, 40))._replace(epochs={0: 6}, ends={0: 12})
+    with pytest.raises(UserError) as refused:
+        plan_load(now, before)
+    assert str(refused.value) == (
+        "clicks-0 was loaded up to 20 in leader epoch 4, which ends at 12 now: the brokers have"
+        " lost records that were loaded, and have others in their place"
+    )
+    with pytest.raises(UserError, match="which ends at 12 now"):
+        plan_replay(now, None, [before])
+    assert plan_load(now._replace(ends={0: 20}), before).offsets == {0: (20, 40)}
+    assert plan_load(now._replace(ends={}), before).offsets == {0: (20, 40)}
+
+
 def test_an_accepted_loss_is_kept_in_the_plan_and_does_not_break_the_chain() -> None:
     before = made(1, p0=(0, 20))
     plan = plan_load(topic(p0=(30, 40)), before, accept_loss=True)

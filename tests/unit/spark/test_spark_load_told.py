@@ -183,3 +183,8 @@ def test_py4js_messages_about_its_calls_are_not_logged() -> None:
 
     assert not is_no_call_to_java(record("/x/py4j/java_gateway.py"))
     assert is_no_call_to_java(record("/x/other.py"))
+
+
+def test_workers_without_kdist_are_told_as_such() -> None:
+    said = "[PYTHON_DATA_SOURCE_ERROR] x\nModuleNotFoundError: No module named 'kdist.spark'\n\tat"
+    assert sentence_of(said).startswith("the Python that Spark's workers run has no kdist")

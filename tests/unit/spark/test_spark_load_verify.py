@@ -17,8 +17,13 @@ from kdist.spark.load.verify import Checked, verify
 FILE = "date=2013-01-01/part-0.parquet"
 
 
-def make_load(output: Path, number: int, offsets: range, rows: list[int] | None = None) -> Path:
-    """Make a load of partition 0 as a job would, with the given rows if any; its one file."""
+def make_load(
+    output: Path, number: int, offsets: range, rows: list[int] | None = None, read: int = 0
+) -> Path:
+    """Make a load of partition 0 as a job would, with the given rows if any; its one file.
+
+    Its manifest says how many records were read, unless that is 0.
+    """
     directory = Path(topic_directory(str(output), "clicks")) / load_name(number)
     file = directory / FILE
     file.parent.mkdir(parents=True)
@@ -37,6 +42,7 @@ def make_load(output: Path, number: int, offsets: range, rows: list[int] | None 
     made = Manifest(
         number, "clicks", "0" * 32, "job", "0", 0, 0, ranges, 0, 0, columns=None, files=files
     )
+    made = made._replace(records={0: read} if read else {})
     (directory / MANIFEST).write_bytes(write_manifest(made))
     return file
 
@@ -86,6 +92,30 @@ def test_a_deep_check_finds_duplicated_and_foreign_rows(tmp_path: Path) -> None:
     twice, beyond = checked(tmp_path).findings
     assert twice == "load 1 of clicks, partition 0: 1 records are duplicates"
     assert "has offsets 10 to 15, but only those from 10 up to 15 belong to the load" in beyond
+
+
+def test_fewer_rows_than_records_were_read_are_a_finding(tmp_path: Path) -> None:
+    make_load(tmp_path, 1, range(10), rows=[0, 1, 3], read=4)
+    (finding,) = checked(tmp_path, is_deep=False).findings
+    assert finding == "load 1 of clicks has 3 rows by its files, but 4 records were read"
+    assert checked(tmp_path).findings == (
+        finding,
+        "load 1 of clicks, partition 0: 1 records of 4 are missing",
+    )
+
+
+def test_a_deep_check_finds_a_row_that_another_one_stands_for(tmp_path: Path) -> None:
+    make_load(tmp_path, 1, range(10), rows=[0, 1, 1, 3], read=4)
+    assert checked(tmp_path, is_deep=False).findings == ()
+    assert checked(tmp_path).findings == (
+        "load 1 of clicks, partition 0: 1 records of 4 are missing",
+        "load 1 of clicks, partition 0: 1 records are duplicates",
+    )
+
+
+def test_offsets_without_a_record_are_none(tmp_path: Path) -> None:
+    make_load(tmp_path, 1, range(10), rows=[0, 1, 3], read=3)
+    assert checked(tmp_path).findings == ()
 
 
 def test_a_deep_check_finds_a_file_whose_rows_cannot_be_read(tmp_path: Path) -> None:
