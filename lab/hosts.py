@@ -94,7 +94,7 @@ class Description:
 def parse(text: str) -> Description:
     """The lab that an inventory describes; UserError says which host and variable is wrong."""
     try:
-        inventory = yaml.safe_load(text)
+        inventory = parse_yaml(text)
     except yaml.YAMLError as error:
         raise UserError(f"the lab's inventory is no YAML: {error}") from None
     everything = inventory.get("all") if isinstance(inventory, dict) else None
@@ -195,3 +195,21 @@ def _refuse_twins(hosts: tuple[Host, ...]) -> None:
         seen[host.address] = host.name
         if len({disk.id for disk in host.disks}) < len(host.disks):
             raise UserError(f"{host.name}: kdist_disks has an id twice")
+
+
+class _OnceEach(yaml.SafeLoader):
+    """Refuses a name that a mapping gives twice: YAML's readers take the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        for key, _ in node.value:
+            if names.count(key.value) > 1:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value!r} is given twice", key.start_mark
+                )
+        return super().construct_mapping(node, deep)
+
+
+def parse_yaml(text: str) -> Any:
+    """The value of a YAML text; `yaml.YAMLError`, also for a name that is given twice."""
+    return yaml.load(text, _OnceEach)

@@ -6,7 +6,7 @@
 | `float`                       | DOUBLE   | as Java's `Double.parseDouble`, finite   |
 | `bool`                        | BOOLEAN  | `true` or `false`, in any case           |
 | `str`, `Literal[...]`         | STRING   | itself; a `Literal` lists what is allowed |
-| `tuple[str, ...]`, `tuple[Literal[...], ...]` | LIST | items between commas         |
+| `tuple[str, ...]`, `tuple[Literal[...], ...]` | LIST | items between commas, as `split_list` |
 | `secret`                      | PASSWORD | itself, never shown                      |
 """
 
@@ -23,6 +23,7 @@ INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+_ITEM = re.compile(r"(?:\{[0-9]*,[0-9]*\}|[^,])*")
 _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
@@ -85,8 +86,19 @@ def read_text(kind: Kind, text: str) -> Any:
     if kind is Kind.BOOLEAN:
         return {"true": True, "false": False}[_matched(re.compile("(?i)true|false"), text).lower()]
     if kind is Kind.LIST:
-        return tuple(item.strip() for item in text.split(",")) if text else ()
+        return split_list(text)
     return text
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """The items between commas. The comma of a regular expression's `{1,2}` separates none."""
+    items, at = [], 0
+    while text and at <= len(text):
+        found = _ITEM.match(text, at)
+        assert found is not None, "it matches nothing, too"
+        items.append(found[0].strip())
+        at = found.end() + 1
+    return tuple(items)
 
 
 def show_text(value: Any) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Literal
 
@@ -81,7 +81,8 @@ class FlowSettings(Settings):
     topics: tuple[str, ...] = setting(
         default=(".*",),
         synonyms=(Synonym("whitelist"),),
-        doc="Regular expressions; a topic is mirrored if one of them matches its whole name.",
+        doc="Regular expressions; a topic is mirrored if one of them matches its whole name. Commas"
+        " separate them, but for that in `{1,2}`.",
     )
     topics_exclude: tuple[str, ...] = setting(
         default=(),
@@ -117,6 +118,10 @@ class Flow:
     @cached_property
     def _unwanted(self) -> tuple[re.Pattern[str], ...]:
         return tuple(map(re.compile, self.settings.topics_exclude))
+
+    def unmatched(self, topics: Collection[str]) -> tuple[str, ...]:
+        """The flow's patterns that match none of the source's topics: perhaps they are mistyped."""
+        return tuple(each.pattern for each in self._wanted if not any(map(each.fullmatch, topics)))
 
     def wants(self, topic: str) -> bool:
         """Whether the flow's patterns select a topic of the source."""
@@ -245,7 +250,9 @@ def _flow_faults(flow: Flow) -> Iterator[tuple[str, ...]]:
         for pattern in patterns:
             fault = _pattern_fault(pattern)
             if fault:
-                yield f"has {pattern!r}, which is not a regular expression: {fault}", *keys
+                comma = "; a comma separates patterns, but for that in {1,2}"
+                hint = comma if len(patterns) > 1 else ""
+                yield f"has {pattern!r}, which is not a regular expression: {fault}{hint}", *keys
     if not found.topics:
         yield "is empty: give at least one pattern", "topics", "whitelist"
     if found.prefix and topic_name_fault(found.prefix + "x"):

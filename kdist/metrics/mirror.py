@@ -49,3 +49,15 @@ class StreamMetrics(Metrics):
         "1 if the partition is not mirrored until an operator intervenes.",
         name="kdist_mirror_stopped",
     )
+
+
+@metrics
+class RefusedMetrics(Metrics):
+    """A topic that the target refuses; the family's labels are `flow`, `topic` and `reason`."""
+
+    PREFIX = "kdist_mirror_"
+
+    is_refused: int = gauge(
+        "1 for a topic of the source that is not mirrored, as the target refuses it.",
+        name="kdist_mirror_refused",
+    )

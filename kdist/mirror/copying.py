@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 
 from kdist.client.admin.settings import OF_TOPIC, describe_topic_settings
-from kdist.client.admin.topics import create_topic, grow_topics, list_topics
+from kdist.client.admin.topics import NewTopic, create_topics, grow_topics, list_topics
 from kdist.client.cluster import Cluster
 from kdist.errors import ApiError, Error
 
@@ -38,15 +38,35 @@ async def follow_topics(
     `names` maps the source's names to the target's, `counts` has the source's partitions. Returns
     why the target refused, by topic. `ApiError` for an error that may be transient.
     """
+    return await _follow(source, target, names, counts, validate_only=False)
+
+
+async def refused_topics(
+    source: Cluster, target: Cluster, names: Mapping[str, str], counts: Mapping[str, int]
+) -> dict[str, str]:
+    """As `follow_topics`, but changes nothing: why the target would refuse, by topic."""
+    return await _follow(source, target, names, counts, validate_only=True)
+
+
+async def _follow(
+    source: Cluster,
+    target: Cluster,
+    names: Mapping[str, str],
+    counts: Mapping[str, int],
+    *,
+    validate_only: bool,
+) -> dict[str, str]:
     existing = await count_partitions(target)
     refused: dict[str, str] = {}
     for topic, name in names.items():
+        count = counts[topic]
         try:
             if name not in existing:
-                await _create(source, target, topic, name, counts[topic])
-            elif existing[name] < counts[topic]:
-                await grow_topics(target, {name: counts[topic]})
-                logger.info("%s of the target has %d partitions now", name, counts[topic])
+                await _create(source, target, topic, NewTopic(name, count), validate_only)
+            elif existing[name] < count:
+                await grow_topics(target, {name: count}, validate_only=validate_only)
+                if not validate_only:
+                    logger.info("%s of the target has %d partitions now", name, count)
         except ApiError as error:
             if error.error.retriable:
                 raise
@@ -54,16 +74,25 @@ async def follow_topics(
     return refused
 
 
-async def _create(source: Cluster, target: Cluster, topic: str, name: str, count: int) -> None:
+async def _create(
+    source: Cluster, target: Cluster, topic: str, new: NewTopic, validate_only: bool
+) -> None:
     own = await _own_settings(source, topic)
     try:
-        await create_topic(target, name, count, settings=own)
+        wanted = [new._replace(settings=own)]
+        await create_topics(target, wanted, validate_only=validate_only)
     except ApiError as error:
         if error.error is not Error.TOPIC_ALREADY_EXISTS:  # which another mirror has created
             raise
     else:
         said = ", ".join(f"{key}={value}" for key, value in sorted(own.items()))
-        logger.info("created %s with %d partitions%s", name, count, said and f" and {said}")
+        if not validate_only:
+            logger.info(
+                "created %s with %d partitions%s",
+                new.name,
+                new.partitions,
+                said and f" and {said}",
+            )
 
 
 async def _own_settings(source: Cluster, topic: str) -> dict[str, str | None]:

@@ -22,12 +22,14 @@ from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, find_ranges, lis
 from kdist.config.mirror import Flow, MirrorSettings
 from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.metrics.declare import Family
-from kdist.metrics.mirror import FlowMetrics, StreamMetrics
+from kdist.metrics.mirror import FlowMetrics, RefusedMetrics, StreamMetrics
 from kdist.mirror.consuming import core_of
 from kdist.mirror.flow_topics import FlowTopics, id_of
-from kdist.mirror.lag import ask_lag, held_lag
+from kdist.mirror.joined import Joined
+from kdist.mirror.lag import Lag, ask_lags, held_lag
 from kdist.mirror.loss import Loss, loss_of
 from kdist.mirror.position_marker import mark_of
+from kdist.mirror.selection import Selection
 from kdist.mirror.stream import Route, State, Stream
 from kdist.mirror.target import RETRY_MS, Target
 from kdist.mirror.trouble import Trouble
@@ -60,6 +62,7 @@ class MirrorMeasures:
     def __init__(self) -> None:
         self.flows = Family(FlowMetrics, "flow")
         self.streams = Family(StreamMetrics, "flow", "topic", "partition")
+        self.refused = Family(RefusedMetrics, "flow", "topic", "reason")
 
 
 class MirrorFlow(RebalanceListener):
@@ -84,6 +87,12 @@ class MirrorFlow(RebalanceListener):
         )
         self.target = Target(context.network, parse_addresses(flow.settings.target), client)
         self._consumer = Consumer.over(core_of(flow, settings, context.network, context.rng))
+        self._joined_commits: Joined[TopicPartition, OffsetAndMetadata, None] = Joined(
+            lambda offsets: self._consumer.commit(offsets, _COMMIT_S_MAX)
+        )
+        self._joined_lookups: Joined[
+            TopicPartition, None, dict[TopicPartition, OffsetAndMetadata | None]
+        ] = Joined(self.commits)
         self._source_id = ""
         self._wanted: frozenset[str] | None = None  # the topics to subscribe to, by the last look
         self._subscribed: frozenset[str] | None = None
@@ -152,29 +161,42 @@ class MirrorFlow(RebalanceListener):
                 self.metrics.mirrored_topics = len(selection.mirrored)
                 self.metrics.held_topics = len(selection.held)
                 self._wanted = frozenset(selection.mirrored)
+                self._show_refused(selection)
                 for partition, stream in self.streams.items():
                     if (loss := self.topics.loss(partition.topic)) is not None:
                         stream.fail(loss)
                     if self.topics.is_copy_recreated(partition.topic):
                         stream.doubt()
+                self._refreshed_at_s = self._now_s()  # measuring the lag may take longer
                 await self._measure_lag(self._context.clock.now_ms())
-                self._refreshed_at_s = self._now_s()
                 self.trouble.end()
             except (ApiError, NoBroker) as error:
                 self.trouble.begin(error)
             await asyncio.sleep(self._settings.refresh_interval_ms / 1000)
 
+    def _show_refused(self, selection: Selection) -> None:
+        """Set the metrics of the topics that the target refuses, and of no others."""
+        refused = {(self.flow.name, each, selection.held[each]) for each in selection.refused}
+        family = self.measures.refused
+        for labels in [each for each in family if each[0] == self.flow.name]:
+            if labels not in refused:
+                del family[labels]
+        for labels in sorted(refused):
+            family[labels].is_refused = 1
+
     async def _measure_lag(self, now_ms: int) -> None:
         """Update the lag metrics of the partitions. `ApiError`."""
         positions = await self._positions()
         ranges = await find_ranges(self.source, positions, is_committed_only=True)
-        for partition, position in positions.items():
+        lags: dict[TopicPartition, Lag] = {}
+        for partition in positions:
             stream = self.streams.get(partition)
-            end = ranges[partition].end
             if stream is not None and stream.oldest is not None and stream.position is not None:
-                lag = held_lag(stream.oldest, max(end - stream.position, 0), now_ms)
-            else:
-                lag = await ask_lag(self.source, partition, position, ranges[partition], now_ms)
+                records = max(ranges[partition].end - stream.position, 0)
+                lags[partition] = held_lag(stream.oldest, records, now_ms)
+        asked = {each: position for each, position in positions.items() if each not in lags}
+        lags |= await ask_lags(self.source, asked, ranges, now_ms)
+        for partition, lag in lags.items():
             if partition not in self.streams:
                 continue  # revoked meanwhile
             metrics = self.measures.streams[self.labels(partition)]
@@ -301,7 +323,7 @@ class MirrorFlow(RebalanceListener):
     # The source, as streams use it
 
     async def committed(self, partition: TopicPartition) -> OffsetAndMetadata | None:
-        return (await self.commits([partition]))[partition]
+        return (await self._joined_lookups({partition: None}))[partition]
 
     async def commits(
         self, partitions: Collection[TopicPartition]
@@ -324,7 +346,7 @@ class MirrorFlow(RebalanceListener):
         return found.offset
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        await self._consumer.commit(offsets, _COMMIT_S_MAX)
+        await self._joined_commits(offsets)
 
     def read_from(self, partition: TopicPartition, offset: int, leader_epoch: int) -> None:
         if self._is_read(partition):

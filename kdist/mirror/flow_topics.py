@@ -9,7 +9,7 @@ if their offsets seem to.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from kdist.client.admin.topics import list_topics
@@ -37,6 +37,7 @@ class FlowTopics:
         self._source = source
         self._target = target
         self._source_id, self._target_id = cluster_ids
+        self.unmatched: tuple[str, ...] = ()  # patterns that match no topic of the source
         self._first_seen: frozenset[str] | None = None  # the source's topics at the first refresh
         self._noted: dict[str, Origin] | None = None  # the origins in the target
         self._recreated: frozenset[str] = frozenset()  # the source's, since they were mirrored
@@ -56,6 +57,7 @@ class FlowTopics:
             selection = select(self._flow, counts, origins, self._target_id)
             if not await self._note(self._origins_of(selection, origins, ids, old), now_ms):
                 break
+        self._tell_unmatched(counts)
         refused = await follow_topics(self._source, self._target, selection.mirrored, counts)
         selection = without(selection, refused)
         for topic, reason in selection.held.items():
@@ -66,6 +68,17 @@ class FlowTopics:
         self.selection = selection
         await self._check_copies()
         return selection
+
+    def _tell_unmatched(self, topics: Collection[str]) -> None:
+        unmatched = self._flow.unmatched(topics)
+        for pattern in unmatched:
+            if pattern not in self.unmatched:
+                logger.warning(
+                    "flow %s: the pattern %s matches no topic of the source",
+                    self._flow.name,
+                    pattern,
+                )
+        self.unmatched = unmatched
 
     async def _check_copies(self) -> None:
         """Find the target's topics that were recreated since the last refresh, by anyone."""

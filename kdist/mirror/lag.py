@@ -11,6 +11,8 @@ records that retention has deleted do not count.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kdist.client.cluster import Cluster
@@ -28,11 +30,32 @@ class Lag(NamedTuple):
 
 
 NO_LAG = Lag(0, 0.0, 0.0)
+_ASKED_AT_ONCE = 100  # each answer has a whole batch
 
 
 def held_lag(oldest: RewrittenBatch, records: int, now_ms: int) -> Lag:
     """The lag of so many records, of which `oldest` is the first batch."""
     return Lag(records, records * len(oldest) / oldest.count, _age_s(oldest.timestamp, now_ms))
+
+
+async def ask_lags(
+    cluster: Cluster,
+    positions: Mapping[TopicPartition, int],
+    ranges: Mapping[TopicPartition, OffsetRange],
+    now_ms: int,
+) -> dict[TopicPartition, Lag]:
+    """The lag from each position on, in partitions that have these ranges. `ApiError`.
+
+    Many are asked at once: one after the other, thousands would take minutes over a slow link.
+    """
+    turn = asyncio.Semaphore(_ASKED_AT_ONCE)
+
+    async def ask(partition: TopicPartition) -> Lag:
+        async with turn:
+            position, offsets = positions[partition], ranges[partition]
+            return await ask_lag(cluster, partition, position, offsets, now_ms)
+
+    return dict(zip(positions, await asyncio.gather(*map(ask, positions)), strict=True))
 
 
 async def ask_lag(

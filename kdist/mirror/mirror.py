@@ -12,6 +12,7 @@ from kdist.config.addresses import parse_host_port
 from kdist.config.mirror import MirrorConfig
 from kdist.metrics.exposition import CONTENT_TYPE, Exposition
 from kdist.mirror.flow import MirrorContext, MirrorFlow, MirrorMeasures
+from kdist.mirror.selection import Selection
 from kdist.mirror.stream import State
 from kdist.network.network import Server
 
@@ -28,6 +29,7 @@ class Mirror:
         self.exposition = Exposition()
         self.exposition.add_family(self.measures.flows)
         self.exposition.add_family(self.measures.streams)
+        self.exposition.add_family(self.measures.refused)
         self.flows = [
             MirrorFlow(flow, config.mirror, context, self.measures) for flow in config.flows
         ]
@@ -80,7 +82,9 @@ class Mirror:
         return Page(200, CONTENT_TYPE, self.exposition.render())
 
     def _health_page(self) -> Page:
-        """503 while a flow has had no answer for `_SILENT_S_MAX`, or a partition is stopped."""
+        """503 while a flow has had no answer for `_SILENT_S_MAX`, a partition is stopped, or the
+        target refuses a topic.
+        """
         flows = {flow.flow.name: self._health(flow) for flow in self.flows}
         is_well = all(each["status"] == "ok" for each in flows.values())
         body = {"status": "ok" if is_well else "trouble", "flows": flows}
@@ -93,11 +97,15 @@ class Mirror:
             if stream.state is State.STOPPED
         }
         silent_s = self._context.network.loop.time() - flow.heard_at_s
-        is_well = not stopped and silent_s < _SILENT_S_MAX
+        selection = flow.topics.selection if flow.topics is not None else Selection({}, {})
+        refused = {topic: selection.held[topic] for topic in sorted(selection.refused)}
+        is_well = not stopped and not refused and silent_s < _SILENT_S_MAX
         return {
             "status": "ok" if is_well else "trouble",
             "partitions": len(flow.streams),
             "stopped": stopped,
+            "refused": refused,
+            "unmatched": flow.topics.unmatched if flow.topics is not None else (),
             "silent_seconds": round(silent_s, 1),
             "trouble": flow.reading.said or flow.trouble.said,
         }

@@ -3,7 +3,9 @@
 The last batch of the target partition with the mirror's mark has the position
 (`position_marker.py`). That is the log's last batch, unless others write there too. Then the log is
 read from where it ended at the mirror's last commit, which is noted in the metadata of each commit
-to the source.
+to the source. If it is not there either, the log is searched backwards from there: an unclean
+election may have taken our last batches, and others may have written at their offsets since. What
+is left of ours then says where to go on, unless compaction may have removed the missing ones.
 
 Some commits override the log, and say so in their note: those of `kdist mirror seek`; and, until a
 batch is sent, the mirror's own commits of such a position, or of one that it reached only past
@@ -20,13 +22,14 @@ from kdist.client.cluster import Cluster
 from kdist.client.fetch_once import fetch_at
 from kdist.client.offsets import OffsetAndMetadata, find_ranges
 from kdist.errors import ApiError, Error, UserError
-from kdist.mirror.position_marker import Run, last_run
+from kdist.mirror.position_marker import Run, last_run, read_run
 from kdist.model import NO_EPOCH, TopicPartition
 
 logger = logging.getLogger(__name__)
 
 SOUGHT = "sought"  # the beginning of the note of a commit that overrides the target's log
 _NOTE = re.compile(rf"(?:{SOUGHT} )?target=(\d+)(?: stopped: (.*))?", re.DOTALL)
+_BACK_FIRST = 1_000  # offsets to search before the noted end; then ten times as many, and so on
 _NOTE_LENGTH_MAX = 1000  # a broker accepts 4096 characters of metadata with an offset
 
 
@@ -69,6 +72,13 @@ async def look_up_position(
     noted = _NOTE.fullmatch(committed.metadata) if committed else None
     noted_end = int(noted[1]) if noted else None
     run = await _find_run(cluster, target, mark, noted_end, (start, end))
+    if (
+        run is None
+        and committed is not None
+        and noted_end is not None
+        and not _is_sought(committed)
+    ):
+        run = await _find_run_before(cluster, target, mark, (start, min(noted_end, end)), committed)
     has_lost = noted_end is not None and end < noted_end
     # After an unclean election our last batch is not beyond the committed offset, and we go on from
     # it. If there is none, or one beyond it, this is another log, that of a recreated topic.
@@ -118,11 +128,15 @@ def copy_recreated(
     )
 
 
+def _is_sought(committed: OffsetAndMetadata) -> bool:
+    return committed.metadata.startswith(SOUGHT)
+
+
 def _overrides(
     committed: OffsetAndMetadata | None, run: Run | None
 ) -> TypeGuard[OffsetAndMetadata]:
     """Whether the committed offset overrides the target's log, and is beyond it."""
-    if committed is None or not committed.metadata.startswith(SOUGHT):
+    if committed is None or not _is_sought(committed):
         return False
     return run is None or run.next_offset < committed.offset
 
@@ -150,3 +164,47 @@ async def _find_run(
         run = last_run(headers, mark) or run
         offset = headers[-1].next_offset
     return run
+
+
+async def _find_run_before(
+    cluster: Cluster,
+    target: TopicPartition,
+    mark: int,
+    bounds: tuple[int, int],
+    committed: OffsetAndMetadata,
+) -> Run | None:
+    """The run of our last batch in the bounds, at whose end the log ended at the commit.
+
+    If the batches up to the committed offset are not there, they are lost, and others have their
+    offsets: the run says what to send again. But if the log has offsets without a batch after that
+    run, compaction may have removed ours: then None, as everything had arrived.
+    """
+    start, end = bounds
+    back = _BACK_FIRST
+    while start < end:
+        begin = max(start, end - back)
+        run, is_dense = await _search(cluster, target, mark, (begin, end))
+        if run is not None:
+            return run if is_dense or run.next_offset >= committed.offset else None
+        if begin == start:
+            break
+        back *= 10
+    return None
+
+
+async def _search(
+    cluster: Cluster, target: TopicPartition, mark: int, bounds: tuple[int, int]
+) -> tuple[Run | None, bool]:
+    """The run of our last batch in the bounds, and whether no offset after it lacks a batch."""
+    offset, end = bounds
+    found, is_dense = None, True
+    while offset < end:
+        headers = list((await fetch_at(cluster, target, offset)).headers())
+        if not headers:
+            return found, False
+        for header in headers:
+            is_dense &= header.base_offset <= offset
+            if (run := read_run(header, mark)) is not None:
+                found, is_dense = run, True
+            offset = header.next_offset
+    return found, is_dense

@@ -49,10 +49,14 @@ def begin_at(
 
 
 class Selection(NamedTuple):
-    """The topics to mirror, with their names in the target; and why others are held back."""
+    """The topics to mirror, with their names in the target; and why others are held back.
+
+    `refused` are those held back because the target cannot have them, which somebody must mend.
+    """
 
     mirrored: dict[str, str]
     held: dict[str, str]
+    refused: frozenset[str] = frozenset()
 
 
 def select(
@@ -61,15 +65,19 @@ def select(
     """Select from a source's topics; `origins` are those of topics that were mirrored to it."""
     mirrored: dict[str, str] = {}
     held: dict[str, str] = {}
+    refused = {}
     for topic in sorted(topics):
         if topic.startswith(INTERNAL) or not flow.wants(topic):
             continue
         reason = _held(flow, topic, origins.get(topic), target_id)
-        if reason is None:
-            mirrored[topic] = flow.renamed(topic)
-        else:
+        fault = topic_name_fault(flow.renamed(topic))
+        if reason is not None:
             held[topic] = reason
-    return Selection(mirrored, held)
+        elif fault:
+            refused[topic] = f"as {flow.renamed(topic)} its name {fault}"
+        else:
+            mirrored[topic] = flow.renamed(topic)
+    return without(Selection(mirrored, held), refused)
 
 
 def _held(flow: Flow, topic: str, origin: Origin | None, target_id: str) -> str | None:
@@ -78,11 +86,10 @@ def _held(flow: Flow, topic: str, origin: Origin | None, target_id: str) -> str 
     prefix = flow.settings.prefix
     if prefix and topic.startswith(prefix):
         return f"it already has the prefix {prefix}"
-    fault = topic_name_fault(flow.renamed(topic))
-    return f"as {flow.renamed(topic)} its name {fault}" if fault else None
+    return None
 
 
 def without(selection: Selection, refused: Mapping[str, str]) -> Selection:
     """The selection with the refused topics held back, each for its reason."""
     mirrored = {key: name for key, name in selection.mirrored.items() if key not in refused}
-    return Selection(mirrored, {**selection.held, **refused})
+    return Selection(mirrored, {**selection.held, **refused}, selection.refused | refused.keys())

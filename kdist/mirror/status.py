@@ -6,19 +6,20 @@ never mirrored is behind by all its records from where the flow would start.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kdist.client.admin.offsets import group_commits
 from kdist.client.cluster import Cluster
-from kdist.client.offsets import find_ranges
+from kdist.client.offsets import OffsetAndMetadata, find_ranges
 from kdist.config.mirror import Flow
 from kdist.errors import UserError
-from kdist.mirror.copying import count_partitions
-from kdist.mirror.lag import Lag, ask_lag
+from kdist.mirror.copying import count_partitions, refused_topics
+from kdist.mirror.lag import Lag, ask_lags
 from kdist.mirror.origins import read_origins
 from kdist.mirror.position_lookup import why_stopped
-from kdist.mirror.selection import Selection, begin_at, select
-from kdist.model import TopicPartition
+from kdist.mirror.selection import Origin, Selection, begin_at, select
+from kdist.model import OffsetRange, TopicPartition
 
 
 class PartitionStatus(NamedTuple):
@@ -38,11 +39,16 @@ class PartitionStatus(NamedTuple):
 
 
 class FlowStatus(NamedTuple):
-    """One flow: its partitions, and why topics are held back."""
+    """One flow: its partitions, and why topics are held back.
+
+    A topic that the target refuses is in both: its records are behind. `unmatched` are patterns
+    that match no topic of the source.
+    """
 
     name: str
     partitions: list[PartitionStatus]
     held: dict[str, str]
+    unmatched: tuple[str, ...] = ()
 
 
 async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int) -> FlowStatus:
@@ -57,17 +63,30 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
         for number in range(counts[topic])
     ]
     ranges = await find_ranges(source, partitions, is_committed_only=True)
+    begins = {each: _begin(flow, each, committed, noted, ranges[each]) for each in partitions}
+    lags = await ask_lags(source, begins, ranges, now_ms)
     rows = []
     for each in partitions:
         found, (start, end) = committed.get(each), ranges[each]
         position, stopped = (found.offset, why_stopped(found.metadata)) if found else (None, None)
-        first = start if begin_at(flow, each, noted) == "earliest" else end
-        begin = first if position is None else position
-        lost = max(0, start - begin)
-        lag = await ask_lag(source, each, begin, ranges[each], now_ms)
+        lost = max(0, start - begins[each])
         name = TopicPartition(flow.renamed(each.topic), each.partition)
-        rows.append(PartitionStatus(each, name, position, end, lag, lost, stopped))
-    return FlowStatus(flow.name, rows, selection.held)
+        rows.append(PartitionStatus(each, name, position, end, lags[each], lost, stopped))
+    refused = await refused_topics(source, target, selection.mirrored, counts)
+    return FlowStatus(flow.name, rows, {**selection.held, **refused}, flow.unmatched(counts))
+
+
+def _begin(
+    flow: Flow,
+    partition: TopicPartition,
+    committed: Mapping[TopicPartition, OffsetAndMetadata],
+    noted: Mapping[str, Origin],
+    offsets: OffsetRange,
+) -> int:
+    """Where the mirror goes on, or begins."""
+    if (found := committed.get(partition)) is not None:
+        return found.offset
+    return offsets.start if begin_at(flow, partition, noted) == "earliest" else offsets.end
 
 
 async def _selection(

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from kdist.config.json_text import NameTwice, parse_json
 from kdist.errors import UserError
 from kdist.model import TopicPartition, read_digits, topic_name_fault
 
@@ -94,7 +95,9 @@ def show_assign(partitions: Iterable[TopicPartition]) -> str:
 
 def _topics(name: str, text: str, example: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = parse_json(text)
+    except NameTwice as error:
+        raise UserError(f"{name}: {error}") from None
     except ValueError:
         raise _not_like(name, example) from None
     if not isinstance(found, dict) or not found:

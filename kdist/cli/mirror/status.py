@@ -64,6 +64,8 @@ def _print(found: Sequence[FlowStatus]) -> None:
     for each in found:
         for topic, reason in each.held.items():
             click.echo(f"{each.name}: topic {topic} is not mirrored: {reason}")
+        for pattern in each.unmatched if each.partitions else ():
+            click.echo(f"{each.name}: the pattern {pattern} matches no topic of the source")
         click.echo(_verdict(each))
 
 
@@ -112,5 +114,6 @@ def _as_json(found: FlowStatus) -> dict[str, Any]:
     return {
         "flow": found.name,
         "held_topics": found.held,
+        "unmatched_patterns": found.unmatched,
         "partitions": [json_row(_PARTITIONS, (found, each)) for each in found.partitions],
     }

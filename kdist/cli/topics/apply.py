@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 from kdist.cli.shared.completing import complete_files
 from kdist.cli.shared.connecting import ask_cluster, broker_option
 from kdist.cli.shared.options import json_option, not_empty, print_json, readonly_files
+from kdist.config.json_text import NameTwice, parse_json
 from kdist.errors import UserError
 
 if TYPE_CHECKING:
@@ -76,9 +76,11 @@ def _read(path: str) -> list[Wanted]:
     from kdist.ops.topic_plan import parse_wanted
 
     try:
-        return parse_wanted(json.loads(readonly_files().read(path)))
+        return parse_wanted(parse_json(readonly_files().read(path)))
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
+    except NameTwice as error:
+        raise UserError(f"{path}: {error}, so it would not be said which value counts") from None
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}") from None
     except RecursionError:

@@ -192,6 +192,7 @@ def disk_shapes(site: Site) -> Iterator[str]:
 
 def wrong_in_disk(disk: Disk) -> Iterator[str]:
     """What is wrong with one disk by itself."""
+    yield from not_texts(disk, ("id", "device", "serial", "state"), "a disk")
     name = str(disk.get("id", ""))
     if not DISK_ID.fullmatch(name):
         yield f"a disk has the id {name!r}; ids are d01 to d99"
@@ -302,6 +303,7 @@ def flow_duplicates(site: Site) -> Iterator[str]:
 
 def wrong_in_flow(flow: Values, site: Site) -> Iterator[str]:
     """What is wrong with one flow by itself."""
+    yield from not_texts(flow, ("name", "source", "target", "policy"), "a flow")
     name = str(flow.get("name") or "")
     if not FLOW_NAME.fullmatch(name):
         yield f"a flow has the name {name!r}; names are of letters, digits, '_' and '-'"
@@ -317,6 +319,31 @@ def wrong_in_flow(flow: Values, site: Site) -> Iterator[str]:
         yield f"{name} has the policy {flow['policy']!r}; policies are {', '.join(FLOW_POLICIES)}"
     if not isinstance(flow.get("topics") or [], list):
         yield f"{name} has the topics {flow['topics']!r}, which is not a list of patterns"
+    else:
+        found = (w for p in flow.get("topics") or () for w in wrong_in_pattern(p))
+        yield from (f"{name} has {wrong}" for wrong in found)
+
+
+def wrong_in_pattern(pattern: object) -> Iterator[str]:
+    """What is wrong with one pattern of a flow's topics."""
+    if not isinstance(pattern, str):
+        yield f"the pattern {pattern!r}, which is no text; put quotes around it"
+        return
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        yield f"the pattern {pattern!r}, which is not a regular expression: {error}"
+    else:
+        if "," in re.sub(r"\{[0-9]*,[0-9]*\}", "", pattern):
+            yield f"the pattern {pattern!r} with a comma; give each pattern a line of its own"
+
+
+def not_texts(values: Values, keys: tuple[str, ...], what: str) -> Iterator[str]:
+    """Values that are no text, as YAML takes some words for others: `no` is false, 0123 is 83."""
+    for key in keys:
+        value = values.get(key, "")
+        if not isinstance(value, str):
+            yield f"{what} has the {key} {value!r}, which is no text; put quotes around it"
 
 
 def mirror_loops(site: Site) -> Iterator[str]:

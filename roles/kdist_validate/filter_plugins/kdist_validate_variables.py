@@ -55,6 +55,7 @@ def wrong(
             yield f"nothing reads {name}" + (f"; is it {close[0]}?" if close else ".")
         elif name in known and not isinstance(value := variables[name], Undefined):
             found = list(wrong_value(name, known[name], value))
+            found += not_text(name, known[name], value) if not found else ()
             yield from found
             if not found and name in RULES:
                 yield from (f"{name} {sentence}." for sentence in RULES[name](value, variables))
@@ -71,6 +72,50 @@ def wrong_value(name: str, option: Option, value: Any) -> Iterator[str]:
         yield f"{name}: {judged.error_messages[0].rstrip('.')}."
     else:
         yield f"{name} is {value!r}; it is {IN_WORDS.get(option['type'], option['type'])}."
+
+
+def not_text(name: str, option: Option, value: Any) -> Iterator[str]:
+    """Texts, also within lists and mappings, that YAML has turned into something else.
+
+    `no` is false, 0123 is 83, 12:30 is 750, 2013-01-01 a date; Ansible would write that as text.
+    """
+    kind, inner = option.get("type"), option.get("options") or {}
+    if kind in ("str", "path") and name != "kdist_version" and value is not None:
+        if not isinstance(value, str):
+            yield f"{name} is {made_of(value)}; put quotes around it."
+    elif kind == "list" and isinstance(value, list):
+        item = {"type": option.get("elements"), "options": inner}
+        for each in value:
+            yield from not_text(name, item, each)
+    elif kind == "dict" and isinstance(value, Mapping):
+        for key, each in value.items():
+            if inner:
+                yield from not_text(f"{name}: {key}", inner.get(key, {}), each)
+            else:
+                yield from not_setting(f"{name}: {key}", each)
+
+
+def not_setting(name: str, value: Any) -> Iterator[str]:
+    """A value of a mapping of settings that no text stands for, or not the one that was meant."""
+    if isinstance(value, list):
+        for each in value:
+            if not isinstance(each, str):
+                yield f"{name} has {made_of(each)}; put quotes around it."
+            elif "," in each:
+                yield f"{name} has an item with a comma; commas separate items."
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from not_setting(f"{name}: {key}", each)
+    elif not isinstance(value, str | int | float):
+        yield f"{name} is {made_of(value)}; put quotes around it."
+
+
+def made_of(value: Any) -> str:
+    """What YAML has made of a text; other values than words are not shown, as for passwords."""
+    if value is None or isinstance(value, bool):
+        return f"{value}, which YAML has made of an unquoted word"
+    kind = "a number" if isinstance(value, int | float) else f"a {type(value).__name__}"
+    return f"{kind} by YAML, and no text"
 
 
 def version(value: Any, _: Mapping[str, Any]) -> Iterator[str]:

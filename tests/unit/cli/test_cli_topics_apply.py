@@ -105,6 +105,16 @@ def test_steps_done_before_a_failure_are_reported(
     assert result.stderr == "kdist: the cluster went away\n"
 
 
+def test_a_name_that_is_given_twice_is_refused(cluster: CliCluster, tmp_path: Path) -> None:
+    file = tmp_path / "topics.json"
+    file.write_text('[{"name": "twice", "partitions": 1, "partitions": 2}]')
+    assert cluster.refused("topics", "apply", file) == (
+        f"{file}: 'partitions' is given twice, so it would not be said which value counts"
+    )
+    file.write_text('[{"name": "t", "config": {"retention.ms": "1", "retention.ms": "2"}}]')
+    assert "'retention.ms' is given twice" in cluster.refused("topics", "apply", file)
+
+
 def test_a_file_that_cannot_be_read_is_named(cluster: CliCluster, tmp_path: Path) -> None:
     file = tmp_path / "topics.json"
     words = ("topics", "apply", file)

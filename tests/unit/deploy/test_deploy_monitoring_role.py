@@ -145,6 +145,7 @@ def test_the_labels_that_rules_use_are_the_labels_that_targets_have() -> None:
         "device",
         "instance",
         "mountpoint",
+        "reason",
         "rule_group",
         "serial",
         "version",

@@ -236,6 +236,25 @@ WRONG: list[tuple[Change, str]] = [
         "which is not a list of patterns.",
     ),
     (
+        flows(flow("dc1", "dc2", topics=["(a"])),
+        "b1: kdist_mirror_flows: dc1-dc2 has the pattern '(a', which is not a regular expression: "
+        "missing ), unterminated subpattern at position 0.",
+    ),
+    (
+        flows(flow("dc1", "dc2", topics=["a,b", "re{1,2}"])),
+        "b1: kdist_mirror_flows: dc1-dc2 has the pattern 'a,b' with a comma; "
+        "give each pattern a line of its own.",
+    ),
+    (
+        flows(flow("dc1", "dc2", topics=[False])),
+        "b1: kdist_mirror_flows: dc1-dc2 has the pattern False, which is no text; "
+        "put quotes around it.",
+    ),
+    (
+        disks(disk("d01", "b1", serial=83)),
+        "b1: kdist_disks: a disk has the serial 83, which is no text; put quotes around it.",
+    ),
+    (
         flows(flow("dc1", "dc2"), flow("dc1", "dc2")),
         "b1: kdist_mirror_flows has another flow with the name dc1-dc2.",
     ),

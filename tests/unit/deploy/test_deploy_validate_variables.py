@@ -56,6 +56,21 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+# What people write without quotes, and what YAML makes of it.
+UNQUOTED = ["no", "on", "Yes", "12", "0123", "1_000", "12:30", "1.0e+3", "1.10", "2013-01-01"]
+TEXTS = [
+    "kdist_rack: {}",
+    "kdist_environment: {}",
+    "kdist_datacenter: {}",
+    "kdist_zookeeper_chroot: {}",
+    "kdist_zookeeper_log_device: {}",
+    "kdist_spark_master: {}",
+    "kdist_spark_jobs: [{{name: {}, on_calendar: daily, settings: {{topics: [a]}}}}]",
+    "kdist_spark_jobs: [{{name: a, on_calendar: {}, settings: {{topics: [a]}}}}]",
+    "kdist_spark_jobs: [{{name: a, on_calendar: daily, settings: {{topics: [{}]}}}}]",
+]
+
+
 def told(**hosts: dict[str, Any]) -> list[str]:
     return list(validate.kdist_validate_variables(hosts, {"all": list(hosts)}))
 
@@ -65,6 +80,36 @@ def test_a_wrong_variable_is_reported_in_a_sentence(
     variables: dict[str, Any], sentence: str
 ) -> None:
     assert told(b1=variables) == [f"b1: {sentence}"]
+
+
+@pytest.mark.parametrize("line", TEXTS)
+def test_a_text_that_yaml_takes_for_something_else_is_refused(line: str) -> None:
+    known, names = validate.options(), validate.mentioned()
+    for word in UNQUOTED:
+        assert not isinstance(yaml.safe_load(word), str)
+        sentences = list(validate.wrong(yaml.safe_load(line.format(word)), known, names))
+        assert len(sentences) == 1, word
+        assert sentences[0].startswith(line.partition(":")[0])
+        assert sentences[0].endswith("; put quotes around it."), sentences
+        if "log_device" not in line:
+            quoted = yaml.safe_load(line.format(f"'{word}'"))
+            assert list(validate.wrong(quoted, known, names)) == []
+
+
+def test_a_setting_that_is_no_text_is_refused() -> None:
+    sentences = told(
+        b1={
+            "kdist_broker_config_host": {"a.b": None, "c.d": True, "e.f": 1, "g.h": "x"},
+            "kdist_spark_jobs": [
+                {"name": "j", "on_calendar": "daily", "settings": {"topics": ["a,b"]}}
+            ],
+        }
+    )
+    assert sentences == [
+        "b1: kdist_broker_config_host: a.b is None, which YAML has made of an unquoted word; put"
+        " quotes around it.",
+        "b1: kdist_spark_jobs: settings: topics has an item with a comma; commas separate items.",
+    ]
 
 
 def test_a_mistake_of_all_hosts_is_reported_once() -> None:

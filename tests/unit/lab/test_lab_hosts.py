@@ -50,6 +50,11 @@ def test_a_disk_is_known_by_its_stable_name(lab: Description) -> None:
     assert lab.host("k2").disk("d02").device_name == "kdist-k2-d02"
 
 
+def test_a_name_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(UserError, match="the lab's inventory is no YAML: 'all' is given twice"):
+        parse(f"{GOOD}\nall: {{}}\n")
+
+
 def test_commands_come_from_the_first_address_of_the_network(lab: Description) -> None:
     assert lab.control_address == IPv4Address("198.18.0.1")
 

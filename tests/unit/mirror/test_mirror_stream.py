@@ -197,6 +197,51 @@ def test_a_target_that_was_recreated_stops_the_stream_with_a_sentence() -> None:
     play(work)
 
 
+@pytest.mark.parametrize("others", [1, 2_000])
+@pytest.mark.parametrize("lost", [1, 3])
+def test_what_the_target_lost_is_sent_again_though_others_have_written_beyond_it(
+    lost: int, others: int
+) -> None:
+    async def work(scene: Scene) -> None:
+        scene.source = source_batches(scene.rng, 20, 0.0)
+        mirror = scene.mirror()
+        await scene.until(lambda: scene.arrived == values_of(scene.source))
+        mirror.commit_position()
+        await mirror.die()
+        log = scene.brokers.log()
+        for _ in range(lost):
+            log.lose_last()
+        kept = values_of(scene.source[: len(scene.source) - lost])
+        assert scene.arrived == kept
+        written: list[bytes | None] = [b"other"] * others
+        for at in range(0, others, 500):
+            log.append(bytes(build_batch(written[at : at + 500], timestamp_ms=0)))
+        mirror = scene.mirror()
+        expected = kept + written + values_of(scene.source[len(scene.source) - lost :])
+        await scene.until(lambda: scene.arrived == expected)
+        await mirror.die()
+
+    play(work)
+
+
+def test_what_compaction_removed_from_the_target_is_not_sent_again() -> None:
+    async def work(scene: Scene) -> None:
+        scene.source = source_batches(scene.rng, 20, 0.0)
+        mirror = scene.mirror()
+        await scene.until(lambda: scene.arrived == values_of(scene.source))
+        mirror.commit_position()
+        await mirror.die()
+        log = scene.brokers.log()
+        log.append(bytes(build_batch([b"other"] * 3, timestamp_ms=0)))
+        del log.data[-3:-1]  # batches of ours, whose keys came again
+        mirror = scene.mirror()
+        await scene.until(lambda: mirror.stream.is_idle)
+        assert mirror.sought == [scene.source[-1].end]
+        await mirror.die()
+
+    play(work)
+
+
 def test_after_retention_emptied_the_target_the_stream_resumes_at_the_commit() -> None:
     async def work(scene: Scene) -> None:
         scene.source = source_batches(scene.rng, 20, 0.0)

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from kdist.config.kinds import split_list
 from kdist.errors import UserError
 from kdist.model import INTERNAL_TOPICS, topic_name_fault
 from kdist.zk.cluster_values import ConsumerRegistration
@@ -64,7 +65,7 @@ class TopicFilter:
     def __init__(self, expression: str) -> None:
         if not isinstance(expression, str):
             raise UserError(f"a filter's regular expression must be text, not {expression!r}")
-        text = expression.strip().replace(",", "|").replace(" ", "")
+        text = "|".join(split_list(expression.replace(" ", "")))
         self.expression = re.sub("^[\"']+|[\"']+$", "", text)
         try:
             self._compiled = re.compile(self.expression)
