@@ -177,7 +177,8 @@ class SimulatedTransport(asyncio.Transport):
     def deliver(self) -> None:
         """Hand the pieces that are due to the peer, unless the hosts are partitioned."""
         line = self._line
-        while self._under_way and self._under_way[0][0] <= line.loop.time():
+        now_s = line.loop.time()
+        while self._under_way and self._under_way[0][0] <= now_s:
             if line.is_cut(self.local.host, self.remote.host):
                 line.hold(self)
                 return
@@ -241,9 +242,9 @@ class SimulatedTransport(asyncio.Transport):
             size = self._cut(min(len(buffer), len(self._unread)))
             buffer[:size] = self._unread[:size]
             del self._unread[:size]
-            self._want_receive()
-            loop = self._line.loop
-            loop.call_in_world(loop.world_time(), self.peer.open_window, size)
+            if self._unread or self._is_end_received:
+                self._want_receive()
+            self.peer.open_window(size)
             self._protocol.buffer_updated(size)
         elif self._is_end_received:
             self._is_end_received = False
@@ -259,7 +260,8 @@ class SimulatedTransport(asyncio.Transport):
     def open_window(self, size: int) -> None:
         """The peer has read `size` bytes."""
         self._window += size
-        self._send()
+        if self._unsent:
+            self._send()
         if self._is_writing_paused and not self._unsent and not self._is_gone:
             self._is_writing_paused = False
             self.call(self._protocol.resume_writing)

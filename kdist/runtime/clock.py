@@ -89,7 +89,8 @@ class ProcessClock(VirtualClock):
 
     def world_ns(self) -> int:
         """What the world's clock will show once the process is no longer busy."""
-        return max(self._world.monotonic_ns(), self.busy_until_ns)
+        now_ns, busy_until_ns = self._world._passed_ns, self.busy_until_ns
+        return now_ns if now_ns > busy_until_ns else busy_until_ns
 
     def monotonic_ns(self) -> int:
         passed_ns = self.world_ns() - self._skewed_at_ns

@@ -1,11 +1,11 @@
 """An asyncio event loop in virtual time: the simulator's and the tests'.
 
-When nothing is left to run now, time jumps to the next timer: the loop's "selector" moves the clock
-there. There are no sockets, threads or signals, so the same seed gives the same run, as long as the
-code does not depend on the order of `id`s or of a set of strings. A main coroutine that waits while
-nothing is scheduled raises `Deadlock`; an exception in a callback is raised by the run, unless the
-callback belongs to a process with an owner (`process.py`). A killed process runs nothing any more,
-a stopped one later; in its code `time()` is its own, which may be wrong.
+When nothing is left to run now, time jumps to the next timer. There are no sockets, threads or
+signals, so the same seed gives the same run, as long as the code does not depend on the order of
+`id`s or of a set of strings. A main coroutine that waits while nothing is scheduled raises
+`Deadlock`; an exception in a callback is raised by the run, unless the callback belongs to a
+process with an owner (`process.py`). A killed process runs nothing any more, a stopped one later;
+in its code `time()` is its own, which may be wrong.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from contextvars import Context, copy_context
-from typing import Any, NoReturn, cast
+from contextvars import Context
+from typing import Any, NoReturn
 
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.process import CURRENT, Process, process_of
+
+_ROUNDED_S = 1e-9  # what is due so soon is due
 
 
 class Deadlock(Exception):
@@ -28,36 +30,6 @@ class Deadlock(Exception):
 
 class _Reached(Exception):
     """What `run_until` waits for has come, or its time is over."""
-
-
-class _Handle(asyncio.Handle):
-    """A callback that runs when its process may run it."""
-
-    __slots__ = ()
-    _context: Context
-
-    def _run(self) -> None:
-        process: Any = self._context.get(CURRENT)
-        if process is None or process.may_run(self):
-            super()._run()
-
-
-class _Timer(_Handle, asyncio.TimerHandle):
-    """Due at `when`. Of those due at the same time the older one runs first."""
-
-    __slots__ = ("_order", "_own_when")
-    _when: float
-    _order: int
-    _own_when: float
-
-    def __lt__(self, other: Any) -> bool:
-        if self._when == other._when:
-            return bool(self._order < other._order)
-        return bool(self._when < other._when)
-
-    def when(self) -> float:
-        """By the clock of the process that made it."""
-        return self._own_when
 
 
 class _Task(asyncio.Task[Any]):
@@ -70,7 +42,7 @@ def _make_task(
     loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], context: Context | None = None
 ) -> _Task:
     task = _Task(work, loop=loop, context=context)
-    task.process = (context or copy_context()).get(CURRENT)
+    task.process = CURRENT.get() if context is None else context.get(CURRENT)
     return task
 
 
@@ -81,14 +53,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.clock = clock
         self.set_task_factory(_make_task)  # type: ignore[arg-type]
-        self._ready: deque[asyncio.Handle]  # the base class's, as is this:
-        self._scheduled: list[Any]
-        self._timers = 0  # made so far
+        self._ready: deque[asyncio.Handle]  # the base class's, as are these:
+        self._stopping: bool
+        # A heap: when each is due by the world's clock, then how many timers are older.
+        self._scheduled: list[tuple[float, int, Any]]
+        self._timers_made = 0
+        self._no_process = Context()
         self._raised: BaseException | None = None
         self._is_reached: Callable[[], bool] | None = None  # of `run_until`
         self._end_ns: float = math.inf
         self.before_time_moves: Callable[[], None] = lambda: None
-        self._selector = self  # what BaseEventLoop waits on: `select` below
 
     # Time
 
@@ -106,25 +80,24 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         process: Any = CURRENT.get()
-        timer: Any = _Timer(
-            when if process is None else process.clock.world_s(when), callback, args, self, context
-        )
-        timer._own_when = when
-        self._timers = timer._order = self._timers + 1
-        heapq.heappush(self._scheduled, timer)
-        timer._scheduled = True  # as `BaseEventLoop.call_at` does
-        return cast(asyncio.TimerHandle, timer)
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._add(when if process is None else process.clock.world_s(when), timer)
+        return timer
 
-    def _call_soon(
-        self, callback: Callable[..., object], args: Any, context: Context | None
+    def _add(self, due_s: float, handle: asyncio.Handle) -> None:
+        self._timers_made += 1
+        heapq.heappush(self._scheduled, (due_s, self._timers_made, handle))
+
+    def call_soon(  # type: ignore[override] # as above
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = _Handle(callback, args, self, context)
+        handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
     def call_in_world(self, when_s: float, callback: Callable[..., object], *args: Any) -> None:
         """Call it at `when_s` by the world's clock, whatever becomes of the caller's process."""
-        Context().run(self.call_at, when_s, callback, *args)
+        self._add(when_s, asyncio.Handle(callback, args, self, self._no_process))
 
     def world_time(self) -> float:
         """Seconds on the world's clock; for a process that is busy, when it no longer is."""
@@ -164,29 +137,46 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if raised is not None:
             raise raised
 
-    def select(self, timeout: float | None) -> list[NoReturn]:
-        """Move the clock `timeout` seconds on; None means no timer, and nothing to run."""
-        self._raise()
-        if self._is_reached is not None:
-            self._check_reached(self._is_reached, timeout)
-        if timeout is None:
-            raise Deadlock(_deadlock_sentence(self))
-        if timeout > 0:
-            self.before_time_moves()
-            self.clock.advance_ns(math.ceil(timeout * 1e9))  # never short of the timer
-        return []
+    def _run_once(self) -> None:
+        """Move time to the next timer if nothing is ready; then run what is ready and due."""
+        ready, timers, clock = self._ready, self._scheduled, self.clock
+        while timers and timers[0][2]._cancelled:
+            heapq.heappop(timers)
+        now_s = clock.monotonic_ns() / 1e9
+        if ready or self._stopping or (timers and timers[0][0] <= now_s):
+            self._begin_turn(0.0)
+        else:
+            self._begin_turn(timers[0][0] - now_s if timers else None)
+            now_s = clock.monotonic_ns() / 1e9
+        while timers and timers[0][0] < now_s + _ROUNDED_S:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):  # what they schedule runs in the next turn
+            handle: Any = ready.popleft()
+            if not handle._cancelled:
+                process = handle._context.get(CURRENT)
+                if process is None or process.may_run(handle):
+                    handle._run()
 
-    def _check_reached(self, is_reached: Callable[[], bool], timeout: float | None) -> None:
+    def _begin_turn(self, pause_s: float | None) -> None:
+        """Begin a turn, `pause_s` after the last; None means no timer, and nothing to run."""
+        if self._raised is not None:
+            self._raise()
+        if self._is_reached is not None:
+            self._check_reached(self._is_reached, pause_s)
+        if pause_s is None:
+            raise Deadlock(_deadlock_sentence(self))
+        if pause_s > 0:
+            self.before_time_moves()
+            self.clock.advance_ns(math.ceil(pause_s * 1e9))  # never short of the timer
+
+    def _check_reached(self, is_reached: Callable[[], bool], pause_s: float | None) -> None:
         if is_reached():
             raise _Reached
         left_ns = self._end_ns - self.clock.monotonic_ns()
-        if timeout is None or timeout * 1e9 > left_ns + 1:  # a float may be a nanosecond off
+        if pause_s is None or pause_s * 1e9 > left_ns + 1:  # a float may be a nanosecond off
             if left_ns < math.inf:
                 self.clock.advance_ns(max(0, int(left_ns)))
             raise _Reached
-
-    def _process_events(self, event_list: list[NoReturn]) -> None:
-        """There are none."""
 
     def _write_to_self(self) -> None:
         """Does nothing: `call_soon_threadsafe` wakes a sleeping loop, and this one never sleeps."""
