@@ -6,6 +6,9 @@ SHELL := /bin/sh
 .NOTPARALLEL:  # checks print in order, and the lab comes last; pytest itself uses all cores
 .DELETE_ON_ERROR:
 
+# Where a machine forbids it, each process that a test starts would compile all its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest --numprocesses=auto --dist=worksteal
 MAY_MOUNT := $(shell unshare --mount true 2>/dev/null && echo yes)

@@ -10,9 +10,9 @@ import pytest
 
 
 def examples(count: int, **more: Any) -> hypothesis.settings:
-    """`count` examples; in `make check` no more than its profile, `quick`, has."""
+    """`count` examples; in `make check` half, and no more than its profile, `quick`, has."""
     if hypothesis.settings.get_current_profile_name() == "quick":
-        count = min(count, hypothesis.settings.get_profile("quick").max_examples)
+        count = min((count + 1) // 2, hypothesis.settings.get_profile("quick").max_examples)
     return hypothesis.settings(max_examples=count, **more)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.broker.handlers.produce import ProduceHandler
@@ -14,6 +14,7 @@ from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.records.compression import Codec
+from tests.examples import examples
 from tests.unit.broker.broker_fetches import Broker, Fetch, large
 from tests.unit.replication.replication_world import (
     CLICKS,
@@ -260,7 +261,7 @@ def produce(broker: Broker, values: Sequence[bytes]) -> None:
     assert answers[0].responses[0].partition_responses[0].error_code == 0
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60, deadline=None)
 @given(st.data())
 def test_every_fetch_agrees_with_a_list_of_records(data: st.DataObject) -> None:
     broker = Broker()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.broker.handlers import list_offsets
@@ -18,6 +18,7 @@ from kdist.protocol.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from tests.examples import examples
 from tests.unit.replication.replication_world import CLICKS, START_MS, World, append, append_open
 
 LATEST, EARLIEST, NEWEST = -1, -2, -3
@@ -176,7 +177,7 @@ def test_version_0_shows_the_high_watermark_for_what_is_above_it(world: World) -
     assert found == [high_watermark, *range(high_watermark, -1, -1)]
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     st.lists(st.tuples(st.integers(0, 300), st.integers(1, 3)), max_size=12), st.integers(-5, 310)
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.broker.fast_path.produce import FLUSHED_BYTES
@@ -23,6 +23,7 @@ from kdist.protocol.headers import RequestHeader
 from kdist.protocol.produce import API, ProduceTopic
 from kdist.records.compression import Codec
 from kdist.replication.delayed import DelayedOperation
+from tests.examples import examples
 from tests.unit.broker.broker_produces import Broker, Peer, errors_of, fields_of, frame_of
 from tests.unit.replication.replication_world import BROKER, CLICKS, VIEWS, World, batch, values_in
 
@@ -44,7 +45,7 @@ SEQUENCES = st.sampled_from([(-1, -1), (5, 0), (5, 1), (5, 2), (5, 3), (5, 7), (
 BATCHES = st.tuples(st.lists(st.binary(max_size=200), min_size=1, max_size=4), SEQUENCES)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.sampled_from(VERSIONS),
     st.sampled_from([1, -1]),

@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from network_world import Answering, RawPeer, Served, World, framed, until
 
@@ -16,6 +16,7 @@ from kdist.network.simulated import SimulatedNetwork
 from kdist.network.simulated_transport import Conditions
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
+from tests.examples import examples
 
 
 class Simulation:
@@ -181,7 +182,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
     assert [content for _, content in history(1)] != [content for _, content in history(2)]
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     st.integers(0, 2**32),
     st.lists(st.binary(max_size=30_000), max_size=12),

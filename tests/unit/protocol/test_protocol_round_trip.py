@@ -3,18 +3,19 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from protocol_samples import ALL_CASES, encoded, every_version_of, sample
 
 from kdist.errors import ProtocolError
 from kdist.protocol.compiler import codec_for
+from tests.examples import examples
 
 every_case = every_version_of(ALL_CASES)
 
 
 @every_case
-@settings(max_examples=5, deadline=None, report_multiple_bugs=False)
+@examples(5, deadline=None, report_multiple_bugs=False)
 @given(rng=st.randoms())
 def test_a_message_survives_the_round_trip(case, rng):
     message = sample(case, rng)

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.errors import Error
@@ -14,6 +14,7 @@ from kdist.model import TopicPartition
 from kdist.protocol.leader_and_isr import FULL, INCREMENTAL, LeaderAndIsrTopic
 from kdist.protocol.update_metadata import UpdateMetadataRequest
 from kdist.replication.leadership import fence
+from tests.examples import examples
 from tests.unit.replication.replication_world import (
     World,
     append,
@@ -25,7 +26,7 @@ from tests.unit.replication.replication_world import (
 # --- any sequence of requests ---------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["lead", "delete", "again", "pass", "append"]), st.integers(0, 2))

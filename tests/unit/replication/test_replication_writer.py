@@ -6,7 +6,7 @@ import errno
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.errors import ApiError, DiskFailed, DiskFull, Error, OutOfDescriptors
@@ -15,6 +15,7 @@ from kdist.replication.partition import Partition
 from kdist.replication.writer import THREAD_FOR_NS, WATCH_FOR_NS
 from kdist.runtime.simulated_faults import Call
 from kdist.storage.append import Append
+from tests.examples import examples
 from tests.unit.replication.replication_world import START_MS, World, batch, values_in
 
 THREAD_FOR_MS = THREAD_FOR_NS / 1_000_000
@@ -385,7 +386,7 @@ def test_an_epoch_begins_where_the_log_ends_once_the_appends_before_it_failed(
     assert partition.epoch_end(1) == (1, 3)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.lists(st.sampled_from(["append", "append", "pass", "slow", "fast", "full"])),
     st.integers(0, 9),

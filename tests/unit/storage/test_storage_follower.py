@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.errors import ApiError, CorruptRecords, DiskFull, Error
@@ -16,6 +16,7 @@ from kdist.records.batch import iter_headers
 from kdist.records.build import build_batch
 from kdist.records.control import ControlType, EndTransactionMarker
 from kdist.storage.log import Log
+from tests.examples import examples
 from tests.unit.storage.storage_world import (
     START_MS,
     World,
@@ -289,7 +290,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(STEPS, st.lists(st.integers(1, 400), min_size=1, max_size=30), st.integers(0, 9))
 def test_a_followers_log_is_its_leaders_byte_for_byte_and_so_after_a_power_loss(
     steps: Sequence[tuple[int, bool, int]], sizes: Sequence[int], seed: int
