@@ -16,7 +16,7 @@ from kdist.cli.shared.connecting import (
     check_partition,
     count_partitions,
 )
-from kdist.cli.shared.options import acks_option, codec_option, json_option, not_empty, print_json
+from kdist.cli.shared.options import acks_option, codec_option, json_option, not_empty, say_rate
 from kdist.cli.shared.show import show_count, show_error, show_size
 from kdist.cli.shared.topic_arguments import topic_argument
 from kdist.errors import KdistError, UserError
@@ -117,7 +117,7 @@ def produce(  # noqa: PLR0913 - one for each option
         return sending
 
     done = ask_cluster(broker, work)
-    _report(done, (clock.monotonic_ns() - start_ns) / 1e9, as_json)
+    say_rate(done.records, done.bytes, (clock.monotonic_ns() - start_ns) / 1e9, as_json)
 
 
 def _unescaped(text: str) -> bytes:
@@ -129,23 +129,6 @@ def _unescaped(text: str) -> bytes:
 def _shows_progress(source: Lines) -> bool:
     """Whether standard error is a terminal, and nobody is typing the lines."""
     return sys.stderr.isatty() and not source.is_terminal
-
-
-def _report(done: Sending, seconds: float, as_json: bool) -> None:
-    rate = done.records / seconds if seconds else 0.0
-    if as_json:
-        print_json(
-            {
-                "records": done.records,
-                "bytes": done.bytes,
-                "seconds": round(seconds, 3),
-                "records_per_second": round(rate),
-            }
-        )
-        return
-    size = show_size(done.bytes)
-    shown = show_count(done.records, "record")
-    click.echo(f"{shown} ({size}) in {seconds:.2f} s: {rate:,.0f} records/s")
 
 
 class Sending:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kdist.cli.bench.report import report_rate
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import broker_option, require_topic
-from kdist.cli.shared.options import isolation_option, json_option, not_empty
+from kdist.cli.shared.options import isolation_option, json_option, not_empty, say_rate
 from kdist.cli.shared.progress import Advance, progress
 from kdist.errors import UserError
 from kdist.model import TopicPartition
@@ -64,7 +63,7 @@ def consume(
         poll = _records if one_by_one else _batches
         with progress("consume", wanted, is_wanted=not as_json) as advance:
             read, seconds = _run(lambda: poll(consumer), wanted, advance)
-    report_rate(*read, seconds, as_json)
+    say_rate(*read, seconds, as_json)
 
 
 def _offset_count(consumer: Consumer, partitions: list[TopicPartition]) -> int:

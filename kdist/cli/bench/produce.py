@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kdist.cli.bench.report import report_rate, show_summary, summarise
+from kdist.cli.bench.report import show_summary, summarise
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import broker_option, require_topic
-from kdist.cli.shared.options import acks_option, codec_option, json_option, not_empty
+from kdist.cli.shared.options import acks_option, codec_option, json_option, not_empty, say_rate
 from kdist.cli.shared.progress import progress
 from kdist.cli.shared.settings import parse_settings, settings_option
 from kdist.cli.shared.show import show_size
@@ -208,6 +208,6 @@ def _report(load: Load, run: Run, as_json: bool) -> None:
         raise run.failures[0]
     summary = summarise(run.latencies_ms)
     total, size = load.records * load.size, f"of {show_size(load.size)}"
-    report_rate(load.records, total, run.seconds, as_json, size, latency_ms=summary)
+    say_rate(load.records, total, run.seconds, as_json, size, latency_ms=summary)
     if not as_json:
         click.echo(f"acknowledged after {show_summary(summary)}")

@@ -104,19 +104,15 @@ def _target(
     """The target of the one option that is given; `click.UsageError` for none or several."""
     from kdist.client.admin.resets import ShiftBy, ToEarliest, ToLatest, ToOffset, ToTime
 
-    named: list[Target] = []
-    if to_earliest:
-        named.append(ToEarliest())
-    if to_latest:
-        named.append(ToLatest())
-    if to_offset is not None:
-        named.append(ToOffset(to_offset))
-    if to_datetime is not None:
-        named.append(ToTime(to_datetime))
-    if by_duration is not None:
-        named.append(ToTime(max(0, SystemClock().now_ms() - by_duration)))
-    if shift_by is not None:
-        named.append(ShiftBy(shift_by))
+    given = (
+        ToEarliest() if to_earliest else None,
+        ToLatest() if to_latest else None,
+        None if to_offset is None else ToOffset(to_offset),
+        None if to_datetime is None else ToTime(to_datetime),
+        None if by_duration is None else ToTime(max(0, SystemClock().now_ms() - by_duration)),
+        None if shift_by is None else ShiftBy(shift_by),
+    )
+    named: list[Target] = [each for each in given if each is not None]
     if len(named) != 1:
         raise click.UsageError(f"Say where to: give one of {_TARGETS}.")
     return named[0]

@@ -31,7 +31,7 @@ def mirror(context: click.Context, path: str | None, log_level: str) -> None:
     if context.invoked_subcommand is None:
         if path is None:
             raise click.UsageError("Missing option '--config'.")
-        _run(path, log_level)
+        context.invoke(run, path=path, log_level=log_level)
 
 
 @mirror.command()
@@ -44,10 +44,6 @@ def run(path: str, log_level: str) -> None:
     before they are mirrored, the mirror of their partition stops and logs an error; with
     mirror.on.loss=stop-mirror the process ends with status 1. Exits with 0 after an orderly stop.
     """
-    _run(path, log_level)
-
-
-def _run(path: str, log_level: str) -> None:
     from kdist.mirror.process import run_mirror
     from kdist.runtime import diagnostics
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kdist.cli.shared.completing import complete_files
+from kdist.cli.shared.show import show_count, show_size
 from kdist.errors import UserError
 
 if TYPE_CHECKING:
@@ -134,6 +135,25 @@ def say(sentence: str, as_json: bool, **row: Any) -> None:
         print_json(row)
     else:
         click.echo(sentence)
+
+
+def say_rate(
+    records: int, size_bytes: int, seconds: float, as_json: bool, size: str = "", **more: Any
+) -> None:
+    """Print how many records took how long; JSON has `more`. `size` is of what, if not of all."""
+    rate = records / seconds if seconds else 0.0
+    size_rate = round(size_bytes / seconds) if seconds else 0
+    what = f"{show_count(records, 'record')} {size or f'({show_size(size_bytes)})'}"
+    say(
+        f"{what} in {seconds:.2f} s: {rate:,.0f} records/s, {show_size(size_rate)}/s",
+        as_json,
+        records=records,
+        bytes=size_bytes,
+        seconds=round(seconds, 3),
+        records_per_second=round(rate),
+        bytes_per_second=size_rate,
+        **more,
+    )
 
 
 def terminal_width() -> int | None:
