@@ -1,4 +1,4 @@
-"""What mypy sees of the compiled half of `produced.py`, whose source is in Cython's terms."""
+"""What mypy sees of the compiled half of `codec.py`, whose source is in Cython's terms."""
 
 from kdist.records._reference_produced import assign as assign
 from kdist.records._reference_produced import batch_totals as batch_totals

@@ -1,17 +1,27 @@
 """The record codec of this process: the compiled one where it was built, else the reference.
 
 `KDIST_PURE=1` forces the reference. `IMPLEMENTATION` is "compiled" or "reference". The functions
-are documented in `_reference.py`. Whole batches, with header, CRC and compression: `build.py`.
+are documented in `_reference.py` (the records in a batch's body), `_reference_produced.py` (a
+batch's way to its log) and `_reference_spans.py` (scanning a log, many batches at a time). Whole
+batches, with header, CRC and compression: `build.py`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kdist.records._reference_produced import TAGS_BYTES, BatchTotals
+from kdist.records._reference_spans import BatchSpan
 from kdist.wire.pure import compiled_or
 
 __all__ = [
     "IMPLEMENTATION",
+    "TAGS_BYTES",
+    "BatchSpan",
+    "BatchTotals",
+    "assign",
+    "batch_totals",
+    "check_batch",
     "decode_headers",
     "decode_keys",
     "decode_keys_into",
@@ -20,15 +30,23 @@ __all__ = [
     "decode_values",
     "decode_values_into",
     "encode_records",
+    "find_batch",
     "find_null_key",
+    "find_plain_span",
+    "find_span",
     "pack_headers",
+    "producer_headers",
     "running_sizes",
 ]
 
 if TYPE_CHECKING:
     from kdist.records import _reference as _codec
+    from kdist.records import _reference_produced as _produced
+    from kdist.records import _reference_spans as _spans
 else:
     _codec = compiled_or("kdist.records._reference", "kdist.records._compiled")
+    _produced = compiled_or("kdist.records._reference_produced", "kdist.records._compiled_produced")
+    _spans = compiled_or("kdist.records._reference_spans", "kdist.records._compiled_spans")
 
 IMPLEMENTATION = "compiled" if _codec.__name__.endswith("_compiled") else "reference"
 encode_records = _codec.encode_records
@@ -42,3 +60,10 @@ decode_numbers = _codec.decode_numbers
 find_null_key = _codec.find_null_key
 pack_headers = _codec.pack_headers
 running_sizes = _codec.running_sizes
+find_batch = _produced.find_batch
+check_batch = _produced.check_batch
+find_plain_span = _produced.find_plain_span
+batch_totals = _produced.batch_totals
+assign = _produced.assign
+find_span = _spans.find_span
+producer_headers = _spans.producer_headers

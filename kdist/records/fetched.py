@@ -30,10 +30,10 @@ from kdist.records.batch import (
     stamp_append_time,
 )
 from kdist.records.build import BODY_BYTES_MAX
+from kdist.records.codec import find_plain_span
 from kdist.records.compression import Codec
 from kdist.records.convert import batch_of
 from kdist.records.message_set import Message, find_end, iter_messages, open_message
-from kdist.records.produced import find_plain_span
 from kdist.records.record import INT64_MAX, Record
 from kdist.wire.varint import Buffer
 

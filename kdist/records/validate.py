@@ -23,11 +23,10 @@ from kdist.records import batch as batch_format
 from kdist.records import message_set
 from kdist.records.batch import Batch, BatchHeader, TimestampType
 from kdist.records.build import BODY_BYTES_MAX, read_body, read_records
-from kdist.records.codec import decode_records, find_null_key
+from kdist.records.codec import check_batch, decode_records, find_null_key
 from kdist.records.compression import CODEC_MASK, Codec
 from kdist.records.convert import recompress, up_convert
 from kdist.records.message_set import Message
-from kdist.records.produced import check_batch
 from kdist.wire.varint import Buffer
 
 NO_LIMIT = (1 << 63) - 1  # the default of both timestamp limits, in ms

@@ -8,8 +8,7 @@ from types import MappingProxyType
 from kdist.errors import ApiError, CorruptRecords, Error, OutOfDescriptors
 from kdist.model import NO_EPOCH
 from kdist.records.batch import Batch, BatchHeader, crc_fault, header_fault, is_partial, read_header
-from kdist.records.produced import BatchTotals
-from kdist.records.spans import BatchSpan, find_span, producer_headers
+from kdist.records.codec import BatchSpan, BatchTotals, find_span, producer_headers
 from kdist.runtime.files import Buffer
 from kdist.storage.checkpoints import INT64_MAX
 from kdist.storage.producers import BATCHES_KEPT, Duplicate, Producer, ProducerStates, replay

@@ -29,8 +29,7 @@ from kdist.errors import ApiError, Error
 from kdist.metrics.storage import StorageMetrics
 from kdist.model import NO_TIMESTAMP, TopicPartition
 from kdist.records.batch import Batch
-from kdist.records.produced import BatchTotals, assign, batch_totals
-from kdist.records.spans import BatchSpan
+from kdist.records.codec import BatchSpan, BatchTotals, assign, batch_totals
 from kdist.runtime.files import Buffer, Files
 from kdist.storage.append import Append, appendable_prefix, checked_spans, reserve_space, undo
 from kdist.storage.epochs import LeaderEpochs, encode_epochs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from kdist.records.spans import producer_headers
+from kdist.records.codec import producer_headers
 from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log
 from kdist.storage.names import FileState, Suffix, parse_segment_name, segment_name

@@ -9,7 +9,7 @@ import random
 
 from kdist.config.topic import TopicSettings
 from kdist.model import NO_TIMESTAMP
-from kdist.records.produced import BatchTotals
+from kdist.records.codec import BatchTotals
 from kdist.storage.retention import RELATIVE_OFFSET_MAX, RollReason, choose_roll, waited_ms
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kdist.errors import CorruptRecords
 from kdist.records.batch import HEADER_SIZE, BatchHeader, crc_fault, header_fault, read_header
-from kdist.records.spans import BatchSpan, find_span
+from kdist.records.codec import BatchSpan, find_span
 from kdist.runtime.files import File
 from kdist.storage.checkpoints import INT64_MAX
 from kdist.storage.retention import RELATIVE_OFFSET_MAX

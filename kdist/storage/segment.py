@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from kdist.errors import DiskFull
 from kdist.model import NO_TIMESTAMP
 from kdist.records.batch import BatchHeader
-from kdist.records.spans import BatchSpan
+from kdist.records.codec import BatchSpan
 from kdist.runtime.files import File, Files
 from kdist.storage.checkpoints import INT64_MAX
 from kdist.storage.faults import CorruptFile

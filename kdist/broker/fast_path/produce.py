@@ -38,7 +38,7 @@ from kdist.protocol.produce import (
     ProduceTopicResult,
 )
 from kdist.records.batch import Batch
-from kdist.records.produced import TAGS_BYTES, find_batch
+from kdist.records.codec import TAGS_BYTES, find_batch
 from kdist.records.validate import codec_max
 from kdist.replication.partition import ACKS_ALL, Partition
 from kdist.replication.roles import Role

@@ -214,10 +214,10 @@ def test_the_compiled_functions_are_used_unless_pure_is_forced_or_not_built(
     monkeypatch: pytest.MonkeyPatch, is_pure: bool, is_built: bool, serving: ModuleType
 ) -> None:
     monkeypatch.setattr(pure, "IS_PURE", is_pure)
-    monkeypatch.delitem(sys.modules, "kdist.records.produced", raising=False)
+    monkeypatch.delitem(sys.modules, "kdist.records.codec", raising=False)
     if not is_built:
         monkeypatch.delattr(records, "_compiled_produced")
         monkeypatch.setitem(sys.modules, "kdist.records._compiled_produced", None)
-    chosen = runpy.run_module("kdist.records.produced")
+    chosen = runpy.run_module("kdist.records.codec")
     for name in ("find_batch", "check_batch", "batch_totals", "assign"):
         assert chosen[name] is getattr(serving, name)
