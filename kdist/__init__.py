@@ -1,6 +1,7 @@
 """kdist: a bare-metal distribution of a Kafka-style commit log.
 
-Applications import the blocking clients from here, and their asyncio versions from `kdist.aio`:
+Applications import the blocking clients from here, their asyncio versions from `kdist.aio`, and the
+first design's from `kdist.classic`:
 
     from kdist import Consumer, Producer
 
@@ -14,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kdist.client.admin.client_settings import AdminKeywords as AdminKeywords
     from kdist.client.admin.outcomes import SomeFailed as SomeFailed
     from kdist.client.admin.resets import ShiftBy as ShiftBy
     from kdist.client.admin.resets import ToEarliest as ToEarliest
@@ -22,18 +24,8 @@ if TYPE_CHECKING:
     from kdist.client.admin.resets import ToTime as ToTime
     from kdist.client.admin.sync import Admin as Admin
     from kdist.client.admin.topics import NewTopic as NewTopic
-    from kdist.client.classic.connector.connector import ConsumerConnector as ConsumerConnector
-    from kdist.client.classic.connector.rebalancing import (
-        ConsumerRebalanceListener as ConsumerRebalanceListener,
-    )
-    from kdist.client.classic.connector.stream import ConsumerTimeout as ConsumerTimeout
-    from kdist.client.classic.connector.stream import Stream as Stream
-    from kdist.client.classic.connector.subscription import Blacklist as Blacklist
-    from kdist.client.classic.connector.subscription import Whitelist as Whitelist
-    from kdist.client.classic.simple.consumer import FetchRequest as FetchRequest
-    from kdist.client.classic.simple.consumer import OutOfRange as OutOfRange
-    from kdist.client.classic.simple.consumer import SimpleConsumer as SimpleConsumer
     from kdist.client.cluster import NoBroker as NoBroker
+    from kdist.client.coding import CodingContext as CodingContext
     from kdist.client.consumer.batch import Batch as Batch
     from kdist.client.consumer.batch import ConsumedRecord as ConsumedRecord
     from kdist.client.consumer.batch import NotDecoded as NotDecoded
@@ -45,37 +37,35 @@ if TYPE_CHECKING:
     from kdist.client.consumer.fetcher import OffsetOutOfRange as OffsetOutOfRange
     from kdist.client.consumer.positions import NoOffset as NoOffset
     from kdist.client.consumer.rebalancing import RebalanceListener as RebalanceListener
+    from kdist.client.consumer.settings import ConsumerKeywords as ConsumerKeywords
     from kdist.client.offsets import OffsetAndMetadata as OffsetAndMetadata
     from kdist.client.offsets import OffsetAndTimestamp as OffsetAndTimestamp
-    from kdist.client.producer.callbacks import CallbackHandler as CallbackHandler
     from kdist.client.producer.faults import BufferFull as BufferFull
     from kdist.client.producer.faults import DeliveryTimedOut as DeliveryTimedOut
     from kdist.client.producer.faults import ProducerClosed as ProducerClosed
     from kdist.client.producer.faults import RecordTooLarge as RecordTooLarge
-    from kdist.client.producer.message import Message as Message
-    from kdist.client.producer.message import MessageSet as MessageSet
     from kdist.client.producer.results import RecordMetadata as RecordMetadata
     from kdist.client.producer.results import Sent as Sent
     from kdist.client.producer.results import SentMany as SentMany
+    from kdist.client.producer.settings import ProducerKeywords as ProducerKeywords
     from kdist.client.producer.sync import Producer as Producer
     from kdist.errors import ApiError as ApiError
     from kdist.errors import Error as Error
     from kdist.errors import KdistError as KdistError
     from kdist.errors import UserError as UserError
+    from kdist.errors import WrongType as WrongType
     from kdist.model import OffsetRange as OffsetRange
     from kdist.model import TopicPartition as TopicPartition
 
 # The same names at run time. A test checks that this table and the imports above agree.
 _HOMES = {
+    "kdist.client.admin.client_settings": "AdminKeywords",
     "kdist.client.admin.outcomes": "SomeFailed",
     "kdist.client.admin.resets": "ShiftBy ToEarliest ToLatest ToOffset ToTime",
     "kdist.client.admin.sync": "Admin",
     "kdist.client.admin.topics": "NewTopic",
     "kdist.client.cluster": "NoBroker",
-    "kdist.client.classic.connector.connector": "ConsumerConnector",
-    "kdist.client.classic.connector.rebalancing": "ConsumerRebalanceListener",
-    "kdist.client.classic.connector.stream": "ConsumerTimeout Stream",
-    "kdist.client.classic.connector.subscription": "Blacklist Whitelist",
+    "kdist.client.coding": "CodingContext",
     "kdist.client.consumer.batch": "Batch ConsumedRecord NotDecoded",
     "kdist.client.consumer.commits": "CommitFailed",
     "kdist.client.consumer.consumer": "Consumer",
@@ -83,23 +73,32 @@ _HOMES = {
     "kdist.client.consumer.fetcher": "LogTruncated OffsetOutOfRange",
     "kdist.client.consumer.positions": "NoOffset",
     "kdist.client.consumer.rebalancing": "RebalanceListener",
+    "kdist.client.consumer.settings": "ConsumerKeywords",
     "kdist.client.offsets": "OffsetAndMetadata OffsetAndTimestamp",
-    "kdist.client.producer.callbacks": "CallbackHandler",
     "kdist.client.producer.faults": "BufferFull DeliveryTimedOut ProducerClosed RecordTooLarge",
-    "kdist.client.producer.message": "Message MessageSet",
     "kdist.client.producer.results": "RecordMetadata Sent SentMany",
+    "kdist.client.producer.settings": "ProducerKeywords",
     "kdist.client.producer.sync": "Producer",
-    "kdist.client.classic.simple.consumer": "FetchRequest OutOfRange SimpleConsumer",
-    "kdist.errors": "ApiError Error KdistError UserError",
+    "kdist.errors": "ApiError Error KdistError UserError WrongType",
     "kdist.model": "OffsetRange TopicPartition",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+# The first design's names, which were here.
+_IN_CLASSIC = """
+    Blacklist CallbackHandler ConsumerConnector ConsumerRebalanceListener ConsumerTimeout
+    FetchRequest Message MessageSet OutOfRange SimpleConsumer Stream Whitelist
+"""
 
 __all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
+    if (
+        name in _IN_CLASSIC.split()
+    ):  # an AttributeError's sentence would be lost in `from kdist import`
+        raise ImportError(f"{name} is a name of the first design: import it from kdist.classic")
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Kept in the module, so that this function is called once for each name.

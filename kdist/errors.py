@@ -196,6 +196,10 @@ class UserError(KdistError):
     """A flag, file or setting a person gave is wrong; the command line prints it and exits non-zero."""
 
 
+class WrongType(UserError, TypeError):
+    """An argument of a call is of the wrong type, and no other will do."""
+
+
 class ProtocolError(KdistError):
     """A peer sent bytes that violate the protocol. The connection is closed."""
 

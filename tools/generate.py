@@ -17,6 +17,7 @@ from pathlib import Path
 
 import kdist.cli.main
 import kdist.metrics
+from kdist.client.admin.client_settings import AdminSettings
 from kdist.client.classic.connector.settings import ConnectorSettings
 from kdist.client.consumer.settings import ConsumerSettings
 from kdist.client.producer.settings import ProducerSettings
@@ -34,6 +35,7 @@ from kdist.metrics.declare import Metrics
 from kdist.protocol import versions
 from kdist.protocol.api import Api
 from kdist.protocol.schema import flexible_since
+from tools.classes_page import classes_page
 from tools.cli_page import cli_page
 from tools.maps import files_page
 from tools.page_text import NOTICE, doc_of, page_head, said, table
@@ -204,7 +206,9 @@ def sample_lines(row: Setting) -> Iterator[str]:
 def clients_page() -> str:
     """The settings of producers, consumers and connectors, as they are given in Python."""
     parts = [page_head("Settings of the clients", CLIENTS_INTRO)]
-    for title, cls in (("Producer", ProducerSettings), ("Consumer", ConsumerSettings)):
+    names = "Producer", "Consumer", "Admin"
+    tables = zip(names, (ProducerSettings, ConsumerSettings, AdminSettings), strict=True)
+    for title, cls in tables:
         parts.append(f"## {title}\n")
         parts += (subject_table(s, rows, client_row) for s, rows in by_subject(cls.TABLE))
     parts += ["## Connector\n", CONNECTOR_INTRO]
@@ -212,7 +216,7 @@ def clients_page() -> str:
     return "\n".join(parts)
 
 
-CLIENTS_INTRO = """What `Producer(...)`, `Consumer(...)` and those of `kdist.aio` take, by name.
+CLIENTS_INTRO = """What `Producer`, `Consumer`, `Admin` and those of `kdist.aio` take, by name.
 Names, defaults and meanings are those of Apache Kafka's Java clients, in snake case, where a
 sentence does not say otherwise. What is code and not a number or word (encoders, decoders, a
 partitioner, a callback handler) is in the guides: [writing](../guides/producer.md),
@@ -220,7 +224,7 @@ partitioner, a callback handler) is in the guides: [writing](../guides/producer.
 
 
 CONNECTOR_INTRO = """\
-What `kdist.client.classic.connector` takes in a mapping ([streams](../guides/connector.md)): names
+What `kdist.classic.Consumer.create` takes in a mapping ([streams](../guides/connector.md)): names
 and defaults are those of Kafka 0.8's consumer where a sentence does not say otherwise.
 """
 
@@ -315,6 +319,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "broker.properties.sample": sample_file,
     "metrics.md": metrics_page,
     "errors.md": errors_page,
+    "classes.md": classes_page,
     "clients.md": clients_page,
     "protocol.md": protocol_page,
     "cli.md": lambda: cli_page(kdist.cli.main.kdist),

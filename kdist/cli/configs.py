@@ -93,18 +93,18 @@ def list_them(broker: str, as_json: bool) -> None:
     async def work(cluster: Cluster) -> list[Resource]:
         from kdist.client.admin.settings import (
             SHARED,
-            describe_broker_settings,
-            describe_shared_settings,
-            describe_topic_settings,
+            describe_broker_configs,
+            describe_default_broker_configs,
+            describe_topic_configs,
         )
         from kdist.client.admin.topics import list_topics
 
         names = [topic.name for topic in await list_topics(cluster)]
-        of_topics = await describe_topic_settings(cluster, names) if names else {}
-        of_brokers = await describe_broker_settings(cluster)
+        of_topics = await describe_topic_configs(cluster, names) if names else {}
+        of_brokers = await describe_broker_configs(cluster)
         return [
             *(Resource(TOPIC, name, _own(TOPIC, found)) for name, found in of_topics.items()),
-            Resource(BROKER, ALL, await describe_shared_settings(cluster)),
+            Resource(BROKER, ALL, await describe_default_broker_configs(cluster)),
             *(
                 Resource(BROKER, str(id_), _own(BROKER, found, but=SHARED))
                 for id_, found in of_brokers.items()
@@ -167,19 +167,19 @@ def describe(
 
 async def _describe(cluster: Cluster, kind: str, name: str) -> Mapping[str, Setting]:
     from kdist.client.admin.settings import (
-        describe_broker_settings,
-        describe_shared_settings,
-        describe_topic_settings,
+        describe_broker_configs,
+        describe_default_broker_configs,
+        describe_topic_configs,
     )
     from kdist.client.admin.topics import describe_topics
 
     if kind == BROKER and name == ALL:
-        return await describe_shared_settings(cluster, with_docs=True)
+        return await describe_default_broker_configs(cluster, with_docs=True)
     if kind == BROKER:
         number = _broker_id(name)
-        return (await describe_broker_settings(cluster, [number], with_docs=True))[number]
+        return (await describe_broker_configs(cluster, [number], with_docs=True))[number]
     await describe_topics(cluster, [name])  # its error suggests the nearest name
-    return (await describe_topic_settings(cluster, [name], with_docs=True))[name]
+    return (await describe_topic_configs(cluster, [name], with_docs=True))[name]
 
 
 def _broker_id(name: str) -> int:
@@ -232,17 +232,24 @@ def alter(
 
     async def work(cluster: Cluster) -> None:
         from kdist.cli.shared.settings import require_known, require_known_of_broker
-        from kdist.client.admin.settings import alter_broker_settings, alter_topic_settings
+        from kdist.client.admin.settings import (
+            incremental_alter_broker_configs,
+            incremental_alter_topic_configs,
+        )
         from kdist.client.admin.topics import describe_topics
 
         if kind == TOPIC:
             await describe_topics(cluster, [name])
             await require_known(cluster, name, removed)
-            await alter_topic_settings(cluster, name, settings, removed, validate_only=dry_run)
+            await incremental_alter_topic_configs(
+                cluster, name, settings, removed, validate_only=dry_run
+            )
             return
         number = None if name == ALL else _broker_id(name)
         await require_known_of_broker(cluster, number, removed)
-        await alter_broker_settings(cluster, number, settings, removed, validate_only=dry_run)
+        await incremental_alter_broker_configs(
+            cluster, number, settings, removed, validate_only=dry_run
+        )
 
     ask_cluster(broker, work)
     whose = "all brokers" if kind == BROKER and name == ALL else f"{kind} {name}"

@@ -142,7 +142,7 @@ async def _partitions(
 async def _start_offsets(
     cluster: Cluster, partitions: tuple[TopicPartition, ...], start: Start
 ) -> dict[TopicPartition, int]:
-    from kdist.client.admin.offsets import group_offsets
+    from kdist.client.admin.offsets import list_group_offsets
     from kdist.client.offsets import find_offsets
     from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP
 
@@ -158,7 +158,7 @@ async def _start_offsets(
     fallback = oldest if start.from_beginning else await _ends(cluster, partitions)
     if start.group is None:
         return fallback
-    committed = await group_offsets(cluster, start.group)
+    committed = await list_group_offsets(cluster, start.group)
     # Retention may have deleted the records at an old committed offset.
     return {
         each: max(committed[each], oldest[each]) if each in committed else fallback[each]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from kdist.client.admin.settings import OF_TOPIC, describe_topic_settings
-from kdist.client.admin.topics import NewTopic, create_topics, grow_topics, list_topics
+from kdist.client.admin.settings import OF_TOPIC, describe_topic_configs
+from kdist.client.admin.topics import NewTopic, create_partitions, create_topics, list_topics
 from kdist.client.cluster import Cluster
 from kdist.errors import ApiError, Error
 
@@ -64,7 +64,7 @@ async def _follow(
             if name not in existing:
                 await _create(source, target, topic, NewTopic(name, count), validate_only)
             elif existing[name] < count:
-                await grow_topics(target, {name: count}, validate_only=validate_only)
+                await create_partitions(target, {name: count}, validate_only=validate_only)
                 if not validate_only:
                     logger.info("%s of the target has %d partitions now", name, count)
         except ApiError as error:
@@ -98,7 +98,7 @@ async def _create(
 async def _own_settings(source: Cluster, topic: str) -> dict[str, str | None]:
     """The settings that the topic overrides; none if the broker is too old to tell."""
     try:
-        found = (await describe_topic_settings(source, [topic]))[topic]
+        found = (await describe_topic_configs(source, [topic]))[topic]
     except ApiError as error:
         if error.error is not Error.UNSUPPORTED_VERSION:
             raise

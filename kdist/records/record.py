@@ -21,6 +21,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from kdist.errors import WrongType
 from kdist.wire.varint import Buffer, put_signed
 
 BATCH_BYTES_MAX = 0x7FFF_FFFF
@@ -76,14 +77,14 @@ def check_size(size_bytes: int) -> None:
 
 
 def bytes_column(column: Iterable[Buffer | None], what: str) -> list[bytes | None]:
-    """The column with every buffer as bytes; `TypeError` names a row that is neither."""
+    """The column with every buffer as bytes; `WrongType` names a row that is neither."""
     return [_as_bytes(item, what, index) for index, item in enumerate(column)]
 
 
 def headers_column(column: Iterable[HeadersRow]) -> list[bytes]:
     """Each record's headers encoded, their count first.
 
-    `TypeError` names a record whose headers have another type.
+    `WrongType` names a record whose headers have another type.
     """
     return [
         headers
@@ -113,11 +114,11 @@ def put_bytes(out: bytearray, data: bytes | None) -> None:
 
 
 def deltas_column(timestamps: Iterable[int], base_timestamp: int) -> list[int]:
-    """Timestamps as deltas; `TypeError` or `ValueError` names one that is not a 64-bit integer."""
+    """Timestamps as deltas; `WrongType` or `ValueError` names one that is not a 64-bit integer."""
     deltas = []
     for index, timestamp in enumerate(timestamps):
         if not isinstance(timestamp, int):
-            raise TypeError(f"timestamp {index} is of type {type(timestamp).__name__}, not int")
+            raise WrongType(f"timestamp {index} is of type {type(timestamp).__name__}, not int")
         delta = int.__sub__(timestamp, base_timestamp)  # a plain int, whatever the subclass does
         if not INT64_MIN <= timestamp <= INT64_MAX or not INT64_MIN <= delta <= INT64_MAX:
             raise ValueError(f"timestamp {index}, or its delta from the first, is over 64 bits")
@@ -139,13 +140,13 @@ def _as_bytes(item: object, what: str, index: int) -> bytes | None:
         return item
     if isinstance(item, bytearray | memoryview):
         return bytes(item)
-    raise TypeError(f"{what} {index} is of type {type(item).__name__}, not bytes or None")
+    raise WrongType(f"{what} {index} is of type {type(item).__name__}, not bytes or None")
 
 
 def _as_pair(header: Any, index: int) -> tuple[bytes, bytes | None]:
     key, value = header
     if not isinstance(key, str):
-        raise TypeError(
+        raise WrongType(
             f"the header key of record {index} is of type {type(key).__name__}, not str"
         )
     return key.encode(), _as_bytes(value, "the header value of record", index)

@@ -76,7 +76,7 @@ def test_the_papers_sample_runs_as_a_program(cluster: Standalone) -> None:
 
 
 def test_every_example_about_streams_runs(cluster: Standalone) -> None:
-    names = run(blocks("connector.md", cluster)[1:], {"connector": connector})
+    names = run(blocks("connector.md", cluster)[1:], {})
     assert sorted(names["decoded"]) == sorted([*range(5), *range(5)])
 
 

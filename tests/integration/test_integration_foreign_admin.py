@@ -72,7 +72,7 @@ def read_by(server: Server, group: str, topic: str) -> Consumer:
 def test_topics_are_created_described_grown_and_deleted(admin: Admin) -> None:
     made = admin.create_topics([NewTopic("made", 2, 1, {"retention.ms": "1000000"})])["made"]
     assert (made.partitions, made.replication_factor) == (2, 1)
-    admin.grow_topics({"made": 5})
+    admin.create_partitions({"made": 5})
     until(lambda: len(admin.describe_topics(["made"])["made"].partitions) == 5, "it grew")
     (topic,) = admin.describe_topics(["made"]).values()
     assert (topic.id, topic.replication_factor) == (made.id, 1)
@@ -89,7 +89,7 @@ def test_topics_are_created_described_grown_and_deleted(admin: Admin) -> None:
 def own(admin: Admin, topic: str) -> dict[str, str | None]:
     """A topic's own settings; none while the broker that is asked has not heard of the topic."""
     try:
-        settings = admin.describe_topic_settings([topic])[topic].values()
+        settings = admin.describe_topic_configs([topic])[topic].values()
     except SomeFailed:
         return {}
     return {each.name: each.value for each in settings if each.source == OF_TOPIC}
@@ -98,22 +98,22 @@ def own(admin: Admin, topic: str) -> dict[str, str | None]:
 def test_settings_change_one_by_one(admin: Admin) -> None:
     admin.create_topics([NewTopic("set", 1, 1, {"retention.ms": "1000000"})])
     until(lambda: own(admin, "set") == {"retention.ms": "1000000"})
-    admin.alter_topic_settings("set", {"segment.bytes": "2000000"})
+    admin.incremental_alter_topic_configs("set", {"segment.bytes": "2000000"})
     until(lambda: own(admin, "set") == {"retention.ms": "1000000", "segment.bytes": "2000000"})
-    admin.alter_topic_settings("set", unset=["retention.ms"])
+    admin.incremental_alter_topic_configs("set", unset=["retention.ms"])
     until(lambda: own(admin, "set") == {"segment.bytes": "2000000"})
     with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
-        admin.alter_topic_settings("unset", {"segment.bytes": "2000000"})
+        admin.incremental_alter_topic_configs("unset", {"segment.bytes": "2000000"})
 
 
 def test_brokers_tell_their_settings_and_take_changes(admin: Admin) -> None:
-    found = admin.describe_broker_settings()
+    found = admin.describe_broker_configs()
     assert list(found) == [each.id for each in admin.describe_cluster().brokers]
     broker = min(found)
-    admin.alter_broker_settings(broker, {"log.cleaner.threads": "2"})
-    admin.alter_broker_settings(broker, unset=["log.cleaner.threads"])
-    admin.alter_broker_settings(None, {"log.cleaner.threads": "2"})
-    admin.alter_broker_settings(None, unset=["log.cleaner.threads"])
+    admin.incremental_alter_broker_configs(broker, {"log.cleaner.threads": "2"})
+    admin.incremental_alter_broker_configs(broker, unset=["log.cleaner.threads"])
+    admin.incremental_alter_broker_configs(None, {"log.cleaner.threads": "2"})
+    admin.incremental_alter_broker_configs(None, unset=["log.cleaner.threads"])
 
 
 def test_groups_are_described_moved_and_deleted(admin: Admin, server: Server) -> None:
@@ -124,18 +124,18 @@ def test_groups_are_described_moved_and_deleted(admin: Admin, server: Server) ->
         assert set(group.members[0].partitions) == {first, second}
         for refused in (
             lambda: admin.delete_groups(["watchers"]),
-            lambda: admin.reset_group("watchers", ToEarliest()),
+            lambda: admin.reset_group_offsets("watchers", ToEarliest()),
             lambda: admin.delete_group_offsets("watchers", [first]),
         ):
             with pytest.raises(ApiError):
                 refused()
-    moves = admin.reset_group("watchers", ShiftBy(-4))
+    moves = admin.reset_group_offsets("watchers", ShiftBy(-4))
     assert [(each.before, each.offset) for each in moves] == [(10, 6), (10, 6)]
-    admin.reset_group("watchers", ToTime(NOW_MS + 8), [second])
-    assert admin.group_offsets("watchers") == {first: 6, second: 8}
+    admin.reset_group_offsets("watchers", ToTime(NOW_MS + 8), [second])
+    assert admin.list_group_offsets("watchers") == {first: 6, second: 8}
     assert admin.describe_groups(["watchers"])["watchers"].lag == 6
     admin.delete_group_offsets("watchers", [second])
-    assert admin.group_offsets("watchers") == {first: 6}
+    assert admin.list_group_offsets("watchers") == {first: 6}
     assert "watchers" in {each.name for each in admin.list_groups()}
     admin.delete_groups(["watchers"])
     assert "watchers" not in {each.name for each in admin.list_groups()}
@@ -155,7 +155,7 @@ def test_records_are_deleted_up_to_an_offset(admin: Admin, server: Server) -> No
 
 def test_disks_and_the_cluster_are_described(admin: Admin, server: Server) -> None:
     partitions = set(filled(admin, server, "stored"))
-    found = admin.describe_log_directories()
+    found = admin.describe_log_dirs()
     stored = {
         each.partition for disks in found.values() for disk in disks for each in disk.replicas
     }

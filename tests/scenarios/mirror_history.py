@@ -14,7 +14,7 @@ import json
 
 from history_world import Brokers, MortalHost, Sending, Stored, check_stored, cut_off, read_all
 
-from kdist.client.admin.topics import create_topic, grow_topics
+from kdist.client.admin.topics import create_partitions, create_topic
 from kdist.client.cluster import Cluster as Client
 from kdist.client.cluster import NoBroker, parse_addresses
 from kdist.config.mirror import load_mirror
@@ -131,7 +131,7 @@ class MirrorHistory:
             else:
                 topic = self.rng.choice(self._partitions).topic
                 count = (await count_partitions(self._source))[topic] + 1
-                await grow_topics(self._source, {topic: count})
+                await create_partitions(self._source, {topic: count})
                 self._partitions.append(TopicPartition(topic, count - 1))
         except (ApiError, NoBroker):
             pass

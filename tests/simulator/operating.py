@@ -106,7 +106,7 @@ class Operating:
 
     async def _grow(self, topic: str, count: int) -> None:
         self._trace.note(f"operator grows {topic} to {count}")
-        await self.admin.grow_topics({topic: count})
+        await self.admin.create_partitions({topic: count})
         found = self._known.counts().get(topic)
         require(found == count, f"S9: {topic} was grown to {count}, and has {found}")
         self._trace.count("topic grown")
@@ -115,7 +115,7 @@ class Operating:
         name = self._rng.choice(sorted(_CHANGES))
         value = self._rng.choice(_CHANGES[name])
         self._trace.note(f"operator sets {name}={value} of {topic}")
-        await self.admin.alter_topic_settings(topic, {name: value})
+        await self.admin.incremental_alter_topic_configs(topic, {name: value})
         self.require_setting(topic, name, value)
         self._trace.count("settings changed")
 

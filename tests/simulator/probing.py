@@ -140,7 +140,7 @@ class Probing:
 
     async def _compare(self, key: TopicPartition) -> None:
         commit, asked_s = self._commits.setdefault(key, Commit()), self._trace.now_s
-        found = (await self._admin.group_offsets(GROUP)).get(key)
+        found = (await self._admin.list_group_offsets(GROUP)).get(key)
         self._trace.add(HOST, key, found)
         possible = {commit.value, *commit.doubtful}
         if self._history.may_offsets_be_lost(GROUP, commit.acked_s):

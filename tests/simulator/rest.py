@@ -175,7 +175,7 @@ class Rest:
         """S21: the group has committed what its members were given, and no more."""
         history = self._history
         committed = await history.operating.process.run(
-            history.operating.admin.group_offsets(GROUP)
+            history.operating.admin.list_group_offsets(GROUP)
         )
         for key in history.stable_partitions():
             partition = self._leader(key)
@@ -194,7 +194,7 @@ class Rest:
         await run(admin.create_topic(_PROBE, len(self._machines.ids), 1))
         await self._until(self._are_led, "L7: a new topic has no leaders")
         name, value = "retention.ms", "1234567"
-        await run(admin.alter_topic_settings(_PROBE, {name: value}))
+        await run(admin.incremental_alter_topic_configs(_PROBE, {name: value}))
         history.operating.require_setting(_PROBE, name, value)
         await self._until(lambda: self._has_setting(int(value)), "L7: a setting is not applied")
         await run(admin.delete_topics([_PROBE]))

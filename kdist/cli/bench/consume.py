@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 
@@ -40,7 +40,12 @@ class Read(NamedTuple):
 @broker_option
 @json_option
 def consume(
-    topic: str, records: int | None, one_by_one: bool, isolation: str, broker: str, as_json: bool
+    topic: str,
+    records: int | None,
+    one_by_one: bool,
+    isolation: Literal["read_uncommitted", "read_committed"],
+    broker: str,
+    as_json: bool,
 ) -> None:
     """Read a topic from its beginning, without a group, and report the throughput.
 

@@ -57,9 +57,9 @@ def disks(brokers: tuple[int, ...], replicas: bool, broker: str, as_json: bool) 
 
     LAG is how many records a replica is behind the high watermark.
     """
-    from kdist.client.admin.disks import describe_log_directories
+    from kdist.client.admin.disks import describe_log_dirs
 
-    told = ask_cluster(broker, lambda cluster: describe_log_directories(cluster, brokers or None))
+    told = ask_cluster(broker, lambda cluster: describe_log_dirs(cluster, brokers or None))
     found = [(id_, each) for id_, all_ in told.items() for each in all_]
     if as_json or not replicas:
         print_rows(_DIRECTORIES, found, as_json=as_json)

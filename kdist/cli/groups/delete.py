@@ -57,9 +57,9 @@ def delete_offsets(
 
     async def work(cluster: Cluster) -> list[TopicPartition]:
         from kdist.client.admin.groups import unknown_group
-        from kdist.client.admin.offsets import delete_group_offsets, group_offsets
+        from kdist.client.admin.offsets import delete_group_offsets, list_group_offsets
 
-        committed = await group_offsets(cluster, group)
+        committed = await list_group_offsets(cluster, group)
         if not committed:
             raise await unknown_group(cluster, group)
         matching = _matching(list(committed), topics, group)

@@ -78,10 +78,10 @@ def reset(  # noqa: PLR0913 - one for each option
 
     async def work(cluster: Cluster) -> list[OffsetMove]:
         from kdist.client.admin.groups import unknown_group
-        from kdist.client.admin.offsets import alter_group_offsets, plan_group_reset
+        from kdist.client.admin.offsets import alter_group_offsets, plan_group_offsets_reset
 
         partitions = await resolve_partitions(cluster, topics) if topics else None
-        moves = await plan_group_reset(cluster, group, target, partitions)
+        moves = await plan_group_offsets_reset(cluster, group, target, partitions)
         if not moves:
             raise await unknown_group(cluster, group)
         if not dry_run:

@@ -73,10 +73,10 @@ def pick(
 
 async def own_settings(cluster: Cluster, topics: Iterable[str]) -> dict[str, dict[str, str]]:
     """Each topic's own settings, by topic; empty if the brokers are too old to tell."""
-    from kdist.client.admin.settings import OF_TOPIC, describe_topic_settings
+    from kdist.client.admin.settings import OF_TOPIC, describe_topic_configs
 
     try:
-        found = await describe_topic_settings(cluster, topics)
+        found = await describe_topic_configs(cluster, topics)
     except ApiError as error:
         if error.error is Error.UNSUPPORTED_VERSION:
             return {}
@@ -94,26 +94,26 @@ async def require_known(cluster: Cluster, topic: str, names: Iterable[str]) -> N
 
     A broker would accept it: unsetting what is not set succeeds.
     """
-    from kdist.client.admin.settings import describe_topic_settings
+    from kdist.client.admin.settings import describe_topic_configs
 
     wanted = list(names)
     if wanted:
-        _require_all(wanted, (await describe_topic_settings(cluster, [topic]))[topic])
+        _require_all(wanted, (await describe_topic_configs(cluster, [topic]))[topic])
 
 
 async def require_known_of_broker(
     cluster: Cluster, broker: int | None, names: Iterable[str]
 ) -> None:
     """As `require_known`, for a broker's settings; None stands for all brokers."""
-    from kdist.client.admin.settings import describe_broker_settings, describe_shared_settings
+    from kdist.client.admin.settings import describe_broker_configs, describe_default_broker_configs
 
     wanted = list(names)
     if not wanted:
         return
-    found = await describe_broker_settings(cluster, None if broker is None else [broker])
+    found = await describe_broker_configs(cluster, None if broker is None else [broker])
     known = {name for settings in found.values() for name in settings}
     if broker is None:
-        known |= (await describe_shared_settings(cluster)).keys()
+        known |= (await describe_default_broker_configs(cluster)).keys()
     _require_all(wanted, known)
 
 

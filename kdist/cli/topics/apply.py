@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
     from kdist.ops.topic_plan import Existing, Step, TopicPlan, Wanted
 
-_NOTHING_TO_DO = "Every topic is as it shall be."
+_NOTHING_TO_DO = "Nothing to change: every topic is as the file says."
 
 
 @click.command()
@@ -131,17 +131,19 @@ async def _carry_out_all(steps: Sequence[Step], cluster: Cluster, as_json: bool)
 
 
 async def _carry_out(step: Step, cluster: Cluster, *, validate_only: bool = False) -> None:
-    from kdist.client.admin.settings import alter_topic_settings
-    from kdist.client.admin.topics import create_topics, delete_topic, grow_topics
+    from kdist.client.admin.settings import incremental_alter_topic_configs
+    from kdist.client.admin.topics import create_partitions, create_topics, delete_topic
     from kdist.ops.topic_plan import Configure, Create, Delete, Grow
 
     match step:
         case Create(topic):
             await create_topics(cluster, [_new(topic)], validate_only=validate_only)
         case Grow(name, partitions):
-            await grow_topics(cluster, {name: partitions}, validate_only=validate_only)
+            await create_partitions(cluster, {name: partitions}, validate_only=validate_only)
         case Configure(name, settings):
-            await alter_topic_settings(cluster, name, settings, validate_only=validate_only)
+            await incremental_alter_topic_configs(
+                cluster, name, settings, validate_only=validate_only
+            )
         case Delete(name) if not validate_only:  # the protocol cannot validate a deletion
             await delete_topic(cluster, name)
 

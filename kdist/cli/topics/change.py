@@ -126,19 +126,21 @@ def alter(
 
     async def work(cluster: Cluster) -> None:
         from kdist.cli.shared.settings import own_settings, require_known
-        from kdist.client.admin.settings import alter_topic_settings
-        from kdist.client.admin.topics import describe_topics, grow_topics
+        from kdist.client.admin.settings import incremental_alter_topic_configs
+        from kdist.client.admin.topics import create_partitions, describe_topics
 
         await describe_topics(cluster, [name])
         if settings or removed:
             await require_known(cluster, name, removed)
-            await alter_topic_settings(cluster, name, settings, removed, validate_only=True)
+            await incremental_alter_topic_configs(
+                cluster, name, settings, removed, validate_only=True
+            )
         if partitions is not None:  # first, as a refusal must leave the settings unchanged
-            await grow_topics(cluster, {name: partitions})
+            await create_partitions(cluster, {name: partitions})
             sentence = f"Topic {name} has {show_count(partitions, 'partition')} now."
             say(sentence, as_json, topic=name, partitions=partitions)
         if settings or removed:
-            await alter_topic_settings(cluster, name, settings, removed)
+            await incremental_alter_topic_configs(cluster, name, settings, removed)
             now = (await own_settings(cluster, [name])).get(name, {})
             shown = ", ".join(f"{each}={value}" for each, value in now.items())
             sentence = f"Topic {name} has {shown or 'no settings of its own'} now."

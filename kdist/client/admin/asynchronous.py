@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
+from kdist.client.admin.client_settings import AdminKeywords, read_settings
 from kdist.client.admin.operations import Operations
-from kdist.client.cluster import RETRY_MS, Cluster
+from kdist.client.cluster import Cluster
 from kdist.client.discovery import find_brokers, given_brokers
-from kdist.client.shared_settings import Servers, check_client_id, server_list
+from kdist.client.settings import Servers
 from kdist.errors import UserError
 from kdist.network.client import ClientSettings
 from kdist.network.network import AsyncioNetwork, Network
@@ -20,36 +21,29 @@ T = TypeVar("T")
 class AsyncAdmin(Operations):
     """Inspects and changes a cluster. Open it with `start`, or use it in an `async with` block.
 
-    The brokers are found through `bootstrap_servers`, addresses as `host:port`, or through
-    `zk_connect`, the ZooKeeper ensemble in which they are registered. Retriable errors are retried
-    for up to `retry_ms`; a connection on which a request is not answered within
-    `request_timeout_ms` is given up. `network` is for simulations.
+    Settings and operations are those of `kdist.Admin`. `network` is for simulations.
     """
 
     def __init__(
         self,
         bootstrap_servers: Servers = (),
         *,
-        zk_connect: str = "",
-        client_id: str = "kdist-admin",
-        request_timeout_ms: float = 30_000,
-        retry_ms: float = RETRY_MS,
         network: Network | None = None,
+        **settings: Unpack[AdminKeywords],
     ) -> None:
-        check_client_id(client_id)
-        self._servers = server_list("bootstrap_servers", bootstrap_servers)
-        self._zk_connect = zk_connect
-        given_brokers(self._servers, zk_connect)  # raises at once if they are wrong
-        self._settings = ClientSettings(client_id, request_timeout_ms=request_timeout_ms)
-        self._retry_ms = retry_ms
+        found = read_settings({"bootstrap_servers": bootstrap_servers, **settings})
+        given_brokers(found.bootstrap_servers, found.zk_connect)  # raises at once if wrong
+        self.settings = found
         self._network = network
         self._cluster: Cluster | None = None
 
     async def start(self) -> Self:
         """Open the client; connections are made when needed. `UserError` if no broker is known."""
         network = self._network or AsyncioNetwork(asyncio.get_running_loop())
-        brokers = await find_brokers(self._servers, self._zk_connect)
-        self._cluster = Cluster(network, brokers, self._settings, self._retry_ms)
+        settings = self.settings
+        brokers = await find_brokers(settings.bootstrap_servers, settings.zk_connect)
+        client = ClientSettings(settings.client_id, request_timeout_ms=settings.request_timeout_ms)
+        self._cluster = Cluster(network, brokers, client, settings.default_api_timeout_ms)
         return self
 
     @property

@@ -42,7 +42,7 @@ class LogDirectory(NamedTuple):
         return sum(each.size_bytes for each in self.replicas)
 
 
-async def describe_log_directories(
+async def describe_log_dirs(
     cluster: Cluster, brokers: Iterable[int] | None = None
 ) -> dict[int, list[LogDirectory]]:
     """The log directories of each broker, with None of all brokers; `SomeFailed`, by broker id."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from kdist.client.admin.asking import ask_brokers, ask_coordinator, group_coordinator
-from kdist.client.admin.offsets import group_offsets
+from kdist.client.admin.offsets import list_group_offsets
 from kdist.client.admin.outcomes import each_of, listed, settled
 from kdist.client.cluster import Cluster, did_you_mean, raise_for
 from kdist.client.offsets import find_offsets
@@ -110,7 +110,7 @@ async def _describe(cluster: Cluster, name: str) -> Group:
     found, coordinator = await describe_group(cluster, name)
     if found.group_state == DEAD:
         raise await unknown_group(cluster, name)
-    committed = await group_offsets(cluster, name)
+    committed = await list_group_offsets(cluster, name)
     members = tuple(_member(found.protocol_type, each) for each in found.members)
     owners = {each: member.id for member in members for each in member.partitions}
     wanted = sorted({*committed, *owners})

@@ -17,7 +17,7 @@ from kdist.client.admin.brokers import (
     describe_versions,
 )
 from kdist.client.admin.disks import LogDirectory, log_directories
-from kdist.client.admin.settings import describe_topic_settings
+from kdist.client.admin.settings import describe_topic_configs
 from kdist.client.admin.topics import Partition, Topic, list_topics
 from kdist.client.cluster import Cluster
 from kdist.errors import ApiError, Error
@@ -62,7 +62,7 @@ async def examine(cluster: Cluster) -> list[Finding]:
 
 async def _min_isr(cluster: Cluster, topics: Sequence[Topic]) -> dict[str, int]:
     try:
-        found = await describe_topic_settings(cluster, [topic.name for topic in topics])
+        found = await describe_topic_configs(cluster, [topic.name for topic in topics])
     except ApiError as error:
         if error.error is Error.UNSUPPORTED_VERSION:
             return {}

@@ -29,14 +29,14 @@ HAS_MEMBERS = frozenset(
 Offsets = dict[TopicPartition, int]
 
 
-async def group_offsets(cluster: Cluster, group: str) -> Offsets:
+async def list_group_offsets(cluster: Cluster, group: str) -> Offsets:
     """A group's committed offsets by partition; empty for a group that does not exist."""
     committed = await group_commits(cluster, group)
     return {partition: each.offset for partition, each in committed.items()}
 
 
 async def group_commits(cluster: Cluster, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-    """As `group_offsets`, with the metadata and leader epoch committed beside each offset."""
+    """As `list_group_offsets`, with the metadata and leader epoch committed beside each offset."""
 
     async def ask() -> dict[TopicPartition, OffsetAndMetadata]:
         client = await cluster.client(await group_coordinator(cluster, group))
@@ -106,7 +106,7 @@ async def delete_group_offsets(
     settled(await ask_coordinator(cluster, group, request, read))
 
 
-async def plan_group_reset(
+async def plan_group_offsets_reset(
     cluster: Cluster,
     group: str,
     target: Target,
@@ -118,7 +118,7 @@ async def plan_group_reset(
     """
     if isinstance(target, ToTime):
         check_time(target.timestamp_ms)
-    committed = await group_offsets(cluster, group)
+    committed = await list_group_offsets(cluster, group)
     wanted = sorted(committed if partitions is None else partitions)
     await require_partitions(cluster, wanted)
     ranges = await find_ranges(cluster, wanted)
@@ -128,14 +128,14 @@ async def plan_group_reset(
     return plan_moves(target, {each: committed.get(each) for each in wanted}, ranges, found)
 
 
-async def reset_group(
+async def reset_group_offsets(
     cluster: Cluster,
     group: str,
     target: Target,
     partitions: Collection[TopicPartition] | None = None,
 ) -> list[OffsetMove]:
-    """Move a group's offsets as `plan_group_reset` says; returns the moves."""
-    moves = await plan_group_reset(cluster, group, target, partitions)
+    """Move a group's offsets as `plan_group_offsets_reset` says; returns the moves."""
+    moves = await plan_group_offsets_reset(cluster, group, target, partitions)
     await alter_group_offsets(cluster, group, {each.partition: each.offset for each in moves})
     return moves
 

@@ -65,7 +65,7 @@ class Setting(NamedTuple):
 Settings = dict[str, Setting]
 
 
-async def describe_topic_settings(
+async def describe_topic_configs(
     cluster: Cluster, topics: Iterable[str], *, with_docs: bool = False
 ) -> dict[str, Settings]:
     """All settings in force for each topic, by topic and setting name."""
@@ -73,7 +73,7 @@ async def describe_topic_settings(
     return settled(await _ask_any(cluster, request, "topic"))
 
 
-async def describe_broker_settings(
+async def describe_broker_configs(
     cluster: Cluster, brokers: Iterable[int] | None = None, *, with_docs: bool = False
 ) -> dict[int, Settings]:
     """All settings in force on each broker, by id and setting name; with None, on all brokers."""
@@ -87,7 +87,7 @@ async def describe_broker_settings(
     return settled(await ask_brokers(cluster, ask, wanted))
 
 
-async def describe_shared_settings(cluster: Cluster, *, with_docs: bool = False) -> Settings:
+async def describe_default_broker_configs(cluster: Cluster, *, with_docs: bool = False) -> Settings:
     """The dynamic settings shared by all brokers, by name.
 
     They are in force on each broker that has no dynamic value of its own.
@@ -144,7 +144,7 @@ def _setting(found: DescribedSetting) -> Setting:
     )
 
 
-async def alter_topic_settings(
+async def incremental_alter_topic_configs(
     cluster: Cluster,
     topic: str,
     given: Mapping[str, str] | None = None,
@@ -160,7 +160,7 @@ async def alter_topic_settings(
     await ask_controller(cluster, request, lambda answer: _read_change(answer, f"topic {topic}"))
 
 
-async def alter_broker_settings(
+async def incremental_alter_broker_configs(
     cluster: Cluster,
     broker: int | None,
     given: Mapping[str, str] | None = None,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from kdist.client.admin.asynchronous import AsyncAdmin
-from kdist.client.admin.operations import Blocking, Operations
+from kdist.client.admin.client_settings import AdminKeywords
+from kdist.client.admin.operations import Operations
 from kdist.client.background import BackgroundLoop
-from kdist.client.cluster import RETRY_MS, Cluster
-from kdist.client.shared_settings import Servers
+from kdist.client.cluster import Cluster
+from kdist.client.operation import Blocking
+from kdist.client.settings import Servers
 from kdist.errors import UserError
 
 T = TypeVar("T")
@@ -18,27 +20,17 @@ T = TypeVar("T")
 class Admin(Operations, Blocking):
     """Inspects and changes a cluster. Any thread may call it; each call blocks until it is done.
 
-    It runs an event loop in a background thread, so `close` it, or use it in a `with` block. The
-    arguments mean what they mean for `kdist.aio.Admin`.
+    It runs an event loop in a background thread, so `close` it, or use it in a `with` block.
+    `settings` are those that `AdminSettings` lists; an unknown or invalid one raises `UserError`.
     """
 
     def __init__(
         self,
         bootstrap_servers: Servers = (),
-        *,
-        zk_connect: str = "",
-        client_id: str = "kdist-admin",
-        request_timeout_ms: float = 30_000,
-        retry_ms: float = RETRY_MS,
+        **settings: Unpack[AdminKeywords],
     ) -> None:
-        self._core = AsyncAdmin(
-            bootstrap_servers,
-            zk_connect=zk_connect,
-            client_id=client_id,
-            request_timeout_ms=request_timeout_ms,
-            retry_ms=retry_ms,
-        )
-        background = BackgroundLoop(f"{client_id}-loop")
+        self._core = AsyncAdmin(bootstrap_servers, **settings)
+        background = BackgroundLoop(f"{self._core.settings.client_id}-loop")
         try:
             background.run(self._core.start())
         except BaseException:

@@ -11,9 +11,9 @@ from kdist.client.admin.outcomes import fault_of, listed, settled
 from kdist.client.cluster import Cluster, did_you_mean, raise_for
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import NO_LEADER, ZERO_UUID, TopicPartition
-from kdist.protocol import create_partitions, metadata
 from kdist.protocol import create_topics as wire
-from kdist.protocol.create_partitions import CreatePartitionsRequest
+from kdist.protocol import metadata
+from kdist.protocol.create_partitions import CreatePartitionsRequest, GrownTopic
 from kdist.protocol.delete_topics import DeleteTopicsRequest, TopicToDelete
 
 _DEFAULT = -1  # as a number of partitions or replicas
@@ -196,7 +196,7 @@ async def delete_topic(cluster: Cluster, name: str) -> None:
     await delete_topics(cluster, [name])
 
 
-async def grow_topics(
+async def create_partitions(
     cluster: Cluster, partitions: Mapping[str, int], *, validate_only: bool = False
 ) -> None:
     """Add partitions up to the given total for each topic. `validate_only` checks without adding.
@@ -205,7 +205,7 @@ async def grow_topics(
     """
     request = CreatePartitionsRequest(
         topics=[
-            create_partitions.GrownTopic(name=name, count=count, assignments=None)
+            GrownTopic(name=name, count=count, assignments=None)
             for name, count in partitions.items()
         ],
         timeout_ms=TIMEOUT_MS,

@@ -14,47 +14,35 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any, Self, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Self, TypeVar, Unpack
 
-from kdist.client.consumer.arguments import (
-    ToCommit,
-    check_timeout,
-    checked_decoders,
-    checked_end,
-    checked_max,
-)
-from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
+from kdist.client.consumer.arguments import checked_end, checked_max
+from kdist.client.consumer.batch import Batch, ConsumedRecord
 from kdist.client.consumer.core import CLOSE_TIMEOUT_S, ConsumerClosed, Core
-from kdist.client.consumer.immediate import ImmediateMethods
-from kdist.client.consumer.iteration import Iteration
-from kdist.client.consumer.settings import read_settings
+from kdist.client.consumer.methods import ConsumerMethods
+from kdist.client.consumer.settings import ConsumerKeywords, read_config
 from kdist.client.discovery import find_brokers, given_brokers
-from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp
-from kdist.client.shared_settings import Servers
+from kdist.client.operation import check_timeout
+from kdist.client.settings import Servers
 from kdist.errors import KdistError
-from kdist.model import TopicPartition
 from kdist.network.network import AsyncioNetwork
 from kdist.runtime.rng import system_rng
 
 T = TypeVar("T")
 
 
-class Consumer(ImmediateMethods):
+class Consumer(ConsumerMethods):
     """Reads topics; its settings and methods mean what they mean in `kdist.Consumer`."""
 
     def __init__(
         self,
         bootstrap_servers: Servers = (),
-        *,
-        key_decoder: Decoder | None = None,
-        value_decoder: Decoder | None = None,
-        **settings: Any,
+        **settings: Unpack[ConsumerKeywords],
     ) -> None:
         network = AsyncioNetwork(asyncio.get_running_loop())
-        found = read_settings({"bootstrap_servers": bootstrap_servers, **settings})
+        found, decoders = read_config({"bootstrap_servers": bootstrap_servers, **settings})
         brokers = given_brokers(found.bootstrap_servers, found.zk_connect)
-        decoders = checked_decoders(key_decoder, value_decoder)
         self._use(Core(network, brokers, found, system_rng(), decoders, call_back))
 
     @classmethod
@@ -66,7 +54,7 @@ class Consumer(ImmediateMethods):
 
     def _use(self, core: Core) -> None:
         self._open: Core | None = core
-        self._iteration = Iteration()
+        self._iteration = core.iteration
 
     @property
     def _core(self) -> Core:
@@ -74,8 +62,11 @@ class Consumer(ImmediateMethods):
             raise ConsumerClosed
         return self._open
 
-    def _call(self, function: Callable[..., T], *arguments: object) -> T:
-        return function(*arguments)
+    def _operate(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """What is given is a coroutine function, so this returns a coroutine."""
+        return function(self._core, *arguments, **named)
+
+    _call = _operate
 
     async def start(self) -> Self:
         """Look up the brokers in ZooKeeper, with `zk_connect`; `async with` calls this."""
@@ -83,13 +74,6 @@ class Consumer(ImmediateMethods):
         if settings.zk_connect:
             cluster.bootstrap = await find_brokers((), settings.zk_connect)
         return self
-
-    # What is read
-
-    async def unsubscribe(self) -> None:
-        """Drop all topics and partitions, and leave the group."""
-        self._iteration.drop()
-        await self._core.unsubscribe()
 
     # Records
 
@@ -109,7 +93,7 @@ class Consumer(ImmediateMethods):
     ) -> list[Batch]:
         """As `poll`, but whole batches as producers sent them, with nothing decoded yet."""
         count = checked_max(max_batches, "max_batches")
-        self._give_back()
+        self._core.give_back()
         return await self._taken(lambda: self._core.completed.take_batches(count), timeout_s)
 
     async def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
@@ -150,49 +134,6 @@ class Consumer(ImmediateMethods):
     def wakeup(self) -> None:
         """Make the current or next `poll` raise `WakenUp`."""
         self._core.wake_up()
-
-    # Positions
-
-    async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
-        """Continue from the first record at or after a time (ms), or the end if there is none."""
-        self._iteration.drop(partitions)
-        await self._core.seek_to_time(timestamp_ms, partitions)
-
-    async def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
-        """The offset of the next record to be returned."""
-        self._iteration.settle()
-        return await self._core.position(partition, timeout_s)
-
-    async def offsets_for_times(
-        self, timestamps_ms: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each time (ms); None where there is none."""
-        return await self._core.offsets_for_times(timestamps_ms)
-
-    async def beginning_offsets(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        """The first offset of each partition (its log start offset)."""
-        return await self._core.ends("earliest", partitions)
-
-    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The end offset of each partition: its high watermark, or its last stable offset with
-        `isolation_level` read_committed.
-        """
-        return await self._core.ends("latest", partitions)
-
-    # Commits
-
-    async def commit(self, offsets: ToCommit | None = None, timeout_s: float | None = None) -> None:
-        """Commit offsets, by default the current positions; returns when they are committed."""
-        self._iteration.settle()
-        await self._core.commit(offsets, timeout_s)
-
-    async def committed(
-        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The offsets that the group has committed; None where it has none."""
-        return await self._core.committed(partitions, timeout_s)
 
     # The end
 

@@ -1,45 +1,33 @@
 """Checks the arguments of consumer methods, and brings them into the core's form (pure).
 
-A wrong argument raises `UserError` at once: used later, in a background request, it would stop the
-consumer with an error that nobody sees.
+A wrong argument raises `UserError`, or `WrongType`, at once: used later, in a background request,
+it would stop the consumer with an error that nobody sees.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from math import isnan
-from numbers import Real
 from typing import Any, SupportsIndex
 
 from kdist.client.committed import Offsets
-from kdist.client.consumer.batch import Decoder
 from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, check_time
+from kdist.client.operation import check_timeout
 from kdist.config.kinds import INT32_MAX, INT64_MAX
-from kdist.errors import KdistError, UserError
+from kdist.errors import KdistError, UserError, WrongType
 from kdist.model import NO_EPOCH, TopicPartition, topic_name_fault
 
 ToCommit = Mapping[TopicPartition, int | OffsetAndMetadata]
 
 
-def checked_decoders(
-    key: Decoder | None, value: Decoder | None
-) -> tuple[Decoder | None, Decoder | None]:
-    """The decoders; `UserError` unless each is callable or None."""
-    for each in (key, value):
-        if each is not None and not callable(each):
-            raise UserError(f"a decoder must be a callable that takes bytes, not {each!r}")
-    return key, value
-
-
 def checked_topics(topics: Iterable[str] | re.Pattern[str]) -> list[str] | re.Pattern[str]:
     """What to subscribe to; `UserError` for a bare string, which would be a list of letters."""
     if isinstance(topics, str):
-        raise UserError(f"topics must be a list: [{topics!r}]")
+        raise WrongType(f"topics must be a list: [{topics!r}]")
     if isinstance(topics, re.Pattern) and not isinstance(topics.pattern, str):
-        raise UserError(f"{topics!r} matches bytes, but topic names are text")
+        raise WrongType(f"{topics!r} matches bytes, but topic names are text")
     if not isinstance(topics, re.Pattern | Iterable):
-        raise UserError(f"topics must be a list of names or a pattern, not {topics!r}")
+        raise WrongType(f"topics must be a list of names or a pattern, not {topics!r}")
     return topics if isinstance(topics, re.Pattern) else list(topics)
 
 
@@ -69,7 +57,7 @@ def check_listener(listener: Any, kind: type) -> None:
 def check_callable(function: Any, name: str) -> None:
     """It can be called: who finds out later does so in the background."""
     if not callable(function):
-        raise UserError(f"{name} is a callable, not {function!r}")
+        raise WrongType(f"{name} is a callable, not {function!r}")
 
 
 def to_commit(wanted: ToCommit | None) -> Offsets | None:
@@ -90,7 +78,7 @@ def to_commit(wanted: ToCommit | None) -> Offsets | None:
 def checked_partitions(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Partitions, which may be given as plain pairs; `UserError` for anything else."""
     if not isinstance(partitions, Iterable):
-        raise UserError(f"partitions must be a list of TopicPartition, not {partitions!r}")
+        raise WrongType(f"partitions must be a list of TopicPartition, not {partitions!r}")
     return [_partition(each) for each in partitions]
 
 
@@ -125,15 +113,9 @@ def checked_end(timeout_s: Any, now_s: float) -> float | None:
     return None if timeout_s is None else now_s + float(timeout_s)
 
 
-def check_timeout(timeout_s: Any) -> None:
-    """`UserError` unless it is a number of seconds, or None."""
-    if timeout_s is not None and (not isinstance(timeout_s, Real) or isnan(timeout_s)):
-        raise UserError(f"timeout_s must be a number of seconds or None, not {timeout_s!r}")
-
-
 def _check_mapping(mapping: Any, what: str) -> None:
     if not isinstance(mapping, Mapping):
-        raise UserError(f"{what} must be a dict by partition, not {mapping!r}")
+        raise WrongType(f"{what} must be a dict by partition, not {mapping!r}")
 
 
 def check_offset(offset: Any, leader_epoch: Any, what: str = "") -> None:

@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from kdist.client.coding import Coder, Role, WithContext, coded
 from kdist.client.consumer import arrow
 from kdist.errors import ApiError, CorruptRecords, Error
 from kdist.model import TopicPartition
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
 T = TypeVar("T")
-Decoder = Callable[[bytes], Any]
 
 ARROW_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
@@ -180,7 +180,7 @@ class Batch:
         buffer: Buffer,
         at: int,
         start: int,
-        decoders: tuple[Decoder | None, Decoder | None] = (None, None),
+        decoders: tuple[Coder | None, Coder | None] = (None, None),
     ) -> None:
         self.partition = partition
         self.header = header
@@ -248,7 +248,7 @@ class Batch:
         """All records' keys; those from `start` to `end` decoded by the application's decoder."""
         keys: list[Any] = self._column(decode_keys)
         if self._decode_key is not None:
-            keys[self.places] = self._decoded(keys[self.places], self._decode_key)
+            keys[self.places] = self._decoded(keys[self.places], self._decode_key, "key")
         return keys
 
     @cached_property
@@ -295,7 +295,7 @@ class Batch:
 
     def values(self) -> list[Any]:
         """The values alone: the fastest way to read."""
-        return self._decoded(self.raw_values(), self._decode_value)
+        return self._decoded(self.raw_values(), self._decode_value, "value")
 
     def keys(self) -> list[Any]:
         """The keys alone."""
@@ -342,13 +342,14 @@ class Batch:
         """The values as bytes; decoders are not called."""
         return self._given(self._column(decode_values))
 
-    def _decoded(self, items: list[Any], decode: Decoder | None) -> list[Any]:
+    def _decoded(self, items: list[Any], decode: Coder | None, role: Role) -> list[Any]:
         """The keys or values from `start` on, decoded by the application's decoder."""
         if decode is None:
             return items
         done: list[Any] = []
+        headers = self.headers() if isinstance(decode, WithContext) else ()
         try:
-            done.extend(None if item is None else decode(item) for item in items)
+            done.extend(coded(decode, items, self.topic, role, headers))
         except Exception as cause:
             offset = self.offsets()[len(done)]
             raise NotDecoded(self.partition, offset, cause) from cause

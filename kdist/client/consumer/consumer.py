@@ -12,44 +12,35 @@ Only one thread may use it at a time: while it is in a call, calls of other thre
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from kdist.client.background import BackgroundLoop
-from kdist.client.consumer.arguments import (
-    ToCommit,
-    check_timeout,
-    checked_decoders,
-    checked_end,
-    checked_max,
-)
-from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
+from kdist.client.consumer.arguments import checked_end, checked_max
+from kdist.client.consumer.batch import Batch, ConsumedRecord
 from kdist.client.consumer.core import CLOSE_TIMEOUT_S, ConsumerClosed, Core
-from kdist.client.consumer.immediate import ImmediateMethods
-from kdist.client.consumer.iteration import Iteration
-from kdist.client.consumer.settings import read_settings
+from kdist.client.consumer.methods import ConsumerMethods
+from kdist.client.consumer.settings import ConsumerKeywords, read_config
 from kdist.client.consumer.sole_use import SoleUse
 from kdist.client.discovery import find_brokers
-from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp
-from kdist.client.shared_settings import Servers
+from kdist.client.operation import Blocking, check_timeout
+from kdist.client.settings import Servers
 from kdist.errors import KdistError, UserError
-from kdist.model import TopicPartition
 from kdist.network.network import AsyncioNetwork
 from kdist.runtime.rng import system_rng
-
-if TYPE_CHECKING:
-    from kdist.client.classic.connector import ConsumerConnector, Stream
 
 T = TypeVar("T")
 _SOON_S = 0.05
 
 
-class Consumer(ImmediateMethods):
+class Consumer(ConsumerMethods, Blocking):
     """Reads topics, alone or as a member of a group. `close` it, or use it in a `with` block.
 
     `settings` are those that `ConsumerSettings` lists; an unknown or invalid one raises
-    `UserError`. `key_decoder` and `value_decoder` turn bytes into any object; null stays None.
+    `UserError`. `key_decoder` and `value_decoder` turn bytes into any object; null stays None. One
+    that needs a second argument is given a `CodingContext`.
 
     >>> Consumer("localhost:9092", grup_id="clicks")
     Traceback (most recent call last):
@@ -59,15 +50,10 @@ class Consumer(ImmediateMethods):
     def __init__(
         self,
         bootstrap_servers: Servers = (),
-        *,
-        key_decoder: Decoder | None = None,
-        value_decoder: Decoder | None = None,
-        **settings: Any,
+        **settings: Unpack[ConsumerKeywords],
     ) -> None:
-        found = read_settings({"bootstrap_servers": bootstrap_servers, **settings})
-        decoders = checked_decoders(key_decoder, value_decoder)
+        found, decoders = read_config({"bootstrap_servers": bootstrap_servers, **settings})
         self._poll_records_max = found.max_poll_records
-        self._iteration = Iteration()
         self._background = background = BackgroundLoop("kdist-consumer")
 
         async def open_core() -> Core:
@@ -82,35 +68,9 @@ class Consumer(ImmediateMethods):
             raise
         background.warn_if_left(self)
         self._completed = self._core.completed
+        self._iteration = self._core.iteration
         self._sole_use = SoleUse(background.check_caller)
         self._is_closed = False
-
-    # The first design's consumers, with groups in ZooKeeper: see `kdist.client.classic.connector`
-
-    @staticmethod
-    def create(config: Mapping[str, Any]) -> ConsumerConnector:
-        """Create a connector; `config` has the settings of `ConnectorSettings`."""
-        from kdist.client.classic import (
-            connector,  # here, as few need it and kazoo is slow to import
-        )
-
-        return connector.create(config)
-
-    @staticmethod
-    def create_message_streams(
-        topic: str, count: int, config: Mapping[str, Any] | None = None
-    ) -> list[Stream]:
-        """Streams of one topic, from a new connector, as in the first paper's sample."""
-        from kdist.client.classic import connector
-
-        return connector.create_message_streams(topic, count, config)
-
-    # What is read
-
-    def unsubscribe(self) -> None:
-        """Drop all topics and partitions, and leave the group."""
-        self._iteration.drop()
-        self._run(self._core.unsubscribe())
 
     # Records
 
@@ -135,7 +95,7 @@ class Consumer(ImmediateMethods):
     def poll_batches(self, timeout_s: float | None = None, max_batches: int = 1000) -> list[Batch]:
         """As `poll`, but whole batches as producers sent them, with nothing decoded yet."""
         count = checked_max(max_batches, "max_batches")
-        self._give_back()
+        self._call(Core.give_back)
         return self._taken(lambda: self._completed.take_batches(count), timeout_s)
 
     def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
@@ -148,7 +108,7 @@ class Consumer(ImmediateMethods):
             except KdistError:
                 raise
             except BaseException:
-                self._call(self._completed.take_back)
+                self._on_loop(self._completed.take_back)
                 raise
 
     def _taken_in_time(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
@@ -211,50 +171,6 @@ class Consumer(ImmediateMethods):
             self._core.is_waking = True  # set here, as the next poll may be in this thread
             self._background.loop.call_soon_threadsafe(self._core.context.wakeup.set)
 
-    # Positions
-
-    def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
-        """Continue from the first record at or after a time (ms), or the end if there is none."""
-        self._iteration.drop(partitions)
-        self._run(self._core.seek_to_time(timestamp_ms, partitions))
-
-    def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
-        """The offset of the next record to be returned."""
-        self._iteration.settle()
-        return self._run(self._core.position(partition, timeout_s))
-
-    def offsets_for_times(
-        self, timestamps_ms: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each time (ms); None where there is none."""
-        return self._run(self._core.offsets_for_times(timestamps_ms))
-
-    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset of each partition (its log start offset)."""
-        return self._run(self._core.ends("earliest", partitions))
-
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The high watermark of each; with read_committed, its last stable offset."""
-        return self._run(self._core.ends("latest", partitions))
-
-    # Commits
-
-    def commit(self, offsets: ToCommit | None = None, timeout_s: float | None = None) -> None:
-        """Commit offsets, by default the current positions; returns when they are committed.
-
-        An offset is a number, or an `OffsetAndMetadata`. Raises `CommitFailed` if the group has
-        rebalanced without this member, `ApiError` for an error that outlasts `timeout_s` (None:
-        `default_api_timeout_ms`) or is not retriable.
-        """
-        self._iteration.settle()
-        self._run(self._core.commit(offsets, timeout_s))
-
-    def committed(
-        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The offsets that the group has committed; None where it has none."""
-        return self._run(self._core.committed(partitions, timeout_s))
-
     # The end
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
@@ -295,11 +211,19 @@ class Consumer(ImmediateMethods):
         with self._sole_use.lock:
             return self._background.run(work)
 
-    def _call(self, function: Callable[..., T], *arguments: Any) -> T:
+    def _operate(
+        self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **named: Any
+    ) -> T:
+        return self._run(function(self._core, *arguments, **named))
+
+    def _call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        return self._on_loop(partial(function, self._core, *arguments, **named))
+
+    def _on_loop(self, function: Callable[[], T]) -> T:
         self._check_open()
         self._sole_use.check()
         with self._sole_use.lock:
-            return self._background.call(function, *arguments)
+            return self._background.call(function)
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -13,24 +13,25 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from kdist.client.cluster import Address
+from kdist.client.coding import Coder
 from kdist.client.committed import Offsets
 from kdist.client.consumer.arguments import (
     ToCommit,
     check_callable,
     check_listener,
     check_offset,
-    check_timeout,
     checked_names,
     checked_partitions,
     checked_times,
     checked_topics,
     found_offsets,
+    ignore,
     to_commit,
 )
-from kdist.client.consumer.batch import ConsumedRecord, Decoder
 from kdist.client.consumer.commits import Commits
 from kdist.client.consumer.context import ConsumerContext
 from kdist.client.consumer.fetcher import Fetcher, OffsetOutOfRange
+from kdist.client.consumer.iteration import Iteration
 from kdist.client.consumer.membership import Membership
 from kdist.client.consumer.metadata import Metadata
 from kdist.client.consumer.partition import CompletedFetches, Partition
@@ -44,8 +45,9 @@ from kdist.client.offsets import (
     check_time,
     list_offsets,
 )
+from kdist.client.operation import check_timeout
 from kdist.errors import ApiError, Error, KdistError, UserError
-from kdist.model import TopicPartition
+from kdist.model import NO_EPOCH, NO_OFFSET, TopicPartition
 from kdist.network.network import Network
 from kdist.runtime.heap import keep_freed_blocks
 
@@ -78,7 +80,7 @@ class Core:
         bootstrap: Sequence[Address],
         settings: ConsumerSettings,
         rng: random.Random,
-        decoders: tuple[Decoder | None, Decoder | None],
+        decoders: tuple[Coder | None, Coder | None],
         tell: Tell,
     ) -> None:
         keep_freed_blocks()
@@ -86,6 +88,7 @@ class Core:
         self.context = ConsumerContext(network, bootstrap, settings, rng)
         self.partitions: dict[TopicPartition, Partition] = {}
         self.completed = CompletedFetches()
+        self.iteration = Iteration()
         self.subscribed: frozenset[str] = frozenset()
         self.is_waking = False
         self.is_closing = False
@@ -111,9 +114,13 @@ class Core:
     # What is read
 
     def subscribe(
-        self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None
+        self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None
     ) -> None:
-        """Read these topics, or all that match, as a member of the group."""
+        """Read these topics, or all whose whole names match a pattern, as a member of the group.
+
+        A new call replaces the last. `listener` is called on rebalances, within `poll`. Raises
+        `UserError` without a `group_id`, or while partitions are assigned by hand.
+        """
         check_listener(listener, RebalanceListener)
         topics = checked_topics(topics)
         if self.membership is None or self.rebalancing is None:
@@ -158,8 +165,12 @@ class Core:
         self.kick()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these, without a group; partitions that stay keep their positions."""
+        """Read exactly these partitions, without group management.
+
+        Those that stay keep their positions. `UserError` while topics are subscribed.
+        """
         wanted = checked_partitions(partitions)
+        self.iteration.settle()
         if self._is_subscribed:
             raise UserError("topics are subscribed: unsubscribe first")
         for gone in set(self.partitions) - set(wanted):
@@ -171,9 +182,11 @@ class Core:
         if wanted:
             self.metadata.start()
             self._schedule_commit()
+        self.give_back()
 
     async def unsubscribe(self) -> None:
-        """Read nothing more, and leave the group."""
+        """Drop all topics and partitions, and leave the group."""
+        self.iteration.drop()
         if self.rebalancing is not None and self._is_subscribed:
             await self.rebalancing.leave()
         for partition in self.partitions.values():
@@ -249,19 +262,34 @@ class Core:
             raise UserError(f"{key} is not assigned to this consumer")
         return self.partitions[key]
 
-    def seek(self, key: TopicPartition, offset: int, leader_epoch: int) -> None:
+    def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> None:
+        """Continue from `offset`; the `leader_epoch` beside it detects truncation (KIP-320)."""
         check_offset(offset, leader_epoch)
-        partition = self.partition(key)
-        partition.seek(offset, leader_epoch)
-        self._forgive(partition.key)
+        found = self.partition(partition)
+        self.iteration.drop([found.key])
+        found.seek(offset, leader_epoch)
+        self._forgive(found.key)
         self.kick()
 
-    def seek_to(self, to: str, keys: Iterable[TopicPartition]) -> None:
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Continue from the first record of these partitions; of all assigned if none is named."""
+        self._seek_to("earliest", partitions)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Continue from the end of these partitions; of all assigned if none is named."""
+        self._seek_to("latest", partitions)
+
+    def _seek_to(self, to: str, keys: Iterable[TopicPartition]) -> None:
         """Continue from the first offset or the end, which is looked up in the background."""
-        for partition in [self.partition(key) for key in keys] or self.partitions.values():
+        for partition in self._named(keys):
+            self.iteration.drop([partition.key])
             partition.reset(to)
             self._forgive(partition.key)
         self.kick()
+
+    def _named(self, keys: Iterable[TopicPartition]) -> list[Partition]:
+        """These assigned partitions; all of them if none is named."""
+        return [self.partition(key) for key in keys] or list(self.partitions.values())
 
     def _forgive(self, key: TopicPartition) -> None:
         """Drop a reported error about a position that the partition no longer has."""
@@ -269,42 +297,82 @@ class Core:
             lambda error: isinstance(error, OffsetOutOfRange | NoOffset) and error.partition == key
         )
 
-    async def seek_to_time(self, timestamp_ms: int, keys: Iterable[TopicPartition]) -> None:
-        """Continue from the first record at or after a time, or the end if there is none."""
+    async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
+        """Continue from the first record at or after a time (ms), or the end if there is none.
+
+        In these partitions; in all assigned if none is named.
+        """
         check_time(timestamp_ms)
-        wanted = [self.partition(key).key for key in keys] or list(self.partitions)
+        wanted = [each.key for each in self._named(partitions)]
         found = await self.list_offsets(dict.fromkeys(wanted, timestamp_ms))
         for key, offset in found.items():
             if offset is None:
-                self.seek_to("latest", [key])
+                self.seek_to_end(key)
             else:
                 self.seek(key, offset.offset, offset.leader_epoch)
 
-    async def position(self, key: TopicPartition, timeout_s: float | None) -> int:
+    async def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
+        """The offset of the next record to be returned.
+
+        It may have to be looked up: `ApiError` REQUEST_TIMED_OUT after `timeout_s` (None:
+        `default_api_timeout_ms`).
+        """
         check_timeout(timeout_s)
-        partition = self.partition(key)
+        found = self.partition(partition)
+        self.iteration.settle()
         if timeout_s is None:
             timeout_s = self.settings.default_api_timeout_ms / 1000
         end_s = self.context.now_s() + timeout_s
-        while partition.is_missing:
+        while found.is_missing:
             self.context.raise_trouble()
             self._positions.kick()
             if self.context.now_s() >= end_s:
-                raise ApiError(Error.REQUEST_TIMED_OUT, f"the position of {partition.key}")
+                raise ApiError(Error.REQUEST_TIMED_OUT, f"the position of {found.key}")
             await self.context.back_off()
-        assert partition.position is not None
-        return partition.position
+        assert found.position is not None
+        return found.position
 
-    def pause(self, keys: Iterable[TopicPartition], is_paused: bool) -> None:
-        """Pause or resume these partitions; what was fetched is kept."""
-        for partition in [self.partition(key) for key in keys]:
+    def high_watermark(self, partition: TopicPartition) -> int | None:
+        """Where the records end that may be read, as the last fetch said; None before the first.
+
+        With `isolation_level` read_committed, that is the last stable offset.
+        """
+        found = self.partition(partition)
+        is_stable = self.settings.is_committed_only
+        end = found.last_stable_offset if is_stable else found.high_watermark
+        return None if end == NO_OFFSET else end
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        """How far the position is behind `high_watermark`; None if either is not known."""
+        end = self.high_watermark(partition)
+        found = self.partition(partition)
+        self.iteration.settle()
+        if end is None or found.position is None or found.is_missing:
+            return None
+        return max(0, end - found.position)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Return no records of these until `resume`; they stay assigned, and keep what is ready."""
+        found = [self.partition(key) for key in partitions]
+        if found:
+            self.give_back([each.key for each in found])
+        self._set_paused(found, is_paused=True)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Return records of these again."""
+        self._set_paused([self.partition(key) for key in partitions], is_paused=False)
+
+    def _set_paused(self, partitions: Iterable[Partition], *, is_paused: bool) -> None:
+        for partition in partitions:
             partition.is_paused = is_paused
             self.completed.offer(partition)
         self.kick()
 
-    def give_back(self, partition: Partition, rest: Sequence[ConsumedRecord]) -> None:
-        """Have the last records that were taken of a partition returned again."""
-        if not partition.is_revoked:
+    def give_back(self, partitions: Collection[TopicPartition] = ()) -> None:
+        """Put back the records that iteration took and has not yielded yet; () means of any."""
+        dropped = self.iteration.drop(partitions)
+        if dropped is not None and not dropped[0].is_revoked:
+            partition, rest = dropped
             partition.give_back(rest)
             self.completed.offer(partition)
 
@@ -326,12 +394,32 @@ class Core:
         """The first record at or after each time (ms); None where there is none."""
         return await self.list_offsets(checked_times(timestamps_ms))
 
-    async def ends(
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each partition (its log start offset)."""
+        return await self._ends("earliest", partitions)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The end offset of each partition: its high watermark, or its last stable offset with
+        `isolation_level` read_committed.
+        """
+        return await self._ends("latest", partitions)
+
+    async def _ends(
         self, which: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """The `earliest` or `latest` offset of each partition."""
         wanted = dict.fromkeys(checked_partitions(partitions), TIMESTAMPS[which])
         return found_offsets(await self.list_offsets(wanted))
+
+    async def partitions_for(self, topic: str) -> list[TopicPartition]:
+        """A topic's partitions, in order; `UserError`, with the nearest name, if it does not exist.
+
+        They may be given to `assign`.
+        """
+        (name,) = checked_names([topic])
+        found = await self.context.cluster.topic(name)
+        return [TopicPartition(name, each.partition_index) for each in found.partitions]
 
     # Committing
 
@@ -343,19 +431,29 @@ class Core:
             if each.position is not None
         }
 
-    async def commit(self, offsets: ToCommit | None, timeout_s: float | None) -> None:
-        """Commit these offsets, or all positions; returns once the coordinator has them."""
+    async def commit(self, offsets: ToCommit | None = None, timeout_s: float | None = None) -> None:
+        """Commit offsets, by default the current positions; returns when they are committed.
+
+        An offset is a number, or an `OffsetAndMetadata`. Raises `CommitFailed` if the group has
+        rebalanced without this member, `ApiError` for an error that outlasts `timeout_s` (None:
+        `default_api_timeout_ms`) or is not retriable. If that is of partitions that no longer
+        exist, the offsets of the others are committed.
+        """
         check_timeout(timeout_s)
         checked = to_commit(offsets)
+        self.iteration.settle()
         await self._group_commits().commit(
             self.positions() if checked is None else checked, timeout_s
         )
         self.completed.note_done(checked)
 
-    def commit_soon(self, offsets: ToCommit | None, on_committed: OnCommitted) -> None:
-        """Commit in the background, then call `on_committed`."""
+    def commit_async(
+        self, offsets: ToCommit | None = None, on_committed: OnCommitted = ignore
+    ) -> None:
+        """Commit in the background; calls `on_committed(offsets, error)` there when done."""
         check_callable(on_committed, "on_committed")
         checked = to_commit(offsets)
+        self.iteration.settle()
         self._commit_soon(self.positions() if checked is None else checked, on_committed)
         self.completed.note_done(checked)
 
@@ -381,10 +479,11 @@ class Core:
         return self.commits
 
     async def committed(
-        self, keys: Iterable[TopicPartition], timeout_s: float | None
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The offsets that the group has committed; None where it has none."""
         check_timeout(timeout_s)
-        return await self._group_commits().committed(checked_partitions(keys), timeout_s)
+        return await self._group_commits().committed(checked_partitions(partitions), timeout_s)
 
     def _schedule_commit(self) -> None:
         if self.settings.enable_auto_commit and self.commits is not None:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from kdist.client.cluster import api_error, raise_for
-from kdist.client.consumer.batch import CorruptFetch, Decoder
+from kdist.client.coding import Coder
+from kdist.client.consumer.batch import CorruptFetch
 from kdist.client.consumer.batch_run import RUN_BYTES_MAX
 from kdist.client.consumer.context import ConsumerContext
 from kdist.client.consumer.fetch_session import FetchSession, SessionRequest, Wanted
@@ -65,7 +66,7 @@ class Fetcher:
         metadata: Metadata,
         partitions: Mapping[TopicPartition, Partition],
         completed: CompletedFetches,
-        decoders: tuple[Decoder | None, Decoder | None],
+        decoders: tuple[Coder | None, Coder | None],
         on_reset: Callable[[], None],
     ) -> None:
         self._context = context

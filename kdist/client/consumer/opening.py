@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from kdist.client.consumer.batch import Batch, CorruptFetch, Decoder
+from kdist.client.coding import Coder
+from kdist.client.consumer.batch import Batch, CorruptFetch
 from kdist.client.consumer.batch_run import BatchRun
 from kdist.errors import CorruptRecords
 from kdist.model import TopicPartition
@@ -43,7 +44,7 @@ class Opening(NamedTuple):
     position: int
     aborted: Iterable[AbortedTransaction] | None = None
     check_crcs: bool = True
-    decoders: tuple[Decoder | None, Decoder | None] = (None, None)
+    decoders: tuple[Coder | None, Coder | None] = (None, None)
     run_bytes_max: int = 0  # the size limit of a `BatchRun` of small batches
 
 

@@ -5,25 +5,27 @@ Defaults are those of Java's consumer unless a row says why.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypedDict
 
-from kdist.client import shared_settings
+from kdist.client import settings as shared
+from kdist.client.coding import Coder, Decoder, checked_coder
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.kinds import int32
 from kdist.errors import UserError
 
+DECODERS = ("key_decoder", "value_decoder")  # the application's own code
 Strategy = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 
 @settings
 class ConsumerSettings(Settings):
-    """All settings of a consumer; its decoders are separate arguments."""
+    """The settings of a consumer whose values are numbers or text."""
 
     SEPARATOR = "_"
 
-    bootstrap_servers: tuple[str, ...] = shared_settings.bootstrap_servers()
-    zk_connect: str = shared_settings.zk_connect()
+    bootstrap_servers: tuple[str, ...] = shared.bootstrap_servers()
+    zk_connect: str = shared.zk_connect()
 
     group_id: str | None = setting(
         default=None, subject="Group", doc="The group to join, and to commit offsets for."
@@ -76,7 +78,7 @@ class ConsumerSettings(Settings):
         minimum=1,
         doc="The most records that one `poll` returns; `poll_batches` returns whole batches.",
     )
-    fetch_min_bytes: int32 = shared_settings.fetch_min_bytes()
+    fetch_min_bytes: int32 = shared.fetch_min_bytes()
     fetch_max_wait_ms: int32 = setting(
         default=500,
         minimum=0,
@@ -106,7 +108,7 @@ class ConsumerSettings(Settings):
     metadata_max_age_ms: int32 = setting(
         default=300_000, minimum=1, doc="How often to look for new topics and partitions."
     )
-    request_timeout_ms: int32 = shared_settings.request_timeout_ms()
+    request_timeout_ms: int32 = shared.request_timeout_ms()
     default_api_timeout_ms: int32 = setting(
         default=60_000,
         minimum=1,
@@ -128,13 +130,63 @@ class ConsumerSettings(Settings):
         return self.isolation_level == "read_committed"
 
 
-def read_settings(values: Mapping[str, Any]) -> ConsumerSettings:
-    """An application's settings, checked; `UserError` names the first that is wrong."""
+class ConsumerKeywords(TypedDict, total=False):
+    """The type of a dict of settings for `Consumer`; what it takes by name."""
+
+    zk_connect: str
+    group_id: str | None
+    group_instance_id: str | None
+    partition_assignment_strategy: Strategy | Sequence[Strategy]
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_poll_interval_ms: int
+    auto_offset_reset: Literal["earliest", "latest", "none"]
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    isolation_level: Literal["read_uncommitted", "read_committed"]
+    max_poll_records: int
+    fetch_min_bytes: int
+    fetch_max_wait_ms: int
+    fetch_max_bytes: int
+    max_partition_fetch_bytes: int
+    check_crcs: bool
+    client_rack: str
+    client_id: str
+    metadata_max_age_ms: int
+    request_timeout_ms: int
+    default_api_timeout_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    key_decoder: Decoder | None
+    value_decoder: Decoder | None
+
+
+class ConsumerConfig(NamedTuple):
+    """All settings of a consumer, checked, with its decoders for key and value."""
+
+    plain: ConsumerSettings
+    decoders: tuple[Coder | None, Coder | None]
+
+
+def read_config(values: Mapping[str, Any]) -> ConsumerConfig:
+    """An application's settings and decoders; `UserError` names the first that is wrong."""
     if values.get("group_id") == "":
         raise UserError("group_id is empty: give a name, or None for no group")
-    found = shared_settings.read_settings(ConsumerSettings, values, "a consumer")
+    found, own = shared.read_settings(ConsumerSettings, values, "a consumer", DECODERS)
     _check_together(found)
-    return found
+    return ConsumerConfig(found, checked_decoders(**own))
+
+
+def read_settings(values: Mapping[str, Any]) -> ConsumerSettings:
+    """As `read_config`, of which these are the settings."""
+    return read_config(values).plain
+
+
+def checked_decoders(
+    key_decoder: Decoder | None = None, value_decoder: Decoder | None = None
+) -> tuple[Coder | None, Coder | None]:
+    """The decoders for key and value; `UserError` unless each is callable or None."""
+    return checked_coder("key_decoder", key_decoder), checked_coder("value_decoder", value_decoder)
 
 
 def _check_together(found: ConsumerSettings) -> None:

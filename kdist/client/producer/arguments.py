@@ -1,19 +1,19 @@
 """Checks of the arguments that applications pass to a producer, before anything is sent (pure).
 
-`TypeError` for an argument of the wrong type, `ApiError` for an impossible topic or partition.
+`WrongType` for an argument of the wrong type, `ApiError` for an impossible topic or partition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import isnan
-from numbers import Real
+from itertools import repeat
 from typing import Any, SupportsIndex
 
-from kdist.client.producer.settings import Encoder
+from kdist.client.coding import Coder, Role, coded
 from kdist.client.producer.topic import Topic
-from kdist.errors import ApiError, Error
+from kdist.errors import ApiError, Error, WrongType
 from kdist.model import topic_name_fault
+from kdist.records.record import Headers
 
 
 def check_name(topic: Any) -> None:
@@ -21,7 +21,7 @@ def check_name(topic: Any) -> None:
     the other topics in it too.
     """
     if not isinstance(topic, str):
-        raise TypeError(f"a topic is of type {type(topic).__name__}, not str")
+        raise WrongType(f"a topic is of type {type(topic).__name__}, not str")
     fault = topic_name_fault(topic)
     if fault is not None:
         raise ApiError(Error.INVALID_TOPIC_EXCEPTION, f"topic {topic!r} {fault}")
@@ -37,31 +37,35 @@ def check_partition(topic: Topic, partition: int | None) -> None:
         )
 
 
-def encoded(encoder: Encoder | None, data: Any, what: str) -> bytes | None:
-    """The bytes to send, by the encoder if there is one; None is null. `TypeError`."""
-    if encoder is not None and data is not None:
-        data = encoder(data)
+def encoded(
+    encoder: Coder | None, data: Any, topic: str, role: Role, headers: Headers
+) -> bytes | None:
+    """The bytes to send, by the encoder if there is one; None is null. `WrongType`."""
+    if encoder is not None:
+        (data,) = coded(encoder, (data,), topic, role, (headers,))
     if data is None or type(data) is bytes:
         return data
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
-    raise TypeError(
-        f"a {what} is of type {type(data).__name__}, not bytes or None: give the producer "
-        f"a {what}_encoder"
+    raise WrongType(
+        f"a {role} is of type {type(data).__name__}, not bytes or None: give the producer "
+        f"a {role}_encoder"
     )
 
 
-def encoded_column(encoder: Encoder | None, rows: Sequence[Any]) -> Sequence[Any]:
+def encoded_column(
+    encoder: Coder | None, rows: Sequence[Any], topic: str, role: Role
+) -> Sequence[Any]:
     """As `encoded`, for many; `Bulk` checks that the results are bytes."""
     if encoder is None:
         return rows
-    return [None if row is None else encoder(row) for row in rows]
+    return list(coded(encoder, rows, topic, role, repeat(())))
 
 
 def listed(rows: Iterable[Any], name: str) -> Sequence[Any]:
-    """The rows of a column as a sequence; `TypeError` if they are not iterable."""
+    """The rows of a column as a sequence; `WrongType` if they are not iterable."""
     if not isinstance(rows, Iterable):
-        raise TypeError(f"{name} must be an iterable, such as a list of bytes, not {rows!r}")
+        raise WrongType(f"{name} must be an iterable, such as a list of bytes, not {rows!r}")
     return rows if isinstance(rows, list | tuple) else list(rows)
 
 
@@ -71,9 +75,9 @@ _NO_HEADERS = (str, bytes, Mapping)  # not even a mapping: a header's name may b
 
 
 def checked_headers(headers: Any) -> tuple[Any, ...]:
-    """Headers as a tuple of pairs, each of a str and of bytes or None; `TypeError`."""
+    """Headers as a tuple of pairs, each of a str and of bytes or None; `WrongType`."""
     if type(headers) is not list and isinstance(headers, _NO_HEADERS):
-        raise TypeError(f"headers must be pairs of name and value, not a {type(headers).__name__}")
+        raise WrongType(f"headers must be pairs of name and value, not a {type(headers).__name__}")
     pairs = tuple(headers)
     for pair in pairs:
         # The common pair is checked without calls, which would take longer than all else that is
@@ -87,26 +91,20 @@ def checked_headers(headers: Any) -> tuple[Any, ...]:
 def _check_header(pair: Any) -> None:
     is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
     if not is_pair or not isinstance(pair[0], str) or not isinstance(pair[1], _DATA):
-        raise TypeError(f"a header must be a pair of str and bytes (or None), not {pair!r}")
+        raise WrongType(f"a header must be a pair of str and bytes (or None), not {pair!r}")
 
 
 def checked_partition(partition: Any) -> Any:
-    """A partition number, or None; `TypeError` for anything else."""
+    """A partition number, or None; `WrongType` for anything else."""
     if partition is None or type(partition) is int:
         return partition
     if not isinstance(partition, SupportsIndex):
-        raise TypeError(f"a partition must be an int, not {partition!r}")
+        raise WrongType(f"a partition must be an int, not {partition!r}")
     return partition
 
 
 def checked_timestamp(timestamp: Any) -> int:
     """Milliseconds since the epoch."""
     if type(timestamp) is not int or not 0 <= timestamp < TIMESTAMP_END:
-        raise TypeError(f"a timestamp must be an int of ms since the epoch, not {timestamp!r}")
+        raise WrongType(f"a timestamp must be an int of ms since the epoch, not {timestamp!r}")
     return timestamp
-
-
-def check_timeout(timeout: Any) -> None:
-    """A number of seconds, or None."""
-    if timeout is not None and (not isinstance(timeout, Real) or isnan(timeout)):
-        raise TypeError(f"timeout must be a number of seconds or None, not {timeout!r}")

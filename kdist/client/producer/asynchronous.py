@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
-from kdist.client.producer.arguments import check_timeout, checked_partition
+from kdist.client.operation import check_timeout
+from kdist.client.producer.arguments import checked_partition
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
 from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.core import Core, Steps
 from kdist.client.producer.message import Message, MessageSet
 from kdist.client.producer.results import RecordMetadata, Sent, SentMany
-from kdist.client.producer.settings import read_settings
-from kdist.client.shared_settings import Servers
+from kdist.client.producer.settings import ProducerKeywords, read_settings
+from kdist.client.settings import Servers
 from kdist.records.record import Headers
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ class AsyncProducer:
         bootstrap_servers: Servers = (),
         *,
         context: ProducerContext | None = None,
-        **settings: Any,
+        **settings: Unpack[ProducerKeywords],
     ) -> None:
         self._config = read_settings({"bootstrap_servers": bootstrap_servers, **settings})
         self._context = context
@@ -106,16 +107,26 @@ class AsyncProducer:
         if core.has_handler:
             message = Message(value, key, headers or (), partition, timestamp)
             return await self._drive(core.add(topic, message))
-        row, partition = core.row(value, key, headers, timestamp), checked_partition(partition)
+        row, partition = (
+            core.row(topic, value, key, headers, timestamp),
+            checked_partition(partition),
+        )
         added = accumulator.add(topic, row, partition)
         if isinstance(added, Sent):
             return added
         return await self._drive(core.add_row(topic, row, partition))
 
-    async def send_and_wait(self, topic: str, value: Any, **more: Any) -> RecordMetadata:
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> RecordMetadata:
         """Send a record and wait until it is acknowledged."""
-        sent: Sent = await self.send(topic, value, **more)
-        return await sent
+        return await (await self.send(topic, value, key, headers, partition, timestamp))
 
     async def send_many(
         self, topic: str, values: Iterable[Any], keys: Iterable[Any] | None = None
@@ -135,15 +146,16 @@ class AsyncProducer:
         finally:
             steps.close()
 
-    async def flush(self) -> None:
-        """Wait until each record sent so far is acknowledged or has failed."""
-        await self._started.flush()
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """As `Producer.flush`."""
+        check_timeout(timeout_s)
+        await self._started.flush(timeout_s)
 
-    async def close(self, timeout: float | None = None) -> None:
+    async def close(self, timeout_s: float | None = None) -> None:
         """As `Producer.close`."""
-        check_timeout(timeout)
+        check_timeout(timeout_s)
         if self._core is not None:
-            await self._core.close(timeout)
+            await self._core.close(timeout_s)
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -28,7 +28,7 @@ Steps = Generator[Need, None, SentMany]
 class Bulk:
     """The records of one call. `steps` can be run once.
 
-    `TypeError` names a row that is not bytes. Lists of bytes are not copied, and their types and
+    `WrongType` names a row that is not bytes. Lists of bytes are not copied, and their types and
     sizes are read in a single pass: touching a record that is not in the CPU's cache costs 50 ns
     or more each time.
     """

@@ -45,7 +45,7 @@ from kdist.client.producer.sender import Sender
 from kdist.client.producer.settings import ProducerConfig
 from kdist.client.producer.settling import Settling
 from kdist.client.producer.topic import Topic
-from kdist.errors import ApiError, Error, UserError
+from kdist.errors import ApiError, Error, UserError, WrongType
 from kdist.network.client import ClientSettings
 from kdist.records.compression import Codec
 from kdist.records.record import Headers
@@ -66,14 +66,13 @@ class Core:
         self, context: ProducerContext, config: ProducerConfig, addresses: Sequence[Any]
     ) -> None:
         keep_freed_blocks()
-        settings, callables, is_idempotent = config
+        settings, callables, self._key_encoder, self._value_encoder, is_idempotent = config
         loop = context.network.loop
         client = ClientSettings(settings.client_id, request_timeout_ms=settings.request_timeout_ms)
         self.loop = loop
         self.name = settings.client_id
         self.process = getpid()
         self._settings = settings
-        self._callables = callables
         self._handler = callables.callback_handler
         self.has_handler = self._handler is not None
         self._cluster = Cluster(context.network, addresses, client)
@@ -82,9 +81,7 @@ class Core:
         )
         self.accumulator.is_watched = self.has_handler
         self.accumulator.has_short_way = (
-            not self.has_handler
-            and callables.value_encoder is None
-            and callables.key_encoder is None
+            not self.has_handler and self._value_encoder is None and self._key_encoder is None
         )
         self._metadata = Metadata(
             self._cluster,
@@ -172,12 +169,12 @@ class Core:
     # Sending; on any thread
 
     def add(self, topic: str, message: Message) -> Steps[Sent]:
-        """Steps that return one record's future. `TypeError` if it is not made of bytes."""
+        """Steps that return one record's future. `WrongType` if it is not made of bytes."""
         handler = self._handler
         if handler is not None:
             message = handler.before_enqueue(topic, message)
         value, key, headers, partition, timestamp = message
-        row = self.row(value, key, headers, timestamp)
+        row = self.row(topic, value, key, headers, timestamp)
         partition = checked_partition(partition)
         try:
             sent = yield from self.add_row(topic, row, partition)
@@ -195,13 +192,13 @@ class Core:
             yield sent
         return sent
 
-    def row(self, value: Any, key: Any, headers: Headers | None, timestamp: Any) -> Row:
-        """A record, checked and encoded by the application's encoders; `TypeError`."""
-        callables = self._callables
+    def row(self, topic: str, value: Any, key: Any, headers: Headers | None, timestamp: Any) -> Row:
+        """A record, checked and encoded by the application's encoders; `WrongType`."""
+        pairs = checked_headers(headers) if headers else ()
         return Row(
-            encoded(callables.value_encoder, value, "value"),
-            encoded(callables.key_encoder, key, "key"),
-            checked_headers(headers) if headers else (),
+            encoded(self._value_encoder, value, topic, "value", pairs),
+            encoded(self._key_encoder, key, topic, "key", pairs),
+            pairs,
             None if timestamp is None else checked_timestamp(timestamp),
         )
 
@@ -214,18 +211,17 @@ class Core:
         if self._handler is not None:
             pairs = zip(values, keys or [None] * len(values), strict=True)
             return self.add_each(topic, [Message(value, key) for value, key in pairs])
-        callables = self._callables
         return Bulk(
             self.accumulator,
             topic,
-            encoded_column(callables.value_encoder, values),
-            None if keys is None else encoded_column(callables.key_encoder, keys),
+            encoded_column(self._value_encoder, values, topic, "value"),
+            None if keys is None else encoded_column(self._key_encoder, keys, topic, "key"),
         ).steps()
 
     def add_set(self, topic: str, messages: MessageSet, *beside: Any) -> Steps[SentMany]:
-        """As `add_each`; `TypeError` if a key or the like is given beside the messages' own."""
+        """As `add_each`; `WrongType` if a key or the like is given beside the messages' own."""
         if any(each is not None for each in beside):
-            raise TypeError("key, headers, partition and timestamp are those of each Message")
+            raise WrongType("key, headers, partition and timestamp are those of each Message")
         return self.add_each(topic, MessageSet(messages))  # values may have been put in since
 
     def add_each(self, topic: str, messages: Iterable[Message]) -> Steps[SentMany]:
@@ -372,7 +368,7 @@ class Core:
         until_s = self.patience_s()
         for topic, message in self._handler.last_batch_before_close():
             value, key, headers, partition, timestamp = message
-            row = self.row(value, key, headers, timestamp)
+            row = self.row(topic, value, key, headers, timestamp)
             for need in self.add_row(topic, row, partition):
                 await self.meet(need, until_s)
 

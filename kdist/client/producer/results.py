@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from kdist.client.producer.arguments import check_timeout
+from kdist.client.operation import check_timeout
 from kdist.client.producer.batch import ProducerBatch
 from kdist.model import NO_OFFSET, OffsetRange
 
@@ -80,7 +80,7 @@ class _Promise(Generic[T]):
         return self._error()
 
     def _wait(self, timeout: float | None) -> None:
-        check_timeout(timeout)
+        check_timeout(timeout, "timeout")
         if not self.done():
             if timeout is None or timeout > 0:
                 next(iter(self._batches())).queue.check_waiter()

@@ -5,17 +5,16 @@ Each is declared once. Settings that are callables are listed separately, in `Ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypedDict
 
-from kdist.client import shared_settings
+from kdist.client import settings as shared
+from kdist.client.coding import Coder, Encoder, checked_coder
 from kdist.client.partitioner import Partitioner
 from kdist.client.producer.callbacks import CallbackHandler
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.kinds import INT32_MAX, int32, int64
 from kdist.errors import UserError
-
-Encoder = Callable[[Any], bytes | None]
 
 IDEMPOTENT_IN_FLIGHT_MAX = 5  # how many batches of each producer a broker remembers
 
@@ -24,11 +23,11 @@ IDEMPOTENT_IN_FLIGHT_MAX = 5  # how many batches of each producer a broker remem
 class ProducerSettings(Settings):
     """The settings whose values are numbers or text."""
 
-    bootstrap_servers: tuple[str, ...] = shared_settings.bootstrap_servers()
+    bootstrap_servers: tuple[str, ...] = shared.bootstrap_servers()
     broker_list: tuple[str, ...] = setting(
         default=(), doc="The first producer's name for bootstrap.servers."
     )
-    zk_connect: str = shared_settings.zk_connect()
+    zk_connect: str = shared.zk_connect()
     client_id: str = setting(
         default="kdist-producer", doc="The name by which the producer identifies itself to brokers."
     )
@@ -110,7 +109,7 @@ class ProducerSettings(Settings):
     retry_backoff_max_ms: int64 = setting(
         default=1_000, minimum=0, doc="The limit of retry.backoff.ms as it doubles."
     )
-    request_timeout_ms: int32 = shared_settings.request_timeout_ms()
+    request_timeout_ms: int32 = shared.request_timeout_ms()
     delivery_timeout_ms: int32 = setting(
         default=120_000,
         minimum=1,
@@ -122,41 +121,69 @@ class ProducerSettings(Settings):
 class Callables(NamedTuple):
     """The settings whose values are the application's own callables and handlers."""
 
-    partitioner: Partitioner | str = "sticky"
+    partitioner: Partitioner | Literal["sticky", "round_robin"] = "sticky"
     key_encoder: Encoder | None = None
     value_encoder: Encoder | None = None
     callback_handler: CallbackHandler | None = None
 
 
+class ProducerKeywords(TypedDict, total=False):
+    """The type of a dict of settings for `Producer`; what it takes by name."""
+
+    broker_list: shared.Servers
+    zk_connect: str
+    client_id: str
+    metadata_max_age_ms: int
+    reconnect_backoff_ms: int
+    reconnect_backoff_max_ms: int
+    batch_size: int
+    linger_ms: float
+    buffer_memory: int
+    max_block_ms: int
+    max_request_size: int
+    compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"]
+    acks: Literal["all", "-1", "1", "0", -1, 1, 0]
+    enable_idempotence: bool
+    max_in_flight_requests_per_connection: int
+    retries: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    request_timeout_ms: int
+    delivery_timeout_ms: int
+    partitioner: Partitioner | Literal["sticky", "round_robin"]
+    key_encoder: Encoder | None
+    value_encoder: Encoder | None
+    callback_handler: CallbackHandler | None
+
+
 class ProducerConfig(NamedTuple):
-    """All settings of a producer, checked."""
+    """All settings of a producer, checked, with its encoders for key and value."""
 
     plain: ProducerSettings
     callables: Callables
+    key_encoder: Coder | None
+    value_encoder: Coder | None
     is_idempotent: bool
 
 
 def read_settings(values: Mapping[str, Any]) -> ProducerConfig:
     """The settings of a producer; `UserError` with one sentence for the first that is wrong."""
-    code = {name: value for name, value in values.items() if name in Callables._fields}
-    plain = {name: value for name, value in values.items() if name not in code}
-    read = shared_settings.read_settings(ProducerSettings, plain, "a producer", Callables._fields)
-    _check_callables(code)
+    names = Callables._fields
+    plain, own = shared.read_settings(ProducerSettings, values, "a producer", names)
+    partitioner, key_encoder, value_encoder, handler = callables = Callables(**own)
+    if not callable(partitioner) and partitioner not in ("sticky", "round_robin"):
+        allowed = "one of sticky, round_robin, or a callable"
+        raise UserError(f"partitioner is {partitioner!r}, and must be {allowed}")
+    if handler is not None and not isinstance(handler, CallbackHandler):
+        raise UserError(f"callback_handler is {handler!r}, and must be a CallbackHandler")
     is_asked_for = bool({"enable_idempotence", "enable.idempotence"} & values.keys())
-    return ProducerConfig(read, Callables(**code), _is_idempotent(read, is_asked_for=is_asked_for))
-
-
-def _check_callables(code: Mapping[str, Any]) -> None:
-    for name, value in code.items():
-        if name == "callback_handler":
-            if value is not None and not isinstance(value, CallbackHandler):
-                raise UserError(f"callback_handler is {value!r}, and must be a CallbackHandler")
-        elif name == "partitioner":
-            if not callable(value) and value not in ("sticky", "round_robin"):
-                allowed = "one of sticky, round_robin, or a callable"
-                raise UserError(f"partitioner is {value!r}, and must be {allowed}")
-        elif value is not None and not callable(value):
-            raise UserError(f"{name} is {value!r}, and must be a callable that returns bytes")
+    return ProducerConfig(
+        plain,
+        callables,
+        checked_coder("key_encoder", key_encoder),
+        checked_coder("value_encoder", value_encoder),
+        _is_idempotent(plain, is_asked_for=is_asked_for),
+    )
 
 
 def _is_idempotent(settings: ProducerSettings, *, is_asked_for: bool) -> bool:

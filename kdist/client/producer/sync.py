@@ -5,18 +5,19 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from kdist.client.background import FORKED, BackgroundLoop
-from kdist.client.producer.arguments import check_timeout, checked_partition
+from kdist.client.operation import check_timeout
+from kdist.client.producer.arguments import checked_partition
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
 from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.core import Core, Steps
 from kdist.client.producer.faults import BufferFull
 from kdist.client.producer.message import Message, MessageSet
 from kdist.client.producer.results import Sent, SentMany
-from kdist.client.producer.settings import read_settings
-from kdist.client.shared_settings import Servers
+from kdist.client.producer.settings import ProducerKeywords, read_settings
+from kdist.client.settings import Servers
 from kdist.records.record import Headers
 
 T = TypeVar("T")
@@ -34,7 +35,9 @@ class Producer:
     0
     """
 
-    def __init__(self, bootstrap_servers: Servers = (), **settings: Any) -> None:
+    def __init__(
+        self, bootstrap_servers: Servers = (), **settings: Unpack[ProducerKeywords]
+    ) -> None:
         config = read_settings({"bootstrap_servers": bootstrap_servers, **settings})
         self._background = BackgroundLoop(f"{config.plain.client_id}-loop")
         try:
@@ -84,7 +87,7 @@ class Producer:
         epoch, None for now. The call blocks for up to `max_block_ms` while `buffer_memory` is full,
         then raises `BufferFull`, or while the topic's metadata is missing, then `ApiError` or
         `NoBroker`. It also raises `ApiError` for a partition that does not exist, `RecordTooLarge`,
-        `ProducerClosed`, and `TypeError` for an argument of the wrong type, such as a `str` value.
+        `ProducerClosed`, and `WrongType` for an argument of the wrong type, such as a `str` value.
 
         >>> with Producer(bootstrap_servers=broker) as producer:
         ...     many = producer.send("clicks", MessageSet([b"a", Message(b"b", key=b"user-7")]))
@@ -114,7 +117,10 @@ class Producer:
         if core.has_handler:
             message = Message(value, key, headers or (), partition, timestamp)
             return self._drive(core.add(topic, message))
-        row, partition = core.row(value, key, headers, timestamp), checked_partition(partition)
+        row, partition = (
+            core.row(topic, value, key, headers, timestamp),
+            checked_partition(partition),
+        )
         added = self._accumulator.add(topic, row, partition)
         if isinstance(added, Sent):
             return added
@@ -152,28 +158,28 @@ class Producer:
         finally:
             steps.close()  # so that a handler's `after_enqueue` is told if there was no room
 
-    def flush(self, timeout: float | None = None) -> None:
+    def flush(self, timeout_s: float | None = None) -> None:
         """Wait until each record sent so far is acknowledged or has failed.
 
-        Raises `TimeoutError` after `timeout` seconds, and no delivery error: each record's own
+        Raises `TimeoutError` after `timeout_s` seconds, and no delivery error: each record's own
         future has that.
         """
-        check_timeout(timeout)
+        check_timeout(timeout_s)
         if not self._accumulator.is_closed and not self._background.is_elsewhere:
-            self._background.run(self._core.flush(timeout))
+            self._background.run(self._core.flush(timeout_s))
 
-    def close(self, timeout: float | None = None) -> None:
-        """Deliver what was sent, for up to `timeout` seconds (None: no limit), then shut down.
+    def close(self, timeout_s: float | None = None) -> None:
+        """Deliver what was sent, for up to `timeout_s` seconds (None: no limit), then shut down.
 
         Records still undelivered then fail with `ProducerClosed`. A second call does nothing.
         """
-        check_timeout(timeout)
+        check_timeout(timeout_s)
         if self._is_closing or self._accumulator.is_closed or self._background.is_elsewhere:
             return  # or the program has ended, and with it what could be sent
         self._background.check_caller()
         self._is_closing = True
         try:
-            self._background.run(self._core.close(timeout))
+            self._background.run(self._core.close(timeout_s))
         finally:
             self._background.stop()
 

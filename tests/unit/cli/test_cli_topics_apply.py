@@ -24,7 +24,7 @@ def test_topics_are_created_once_and_grow(cluster: CliCluster, tmp_path: Path) -
     assert cluster.done(*words, "--plan") == "plan  create topic coded\n"
     assert "coded" not in cluster.done("topics", "list")
     assert cluster.done(*words) == "do    create topic coded\n"
-    assert cluster.done(*words) == "Every topic is as it shall be.\n"
+    assert cluster.done(*words) == "Nothing to change: every topic is as the file says.\n"
     write(tmp_path, {"name": "coded", "partitions": 3})
     assert json.loads(cluster.done(*words, "--json")) == {
         "steps": ["grow topic coded to 3 partitions"],
@@ -45,7 +45,10 @@ def test_settings_are_set_where_they_differ(cluster: CliCluster, tmp_path: Path)
     assert cluster.done("topics", "apply", file) == (
         "do    set cleanup.policy=compact of topic coded-tuned\n"
     )
-    assert cluster.done("topics", "apply", file) == "Every topic is as it shall be.\n"
+    assert (
+        cluster.done("topics", "apply", file)
+        == "Nothing to change: every topic is as the file says.\n"
+    )
 
 
 def test_the_zookeeper_option_of_earlier_playbooks_is_accepted(
@@ -53,7 +56,7 @@ def test_the_zookeeper_option_of_earlier_playbooks_is_accepted(
 ) -> None:
     file = write(tmp_path)
     output = cluster.done("topics", "apply", file, "--zookeeper", "zk:2181/kdist")
-    assert output == "Every topic is as it shall be.\n"
+    assert output == "Nothing to change: every topic is as the file says.\n"
 
 
 def test_if_one_declaration_is_refused_nothing_is_done(cluster: CliCluster, tmp_path: Path) -> None:

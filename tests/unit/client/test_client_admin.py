@@ -34,7 +34,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliCluster]:
 
 @pytest.fixture(scope="module")
 def admin(running: CliCluster) -> Iterator[Admin]:
-    with Admin(running.address, retry_ms=5_000) as client:
+    with Admin(running.address, default_api_timeout_ms=5_000) as client:
         yield client
 
 
@@ -95,10 +95,10 @@ def test_a_creation_can_be_validated_only(admin: Admin) -> None:
 
 def test_partitions_are_added_and_topics_deleted(admin: Admin) -> None:
     admin.create_topics(["grows", "goes"])
-    admin.grow_topics({"grows": 4})
+    admin.create_partitions({"grows": 4})
     assert len(admin.describe_topics(["grows"])["grows"].partitions) == 4
     with refused(Error.INVALID_PARTITIONS):
-        admin.grow_topics({"grows": 2})
+        admin.create_partitions({"grows": 2})
     admin.delete_topics(["goes"])
     with refused(Error.UNKNOWN_TOPIC_OR_PARTITION):
         admin.delete_topics(["goes"])
@@ -112,7 +112,7 @@ def test_a_name_in_place_of_a_list_is_not_split_into_letters(admin: Admin) -> No
         with pytest.raises(UserError, match=r"topics must be a list: \['abc'\]"):
             asked("abc")
     with pytest.raises(UserError, match="settings must be a list"):
-        admin.alter_topic_settings("abc", unset="retention.ms")
+        admin.incremental_alter_topic_configs("abc", unset="retention.ms")
     with pytest.raises(UserError, match="cannot encode"):
         admin.create_topic("ages", settings={"retention.ms": 5})  # type: ignore[dict-item]
     assert not {"a", "b", "c", "ages"} & {topic.name for topic in admin.list_topics()}
@@ -120,62 +120,64 @@ def test_a_name_in_place_of_a_list_is_not_split_into_letters(admin: Admin) -> No
 
 def test_a_topics_settings_are_changed_one_by_one(admin: Admin) -> None:
     admin.create_topic("set", settings={"retention.ms": "1000000"})
-    admin.alter_topic_settings("set", {"segment.bytes": "2000000"})
-    found = admin.describe_topic_settings(["set"])["set"]
+    admin.incremental_alter_topic_configs("set", {"segment.bytes": "2000000"})
+    found = admin.describe_topic_configs(["set"])["set"]
     assert (found["retention.ms"].value, found["retention.ms"].source) == ("1000000", "topic")
     assert found["segment.bytes"].value == "2000000"
     assert found["cleanup.policy"].is_default
-    admin.alter_topic_settings("set", unset=["retention.ms"])
-    assert admin.describe_topic_settings(["set"])["set"]["retention.ms"].is_default
+    admin.incremental_alter_topic_configs("set", unset=["retention.ms"])
+    assert admin.describe_topic_configs(["set"])["set"]["retention.ms"].is_default
 
 
 def test_a_change_can_be_validated_only(admin: Admin) -> None:
     admin.create_topic("tried")
-    admin.alter_topic_settings("tried", {"segment.bytes": "2000000"}, validate_only=True)
-    assert admin.describe_topic_settings(["tried"])["tried"]["segment.bytes"].is_default
+    admin.incremental_alter_topic_configs("tried", {"segment.bytes": "2000000"}, validate_only=True)
+    assert admin.describe_topic_configs(["tried"])["tried"]["segment.bytes"].is_default
     with refused(Error.INVALID_CONFIG):
-        admin.alter_topic_settings("tried", {"segment.bytes": "many"}, validate_only=True)
+        admin.incremental_alter_topic_configs(
+            "tried", {"segment.bytes": "many"}, validate_only=True
+        )
 
 
 def test_settings_of_a_missing_topic_are_an_error(admin: Admin) -> None:
     with refused(Error.UNKNOWN_TOPIC_OR_PARTITION):
-        admin.describe_topic_settings(["nowhere"])
+        admin.describe_topic_configs(["nowhere"])
     with refused(Error.UNKNOWN_TOPIC_OR_PARTITION):
-        admin.alter_topic_settings("nowhere", {"segment.bytes": "2000000"})
+        admin.incremental_alter_topic_configs("nowhere", {"segment.bytes": "2000000"})
 
 
 def test_each_broker_describes_its_own_settings(admin: Admin) -> None:
-    found = admin.describe_broker_settings(with_docs=True)
+    found = admin.describe_broker_configs(with_docs=True)
     assert {id_: each["broker.id"].value for id_, each in found.items()} == {1: "1", 2: "2"}
     assert found[1]["log.dir"].source == "file"
     assert all(each.doc for each in found[2].values())
-    assert list(admin.describe_broker_settings([2])) == [2]
+    assert list(admin.describe_broker_configs([2])) == [2]
 
 
 def test_a_brokers_settings_are_changed_by_that_broker(admin: Admin) -> None:
-    admin.alter_broker_settings(None, {"log.roll.ms": "9000000"})
+    admin.incremental_alter_broker_configs(None, {"log.roll.ms": "9000000"})
     for broker in (1, 2):
-        admin.alter_broker_settings(broker, {"log.roll.ms": f"800000{broker}"})
-    shared = admin.describe_shared_settings(with_docs=True)["log.roll.ms"]
+        admin.incremental_alter_broker_configs(broker, {"log.roll.ms": f"800000{broker}"})
+    shared = admin.describe_default_broker_configs(with_docs=True)["log.roll.ms"]
     assert (shared.value, shared.source, shared.doc != "") == ("9000000", "all brokers", True)
-    found = admin.describe_broker_settings()
+    found = admin.describe_broker_configs()
     own = {broker: settings["log.roll.ms"] for broker, settings in found.items()}
     assert {id_: each[1:3] for id_, each in own.items()} == {
         1: ("8000001", "broker"),
         2: ("8000002", "broker"),
     }
     with refused(Error.INVALID_REQUEST):
-        admin.alter_broker_settings(1, {"broker.id": "2"}, ["log.roll.ms"])
+        admin.incremental_alter_broker_configs(1, {"broker.id": "2"}, ["log.roll.ms"])
     for asked in (1, 2, None):
-        admin.alter_broker_settings(asked, unset=["log.roll.ms"])
-    assert admin.describe_shared_settings() == {}
+        admin.incremental_alter_broker_configs(asked, unset=["log.roll.ms"])
+    assert admin.describe_default_broker_configs() == {}
     with refused(Error.INVALID_CONFIG):
-        admin.alter_broker_settings(None, {"log.roll.ms": "soon"}, validate_only=True)
+        admin.incremental_alter_broker_configs(None, {"log.roll.ms": "soon"}, validate_only=True)
 
 
 def test_a_missing_broker_is_an_error(admin: Admin) -> None:
     with pytest.raises(UserError, match="there is no broker 9: the cluster has 1, 2"):
-        admin.describe_broker_settings([9])
+        admin.describe_broker_configs([9])
 
 
 # Groups and their offsets
@@ -200,7 +202,7 @@ def test_a_group_is_described_with_members_and_lag(admin: Admin, running: CliClu
         with refused(Error.NON_EMPTY_GROUP):
             admin.delete_groups(["watchers"])
         with pytest.raises(ApiError, match="its offsets are theirs to commit"):
-            admin.reset_group("watchers", ToEarliest())
+            admin.reset_group_offsets("watchers", ToEarliest())
     listed = {each.name: each for each in admin.list_groups()}["watchers"]
     assert (listed.state, listed.coordinator) == ("Empty", group.coordinator)
 
@@ -208,13 +210,13 @@ def test_a_group_is_described_with_members_and_lag(admin: Admin, running: CliClu
 def test_a_group_is_reset_as_planned(admin: Admin, running: CliCluster) -> None:
     first, second = filled(admin, running, "moved")
     admin.alter_group_offsets("movers", {first: 5, second: 5})
-    plan = admin.plan_group_reset("movers", ShiftBy(-2))
+    plan = admin.plan_group_offsets_reset("movers", ShiftBy(-2))
     assert [(each.before, each.offset, each.lag) for each in plan] == [(5, 3, 7), (5, 3, 7)]
-    assert admin.group_offsets("movers") == {first: 5, second: 5}
-    assert admin.reset_group("movers", ShiftBy(-2)) == plan
-    assert admin.group_offsets("movers") == {first: 3, second: 3}
-    admin.reset_group("movers", ToTime(NOW_MS + 8), [second])
-    assert admin.group_offsets("movers") == {first: 3, second: 8}
+    assert admin.list_group_offsets("movers") == {first: 5, second: 5}
+    assert admin.reset_group_offsets("movers", ShiftBy(-2)) == plan
+    assert admin.list_group_offsets("movers") == {first: 3, second: 3}
+    admin.reset_group_offsets("movers", ToTime(NOW_MS + 8), [second])
+    assert admin.list_group_offsets("movers") == {first: 3, second: 8}
 
 
 def test_an_invalid_offset_is_not_committed(admin: Admin, running: CliCluster) -> None:
@@ -227,25 +229,25 @@ def test_an_invalid_offset_is_not_committed(admin: Admin, running: CliCluster) -
     with pytest.raises(SomeFailed, match="no topic placeles: did you mean placeless"):
         admin.alter_group_offsets("lost", {TopicPartition("placeles", 0): 5})
     with pytest.raises(UserError, match="-1 is no time"):
-        admin.reset_group("lost", ToTime(-1), [first])
-    assert admin.group_offsets("lost") == {}
+        admin.reset_group_offsets("lost", ToTime(-1), [first])
+    assert admin.list_group_offsets("lost") == {}
 
 
 def test_a_group_can_be_given_offsets_before_it_has_read(admin: Admin, running: CliCluster) -> None:
     first, second = filled(admin, running, "fresh")
-    admin.reset_group("beginners", ToOffset(7), [first, second])
-    assert admin.group_offsets("beginners") == {first: 7, second: 7}
+    admin.reset_group_offsets("beginners", ToOffset(7), [first, second])
+    assert admin.list_group_offsets("beginners") == {first: 7, second: 7}
     with refused(Error.UNKNOWN_TOPIC_OR_PARTITION):
-        admin.reset_group("beginners", ToOffset(7), [TopicPartition("fresh", 2)])
+        admin.reset_group_offsets("beginners", ToOffset(7), [TopicPartition("fresh", 2)])
 
 
 def test_a_groups_offsets_and_the_group_are_deleted(admin: Admin, running: CliCluster) -> None:
     first, second = filled(admin, running, "left")
     admin.alter_group_offsets("leavers", {first: 5, second: 5})
     admin.delete_group_offsets("leavers", [second])
-    assert admin.group_offsets("leavers") == {first: 5}
+    assert admin.list_group_offsets("leavers") == {first: 5}
     admin.delete_groups(["leavers"])
-    assert admin.group_offsets("leavers") == {}
+    assert admin.list_group_offsets("leavers") == {}
     with pytest.raises(SomeFailed, match="there is no group leavers"):
         admin.delete_groups(["leavers"])
 
@@ -279,7 +281,7 @@ def test_log_directories_are_described_with_their_replicas(
     admin: Admin, running: CliCluster
 ) -> None:
     partitions = filled(admin, running, "stored")
-    found = admin.describe_log_directories()
+    found = admin.describe_log_dirs()
     replicas = {
         each.partition: each
         for directories in found.values()
@@ -287,7 +289,7 @@ def test_log_directories_are_described_with_their_replicas(
         for each in directory.replicas
     }
     assert all(replicas[each].size_bytes > 100 for each in partitions)
-    ((directory,),) = admin.describe_log_directories([2]).values()
+    ((directory,),) = admin.describe_log_dirs([2]).values()
     assert directory.error is None
     assert directory.path.endswith("d02")
     assert directory.total_bytes is not None

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from kdist.client.admin.offsets import alter_group_offsets, group_offsets
+from kdist.client.admin.offsets import alter_group_offsets, list_group_offsets
 from kdist.client.admin.topics import create_topic, delete_topic
 from kdist.client.cluster import (
     Address,
@@ -230,10 +230,10 @@ def test_the_error_when_nobody_answers_names_the_address_once() -> None:
 def test_offsets_are_committed_and_read_back(running: CliCluster) -> None:
     async def work(cluster: Cluster) -> None:
         partition = await partition_of(cluster, "positions")
-        assert await group_offsets(cluster, "nobody") == {}
+        assert await list_group_offsets(cluster, "nobody") == {}
         await alter_group_offsets(cluster, "somebody", {partition: 7})
         await alter_group_offsets(cluster, "somebody", {})
-        assert await group_offsets(cluster, "somebody") == {partition: 7}
+        assert await list_group_offsets(cluster, "somebody") == {partition: 7}
 
     with_client(running, work)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from kdist import Admin, Producer, SimpleConsumer, aio
+from kdist import Admin, Producer, aio
+from kdist.classic import SimpleConsumer
 from kdist.client.consumer.aio import Consumer as AsyncConsumer
 from kdist.client.consumer.arguments import (
     check_offset,
-    checked_decoders,
     checked_names,
     checked_partitions,
     checked_times,
@@ -151,12 +151,6 @@ def test_the_asyncio_consumer_refuses_the_same() -> None:
 def test_an_invalid_topic_is_refused(given: Any) -> None:
     with pytest.raises(UserError, match=r"topic|matches bytes"):
         checked_names(checked_topics(given))  # type: ignore[arg-type]
-
-
-def test_a_decoder_must_be_callable() -> None:
-    assert checked_decoders(None, bytes.decode) == (None, bytes.decode)
-    with pytest.raises(UserError, match="not 'utf-8'"):
-        checked_decoders(None, "utf-8")  # type: ignore[arg-type]
 
 
 def test_none_in_place_of_a_list_is_refused() -> None:

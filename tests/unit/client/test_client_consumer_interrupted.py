@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kdist.client.consumer.batch import Decoder
+from kdist.client.coding import Decoder
 from kdist.client.consumer.consumer import Consumer
 from kdist.client.consumer.metadata import Metadata
 from kdist.client.consumer.opening import Opening, open_fetched

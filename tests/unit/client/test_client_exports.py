@@ -14,6 +14,7 @@ import pytest
 
 import kdist
 import kdist.aio
+from kdist import classic
 from kdist.client.classic import connector
 from kdist.errors import ApiError, Error, KdistError
 from kdist.model import TopicPartition
@@ -27,7 +28,6 @@ _GIVEN_TO_ERRORS: dict[str, tuple[object, ...]] = {
     "NoOffset": (_PARTITION,),
     "NotDecoded": (_PARTITION, 7, ValueError("no JSON")),
     "OffsetOutOfRange": (_PARTITION, 7),
-    "OutOfRange": (_PARTITION, 7, 0, 5),
     "SomeFailed": ({"clicks": ApiError(Error.TOPIC_ALREADY_EXISTS)}, {"views": 1}),
 }
 _ERRORS = [
@@ -77,11 +77,23 @@ def test_a_client_loads_no_more_messages_than_it_sends_and_no_zookeeper(name: st
     assert done.stdout == b"[]\n"
 
 
-def test_the_papers_names_belong_to_the_connector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connector, "create", lambda config: ("created", config))
-    monkeypatch.setattr(connector, "create_message_streams", lambda *given: given)
-    assert kdist.Consumer.create({"group.id": "g"}) == ("created", {"group.id": "g"})
-    assert kdist.Consumer.create_message_streams("topic1", 1) == ("topic1", 1, None)
+def test_the_first_designs_names_are_in_a_module_of_their_own() -> None:
+    assert all(hasattr(classic, name) for name in classic.__all__)
+    assert classic.Consumer.create is connector.create
+    assert classic.Consumer.create_message_streams is connector.create_message_streams
+    moved = kdist._IN_CLASSIC.split()
+    assert len(moved) == 12
+    assert set(moved) <= set(classic.__all__)
+    assert not set(moved) & set(kdist.__all__)
+
+
+@pytest.mark.parametrize("name", kdist._IN_CLASSIC.split())
+def test_who_imports_a_moved_name_is_told_where_it_is(name: str) -> None:
+    sentence = f"{name} is a name of the first design: import it from kdist.classic"
+    with pytest.raises(ImportError, match=sentence):
+        exec(f"from kdist import {name}")
+    with pytest.raises(ImportError, match=sentence):
+        getattr(kdist, name)
 
 
 def test_the_asyncio_clients_are_exported() -> None:

@@ -26,7 +26,8 @@ CASES = [
 # One process plays all cases in turn, since to import the clients takes most of the time.
 PROGRAM = """
 import os, signal, sys, threading
-from kdist import Admin, Consumer, Producer, SimpleConsumer, TopicPartition
+from kdist import Admin, Consumer, Producer, TopicPartition
+from kdist.classic import SimpleConsumer
 def play(number, client, call):
     held, over = threading.Event(), threading.Event()
     def hold():

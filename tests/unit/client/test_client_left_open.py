@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from kdist import Admin, Consumer, Producer, SimpleConsumer
+from kdist import Admin, Consumer, Producer
+from kdist.classic import SimpleConsumer
 from kdist.client.producer import at_exit
 from tests.unit.client.producer_world import FINE, Fault, Scene, play
 

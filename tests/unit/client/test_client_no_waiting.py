@@ -20,7 +20,8 @@ from tests.examples import first_of
 from tests.unit.client.producer_world import Scene, play
 
 PROGRAM = """
-from kdist import Admin, Consumer, Producer, SimpleConsumer, TopicPartition
+from kdist import Admin, Consumer, Producer, TopicPartition
+from kdist.classic import SimpleConsumer
 class Application:
     def __init__(self):
         self.client = {client}

@@ -83,14 +83,14 @@ def test_arguments_beside_a_message_set_are_not_ignored(beside: Any) -> None:
 def test_an_invalid_timeout_is_a_type_error_and_closes_nothing(timeout: Any) -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer() as producer:
-            with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not"):
+            with pytest.raises(TypeError, match="timeout_s must be a number of seconds"):
                 await producer.close(timeout)
             await producer.send_and_wait("t", b"it is open")
 
     play(work)
     with Producer(bootstrap_servers="127.0.0.1:1") as producer:
         for wait in (producer.flush, producer.close):
-            with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not"):
+            with pytest.raises(TypeError, match="timeout_s must be a number of seconds"):
                 wait(timeout)
         assert not producer._accumulator.is_closed
 

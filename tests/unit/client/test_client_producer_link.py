@@ -31,7 +31,7 @@ def test_closing_a_producer_closes_connections_that_still_negotiate() -> None:
         await scene.brokers.hosts[1].listen(lambda: mute, "", PORT)
         producer = await scene.producer().start()
         sent = await producer.send("t", b"a", partition=1)
-        await producer.close(timeout=2)
+        await producer.close(timeout_s=2)
         with pytest.raises(ProducerClosed):
             await sent
         assert mute.asked.is_set()

@@ -28,7 +28,7 @@ from tests.unit.client.producer_world import Fault, Scene, play
         ({"partitioner": "best"}, "partitioner is 'best', and must be one of sticky, round_robin"),
         (
             {"value_encoder": "utf-8"},
-            "value_encoder is 'utf-8', and must be a callable that returns bytes",
+            "value_encoder is 'utf-8', and must be a callable",
         ),
         ({"callback_handler": print}, "must be a CallbackHandler"),
         ({"enable_idempotence": True, "acks": 1}, "enable_idempotence needs acks=all"),

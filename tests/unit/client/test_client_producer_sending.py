@@ -344,7 +344,7 @@ def test_closing_ends_at_its_timeout() -> None:
         scene.brokers.fault = lambda *_: Fault(is_written=False, error=Error.NOT_ENOUGH_REPLICAS)
         producer = await scene.producer().start()
         sent = await producer.send("t", b"a")
-        await producer.close(timeout=2)
+        await producer.close(timeout_s=2)
         assert 2 <= scene.clock.monotonic_ns() / 1e9 < 3
         with pytest.raises(ProducerClosed, match="before this was acknowledged"):
             await sent

@@ -24,7 +24,7 @@ def _producer(given: Any) -> object:
 
 
 def _admin(given: Any) -> object:
-    return AsyncAdmin(given)._servers
+    return AsyncAdmin(given).settings.bootstrap_servers
 
 
 _CLIENTS = pytest.mark.parametrize("read", [_consumer, _producer, _admin])

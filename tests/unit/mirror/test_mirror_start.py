@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flow_world import FlowScene, flow_of, play, stream_of
 
-from kdist.client.admin.topics import grow_topics
+from kdist.client.admin.topics import create_partitions
 from kdist.client.cluster import Address, Cluster
 from kdist.mirror.status import flow_status
 from kdist.network.client import ClientSettings
@@ -32,7 +32,7 @@ async def produce_to_second(scene: FlowScene, value: bytes) -> None:
 async def grow(scene: FlowScene) -> Cluster:
     network = scene.cluster.network.host("grows")
     cluster = Cluster(network, [Address("m1", PORT)], ClientSettings("grows"))
-    await grow_topics(cluster, {"t": 2})
+    await create_partitions(cluster, {"t": 2})
     await produce_to_second(scene, b"before it was seen")
     return cluster
 

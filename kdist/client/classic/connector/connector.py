@@ -23,8 +23,9 @@ from kdist.client.classic.connector.rebalancing import ConsumerRebalanceListener
 from kdist.client.classic.connector.settings import ConnectorSettings, read_settings
 from kdist.client.classic.connector.stream import Stream
 from kdist.client.classic.connector.subscription import Filtered, Subscription, TopicFilter, Topics
-from kdist.client.consumer.arguments import check_listener, checked_decoders
-from kdist.client.consumer.batch import Decoder
+from kdist.client.coding import Decoder
+from kdist.client.consumer.arguments import check_listener
+from kdist.client.consumer.settings import checked_decoders
 from kdist.config.connect_string import ConnectString
 from kdist.errors import UserError
 from kdist.network.network import AsyncioNetwork
@@ -105,10 +106,10 @@ class ConsumerConnector:
             raise UserError("the connector is shut down")
         if self._joined is not None:
             raise UserError("a connector creates its streams once: use another one for others")
-        checked_decoders(*decoders)
+        coders = checked_decoders(*decoders)
 
         async def join() -> Joined:
-            joined = Joined(self._context, self._settings, subscription, decoders, self._listener)
+            joined = Joined(self._context, self._settings, subscription, coders, self._listener)
             await joined.start()
             return joined
 

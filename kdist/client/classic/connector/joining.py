@@ -15,9 +15,9 @@ from kdist.client.classic.connector.stream import Stream
 from kdist.client.classic.connector.streams import Streams
 from kdist.client.classic.connector.subscription import Subscription
 from kdist.client.cluster import Address
+from kdist.client.coding import Coder
 from kdist.client.consumer import settings as consumer_settings
 from kdist.client.consumer.aio import Consumer, call_back
-from kdist.client.consumer.batch import Decoder
 from kdist.client.consumer.core import Core
 from kdist.network.network import Network
 from kdist.zk.client import ZooKeeper
@@ -51,7 +51,7 @@ class Joined:
         context: ConnectorContext,
         settings: ConnectorSettings,
         subscription: Subscription,
-        decoders: tuple[Decoder | None, Decoder | None],
+        decoders: tuple[Coder | None, Coder | None],
         listener: ConsumerRebalanceListener | None,
     ) -> None:
         self.id = make_consumer_id(settings, context)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from kdist.client import shared_settings
+from kdist.client import settings as shared
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.kinds import int32
 from kdist.errors import UserError
@@ -73,7 +73,7 @@ class ConnectorSettings(Settings):
         minimum=1,
         doc="The most bytes to fetch of a partition at a time; a larger batch is fetched whole.",
     )
-    fetch_min_bytes: int32 = shared_settings.fetch_min_bytes()
+    fetch_min_bytes: int32 = shared.fetch_min_bytes()
     fetch_wait_max_ms: int32 = setting(
         default=100,
         minimum=0,
@@ -87,7 +87,7 @@ class ConnectorSettings(Settings):
     exclude_internal_topics: bool = setting(
         default=True, doc="Whether topic filters skip the brokers' internal topics."
     )
-    socket_timeout_ms: int32 = shared_settings.request_timeout_ms()
+    socket_timeout_ms: int32 = shared.request_timeout_ms()
     client_id: str | None = setting(
         default=None,
         doc="The name of this client in the brokers' logs and metrics; unset, its group's name.",
@@ -151,7 +151,7 @@ def read_settings(config: Mapping[str, Any]) -> ConnectorSettings:
         for name, each in config.items()
         if name not in IGNORED
     }
-    found = shared_settings.read_settings(ConnectorSettings, values, "a connector")
+    found, _ = shared.read_settings(ConnectorSettings, values, "a connector")
     for name, part in (("group.id", found.group_id), ("consumer.id", found.consumer_id)):
         fault = part is not None and topic_name_fault(part)
         if fault:

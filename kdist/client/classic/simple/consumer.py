@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 from kdist.client.background import BackgroundLoop
 from kdist.client.classic.simple.messages import FetchedSet
 from kdist.client.cluster import api_error, raise_for
-from kdist.client.shared_settings import check_client_id
-from kdist.errors import ApiError, Error, UserError
+from kdist.client.settings import check_text
+from kdist.errors import ApiError, Error, UserError, WrongType
 from kdist.model import TopicPartition
 from kdist.network.client import Client, ClientSettings
 from kdist.network.network import AsyncioNetwork
@@ -91,7 +91,9 @@ class SimpleConsumer:
         buffer_bytes: int = BUFFER_BYTES,
         client_id: str = "kdist-simple",
     ) -> None:
-        check_client_id(client_id)
+        if not isinstance(client_id, str):
+            raise WrongType(f"client_id is {client_id!r}, and must be text")
+        check_text("client_id", client_id)
         self.host = host
         self.port = port
         self._settings = ClientSettings(

@@ -1,11 +1,13 @@
-"""Reads a client's settings, and declares those that several clients share (pure).
+"""The one reader of clients' settings, and the rows that several clients share (pure).
 
-A name may have dots or underscores. A value is a Python value, or text as in a properties file.
+A name may have dots or underscores. A value is a Python value, or text as in a properties file. So
+a file, a command's options and a call read alike. Type checkers see Python's names and types only,
+in each client's `...Keywords`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kdist.client.cluster import did_you_mean
@@ -38,16 +40,21 @@ def server_list(name: str, servers: Servers | None) -> tuple[str, ...]:
     )
 
 
-def read_settings(
-    kind: type[S], values: Mapping[str, Any], owner: str, others: Iterable[str] = ()
-) -> S:
-    """The settings of `owner`, such as "a producer"; `UserError` for the first that is wrong.
+def settings_from(
+    kind: type[Settings], given: Mapping[str, Any], owner: str, others: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The given settings of `owner`, such as "a producer", typed, by attribute.
 
-    `others` are the owner's other arguments, of which a wrong name may be a misspelling.
+    `UserError` for the first that is wrong. `others` are the owner's other arguments, of which a
+    wrong name may be a misspelling.
+
+    >>> from kdist.client.producer.settings import ProducerSettings
+    >>> settings_from(ProducerSettings, {"linger.ms": "5", "acks": 1}, "a producer")
+    {'linger_ms': 5.0, 'acks': '1'}
     """
     rows = {row.name.replace(".", "_"): row for row in kind.TABLE}
     found = {}
-    for name, value in values.items():
+    for name, value in given.items():
         row = rows.get(name.replace(".", "_"))
         if row is None:
             names = (*rows, *others)
@@ -55,10 +62,23 @@ def read_settings(
                 names = tuple(each.replace("_", ".") for each in rows)
             raise UserError(f"{owner} has no setting {name!r}{did_you_mean(name, names)}")
         found[row.attribute] = _read_value(row, name, value)
+    return found
+
+
+def read_settings(
+    kind: type[S], given: Mapping[str, Any], owner: str, code: Sequence[str] = ()
+) -> tuple[S, dict[str, Any]]:
+    """All settings of `owner`, and its arguments named in `code`: those are the application's own.
+
+    `UserError` for the first setting that is wrong or missing.
+    """
+    own = {name: value for name, value in given.items() if name in code}
+    plain = {name: value for name, value in given.items() if name not in own}
+    found = settings_from(kind, plain, owner, code)
     for row in kind.TABLE:
         if row.is_required and row.attribute not in found:
             raise UserError(f"{owner} needs {row.name}: {row.doc}")
-    return kind(**found)
+    return kind(**found), own
 
 
 def _read_value(row: Setting, name: str, value: Any) -> Any:
@@ -93,13 +113,6 @@ def check_text(name: str, value: Any) -> None:
             ) from None
     if isinstance(value, str) and len(value.encode()) > _TEXT_BYTES_MAX:
         raise UserError(f"{name} has {len(value.encode())} bytes: the limit is {_TEXT_BYTES_MAX}")
-
-
-def check_client_id(client_id: Any) -> None:
-    """As `check_text`, for a client id that no table of settings has checked to be text."""
-    if not isinstance(client_id, str):
-        raise UserError(f"client_id is {client_id!r}, and must be text")
-    check_text("client_id", client_id)
 
 
 def bootstrap_servers() -> Any:
