@@ -25,6 +25,7 @@ class OffsetSaver:
         self._context = context
         self._encode = encode
         self._on_saved = on_saved
+        self._saved: Mapping[str, bytes] = {}  # by the last save, if it succeeded
         self._waiting: list[Done] = []
         self._is_running = False
         self._is_wanted = False
@@ -38,7 +39,7 @@ class OffsetSaver:
         self.request_high_watermarks()
 
     def request_high_watermarks(self) -> None:
-        """Save the present high watermarks."""
+        """Save the present high watermarks, if they are not those saved last."""
         self._is_wanted = True
         if not self._is_running:
             self._start()
@@ -48,12 +49,21 @@ class OffsetSaver:
         waiting, self._waiting = self._waiting, []
         is_whole, self._is_whole = self._is_whole, False
         contents = self._encode(is_whole)
+        if not is_whole and contents.items() <= self._saved.items():  # nothing to do
+            self._is_running = False
+            return
+        self._saved = {}
 
         def save() -> None:
             for path, content in contents.items():
                 self._context.files.replace(path, content)
 
-        self._context.tasks.run_blocking(save, lambda error: self._end(error, waiting, is_whole))
+        def end(error: BaseException | None) -> None:
+            if error is None:
+                self._saved = contents
+            self._end(error, waiting, is_whole)
+
+        self._context.tasks.run_blocking(save, end)
 
     def _end(self, error: BaseException | None, waiting: list[Done], is_whole: bool) -> None:
         self._is_running = False

@@ -60,6 +60,28 @@ def test_high_watermarks_are_saved_every_five_seconds_and_alone() -> None:
     assert b"clicks" not in world.disk.read(f"/d01/{RECOVERY_POINTS}")
 
 
+def test_high_watermarks_are_written_only_if_they_changed_or_were_not_saved() -> None:
+    world = World()
+    world.log()
+    marks, path = {CLICKS: 3}, f"/d01/{HIGH_WATERMARKS}"
+    world.directory.high_watermarks = lambda: dict(marks)
+    scheduled(world)
+
+    def saved_in(ms: int) -> int:
+        before = len(world.disk.trace)
+        world.tasks.run_for_ms(ms)
+        return [repr(call) for call in world.disk.trace[before:]].count(f"rename {path}")
+
+    assert saved_in(5_200) == 1
+    assert saved_in(20_000) == 0
+    marks[CLICKS] = 4
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write")
+    assert saved_in(5_000) == 0
+    world.disk.heal()
+    assert saved_in(10_000) == 1
+    assert world.disk.read(path) == b"0\n1\nclicks 0 4\n"
+
+
 def test_idle_logs_close_their_files() -> None:
     world = World(retention_check_interval_ms=1000)
     log = world.log()
