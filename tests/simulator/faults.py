@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ZOOKEEPER = ("z1", "z2", "z3")
 CONDITIONS = Conditions(cut_share=0.05)
 FREE_BYTES = 1 << 40
-SETTLED_S = 13.0  # by when what was begun has ended by itself
+SETTLED_S = 10.0  # by when what was begun has ended by itself
 CALLS_MAX = 20  # that change the disk, before a broker dies in one
 AIMED_SHARE = 0.3  # of faults that hit the controller's broker
 
@@ -84,7 +84,7 @@ class Faults:
     def pause(self, broker_id: int) -> None:
         process = self._cluster.processes[broker_id]
         process.pause()
-        self._later(self._rng.choice((0.1, 1, 5, 12)), process.resume)
+        self._later(self._rng.choice((0.1, 1, 5, 9)), process.resume)
 
     def step_the_clock(self, broker_id: int) -> None:
         self._cluster.processes[broker_id].clock.skew(
@@ -94,9 +94,10 @@ class Faults:
     def expire(self, broker_id: int) -> None:
         """End its session; mostly while its disk is slow, so that the next leader epoch begins
         during appends."""
-        if self._rng.random() < 0.7:
-            self._slow_down(broker_id, 12)
-            self._later(self._rng.uniform(0.5, 3), self._expire, broker_id)
+        if self._rng.random() < 0.8:
+            self._slow_down(broker_id, 12, self._rng.choice((100, 300)))
+            for _ in range(2):
+                self._later(self._rng.uniform(0.5, 8), self._expire, broker_id)
         else:
             self._expire(broker_id)
 
@@ -114,12 +115,12 @@ class Faults:
     # Disks
 
     def slow_down(self, broker_id: int) -> None:
-        self._slow_down(broker_id, self._rng.choice((1, 5, 12)))
+        for_s = self._rng.choice((1, 5, 12))
+        self._slow_down(broker_id, for_s, self._rng.choice((5, 30, 200)))
 
-    def _slow_down(self, broker_id: int, for_s: float) -> None:
+    def _slow_down(self, broker_id: int, for_s: float, mean_ms: float) -> None:
         """Let a broker's disk wait, for some time."""
         disk, rng = self._cluster.disks[broker_id], self._cluster.stream("latency")
-        mean_ms = self._rng.choice((5, 30, 200))
 
         def latency_ms(call: Call) -> float:
             return rng.expovariate(1 / mean_ms) if call.name in ("write", "sync") else 0.0

@@ -1,7 +1,7 @@
 """What must hold at every moment, seen by one who sees all: memory, disks, ZooKeeper's tree.
 
 Named as in the replication reference, §4.1. Cheap ones are looked at with each write to ZooKeeper,
-the others ten times a second. `rest.py` has what must hold once nothing goes on any more.
+the others five times a second. `rest.py` has what must hold once nothing goes on any more.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from kdist.broker.broker import Broker
 from kdist.model import OFFSETS_TOPIC, TopicPartition
+from kdist.records.batch import read_header
 from kdist.replication.partition import Partition
 from kdist.zk import znodes
 from kdist.zk.client import Check, Operation, WatchEvent
@@ -20,7 +21,7 @@ from kdist.zk.topic_values import PartitionState, TopicAssignment
 from tests.simulator.machines import Machines
 from tests.simulator.record import NEVER_S, Trace, Violation, require
 
-EVERY_S = 0.1
+EVERY_S = 0.2
 _EPOCH = znodes.CONTROLLER_EPOCH.path()
 _CONTROLLERS_OWN = (f"{znodes.TOPICS.path()}/", f"{znodes.TOPIC_DELETIONS.path()}/", _EPOCH)
 
@@ -61,6 +62,7 @@ class Invariants:
         self._elected: tuple[int, MemoryZooKeeper | None] = (0, None)
         self._high_watermarks: dict[Partition, tuple[int, int]] = {}  # with the epoch
         self._ends: dict[Partition, int] = {}
+        self._places: dict[Partition, tuple[int, int]] = {}  # segment and position, read so far
         self._epochs: dict[TopicPartition, int] = {}
         self._controller_epochs: dict[Broker, int] = {}
         self._acting: dict[int, int] = {}  # who acted in a controller epoch
@@ -214,6 +216,8 @@ class Invariants:
         before = self._ends.get(partition, 0)
         require(end >= before, f"S8: the end of {key} fell from {before} to {end}", key)
         self._ends[partition] = end
+        if log.has_files and not log.is_truncating:
+            self._check_new_batches(broker_id, partition)
         state, topic = self.known.states.get(key), self.known.topics.get(key.topic)
         if state is None or topic is None or partition.topic_id != topic.topic_id:
             return  # it is being deleted
@@ -224,3 +228,22 @@ class Invariants:
             self._trace.note(f"{key} is led by m{broker_id} in epoch {epoch} from {end}")
             if log.reserved_offset > end:
                 self._trace.count("leader epoch began during an append")
+
+    def _check_new_batches(self, broker_id: int, partition: Partition) -> None:
+        """S2: OffsetForLeaderEpoch tells of the epoch that each batch has, as it is on the disk."""
+        log, names = partition.log, self._cluster.disks[broker_id]._names
+        base, position = self._places.get(partition, (-1, 0))
+        for segment in log.segments:
+            if segment.base_offset < base:
+                continue
+            if segment.base_offset > base:
+                base, position = segment.base_offset, 0
+            data = names.content(segment.path).data  # without a call, which might be to fail
+            while position < segment.size:
+                header = read_header(data, position)
+                epoch, last = header.partition_leader_epoch, header.last_offset
+                told = epoch if last < log.start_offset else log.epochs.epoch_of(last)
+                sentence = f"S2: {partition.key} has epoch {epoch} at {last}, and tells of {told}"
+                require(told == epoch, sentence, partition.key)
+                position += header.size
+        self._places[partition] = base, position

@@ -49,7 +49,7 @@ class Producing:
         self.may_repeat = not self.is_idempotent and rng.random() < 0.6
         self._history = history
         self._rng = history.cluster.stream(self.name)
-        self._pause_s = rng.choice((0.1, 0.3, 0.8))
+        self._pause_s = rng.choice((0.15, 0.3, 0.8))
         self._padding = rng.choice((0, 0, 200))
         self._is_sending = True
         settings: dict[str, object] = {} if self.is_idempotent else {"enable_idempotence": False}
@@ -65,7 +65,7 @@ class Producing:
             max_request_size=4 * MESSAGE_BYTES_MAX,
             max_block_ms=3_000,
             request_timeout_ms=1_500,
-            delivery_timeout_ms=15_000,
+            delivery_timeout_ms=9_000,
             **settings,
         )
         process = history.cluster.process(self.name)
