@@ -44,7 +44,7 @@ class Operating:
         self.admin = AsyncAdmin(
             brokers,
             request_timeout_ms=8_000,
-            retry_ms=15_000,
+            default_api_timeout_ms=15_000,
             network=history.cluster.network.host(HOST),
         )
         self.process = history.cluster.process(HOST)

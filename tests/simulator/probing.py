@@ -45,7 +45,7 @@ class Probing:
         self._admin = AsyncAdmin(
             brokers,
             request_timeout_ms=3_000,
-            retry_ms=2_000,
+            default_api_timeout_ms=2_000,
             network=history.cluster.network.host(HOST),
         )
         process = history.cluster.process(HOST)
