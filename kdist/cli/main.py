@@ -24,8 +24,8 @@ from kdist.cli.release import release
 from kdist.cli.shared.click_groups import LazyGroup
 from kdist.cli.shared.show import printable, show_error
 from kdist.errors import DiskFailed, KdistError
+from kdist.runtime.descriptors import fill_standard_streams
 from kdist.runtime.interrupted import INTERRUPTED
-from kdist.runtime.standard_streams import fill_standard_streams
 
 _COMMANDS = {
     "broker": ("kdist.cli.broker:broker", "Run one broker until a signal ends it."),

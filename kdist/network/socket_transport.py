@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from kdist.network.chunks import Bytes
 from kdist.network.pacing import pace
 from kdist.network.tick import ReceiveInto
-from kdist.runtime.sendfile import send_file
+from kdist.runtime.descriptors import send_file
 from kdist.runtime.tick_loop import READABLE, WRITABLE, watch
 
 
