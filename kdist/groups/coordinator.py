@@ -11,7 +11,7 @@ copied or encoded during the call. The broker answers FindCoordinator.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from functools import partial
 
 from kdist.errors import Error
@@ -41,7 +41,6 @@ from kdist.protocol.offset_delete import OffsetDeleteRequest, OffsetDeleteRespon
 from kdist.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from kdist.protocol.operations import OMITTED, ON_GROUP
 from kdist.protocol.sync_group import SyncGroupRequest
-from kdist.wire.varint import Buffer
 
 logger = logging.getLogger(__name__)
 
@@ -88,9 +87,6 @@ class GroupCoordinator:
         for partition in self._registry.partitions():
             self.unload(partition)
 
-    def partition_for(self, group_id: str) -> int:
-        return self._context.partition_for(group_id)
-
     def begin_loading(self, partition: int) -> Loading:
         """This broker now leads the partition: replay its log, then call `finish_loading`."""
         return self._registry.begin_loading(partition)
@@ -99,13 +95,6 @@ class GroupCoordinator:
         """The whole log was replayed. No effect if the partition was unloaded in the meantime."""
         self._maintenance.finish_loading(loading)
         self._context.actions.run()
-
-    def load(self, partition: int, batches: Iterable[Buffer]) -> None:
-        """`begin_loading` to `finish_loading` in one call, for small logs and tests."""
-        loading = self.begin_loading(partition)
-        for each in batches:
-            loading.replay(each)
-        self.finish_loading(loading)
 
     def unload(self, partition: int) -> None:
         """This broker no longer leads the partition."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from groups_world import GroupsWorld
+from groups_world import GroupsWorld, home_of, load
 
 from kdist.errors import Error
 from kdist.groups.coordinator import GroupCoordinator
@@ -322,11 +322,11 @@ class History:
     def _move(self) -> None:
         """The partition goes to another broker and comes back."""
         self._mend_the_log()
-        partition = self.coordinator.partition_for(GROUP)
+        partition = home_of(self.coordinator, GROUP)
         self.coordinator.unload(partition)
         assert self.waiting == 0, "a move answers everybody"
         self.world.tasks.run_for_ms(self.rng.choice([0, 1000]))
-        self.coordinator.load(partition, self.world.log.batches(partition))
+        load(self.coordinator, partition, self.world.log.batches(partition))
         # Generations that nobody stored may come again.
         group = self.group()
         self.newest_generation = group.generation if group is not None else 0

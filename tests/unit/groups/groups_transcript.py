@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from groups_world import GroupsWorld
+from groups_world import GroupsWorld, home_of, load
 
 from kdist.errors import Error
 from kdist.groups.member import Caller
@@ -119,14 +119,14 @@ class Player:
                 log.error = Error.NONE
 
     def _unload(self, _plain: list[str], _options: Options) -> None:
-        self.coordinator.unload(self.coordinator.partition_for(GROUP))
+        self.coordinator.unload(home_of(self.coordinator, GROUP))
 
     def _load(self, _plain: list[str], _options: Options) -> None:
-        partition = self.coordinator.partition_for(GROUP)
-        self.coordinator.load(partition, self.world.log.batches(partition))
+        partition = home_of(self.coordinator, GROUP)
+        load(self.coordinator, partition, self.world.log.batches(partition))
 
     def _begin_loading(self, _plain: list[str], _options: Options) -> None:
-        self.coordinator.begin_loading(self.coordinator.partition_for(GROUP))
+        self.coordinator.begin_loading(home_of(self.coordinator, GROUP))
 
     def _set(self, _plain: list[str], options: Options) -> None:
         changed = {name: int(value) for name, value in options.items()}

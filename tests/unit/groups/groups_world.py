@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kdist.config.groups import GroupSettings
@@ -85,9 +85,22 @@ class GroupsWorld:
         )
         coordinator = GroupCoordinator(self.given)
         for partition in range(PARTITIONS):
-            coordinator.load(partition, [] if is_empty else self.log.batches(partition))
+            load(coordinator, partition, [] if is_empty else self.log.batches(partition))
         return coordinator
 
     @staticmethod
     def is_known(partition: TopicPartition) -> bool:
         return partition.topic != "nowhere"
+
+
+def load(coordinator: GroupCoordinator, partition: int, batches: Iterable[bytes]) -> None:
+    """Have it load a partition in one call."""
+    loading = coordinator.begin_loading(partition)
+    for each in batches:
+        loading.replay(each)
+    coordinator.finish_loading(loading)
+
+
+def home_of(coordinator: GroupCoordinator, group_id: str) -> int:
+    """The partition in which it keeps a group."""
+    return coordinator._context.partition_for(group_id)

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from typing import Any
 
-from groups_world import PARTITIONS, GroupsWorld
+from groups_world import PARTITIONS, GroupsWorld, home_of, load
 
 from kdist.errors import Error
 from kdist.groups.context import Actions
@@ -140,7 +140,7 @@ def test_many_groups_are_fetched_at_once_from_version_8() -> None:
     world = GroupsWorld()
     commit(world, "one", 11)
     commit(world, "two", 22)
-    world.coordinator.unload(world.coordinator.partition_for("three"))
+    world.coordinator.unload(home_of(world.coordinator, "three"))
     asked = [
         OffsetFetchGroup(group_id="one", topics=None),
         OffsetFetchGroup(
@@ -148,8 +148,8 @@ def test_many_groups_are_fetched_at_once_from_version_8() -> None:
         ),
         OffsetFetchGroup(group_id="three", topics=None),
     ]
-    assert world.coordinator.partition_for("three") not in {
-        world.coordinator.partition_for(each) for each in ("one", "two")
+    assert home_of(world.coordinator, "three") not in {
+        home_of(world.coordinator, each) for each in ("one", "two")
     }
     found = fetch(world, OffsetFetchRequest(groups=asked), 8).groups
     offsets = [[p.committed_offset for t in g.topics for p in t.partitions] for g in found]
@@ -169,7 +169,7 @@ def test_authorized_operations_are_returned_if_asked_for() -> None:
 
 def test_authorized_operations_are_returned_by_the_coordinator_alone() -> None:
     coordinator = GroupsWorld().coordinator
-    coordinator.unload(coordinator.partition_for("g"))
+    coordinator.unload(home_of(coordinator, "g"))
     heard: list[DescribeGroupsResponse] = []
     request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=True)
     coordinator.describe_groups(request, Caller(5, "me", "/here"), heard.append)
@@ -206,7 +206,7 @@ def test_version_1_commits_with_the_clients_timestamp() -> None:
 def test_a_load_that_was_overtaken_by_an_unload_has_no_effect() -> None:
     world = GroupsWorld()
     commit(world, "g", 5)
-    partition = world.coordinator.partition_for("g")
+    partition = home_of(world.coordinator, "g")
     world.coordinator.unload(partition)
     first = world.coordinator.begin_loading(partition)
     world.coordinator.unload(partition)
@@ -221,13 +221,13 @@ def test_a_load_that_was_overtaken_by_an_unload_has_no_effect() -> None:
 
 def test_loading_a_partition_does_not_touch_the_others() -> None:
     world = GroupsWorld()
-    homes = {f"g{n}": world.coordinator.partition_for(f"g{n}") for n in range(20)}
+    homes = {f"g{n}": home_of(world.coordinator, f"g{n}") for n in range(20)}
     assert set(homes.values()) == set(range(PARTITIONS))
     for group_id in homes:
         commit(world, group_id)
     world.coordinator.unload(1)
     assert group_ids(world) == sorted(each for each in homes if homes[each] != 1)
-    world.coordinator.load(1, world.log.batches(1))
+    load(world.coordinator, 1, world.log.batches(1))
     assert group_ids(world) == sorted(homes)
 
 
@@ -246,7 +246,7 @@ def test_an_unloaded_group_leaves_no_timers_behind() -> None:
     for version in (0, 4):
         caller = CALLER._replace(version=version)
         world.coordinator.join_group(join_request(), caller, lambda _answer: None)
-    world.coordinator.unload(world.coordinator.partition_for("g"))
+    world.coordinator.unload(home_of(world.coordinator, "g"))
     assert [each for each in world.tasks.loop._scheduled if not each.cancelled()] == []
 
 
@@ -285,9 +285,9 @@ def test_expired_offsets_whose_tombstones_fail_come_back_with_the_next_load() ->
     world.tasks.run_for_ms(60_000)
     assert (group_ids(world), world.metrics.failed_appends) == ([], 1)
     world.log.error = Error.NONE
-    partition = world.coordinator.partition_for("g")
+    partition = home_of(world.coordinator, "g")
     world.coordinator.unload(partition)
-    world.coordinator.load(partition, world.log.batches(partition))
+    load(world.coordinator, partition, world.log.batches(partition))
     assert group_ids(world) == ["g"]
     world.tasks.run_for_ms(60_000)
     assert group_ids(world) == []

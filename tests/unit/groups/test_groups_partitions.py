@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from groups_transcript import play, told
-from groups_world import PARTITIONS, GroupsWorld
+from groups_world import PARTITIONS, GroupsWorld, home_of
 
 from kdist.groups.context import partition_for
 from kdist.groups.member import Caller
@@ -302,7 +302,7 @@ def test_a_coordinator_takes_the_count_that_the_offsets_topic_has() -> None:
     coordinator = world.restarted(is_empty=True)
     coordinator.use_partitions(7)
     names = [f"g{number}" for number in range(50)]
-    assert [coordinator.partition_for(name) for name in names] == [
+    assert [home_of(coordinator, name) for name in names] == [
         partition_for(name, 7) for name in names
     ]
 
@@ -316,5 +316,5 @@ def test_a_coordinator_that_has_groups_keeps_the_count_it_placed_them_by(
     request = OffsetCommitRequest(group_id="readers", topics=[topic])
     world.coordinator.offset_commit(request, Caller(2, "c", "/h"), lambda _: None)
     world.coordinator.use_partitions(7)
-    assert world.coordinator.partition_for("readers") == partition_for("readers", PARTITIONS)
+    assert home_of(world.coordinator, "readers") == partition_for("readers", PARTITIONS)
     assert "do not add any" in caplog.text
