@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 from pathlib import Path
@@ -45,6 +46,8 @@ def test_a_stale_missing_or_unknown_page_is_named(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    pages = {name: functools.cache(page) for name, page in generate.PAGES.items()}
+    monkeypatch.setattr(generate, "PAGES", pages)
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     monkeypatch.setattr(generate, "REFERENCE", tmp_path / "reference")
     assert generate.main([]) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 import pytest
@@ -26,9 +26,10 @@ from kdist.spark.load.manifest import (
     write_manifest,
 )
 from kdist.wire.crc32c import crc32c
+from tests.examples import first_of
 
 OUTPUT = "/out"
-SEEDS = 20
+SEEDS = first_of([range(5), range(5, 20)])
 
 
 def manifest(number: int, start: int, end: int) -> Manifest:
@@ -76,9 +77,11 @@ def loads(files: Files) -> list[Manifest]:
     return found
 
 
-def crashes(history: Callable[[SimulatedDisk], None]) -> Iterator[SimulatedDisk]:
+def crashes(
+    history: Callable[[SimulatedDisk], None], seeds: Iterable[int]
+) -> Iterator[SimulatedDisk]:
     """What a disk holds after losing power at each call of a history, and at none."""
-    for seed in range(SEEDS):
+    for seed in seeds:
         at = 1
         while True:
             disk = SimulatedDisk(random.Random(seed * 1000 + at))
@@ -92,14 +95,15 @@ def crashes(history: Callable[[SimulatedDisk], None]) -> Iterator[SimulatedDisk]
             at += 1 + seed % 5  # each seed tries other calls
 
 
-def test_after_a_power_loss_a_load_is_there_whole_or_not_at_all() -> None:
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_after_a_power_loss_a_load_is_there_whole_or_not_at_all(seeds: range) -> None:
     first, second = manifest(1, 0, 10), manifest(2, 10, 20)
 
     def history(disk: SimulatedDisk) -> None:
         commit_load(disk, first)
         commit_load(disk, second)
 
-    for left in crashes(history):
+    for left in crashes(history, seeds):
         found = loads(left)
         assert found in ([], [first], [first, second])
         for made in (first, second)[len(found) :]:
@@ -108,7 +112,8 @@ def test_after_a_power_loss_a_load_is_there_whole_or_not_at_all() -> None:
         assert [n for n in left.list(f"{OUTPUT}/topic=clicks") if n[0] == "_"] == ["_lock"]
 
 
-def test_after_a_power_loss_in_a_replay_the_chain_is_whole() -> None:
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_after_a_power_loss_in_a_replay_the_chain_is_whole(seeds: range) -> None:
     made = [manifest(1, 0, 10), manifest(2, 10, 20), manifest(3, 20, 30)]
     replayed = manifest(2, 10, 40)
 
@@ -117,11 +122,12 @@ def test_after_a_power_loss_in_a_replay_the_chain_is_whole() -> None:
             commit_load(disk, each)
         commit_load(disk, replayed, supersedes=(2, 3))
 
-    for left in crashes(history):
+    for left in crashes(history, seeds):
         assert loads(left) in ([], made[:1], made[:2], made, [made[0], replayed])
 
 
-def test_loads_that_a_replay_removed_and_did_not_replace_are_restored() -> None:
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_loads_that_a_replay_removed_and_did_not_replace_are_restored(seeds: range) -> None:
     made = [manifest(1, 0, 10), manifest(2, 10, 20), manifest(3, 20, 30)]
     replayed = manifest(2, 10, 40)
     is_replaying: list[bool] = []
@@ -134,7 +140,7 @@ def test_loads_that_a_replay_removed_and_did_not_replace_are_restored() -> None:
         is_replaying.append(True)
         commit_load(disk, replayed, supersedes=(2, 3))
 
-    for left in crashes(history):
+    for left in crashes(history, seeds):
         if is_replaying:
             missed += loads(left) in (made[:1], made[:2])
             Ledger(left, OUTPUT, "clicks").sweep()
