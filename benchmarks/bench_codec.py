@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import struct
 import time
 
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
@@ -25,7 +26,6 @@ from kdist.records.batch import (
     HEADER_SIZE,
     crc_fault,
     header_fault,
-    patch,
     producer_fault,
     read_header,
 )
@@ -138,7 +138,8 @@ def measure_header() -> list[Row]:
         assert not header_fault(header, len(batch))
         assert not producer_fault(header)
         assert not crc_fault(batch, 0, header)
-        patch(batch, 0, base_offset=1000, leader_epoch=5)
+        struct.pack_into(">q", batch, 0, 1000)  # the base offset
+        struct.pack_into(">i", batch, 12, 5)  # the leader epoch
 
     found = rates(
         {
