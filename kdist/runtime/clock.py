@@ -109,12 +109,23 @@ class ProcessClock(VirtualClock):
         self._rate = rate
         self._start_ns += step_ms * 1_000_000
 
-    def world_s(self, own_s: float) -> float:
-        """When this clock will show `own_s` or a few ns more, in seconds of the world's clock.
-
-        Never less: whoever finds that the time of his timer has not come sets it again to the same.
-        """
-        own_ns = math.ceil(own_s * 1e9) + 1 - self._passed_ns  # the product may be rounded down
+    def world_ns_at(self, own_ns: int) -> int:
+        """What the world's clock will show when this one first shows `own_ns` or more."""
+        own_ns -= self._passed_ns
         if self._rate != 1:
-            own_ns = math.ceil(own_ns / self._rate) + 1
-        return (self._skewed_at_ns + own_ns) / 1e9
+            world_ns = math.ceil(own_ns / self._rate)
+            own_ns = world_ns + (int(world_ns * self._rate) < own_ns)
+        return self._skewed_at_ns + own_ns
+
+
+def first_ns(seconds: float) -> int:
+    """The first nanosecond that is not before so many seconds.
+
+    So whoever finds that the time of his timer has not come need not set it again to the same.
+    """
+    ns = math.ceil(seconds * 1e9)  # the product is rounded
+    while ns / 1e9 < seconds:
+        ns += 1
+    while (ns - 1) / 1e9 >= seconds:
+        ns -= 1
+    return ns

@@ -18,10 +18,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context
 from typing import Any, NoReturn
 
-from kdist.runtime.clock import VirtualClock
+from kdist.runtime.clock import VirtualClock, first_ns
 from kdist.runtime.process import CURRENT, Process, process_of
-
-_ROUNDED_S = 1e-9  # what is due so soon is due
 
 
 class Deadlock(Exception):
@@ -55,8 +53,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.set_task_factory(_make_task)  # type: ignore[arg-type]
         self._ready: deque[asyncio.Handle]  # the base class's, as are these:
         self._stopping: bool
-        # A heap: when each is due by the world's clock, then how many timers are older.
-        self._scheduled: list[tuple[float, int, Any]]
+        # A heap: the ns of the world's clock when each is due, then how many timers are older.
+        self._scheduled: list[tuple[int, int, Any]]
         self._timers_made = 0
         self._no_process = Context()
         self._raised: BaseException | None = None
@@ -81,12 +79,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         process: Any = CURRENT.get()
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        self._add(when if process is None else process.clock.world_s(when), timer)
+        due_ns = first_ns(when)
+        self._add(due_ns if process is None else process.clock.world_ns_at(due_ns), timer)
         return timer
 
-    def _add(self, due_s: float, handle: asyncio.Handle) -> None:
+    def _add(self, due_ns: int, handle: asyncio.Handle) -> None:
         self._timers_made += 1
-        heapq.heappush(self._scheduled, (due_s, self._timers_made, handle))
+        heapq.heappush(self._scheduled, (due_ns, self._timers_made, handle))
 
     def call_soon(  # type: ignore[override] # as above
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -97,7 +96,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def call_in_world(self, when_s: float, callback: Callable[..., object], *args: Any) -> None:
         """Call it at `when_s` by the world's clock, whatever becomes of the caller's process."""
-        self._add(when_s, asyncio.Handle(callback, args, self, self._no_process))
+        self._add(first_ns(when_s), asyncio.Handle(callback, args, self, self._no_process))
 
     def world_time(self) -> float:
         """Seconds on the world's clock; for a process that is busy, when it no longer is."""
@@ -142,13 +141,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         ready, timers, clock = self._ready, self._scheduled, self.clock
         while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
-        now_s = clock.monotonic_ns() / 1e9
-        if ready or self._stopping or (timers and timers[0][0] <= now_s):
-            self._begin_turn(0.0)
+        now_ns = clock.monotonic_ns()
+        if ready or self._stopping or (timers and timers[0][0] <= now_ns):
+            self._begin_turn(0)
         else:
-            self._begin_turn(timers[0][0] - now_s if timers else None)
-            now_s = clock.monotonic_ns() / 1e9
-        while timers and timers[0][0] < now_s + _ROUNDED_S:
+            self._begin_turn(timers[0][0] - now_ns if timers else None)
+            now_ns = clock.monotonic_ns()
+        while timers and timers[0][0] <= now_ns:
             ready.append(heapq.heappop(timers)[2])
         for _ in range(len(ready)):  # what they schedule runs in the next turn
             handle: Any = ready.popleft()
@@ -157,23 +156,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 if process is None or process.may_run(handle):
                     handle._run()
 
-    def _begin_turn(self, pause_s: float | None) -> None:
-        """Begin a turn, `pause_s` after the last; None means no timer, and nothing to run."""
+    def _begin_turn(self, pause_ns: int | None) -> None:
+        """Begin a turn, `pause_ns` after the last; None means no timer, and nothing to run."""
         if self._raised is not None:
             self._raise()
         if self._is_reached is not None:
-            self._check_reached(self._is_reached, pause_s)
-        if pause_s is None:
+            self._check_reached(self._is_reached, pause_ns)
+        if pause_ns is None:
             raise Deadlock(_deadlock_sentence(self))
-        if pause_s > 0:
+        if pause_ns > 0:
             self.before_time_moves()
-            self.clock.advance_ns(math.ceil(pause_s * 1e9))  # never short of the timer
+            self.clock.advance_ns(pause_ns)
 
-    def _check_reached(self, is_reached: Callable[[], bool], pause_s: float | None) -> None:
+    def _check_reached(self, is_reached: Callable[[], bool], pause_ns: int | None) -> None:
         if is_reached():
             raise _Reached
         left_ns = self._end_ns - self.clock.monotonic_ns()
-        if pause_s is None or pause_s * 1e9 > left_ns + 1:  # a float may be a nanosecond off
+        if pause_ns is None or pause_ns > left_ns + 1:  # sums of seconds may be a nanosecond more
             if left_ns < math.inf:
                 self.clock.advance_ns(max(0, int(left_ns)))
             raise _Reached

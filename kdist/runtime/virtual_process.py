@@ -72,8 +72,7 @@ class VirtualProcess(Process):
         self._held.append(handle)
         if is_busy and not self._is_waking:
             self._is_waking = True
-            # The loop runs a timer up to a nanosecond early, when it would still be busy.
-            self.loop.call_in_world((busy_until_ns + 2) / 1e9, self._wake)
+            self.loop.call_in_world(busy_until_ns / 1e9, self._wake)
         return False
 
     def _wake(self) -> None:

@@ -247,7 +247,8 @@ def test_an_unloaded_group_leaves_no_timers_behind() -> None:
         caller = CALLER._replace(version=version)
         world.coordinator.join_group(join_request(), caller, lambda _answer: None)
     world.coordinator.unload(home_of(world.coordinator, "g"))
-    assert [each for each in world.tasks.loop._scheduled if not each.cancelled()] == []
+    timers = [timer for _, _, timer in world.tasks.loop._scheduled]
+    assert [each for each in timers if not each.cancelled()] == []
 
 
 def test_the_effects_of_an_action_come_after_those_decided_before() -> None:
