@@ -7,6 +7,7 @@ compared with those that roles and playbooks mention, values with the roles' arg
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,8 @@ PAGES = {".yml", ".j2", ".py"}
 NAME = re.compile(r"\bkdist_\w+")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]*")
 STABLE_DEVICE = re.compile(r"/dev/disk/by-[a-z]+/[^/\s]+")
+IS_TEXT = re.compile(r"text|a list|(?!`true`, `false`$)`")  # what the page of settings allows
+CODE = re.compile(r"`([^`]+)`")
 SIMILAR = 0.8
 IN_WORDS = {"int": "a whole number", "bool": "true or false", "list": "a list", "dict": "a mapping"}
 
@@ -37,6 +40,26 @@ def options(tree: Path = TREE) -> dict[str, Option]:
     pairs = (pair for entry in entries for pair in (entry.get("options") or {}).items())
     # Those that are raw in a spec have rules of their own.
     return {name: option for name, option in pairs if option["type"] != "raw"}
+
+
+@functools.cache
+def text_settings(tree: Path = TREE) -> frozenset[str]:
+    """The settings of brokers, topics, mirrors, loads and agents that are texts, by their page.
+
+    Those of one flow are without `flow.<name>.`, as kdist_mirror_flow_config has them.
+    """
+    found: set[str] = set()
+    place = None
+    for line in (tree / "docs/reference/settings.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if "Allowed" in cells:
+            place = cells.index("Allowed")
+        elif not line.startswith("|"):
+            place = None
+        elif place is not None and place < len(cells) and IS_TEXT.match(cells[place]):
+            named = (name for cell in cells[: max(1, place - 1)] for name in CODE.findall(cell))
+            found.update(name.removeprefix("flow.<name>.") for name in named)
+    return frozenset(found)
 
 
 def mentioned(tree: Path = TREE) -> set[str]:
@@ -92,10 +115,10 @@ def not_text(name: str, option: Option, value: Any) -> Iterator[str]:
             if inner:
                 yield from not_text(f"{name}: {key}", inner.get(key, {}), each)
             else:
-                yield from not_setting(f"{name}: {key}", each)
+                yield from not_setting(f"{name}: {key}", str(key), each)
 
 
-def not_setting(name: str, value: Any) -> Iterator[str]:
+def not_setting(name: str, setting: str, value: Any) -> Iterator[str]:
     """A value of a mapping of settings that no text stands for, or not the one that was meant."""
     if isinstance(value, list):
         for each in value:
@@ -105,9 +128,18 @@ def not_setting(name: str, value: Any) -> Iterator[str]:
                 yield f"{name} has an item with a comma; commas separate items."
     elif isinstance(value, Mapping):
         for key, each in value.items():
-            yield from not_setting(f"{name}: {key}", each)
-    elif not isinstance(value, str | int | float):
+            yield from not_setting(f"{name}: {key}", str(key), each)
+    elif not isinstance(value, str) and (
+        is_text_setting(setting) or not isinstance(value, int | float)
+    ):
         yield f"{name} is {made_of(value)}; put quotes around it."
+
+
+def is_text_setting(name: str) -> bool:
+    """Whether kdist has a setting of that name whose value is text."""
+    texts = text_settings()
+    of_one_topic = name.startswith("topic.") and any(name.endswith(f".{each}") for each in texts)
+    return name in texts or of_one_topic
 
 
 def made_of(value: Any) -> str:

@@ -377,6 +377,15 @@ def test_the_playbook_reports_all_mistakes_of_an_inventory(example: Path) -> Non
 
 
 @pytest.mark.slow
+def test_a_name_that_an_inventory_gives_twice_is_refused(example: Path) -> None:
+    page = example / "host_vars/b2.dc1.example.yml"
+    page.write_text(f"{page.read_text()}\nkdist_rack: other\n")
+    done = play(example)
+    assert done.returncode != 0
+    assert re.search(r"duplicate.* key .*kdist_rack", done.stdout + done.stderr, re.IGNORECASE)
+
+
+@pytest.mark.slow
 def test_the_playbook_names_a_variable_that_cannot_be_read(example: Path) -> None:
     page = example / "host_vars/mon1.dc1.example.yml"
     page.write_text(page.read_text().replace("192.0.2.31", '"{{ nothing }}"'))

@@ -65,6 +65,12 @@ TEXTS = [
     "kdist_zookeeper_chroot: {}",
     "kdist_zookeeper_log_device: {}",
     "kdist_spark_master: {}",
+    "kdist_broker_config_host: {{broker.rack: {}}}",
+    "kdist_broker_config_defaults: {{log.cleanup.policy: {}}}",
+    "kdist_mirror_flow_config: {{f: {{prefix: {}}}}}",
+    "kdist_spark_config: {{topic.flights.event.time.format: {}}}",
+    "kdist_topics_wanted: [{{name: {}}}]",
+    "kdist_topics_wanted: [{{name: t, config: {{cleanup.policy: {}}}}}]",
     "kdist_spark_jobs: [{{name: {}, on_calendar: daily, settings: {{topics: [a]}}}}]",
     "kdist_spark_jobs: [{{name: a, on_calendar: {}, settings: {{topics: [a]}}}}]",
     "kdist_spark_jobs: [{{name: a, on_calendar: daily, settings: {{topics: [{}]}}}}]",
@@ -100,6 +106,8 @@ def test_a_setting_that_is_no_text_is_refused() -> None:
     sentences = told(
         b1={
             "kdist_broker_config_host": {"a.b": None, "c.d": True, "e.f": 1, "g.h": "x"},
+            "kdist_mirror_config": {"mirror.buffer.bytes": 1048576},
+            "kdist_topics_wanted": [{"name": "t", "config": {"preallocate": True}}],
             "kdist_spark_jobs": [
                 {"name": "j", "on_calendar": "daily", "settings": {"topics": ["a,b"]}}
             ],
