@@ -5,12 +5,16 @@ goes to Spark's `noop` sink; `to Parquet` writes value, partition and offset. Th
 records per second by the clock, and per second of CPU of Spark and its Python workers, as medians
 of the rounds, and the ratio of each to kdist's. Where kdist is slower it says LOSS.
 
-`.venv/bin/python benchmarks/bench_spark.py [--records N] [--rounds N] [--without-connector]`
+Then `kdist load` writes JSON objects as rows to Parquet: with 20 fields, and with `--columns`.
+
+`.venv/bin/python benchmarks/bench_spark.py [--records N] [--rounds N] [--columns N]
+[--without-connector]`; `--only-load` leaves the reads out
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import sys
@@ -28,11 +32,12 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/integration")]
 
 from peer.spark_connector import ensure_connector  # noqa: E402
-from spark_work import produce, table  # noqa: E402
+from spark_work import Job, produce, table  # noqa: E402
 from standalone_process import standalone  # noqa: E402
 
 import kdist.spark  # noqa: E402
 from kdist.spark.columns import COLUMNS  # noqa: E402
+from kdist.spark.load.job import Loaded, RunOptions  # noqa: E402
 from kdist.spark.load.spark_session import settings_of  # noqa: E402
 from kdist.spark.options import read_options  # noqa: E402
 from kdist.spark.reading import Reading, read_range  # noqa: E402
@@ -161,18 +166,52 @@ def contenders(
     return found
 
 
+def measure_load(job: Job, columns: int, values: int, rounds: int) -> None:
+    """Load so many values into so many columns: a third each of integers, doubles and texts."""
+    topic, records = f"wide{columns}", values // columns
+    kinds = ("BIGINT", "DOUBLE", "STRING")
+    schema = ", ".join(f"f{number} {kinds[number % 3]}" for number in range(columns))
+
+    def fields(record: int) -> Iterator[tuple[str, object]]:
+        for number in range(columns):
+            yield f"f{number}", (record, record / 8, f"text {record}")[number % 3]
+
+    produce(job.address, topic, (json.dumps(dict(fields(n))).encode() for n in range(records)))
+    taken = []
+    outcomes: list[Loaded] = []
+
+    def load(start: dict[str, int]) -> None:
+        outcomes.append(job.run(topic, RunOptions(replay_from=start), schema=schema))
+
+    for number in range(rounds + 1):  # the first warms up; the others load the same again
+        start = {topic: 1} if number else {}
+        taken.append(timed(lambda start=start: load(start)))  # type: ignore[misc]
+        manifest, error = outcomes[-1].manifest, outcomes[-1].error
+        if manifest is None or (manifest.rows, manifest.undecoded) != (records, 0):
+            print(f"load, {columns:5} columns: FAILED: {str(error)[:200]}", flush=True)
+            return
+    wall, cpu = (statistics.median(column) for column in zip(*taken[1:], strict=True))
+    print(
+        f"load, {columns:5} columns {records / wall:12,.0f} /s {records / cpu:12,.0f} /CPU s"
+        f" {values / cpu:12,.0f} values /CPU s",
+        flush=True,
+    )
+
+
 def run(arguments: argparse.Namespace, directory: Path) -> None:
     """Fill the topic, then measure both tasks."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "benchmarks")))
-    jars = [] if arguments.without_connector else ensure_connector()
+    is_plain = arguments.without_connector or arguments.only_load
+    jars = [] if is_plain else ensure_connector()
     given = {"spark.driver.memory": "1g", "spark.jars": ",".join(map(str, jars))}
     builder = SparkSession.builder.master("local[2]").appName("bench")
     for name, text in settings_of("local[2]", "UTC", given).items():
         builder = builder.config(name, text)
     with standalone(directory, "--config", "num.partitions=2") as cluster:
         address = f"127.0.0.1:{cluster.port}"
-        fill(address, arguments.records)
+        if not arguments.only_load:
+            fill(address, arguments.records)
         spark = builder.getOrCreate()
         try:
             kdist.spark.register(spark)
@@ -183,8 +222,12 @@ def run(arguments: argparse.Namespace, directory: Path) -> None:
                 chosen = frame.select("value", "partition", "offset")
                 chosen.write.mode("overwrite").parquet(f"file://{directory}/parquet")
 
-            for task, sink in (("read", to_nothing), ("to Parquet", to_parquet)):
+            tasks = (("read", to_nothing), ("to Parquet", to_parquet))
+            for task, sink in tasks if not arguments.only_load else ():
                 show(task, arguments.records, measure(found, sink, arguments.rounds))
+            for columns in (20, arguments.columns):
+                job = Job(address, directory / "load", spark)
+                measure_load(job, columns, arguments.values, arguments.rounds)
         finally:
             spark.stop()
 
@@ -194,7 +237,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--columns", type=int, default=1_000)
+    parser.add_argument("--values", type=int, default=2_000_000, help="of the loads, in all")
     parser.add_argument("--without-connector", action="store_true")
+    parser.add_argument("--only-load", action="store_true")
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as directory:
         run(parser.parse_args(), Path(directory))
 
