@@ -291,6 +291,18 @@ def test_what_has_no_date_is_loaded_on_the_day_of_its_timestamp(
     assert is_own == [not day for day in days], before
 
 
+def test_the_day_of_a_record_depends_on_the_job_and_not_on_the_session(job: Job) -> None:
+    produce(job.address, "zones", as_json([{"at": "2013-01-01T22:00:00", "seen": "2013-01-01"}]))
+    job.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    job.spark.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
+    settings = {"event_time_field": "at", "event_time_zone": "America/New_York"}
+    assert job.run("zones", schema="at TIMESTAMP, seen DATE", **settings).error is None
+    job.spark.conf.set("spark.sql.session.timeZone", "UTC")
+    (row,) = job.seen("zones").selectExpr("string(date)", "string(event_time)", "at").collect()
+    assert tuple(row)[:2] == ("2013-01-01", "2013-01-02 03:00:00")
+    assert row["at"] == datetime(2013, 1, 2, 3)
+
+
 def test_a_path_through_what_is_no_object_is_a_bad_event_time(job: Job) -> None:
     produce(job.address, "path", [b'{"id": 1, "meta": null}', b'{"id": 2, "meta": "x"}'])
     first = job.run("path", event_time_field="meta.ts")

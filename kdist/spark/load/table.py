@@ -28,6 +28,9 @@ _MALFORMED = "\u0000malformed"  # unlikely as the name of a JSON field
 # Unless they may be truncated, minima and maxima of more than 4 KiB are left out of the footer, and
 # the number of nulls with them.
 _PARQUET = {"parquet.statistics.truncate.length": "64"}
+# Whatever a session has: days and event times depend on the job alone.
+_STRICT = {"spark.sql.legacy.timeParserPolicy": "CORRECTED"}
+_NO_JSON = {"allowSingleQuotes": False, "allowNonNumericNumbers": False}  # which Spark would take
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -104,7 +107,7 @@ def _inferred(spark: SparkSession, found: DataFrame) -> StructType:
 
     text = f.col("value").cast("string")
     objects = found.select(text.alias("value")).where(text.rlike(r"^\s*\{"))
-    schema = spark.read.json(objects, columnNameOfCorruptRecord=_MALFORMED).schema
+    schema = spark.read.json(objects, columnNameOfCorruptRecord=_MALFORMED, **_NO_JSON).schema
     return once_each(StructType([each for each in schema.fields if each.name != _MALFORMED]))
 
 
@@ -159,6 +162,8 @@ def rows(
 
     from kdist.spark.load.rows import source_of
 
+    for name, value in {**_STRICT, "spark.sql.session.timeZone": job.event_time_zone}.items():
+        spark.conf.set(name, value)
     source = source_of(_decoding(shape, job.event_time_zone), counts)
     spark.dataSource.register(source)
     found = spark.read.format(source.name()).options(**_options(job, plan)).load()
