@@ -54,8 +54,16 @@ def run(path: str, log_level: str) -> None:
 @mirror.command()
 @_CONFIG
 def check(path: str) -> None:
-    """Say whether a mirror would start with FILE; if not, list all faults and exit with 1."""
+    """Say whether a mirror would start with FILE; if not, list all faults and exit with 1.
+
+    Of a flow whose source answers within 3 s, patterns that match no topic there are named, too.
+    """
+    from kdist.cli.mirror.status import unmatched_patterns
+
     config = load(path)
+    for flow in config.flows:
+        for pattern in unmatched_patterns(flow):
+            click.echo(f"{flow.name}: the pattern {pattern} matches no topic of the source")
     names = ", ".join(flow.name for flow in config.flows)
     click.echo(f"{path} is good: it has {'flows' if len(config.flows) > 1 else 'flow'} {names}.")
 

@@ -15,12 +15,14 @@ from kdist.cli.shared.table import Field, json_row, print_rows
 from kdist.client.cluster import Cluster, cluster_at, did_you_mean, parse_addresses
 from kdist.config.mirror import Flow, MirrorConfig
 from kdist.errors import KdistError, UserError
+from kdist.mirror.copying import count_partitions
 from kdist.mirror.status import FlowStatus, PartitionStatus, flow_status
 from kdist.runtime.clock import SystemClock
 
 T = TypeVar("T")
 
 _RETRY_MS = 5_000
+_CHECK_S = 3.0
 _PARTITIONS: tuple[Field[tuple[FlowStatus, PartitionStatus]], ...] = (
     Field("FLOW", lambda row: row[0].name),
     Field("SOURCE", lambda row: row[1].source),
@@ -80,6 +82,21 @@ def _verdict(found: FlowStatus) -> str:
 
 def _asked(flow: Flow, now_ms: int) -> FlowStatus:
     return with_clusters(flow, lambda source, target: flow_status(flow, source, target, now_ms))
+
+
+def unmatched_patterns(flow: Flow) -> tuple[str, ...]:
+    """The flow's patterns that match no topic of the source; none if that does not answer soon."""
+
+    async def ask() -> tuple[str, ...]:
+        source = parse_addresses(flow.settings.source)
+        with cluster_at(source, "kdist-mirror-check", 0) as cluster:
+            async with asyncio.timeout(_CHECK_S):
+                return flow.unmatched(await count_partitions(cluster))
+
+    try:
+        return asyncio.run(ask())
+    except (KdistError, TimeoutError):
+        return ()
 
 
 def named_flow(config: MirrorConfig, name: str) -> Flow:

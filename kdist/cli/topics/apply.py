@@ -10,7 +10,6 @@ import click
 from kdist.cli.shared.completing import complete_files
 from kdist.cli.shared.connecting import ask_cluster, broker_option
 from kdist.cli.shared.options import json_option, not_empty, print_json, readonly_files
-from kdist.config.json_text import NameTwice, parse_json
 from kdist.errors import UserError
 
 if TYPE_CHECKING:
@@ -73,6 +72,7 @@ def apply(
 
 
 def _read(path: str) -> list[Wanted]:
+    from kdist.config.json_text import NameTwice, parse_json
     from kdist.ops.topic_plan import parse_wanted
 
     try:

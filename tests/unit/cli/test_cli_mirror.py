@@ -59,6 +59,16 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert str(done.exception) == f"{tmp_path}/x does not exist"
 
 
+def test_a_check_names_patterns_that_match_no_topic(cluster: CliCluster, tmp_path: Path) -> None:
+    cluster.done("topics", "create", "re12")
+    file = tmp_path / "m.properties"
+    given = {"source": cluster.address, "target": "127.0.0.1:1", "topics": r"re\\d{1,2},never.*"}
+    file.write_text("".join(f"flow.f.{name}={value}\n" for name, value in given.items()))
+    assert cluster.done("mirror", "check", "--config", file) == (
+        f"f: the pattern never.* matches no topic of the source\n{file} is good: it has flow f.\n"
+    )
+
+
 def test_an_unknown_flow_is_refused(good: str) -> None:
     done = run("status", "--config", good, "--flow", "ff")
     assert str(done.exception) == "the file has no flow ff: did you mean f?"
