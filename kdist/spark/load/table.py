@@ -30,7 +30,6 @@ _MALFORMED = "\u0000malformed"  # unlikely as the name of a JSON field
 _PARQUET = {"parquet.statistics.truncate.length": "64"}
 # Whatever a session has: days and event times depend on the job alone.
 _STRICT = {"spark.sql.legacy.timeParserPolicy": "CORRECTED"}
-_NO_JSON = {"allowSingleQuotes": False, "allowNonNumericNumbers": False}  # which Spark would take
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -107,7 +106,12 @@ def _inferred(spark: SparkSession, found: DataFrame) -> StructType:
 
     text = f.col("value").cast("string")
     objects = found.select(text.alias("value")).where(text.rlike(r"^\s*\{"))
-    schema = spark.read.json(objects, columnNameOfCorruptRecord=_MALFORMED, **_NO_JSON).schema
+    schema = spark.read.json(
+        objects,
+        columnNameOfCorruptRecord=_MALFORMED,
+        allowSingleQuotes=False,  # which is no JSON, nor is NaN
+        allowNonNumericNumbers=False,
+    ).schema
     return once_each(StructType([each for each in schema.fields if each.name != _MALFORMED]))
 
 
