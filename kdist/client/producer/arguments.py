@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, SupportsIndex
 
-from kdist.client.coding import Coder, Role, coded
+from kdist.client.coding import Coder, CodingContext, Role, WithContext, coded
 from kdist.client.producer.topic import Topic
 from kdist.errors import ApiError, Error, WrongType
 from kdist.model import topic_name_fault
@@ -41,8 +41,11 @@ def encoded(
     encoder: Coder | None, data: Any, topic: str, role: Role, headers: Headers
 ) -> bytes | None:
     """The bytes to send, by the encoder if there is one; None is null. `WrongType`."""
-    if encoder is not None:
-        (data,) = coded(encoder, (data,), topic, role, (headers,))
+    if encoder is not None and data is not None:
+        if isinstance(encoder, WithContext):
+            data = encoder.call(data, CodingContext(topic, role, headers))
+        else:
+            data = encoder(data)
     if data is None or type(data) is bytes:
         return data
     if isinstance(data, bytes | bytearray | memoryview):
