@@ -129,7 +129,15 @@ class Faults:
         self._later(for_s, _speed_up, disk)
 
     def fill(self, broker_id: int) -> None:
-        """Leave no room, or so little that one of the next writes is done in part."""
+        """Leave no room, or so little that one of the next writes is done in part; often while a
+        thread does the writes, so that appends are under way behind the one that is refused."""
+        if self._rng.random() < 0.5:
+            self._slow_down(broker_id, 6, self._rng.choice((30, 100)))
+            self._later(self._rng.uniform(1, 3), self._fill, broker_id)
+        else:
+            self._fill(broker_id)
+
+    def _fill(self, broker_id: int) -> None:
         disk = self._cluster.disks[broker_id]
         room = self._rng.choice((0, self._rng.randrange(400)))
         disk.fill(disk.used_bytes() + room)

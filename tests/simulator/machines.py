@@ -16,7 +16,7 @@ from typing import NamedTuple
 from kdist.broker.broker import Broker, State
 from kdist.errors import DiskFailed, KdistError
 from kdist.model import TopicPartition
-from kdist.runtime.simulated_faults import PowerLoss
+from kdist.runtime.simulated_faults import Call, PowerLoss
 from kdist.storage.names import CLEAN_SHUTDOWN
 from tests.simulator.record import NEVER_S, Trace, Violation
 
@@ -162,12 +162,13 @@ class Machines:
     # Dying in the middle of a call on the disk
 
     def doom(self, broker_id: int, calls: int, *, is_power_lost: bool) -> None:
-        """Have it die in the `calls`-th of the calls that change its disk."""
+        """Have it die in the `calls`-th of the calls that change its disk, or of the appends: their
+        producers then have no answer."""
         if broker_id not in self.down and broker_id not in self._doomed:
             self._doomed[broker_id] = is_power_lost
             disk = self.cluster.disks[broker_id]
             disk.on_power_loss = partial(self._die, broker_id)
-            disk.crash_at(calls, lambda call: call.name in _CHANGING)
+            disk.crash_at(calls, self.rng.choice((_is_change, _is_append)))
 
     def _die(self, broker_id: int) -> None:
         """Its code still runs: have it end when that has returned, and do nothing more."""
@@ -217,3 +218,11 @@ class Machines:
         """Looked up beside the disk's calls, one of which might be to fail."""
         names = self.cluster.disks[broker_id]._names
         return CLEAN_SHUTDOWN in names.directory(LOG_DIR).entries
+
+
+def _is_change(call: Call) -> bool:
+    return call.name in _CHANGING
+
+
+def _is_append(call: Call) -> bool:
+    return call.name == "write" and call.path.endswith(".log")

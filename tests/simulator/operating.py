@@ -64,10 +64,15 @@ class Operating:
         self._task = self._history.cluster.loop.create_task(self.process.run(self._work()))
 
     async def end(self) -> None:
-        """Finish what is under way."""
+        """Finish what is under way, and open connections that no fault is on any more."""
         self._is_over = True
         assert self._task is not None
         await self._task
+        await self.admin.close()
+        await self.process.run(self._open())
+
+    async def _open(self) -> None:
+        await self.admin.start()
 
     async def _work(self) -> None:
         while not self._is_over:

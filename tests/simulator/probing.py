@@ -104,11 +104,10 @@ class Probing:
             require(fault is None, f"{what} gives a batch at {header.base_offset}: {fault}", key)
             is_next = expected in (None, header.base_offset) and header.next_offset > offset
             require(is_next, f"{what} gives {header.base_offset} where {expected} follows", key)
-            require(
-                header.next_offset <= mark and header.partition_leader_epoch <= epoch,
-                f"{what} gives {header}, the high watermark is {mark}, the epoch {epoch}",
-                key,
-            )
+            told = f"to {header.next_offset} of epoch {header.partition_leader_epoch}"
+            may_be_read = header.next_offset <= mark and header.partition_leader_epoch <= epoch
+            sentence = f"{what} gives records {told}, the high watermark is {mark} of epoch {epoch}"
+            require(may_be_read, sentence, key)
             expected, position = header.next_offset, position + header.size
         self._trace.add(key, offset, mark, len(data))
 
