@@ -48,15 +48,22 @@ def begin_at(
     return "earliest"
 
 
-class Selection(NamedTuple):
-    """The topics to mirror, with their names in the target; and why others are held back.
+class Refusal(str):
+    """Why the target cannot have a topic, which somebody must mend: a reason to hold it back."""
 
-    `refused` are those held back because the target cannot have them, which somebody must mend.
-    """
+    __slots__ = ()
+
+
+class Selection(NamedTuple):
+    """The topics to mirror, with their names in the target; and why others are held back."""
 
     mirrored: dict[str, str]
     held: dict[str, str]
-    refused: frozenset[str] = frozenset()
+
+    @property
+    def refused(self) -> frozenset[str]:
+        """The topics held back because the target cannot have them."""
+        return frozenset(each for each, why in self.held.items() if isinstance(why, Refusal))
 
 
 def select(
@@ -92,4 +99,5 @@ def _held(flow: Flow, topic: str, origin: Origin | None, target_id: str) -> str 
 def without(selection: Selection, refused: Mapping[str, str]) -> Selection:
     """The selection with the refused topics held back, each for its reason."""
     mirrored = {key: name for key, name in selection.mirrored.items() if key not in refused}
-    return Selection(mirrored, {**selection.held, **refused}, selection.refused | refused.keys())
+    refusals = {topic: Refusal(why) for topic, why in refused.items()}
+    return Selection(mirrored, {**selection.held, **refusals})
