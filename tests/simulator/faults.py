@@ -32,6 +32,7 @@ class Faults:
         self._machines = history.machines
         self._rng = history.cluster.stream("faults")
         self._kinds = history.shape.kinds
+        self._is_over = False
 
     async def go_on(self) -> None:
         """Break things, one after the other, for the time that the shape says."""
@@ -106,11 +107,22 @@ class Faults:
         self._history.trace.count("session expired")
 
     def depose(self, broker_id: int) -> None:
-        """An operator deletes `/controller`, so that another broker is elected."""
+        """An operator deletes `/controller`, so that another broker is elected, of which the one
+        that was it may hear late."""
         ensemble, path = self._cluster.ensemble, znodes.CONTROLLER.path()
         if ensemble.leader is not None and ensemble.tree.exists(path):
+            found = znodes.CONTROLLER.decode(path, ensemble.tree.get(path).data).broker_id
+            name = ensemble.server_of(self._cluster.zks[found])
+            if name is not None:
+                ensemble.lag(name, 2_000)
+                self._later(3, ensemble.lag, name, self._history.shape.lag_ms)
             now_ms = self._cluster.clock.now_ms()
             ensemble._publish(ensemble.tree.write((Delete(path),), 0, now_ms)[1])
+
+    def maybe_depose(self) -> None:
+        """The same as the controller is about to be asked for something."""
+        if not self._is_over and "depose" in self._kinds and self._rng.random() < 0.5:
+            self.depose(0)
 
     # Disks
 
@@ -188,6 +200,7 @@ class Faults:
 
     async def end(self) -> None:
         """Have all of them pass: everything is up and in touch, and nothing is slow or full."""
+        self._is_over = True
         self._history.trace.note("all faults end")
         cluster = self._cluster
         cluster.network.conditions = CONDITIONS

@@ -107,8 +107,8 @@ class History:
         self.reader = Reading(self, "reader", None)
         self.group = Group(self)
         self.probing = Probing(self)
+        self.faults = faults = Faults(self)
         self.operating.begin()
-        faults = Faults(self)
         await faults.go_on()
         try:
             async with asyncio.timeout(2 * PATIENCE_S):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 HOST = "operator"
 _PARTITIONS_MAX = 5
+_MOMENT_S = 0.02  # in which another controller may be elected
 _CHANGES = {
     "compression.type": ("producer", "lz4", "gzip"),
     "message.timestamp.type": ("CreateTime", "LogAppendTime"),
@@ -77,6 +78,8 @@ class Operating:
     async def _work(self) -> None:
         while not self._is_over:
             await asyncio.sleep(self._rng.uniform(0, 2 * self._pause_s))
+            self._history.faults.maybe_depose()
+            await asyncio.sleep(self._rng.uniform(0, _MOMENT_S))
             try:
                 await self._do_something()
             except KdistError as error:

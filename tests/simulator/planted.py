@@ -114,9 +114,6 @@ PLANTED: dict[str, Bug] = {
     ),
     "recovery trusts what is on the disk": Bug(directory, "load_log", _trust_the_disk),
     "a deleted log's directory stays": Bug(Background, "remove_tree", _leave_files),
-    "an abandoned append stays in its producer's state": Bug(
-        ProducerStates, "restore", _leave_files
-    ),
     "consumers read what is not committed": Bug(Partition, "visible_end", _read_to_the_end),
     "a stop is called clean that has flushed nothing": Bug(LogDirectory, "_flush", _stop_unflushed),
 }
