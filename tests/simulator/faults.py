@@ -74,7 +74,7 @@ class Faults:
         self._machines.end(broker_id, is_power_lost=True)
 
     def die_in_a_call(self, broker_id: int) -> None:
-        is_power_lost = self._rng.random() < 0.6
+        is_power_lost = self._rng.random() < 0.4
         calls = self._rng.randint(1, CALLS_MAX)
         self._machines.doom(broker_id, calls, is_power_lost=is_power_lost)
 

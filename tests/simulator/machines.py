@@ -168,7 +168,7 @@ class Machines:
             self._doomed[broker_id] = is_power_lost
             disk = self.cluster.disks[broker_id]
             disk.on_power_loss = partial(self._die, broker_id)
-            disk.crash_at(calls, self.rng.choice((_is_change, _is_append)))
+            disk.crash_at(calls, self.rng.choice((_is_change, _is_append, _is_append)))
 
     def _die(self, broker_id: int) -> None:
         """Its code still runs: have it end when that has returned, and do nothing more."""

@@ -65,7 +65,7 @@ class Producing:
             max_request_size=4 * MESSAGE_BYTES_MAX,
             max_block_ms=3_000,
             request_timeout_ms=1_500,
-            delivery_timeout_ms=9_000,
+            delivery_timeout_ms=rng.choice((9_000, 25_000)),  # a broker's death, outlived or not
             **settings,
         )
         process = history.cluster.process(self.name)
