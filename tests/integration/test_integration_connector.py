@@ -227,7 +227,10 @@ def test_a_connectors_errors_say_what_is_wrong(
     one.commit_offsets()  # there is nothing yet
     wrong: list[tuple[str, Callable[[], object]]] = [
         ("1 or more streams, not 0", lambda: one.create_message_streams({topic: 0})),
-        ("not 'utf-8'", lambda: one.create_message_streams({topic: 1}, "utf-8")),  # type: ignore[arg-type]
+        (
+            "key_decoder is 'utf-8', and must be a callable",
+            lambda: one.create_message_streams({topic: 1}, "utf-8"),
+        ),  # type: ignore[arg-type]
         ("has no method before_releasing", lambda: one.set_consumer_rebalance_listener(print)),  # type: ignore[arg-type]
     ]
     for sentence, call in wrong:

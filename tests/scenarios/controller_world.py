@@ -54,12 +54,12 @@ class FusedLoop(VirtualLoop):
         self.fuse = -1
         self.blow: Callable[[], None] = lambda: None
 
-    def select(self, timeout: float | None) -> list[Any]:
+    def _begin_turn(self, pause_ns: int | None) -> None:
         self.turns += 1
         if self.turns == self.fuse:
             self.blow()
-            timeout = 0
-        return super().select(timeout)
+            pause_ns = 0
+        super()._begin_turn(pause_ns)
 
     def arm(self, turns: int, blow: Callable[[], None]) -> None:
         """Call `blow` this many turns from now."""
