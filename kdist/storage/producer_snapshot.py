@@ -10,18 +10,20 @@
                                          34  4  coordinator epoch, -1 none
                                          38  8  first offset of its open transaction, -1 none
 
-Big endian. Only the newest batch of a producer is kept, so after a restart a retry of an older one
-is refused. Format: docs/formats/producer-snapshot.md. Source: Kafka's ProducerStateManager.
+Big endian. A producer has an entry for each of the batches whose retries are known, the newest
+last. Kafka writes that one alone, and of several it takes the last. Format:
+docs/formats/producer-snapshot.md. Source: Kafka's ProducerStateManager.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from kdist.model import NO_OFFSET, NO_SEQUENCE
 from kdist.runtime.files import Files
 from kdist.storage.faults import CorruptFile
-from kdist.storage.producers import Batch, Producer, ProducerStates
+from kdist.storage.producers import BATCHES_KEPT, Batch, Producer, ProducerStates
 from kdist.wire.crc32c import crc32c
 
 _VERSION = 1
@@ -34,25 +36,30 @@ _ENTRIES_POSITION = _HEADER.size + _COUNT.size
 def encode_snapshot(states: ProducerStates) -> bytes:
     """The file's content, entries by producer id."""
     producers = states.producers
-    entries = b"".join(
-        _encode_entry(producer_id, producers[producer_id]) for producer_id in sorted(producers)
-    )
-    body = _COUNT.pack(len(producers)) + entries
+    entries = [
+        entry
+        for producer_id in sorted(producers)
+        for entry in _encode_entries(producer_id, producers[producer_id])
+    ]
+    body = _COUNT.pack(len(entries)) + b"".join(entries)
     return _HEADER.pack(_VERSION, crc32c(body)) + body
 
 
-def _encode_entry(producer_id: int, producer: Producer) -> bytes:
-    batch = producer.batches[-1] if producer.batches else Batch(NO_SEQUENCE, NO_OFFSET, 0, 0)
-    return _ENTRY.pack(
-        producer_id,
-        producer.epoch,
-        batch.last_sequence,
-        batch.last_offset,
-        batch.offset_delta,
-        producer.last_timestamp,
-        producer.coordinator_epoch,
-        producer.transaction_start,
-    )
+def _encode_entries(producer_id: int, producer: Producer) -> Iterator[bytes]:
+    *older, newest = producer.batches or (Batch(NO_SEQUENCE, NO_OFFSET, 0, 0),)
+    states = [(each, each.timestamp, NO_OFFSET) for each in older]
+    states.append((newest, producer.last_timestamp, producer.transaction_start))
+    for batch, timestamp, transaction_start in states:
+        yield _ENTRY.pack(
+            producer_id,
+            producer.epoch,
+            batch.last_sequence,
+            batch.last_offset,
+            batch.offset_delta,
+            timestamp,
+            producer.coordinator_epoch,
+            transaction_start,
+        )
 
 
 def decode_snapshot(content: bytes, path: str) -> ProducerStates:
@@ -70,7 +77,11 @@ def decode_snapshot(content: bytes, path: str) -> ProducerStates:
         raise CorruptFile(path, None, f"{count} entries do not take {len(content)} bytes")
     states = ProducerStates()
     for entry in _ENTRY.iter_unpack(memoryview(content)[_ENTRIES_POSITION:]):
-        states.restore(entry[0], _producer_of(entry))
+        producer, older = _producer_of(entry), states.producer(entry[0])
+        if older is not None and older.epoch == producer.epoch:
+            batches = (*older.batches, *producer.batches)[-BATCHES_KEPT:]
+            producer = producer._replace(batches=batches)
+        states.restore(entry[0], producer)
     return states
 
 

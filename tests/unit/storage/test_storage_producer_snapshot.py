@@ -68,6 +68,27 @@ GOLDEN = bytes.fromhex(
 )
 
 
+def test_retries_of_older_batches_are_known_after_a_restart():
+    """A producer's batches in flight were refused after a clean stop, and sent again as new ones."""
+    states = ProducerStates()
+    for number in range(7):
+        states.append(batch(7, sequence=10 * number), 100 + 10 * number)
+    restarted = decode_snapshot(encode_snapshot(states), PATH)
+    assert restarted.producers == states.producers
+    retried = [restarted.check(batch(7, sequence=10 * number)) for number in range(2, 7)]
+    assert [each and each.first_offset for each in retried] == [120, 130, 140, 150, 160]
+
+
+def test_of_several_entries_of_a_producer_the_last_is_the_one_that_kafka_takes():
+    states = ProducerStates()
+    states.restore(7, Producer(1, (Batch(9, 109, 9, 5), Batch(19, 119, 9, 6)), 8, 2, 110))
+    older, newest = (encode_snapshot(states)[10 + 46 * n :][:46] for n in range(2))
+    alone = ProducerStates()
+    alone.restore(7, Producer(1, (Batch(19, 119, 9, 6),), 8, 2, 110))
+    assert newest == encode_snapshot(alone)[10:]
+    assert older[38:] == b"\xff" * 8  # has no open transaction
+
+
 def test_a_snapshot_is_what_kafka_writes():
     states = decode_snapshot(GOLDEN, PATH)
     assert states.producers == {

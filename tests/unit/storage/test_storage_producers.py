@@ -229,7 +229,7 @@ class Sent(NamedTuple):
 class ProducersModel(RuleBasedStateMachine):
     """The model keeps every batch of a producer's epoch and searches the last five.
 
-    A restart keeps one: `known` says how many of the newest batches may be recognized.
+    A restart keeps them: `known` says how many of the newest batches may be recognized.
     """
 
     def __init__(self) -> None:
@@ -309,7 +309,6 @@ class ProducersModel(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.states = decode_snapshot(encode_snapshot(self.states), "s")
-        self.known = dict.fromkeys(self.sent, 1)
 
     @rule(now_ms=st.integers(0, 120))
     @precondition(lambda self: self.sent)
