@@ -69,7 +69,7 @@ GOLDEN = bytes.fromhex(
 
 
 def test_retries_of_older_batches_are_known_after_a_restart():
-    """A producer's batches in flight were refused after a clean stop, and sent again as new ones."""
+    """After a clean stop batches in flight were refused, and sent again as new ones."""
     states = ProducerStates()
     for number in range(7):
         states.append(batch(7, sequence=10 * number), 100 + 10 * number)
