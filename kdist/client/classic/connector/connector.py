@@ -29,8 +29,8 @@ from kdist.client.consumer.settings import checked_decoders
 from kdist.config.connect_string import ConnectString
 from kdist.errors import UserError
 from kdist.network.network import AsyncioNetwork
+from kdist.runtime.asyncio_process import system_rng
 from kdist.runtime.clock import SystemClock
-from kdist.runtime.rng import system_rng
 from kdist.zk.errors import ConnectionLoss
 from kdist.zk.kazoo_client import KazooZooKeeper
 
