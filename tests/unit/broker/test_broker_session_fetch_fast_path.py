@@ -224,7 +224,8 @@ def happen(broker: Broker, name: str, value: Any) -> None:
         settings = replace(log.settings, flush_before_expose=not value)
         broker.replicas.configure(CLICKS.topic, settings)
     elif name == "start":
-        log.start_offset = max(log.start_offset, min(value, log.end_offset))
+        mark = broker.replicas.get(CLICKS).high_watermark
+        broker.directory.delete_records(log, min(value, mark), lambda _: None)
     elif name == "resign":
         broker.replicas.get(CLICKS).resign()
 
