@@ -95,9 +95,8 @@ __all__ = sorted(_HOME_OF)
 
 def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
-    if (
-        name in _IN_CLASSIC.split()
-    ):  # an AttributeError's sentence would be lost in `from kdist import`
+    if name in _IN_CLASSIC.split():
+        # Of an AttributeError `from kdist import` would not show the sentence.
         raise ImportError(f"{name} is a name of the first design: import it from kdist.classic")
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

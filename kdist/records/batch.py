@@ -41,7 +41,6 @@ CHECKED_POSITION = 21  # the CRC covers everything from here to the end of the b
 _MAX_TIMESTAMP_POSITION = 35
 _SEQUENCE_MASK = 0x7FFF_FFFF
 
-
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _TIMESTAMP = struct.Struct(">q")

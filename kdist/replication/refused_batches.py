@@ -36,7 +36,7 @@ class _Refused(NamedTuple):
 
 
 class RefusedBatches:
-    """A broker's refused batches. Owner: `Replicas`. While `noted` is empty there is nothing to do.
+    """A broker's refused batches. Owner: `Writers`. While `noted` is empty there is nothing to do.
 
     It need not survive a restart, nor remember all: who is not in it fares as in Kafka before 4.5.
     """

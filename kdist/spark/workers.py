@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _UNSET = "python3"  # what PySpark takes if PYSPARK_PYTHON does not say
+_ANSWER_S = 60
 
 
 def is_alone(master: str) -> bool:
@@ -36,8 +37,9 @@ def choose_python(context: SparkContext) -> None:
 
 
 def _has_kdist(python: str) -> bool:
+    command = [python, "-c", "import kdist"]
     try:
-        asked = subprocess.run([python, "-c", "import kdist"], capture_output=True, check=False)
-    except OSError:
+        asked = subprocess.run(command, capture_output=True, check=False, timeout=_ANSWER_S)
+    except (OSError, subprocess.TimeoutExpired):
         return False
     return asked.returncode == 0

@@ -47,8 +47,10 @@ def encode_snapshot(states: ProducerStates) -> bytes:
 
 def _encode_entries(producer_id: int, producer: Producer) -> Iterator[bytes]:
     *older, newest = producer.batches or (Batch(NO_SEQUENCE, NO_OFFSET, 0, 0),)
-    states = [(each, each.timestamp, NO_OFFSET) for each in older]
-    states.append((newest, producer.last_timestamp, producer.transaction_start))
+    last_timestamp = producer.last_timestamp
+    # Kafka leaves out entries that have expired, each by itself: an older one must not outlive.
+    states = [(each, min(each.timestamp, last_timestamp), NO_OFFSET) for each in older]
+    states.append((newest, last_timestamp, producer.transaction_start))
     for batch, timestamp, transaction_start in states:
         yield _ENTRY.pack(
             producer_id,

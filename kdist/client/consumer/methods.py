@@ -27,9 +27,8 @@ class ConsumerMethods:
         def _core(self) -> Core:
             """An attribute of the one, a property of the other."""
 
-    def _call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Call a method of the core where the core runs."""
-        raise NotImplementedError
+        def _call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+            """Call a method of the core where the core runs."""
 
     # What is read
 

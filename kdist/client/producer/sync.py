@@ -117,10 +117,8 @@ class Producer:
         if core.has_handler:
             message = Message(value, key, headers or (), partition, timestamp)
             return self._drive(core.add(topic, message))
-        row, partition = (
-            core.row(topic, value, key, headers, timestamp),
-            checked_partition(partition),
-        )
+        row = core.row(topic, value, key, headers, timestamp)
+        partition = checked_partition(partition)
         added = self._accumulator.add(topic, row, partition)
         if isinstance(added, Sent):
             return added

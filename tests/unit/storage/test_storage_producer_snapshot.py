@@ -81,12 +81,13 @@ def test_retries_of_older_batches_are_known_after_a_restart():
 
 def test_of_several_entries_of_a_producer_the_last_is_the_one_that_kafka_takes():
     states = ProducerStates()
-    states.restore(7, Producer(1, (Batch(9, 109, 9, 5), Batch(19, 119, 9, 6)), 8, 2, 110))
+    states.restore(7, Producer(1, (Batch(9, 109, 9, 50), Batch(19, 119, 9, 6)), 8, 2, 110))
     older, newest = (encode_snapshot(states)[10 + 46 * n :][:46] for n in range(2))
     alone = ProducerStates()
     alone.restore(7, Producer(1, (Batch(19, 119, 9, 6),), 8, 2, 110))
     assert newest == encode_snapshot(alone)[10:]
     assert older[38:] == b"\xff" * 8  # has no open transaction
+    assert older[26:34] == newest[26:34]  # so that it does not expire after the newest
 
 
 def test_a_snapshot_is_what_kafka_writes():
