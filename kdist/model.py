@@ -75,13 +75,20 @@ class Broker(NamedTuple):
 
 
 class LeaderAndIsr(NamedTuple):
-    """A partition's leader and ISR, as in its `state` znode."""
+    """A partition's leader and ISR, as in its `state` znode; `eligible` is the controller's only.
+
+    `eligible` replicas have left the ISR while it was below its minimum, so that they have all that
+    is committed, and may be elected (KIP-966). `is_recovering`: the leader was elected though
+    committed records may be lost by it (KIP-704), and nobody has joined its ISR since.
+    """
 
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
     controller_epoch: int
     zk_version: int
+    eligible: tuple[int, ...] = ()
+    is_recovering: bool = False
 
 
 def topic_name_fault(name: str) -> str | None:

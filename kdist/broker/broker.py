@@ -266,10 +266,12 @@ class Broker:
         self._gateway.configure(config.network)
         if self._service is not None:
             self._service.replicas.configure_all(self._overrides.settings_of)
+            self._service.controller.hear_settings()
 
     def _configure_topic(self, topic: str, settings: TopicSettings) -> None:
         if self._service is not None:
             self._service.replicas.configure(topic, settings)
+            self._service.controller.hear_settings(topic)
 
     def _tell(self, sentence: str) -> None:
         logger.info("%s", sentence)

@@ -128,6 +128,8 @@ class Service:
                 rng=self._process.rng,
                 metrics=self._measures.controller,
                 on_planned=self._expect,
+                load_settings=self._overrides.load_new,
+                settings_of=self._overrides.settings_of,
             )
         )
 

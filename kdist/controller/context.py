@@ -7,9 +7,9 @@ brokers are sent is also what the next controller finds. A partition is in one o
     NON_EXISTENT   not assigned, or completely deleted       assigned: NEW
     NEW            assigned, but no state in ZooKeeper yet   a replica is alive: ONLINE; none is, or
                                                              its topic is being deleted: OFFLINE
-    ONLINE         has a leader                              leader changes: ONLINE; none of the ISR
-                                                             is alive, or it is deleted: OFFLINE
-    OFFLINE        has no leader; or its topic is            one of the ISR is back: ONLINE;
+    ONLINE         has a leader                              leader changes: ONLINE; nobody may be
+                                                             elected, or it is deleted: OFFLINE
+    OFFLINE        has no leader; or its topic is            somebody may be elected: ONLINE;
                    queued for deletion                       its znodes are gone: NON_EXISTENT
 
 Source: Apache Kafka's `ControllerContext` and `PartitionStateMachine`.
@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from kdist.config.listeners import Listener
+from kdist.config.topic import TopicSettings
 from kdist.errors import KdistError
 from kdist.model import NO_EPOCH, NO_LEADER, Broker, LeaderAndIsr, TopicPartition
 from kdist.zk.registration import BrokerRegistration
@@ -92,10 +93,15 @@ class Topic(NamedTuple):
         return [TopicPartition(self.name, index) for index in sorted(self.assignment)]
 
 
+SettingsOf = Callable[[str], TopicSettings]
+"""A topic's effective settings: its own, and the brokers' defaults."""
+
+
 class ControllerContext:
     """Owned by the term that loaded it; thrown away with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings_of: SettingsOf) -> None:
+        self.settings_of = settings_of
         self.brokers: dict[int, LiveBroker] = {}
         self.topics: dict[str, Topic] = {}
         self.queued_for_deletion: set[str] = set()  # topics that are being deleted
@@ -119,6 +125,14 @@ class ControllerContext:
         """The assigned replicas; none if the partition is not assigned."""
         topic = self.topics.get(partition.topic)
         return topic.assignment.get(partition.partition, ()) if topic else ()
+
+    def min_isr(self, partition: TopicPartition) -> int:
+        """The size of the ISR below which nothing more is committed (strict min ISR).
+
+        Invariant: a leader's high watermark stands still while the committed ISR is smaller.
+        """
+        settings = self.settings_of(partition.topic)
+        return min(settings.min_insync_replicas, len(self.replicas(partition)))
 
     def leader_and_isr(self, partition: TopicPartition) -> LeaderAndIsr | None:
         """Who leads and is in sync; None if the partition never had a leader."""

@@ -252,6 +252,11 @@ class Controller:
         self._watches_registration = False
         self._changed.set()
 
+    def hear_settings(self, topic: str | None = None) -> None:
+        """A topic's settings have changed; None: the brokers' defaults for all topics."""
+        if self._term is not None:
+            self._term.hear_settings(topic)
+
     # What handlers ask for
 
     async def create_topics(

@@ -1,17 +1,23 @@
 """Who leads a partition, and what changes when brokers come, go or want to go (pure).
 
-    election             who may lead, by order of assignment    ISR after it      if nobody may
-    broker change        ISR members that are alive, and not     the members       leader -1, the
-                         about to stop; a living leader stays    that are alive    ISR stays
-    controlled shutdown  ISR members that are alive, and not     without those     all stays as
-                         about to stop                           about to stop     it was
+    election             who may lead, by order of assignment      ISR after it       if nobody may
+    broker change        ISR members that are alive, and not       the members        leader -1, the
+                         about to stop; a living leader stays      that are alive     ISR stays
+                         else eligible replicas that are alive,    the leader alone
+                         and not about to stop
+    controlled shutdown  ISR members that are alive, and not       without those      all stays as
+                         about to stop; then eligible replicas     about to stop      it was
 
 So an ISR never becomes empty: one of its last members can lead again when it is back. Each change
 raises the leader epoch. A broker that has re-registered ("bounced") counts as gone and back: what
 it writes after its restart must not share an epoch with what it may have lost.
 
+Eligible is who leaves an ISR that is then below its minimum, until the ISR is back at it. Meanwhile
+the high watermark stands still, so those replicas have all that is committed, and electing one is
+clean (KIP-966).
+
 A plan maps partitions to their next state, with the zk version that writing it will produce.
-Source: Apache Kafka's `Election` and `ReplicaStateMachine`.
+Source: Apache Kafka's `Election` and `ReplicaStateMachine`; KIP-966.
 """
 
 from __future__ import annotations
@@ -28,10 +34,33 @@ Planner = Callable[[ControllerContext, Iterable[TopicPartition], int], Plan]
 
 
 class Election(NamedTuple):
-    """The leader and ISR that an election gives."""
+    """What an election decides of a partition's state."""
 
     leader: int
     isr: tuple[int, ...]
+    eligible: tuple[int, ...] = ()
+    is_recovering: bool = False
+
+    @classmethod
+    def of(cls, state: LeaderAndIsr) -> Election:
+        """What was decided last."""
+        return cls(state.leader, state.isr, state.eligible, state.is_recovering)
+
+
+class Candidates(NamedTuple):
+    """A partition's assigned replicas, and what the brokers can do: be alive, and also lead."""
+
+    assigned: Sequence[int]
+    alive: Collection[int]
+    electable: Collection[int]
+    min_isr: int
+
+    def without(self, broker_ids: Collection[int]) -> Candidates:
+        """The same while these brokers are gone."""
+        return self._replace(
+            alive=[each for each in self.alive if each not in broker_ids],
+            electable=[each for each in self.electable if each not in broker_ids],
+        )
 
 
 def plan_for_broker_change(
@@ -45,11 +74,12 @@ def plan_for_broker_change(
         if state is None:
             plan[partition] = first_state(assigned, electable, controller_epoch)
             continue
-        elected = before = Election(state.leader, state.isr)
+        elected = before = Election.of(state)
+        candidates = Candidates(assigned, alive, electable, cluster.min_isr(partition))
         bounced = cluster.bounced(partition)
         if bounced:
-            elected = elect(before, assigned, alive - bounced, electable - bounced)
-        after = elect(elected, assigned, alive, electable)
+            elected = elect(before, candidates.without(bounced))
+        after = elect(elected, candidates)
         if (elected, after) != (before, before) or state.zk_version < FIRST_ZK_VERSION:
             plan[partition] = _next_state(state, after, controller_epoch)
     return plan
@@ -65,8 +95,9 @@ def plan_for_shutdown(
         state = cluster.leader_and_isr(partition)
         if state is None:
             continue
-        before = Election(state.leader, state.isr)
-        after = elect(before, cluster.replicas(partition), electable, electable)
+        before, assigned = Election.of(state), cluster.replicas(partition)
+        candidates = Candidates(assigned, electable, electable, cluster.min_isr(partition))
+        after = elect(before, candidates)
         if after.leader != NO_LEADER and after != before:
             plan[partition] = _next_state(state, after, controller_epoch)
     return plan
@@ -96,18 +127,47 @@ def first_state(
     return LeaderAndIsr(leader, 0, isr or assigned, controller_epoch, FIRST_ZK_VERSION)
 
 
-def elect(
-    before: Election, assigned: Sequence[int], alive: Collection[int], electable: Collection[int]
-) -> Election:
-    """Leader and ISR when exactly the brokers in `alive` are, and those in `electable` may lead."""
-    isr = tuple(replica for replica in before.isr if replica in alive)
+def elect(before: Election, candidates: Candidates) -> Election:
+    """Leader, ISR and eligible replicas when exactly these brokers are alive."""
+    isr = tuple(replica for replica in before.isr if replica in candidates.alive)
     if before.leader in isr:
-        return Election(before.leader, isr)
-    candidates = (each for each in assigned if each in isr and each in electable)
-    leader = next(candidates, NO_LEADER)
-    return Election(leader, before.isr if leader == NO_LEADER else isr)
+        return _with_isr(before, before.leader, isr, candidates)
+    able = [each for each in candidates.assigned if each in candidates.electable]
+    leader = next((each for each in able if each in isr), NO_LEADER)
+    if leader != NO_LEADER:
+        return _with_isr(before, leader, isr, candidates)
+    leader = next((each for each in able if each in before.eligible), NO_LEADER)
+    isr = before.isr if leader == NO_LEADER else (leader,)
+    return _with_isr(before, leader, isr, candidates)
+
+
+def _with_isr(
+    before: Election, leader: int, isr: tuple[int, ...], candidates: Candidates
+) -> Election:
+    eligible = eligible_after(before, isr, candidates.assigned, candidates.min_isr)
+    return before._replace(leader=leader, isr=isr, eligible=eligible)
+
+
+def eligible_after(
+    before: Election | LeaderAndIsr, isr: Collection[int], assigned: Sequence[int], min_isr: int
+) -> tuple[int, ...]:
+    """The eligible replicas once this is the ISR, in the order of assignment.
+
+    None after an unclean election: all that anybody else has is about to be truncated.
+    """
+    if len(isr) >= min_isr or before.is_recovering:
+        return ()
+    have_all = {*before.isr, *before.eligible}
+    return tuple(each for each in assigned if each in have_all and each not in isr)
 
 
 def _next_state(state: LeaderAndIsr, after: Election, controller_epoch: int) -> LeaderAndIsr:
-    epoch, version = state.leader_epoch + 1, state.zk_version + 1
-    return LeaderAndIsr(after.leader, epoch, after.isr, controller_epoch, version)
+    return LeaderAndIsr(
+        leader=after.leader,
+        leader_epoch=state.leader_epoch + 1,
+        isr=after.isr,
+        controller_epoch=controller_epoch,
+        zk_version=state.zk_version + 1,
+        eligible=after.eligible,
+        is_recovering=after.is_recovering,
+    )

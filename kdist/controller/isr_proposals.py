@@ -10,13 +10,15 @@
     its partition epoch is newer, older                             NOT_CONTROLLER,
                                                                     INVALID_UPDATE_VERSION
     the sender does not lead; the ISR lacks the leader, or has a    INVALID_REQUEST
-    broker that is no replica; recovery is not known yet
+    broker that is no replica; a leader that is recovering has
+    others in its ISR; one that has recovered is recovering again
     a member is dead or has registered anew; it is about to stop,   INELIGIBLE_REPLICA (KAFKA-14140)
     and not in the ISR yet
 
 Otherwise the ISR is written, and the answer has the partition's new epoch. The leader epoch stays:
-an ISR change is no election. Source: Apache Kafka's `KafkaController.processAlterPartition`; for
-INVALID_REQUEST and newer partition epochs its `ReplicationControlManager`; KIP-497, 841, 903.
+an ISR change is no election. Members that leave an ISR below its minimum stay eligible. Source:
+Apache Kafka's `KafkaController.processAlterPartition`; for INVALID_REQUEST and newer partition
+epochs its `ReplicationControlManager`; KIP-497, 704, 841, 903, 966.
 """
 
 from __future__ import annotations
@@ -27,11 +29,12 @@ from typing import NamedTuple
 
 from kdist.controller.commands import CommandContext
 from kdist.controller.context import ControllerContext
-from kdist.controller.elections import Plan
+from kdist.controller.elections import Plan, eligible_after
 from kdist.errors import Error
 from kdist.model import NO_EPOCH, ZERO_UUID, LeaderAndIsr, TopicPartition
 from kdist.protocol.alter_partition import (
     RECOVERED,
+    RECOVERING,
     AlteredPartition,
     AlteredPartitionResult,
     AlteredTopic,
@@ -78,7 +81,10 @@ def judge(
     if proposal.leader_epoch != state.leader_epoch:
         is_newer = proposal.leader_epoch > state.leader_epoch
         return Error.NOT_CONTROLLER if is_newer else Error.FENCED_LEADER_EPOCH
-    if proposal.leader == state.leader and proposal.isr.keys() == set(state.isr):
+    is_recovering = proposal.recovery_state != RECOVERED
+    if (proposal.leader, is_recovering) == (state.leader, state.is_recovering) and (
+        proposal.isr.keys() == set(state.isr)
+    ):
         return state
     if proposal.partition_epoch != state.zk_version:
         is_newer = proposal.partition_epoch > state.zk_version
@@ -87,11 +93,17 @@ def judge(
         return Error.INVALID_REQUEST
     if not proposal.isr.keys() <= {*replicas, *state.isr}:
         return Error.INVALID_REQUEST
-    if proposal.recovery_state != RECOVERED:
+    if is_recovering and (len(proposal.isr) > 1 or not state.is_recovering):
         return Error.INVALID_REQUEST
     if not all(_is_eligible(*each, state.isr, cluster) for each in proposal.isr.items()):
         return Error.INELIGIBLE_REPLICA
-    return state._replace(isr=tuple(proposal.isr), zk_version=state.zk_version + 1)
+    isr, min_isr = tuple(proposal.isr), cluster.min_isr(partition)
+    return state._replace(
+        isr=isr,
+        zk_version=state.zk_version + 1,
+        eligible=eligible_after(state, isr, replicas, min_isr),
+        is_recovering=is_recovering,
+    )
 
 
 def _is_eligible(member: int, epoch: int, isr: Container[int], cluster: ControllerContext) -> bool:
@@ -190,5 +202,6 @@ def _result(index: int, verdict: Error | LeaderAndIsr) -> AlteredPartitionResult
         leader_id=verdict.leader,
         leader_epoch=verdict.leader_epoch,
         isr=list(verdict.isr),
+        leader_recovery_state=RECOVERING if verdict.is_recovering else RECOVERED,
         partition_epoch=verdict.zk_version,
     )

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from kdist.controller.context import LEADER_DURING_DELETION, ControllerContext, LiveBroker
 from kdist.model import LeaderAndIsr, TopicPartition
+from kdist.protocol.alter_partition import RECOVERED, RECOVERING
 from kdist.protocol.leader_and_isr import (
     FULL,
     INCREMENTAL,
@@ -190,6 +191,7 @@ def _led(
         adding_replicas=list(topic.adding.get(partition.partition, ())),
         removing_replicas=list(topic.removing.get(partition.partition, ())),
         is_new=state.leader_epoch == 0,
+        leader_recovery_state=RECOVERING if state.is_recovering else RECOVERED,
     )
 
 

@@ -14,15 +14,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import uuid
 import weakref
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from kdist.config.broker_config import BrokerConfig
 from kdist.controller.channels import ChannelContext, Connect, ControllerChannelManager
 from kdist.controller.commands import Command, CommandContext
-from kdist.controller.context import ControllerContext, LiveBroker, OutOfDate, Topic
+from kdist.controller.context import (
+    ControllerContext,
+    LiveBroker,
+    OutOfDate,
+    SettingsOf,
+    Topic,
+)
 from kdist.controller.elections import plan_for_broker_change
 from kdist.controller.executor import Executor
 from kdist.controller.loading import Loader
@@ -46,6 +53,10 @@ Event = Callable[[], Awaitable[None]]
 Process = Callable[["ControllerTerm"], Awaitable[None]]
 
 
+LoadSettings = Callable[[Mapping[str, uuid.UUID]], Awaitable[None]]
+"""Read the settings of topics, given with their ids, that are not known yet; `ZooKeeperError`."""
+
+
 class ControllerDependencies(NamedTuple):
     """What the broker passes in to its controller. What `config` returns may change over time."""
 
@@ -58,13 +69,15 @@ class ControllerDependencies(NamedTuple):
     rng: random.Random
     metrics: ControllerMetrics
     on_planned: Callable[[Planned], None]  # called for each topic that is about to be written
+    load_settings: LoadSettings
+    settings_of: SettingsOf  # of topics that were loaded, as they are now
 
 
 class ControllerTerm:
     """Owns the controller context and its dependents; only one task, `run`, changes them."""
 
     def __init__(self, context: ControllerDependencies, writer: Writer) -> None:
-        self.cluster = ControllerContext()
+        self.cluster = ControllerContext(context.settings_of)
         self._context = context
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._submitted: set[asyncio.Future[Any]] = set()
@@ -206,6 +219,18 @@ class ControllerTerm:
         await self._load_topics(sorted(new - self.cluster.topics.keys()))
         await self._begin_deletions(new)
 
+    def hear_settings(self, topic: str | None) -> None:
+        """A topic's settings have changed; None: the brokers' defaults for all topics."""
+        self._events.put_nowait(partial(self._process_settings_change, topic))
+
+    async def _process_settings_change(self, name: str | None) -> None:
+        """What may be elected, and who is eligible, depends on settings."""
+        topics = self.cluster.living_topics()
+        found = [
+            each for topic in topics if name in (None, topic.name) for each in topic.partitions
+        ]
+        await self._executor.elect(found, plan_for_broker_change)
+
     async def _process_deleted_replicas(
         self, broker_id: int, partitions: Collection[TopicPartition]
     ) -> None:
@@ -235,6 +260,7 @@ class ControllerTerm:
         states, stateless = await self._loader.states(partitions)
         unreadable |= stateless
         readable = {topic.name: topic for topic in found if topic.name not in unreadable}
+        await self._context.load_settings({name: topic.id for name, topic in readable.items()})
         cluster.unreadable -= readable.keys()
         cluster.unreadable |= unreadable
         for topic in readable.values():

@@ -300,9 +300,7 @@ def _created(plan: Plan) -> Iterable[TopicPartition]:
 def _state_operations(partition: TopicPartition, state: LeaderAndIsr, parents: set[str]) -> Step:
     """Overwrite a partition's state, or create it with its missing parents."""
     path = znodes.PARTITION_STATE.path(*partition)
-    encoded = _encoded_state(
-        PartitionState(state.leader, state.leader_epoch, state.isr, state.controller_epoch)
-    )
+    encoded = _encoded_state(PartitionState.of(state))
     if state.zk_version != FIRST_ZK_VERSION:
         return [Set(path, encoded, state.zk_version - 1)]
     above = (znodes.PARTITIONS.path(partition.topic), znodes.PARTITION.path(*partition))

@@ -15,7 +15,7 @@ from kdist.model import ZERO_UUID
 from kdist.protocol.api import Api
 from kdist.protocol.schema import at, int8, int16, int32, int64, message, string, struct, uuid
 
-RECOVERED = 0  # leader recovery state; 1: elected unclean, and not yet recovered
+RECOVERED, RECOVERING = 0, 1  # leader recovery state; 1: elected unclean, and not yet recovered
 
 
 @struct

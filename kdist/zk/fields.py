@@ -92,6 +92,10 @@ class Fields:
     def integers(self, key: str) -> tuple[int, ...]:
         return self._integers(key, self.required(key, list))
 
+    def optional_integers(self, key: str) -> tuple[int, ...]:
+        """Empty if the key is missing or null."""
+        return self._integers(key, self.optional(key, list) or [])
+
     def texts(self, key: str) -> dict[str, str]:
         """An object whose values are strings; empty if it is missing."""
         found = self.optional(key, dict) or {}

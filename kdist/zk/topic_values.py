@@ -7,6 +7,7 @@
 /brokers/topics/<topic>/partitions/<partition>/state
     version 1               leader (-1: none), leader_epoch, isr, controller_epoch,
                             leader_recovery_state: 1 after an unclean election, else missing
+    kdist's own             kdist_eligible: replicas that may be elected after those of the ISR
 """
 
 from __future__ import annotations
@@ -63,12 +64,31 @@ class PartitionState(NamedTuple):
     leader_epoch: int
     isr: tuple[int, ...]
     controller_epoch: int
-    is_recovering: bool = False  # elected from outside the ISR, and not yet recovered (KIP-704)
+    is_recovering: bool = False  # elected though records may be lost, and not yet recovered
+    eligible: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, state: LeaderAndIsr) -> PartitionState:
+        """The state without its znode's version."""
+        return cls(
+            state.leader,
+            state.leader_epoch,
+            state.isr,
+            state.controller_epoch,
+            state.is_recovering,
+            state.eligible,
+        )
 
     def with_version(self, zk_version: int) -> LeaderAndIsr:
         """The state with its znode's version, as the packages above pass it."""
         return LeaderAndIsr(
-            self.leader, self.leader_epoch, self.isr, self.controller_epoch, zk_version
+            self.leader,
+            self.leader_epoch,
+            self.isr,
+            self.controller_epoch,
+            zk_version,
+            self.eligible,
+            self.is_recovering,
         )
 
     def encode(self) -> bytes:
@@ -79,7 +99,11 @@ class PartitionState(NamedTuple):
             "leader_epoch": self.leader_epoch,
             "isr": self.isr,
         }
-        return to_json(fields | ({"leader_recovery_state": 1} if self.is_recovering else {}))
+        if self.is_recovering:
+            fields["leader_recovery_state"] = 1
+        if self.eligible:
+            fields["kdist_eligible"] = self.eligible
+        return to_json(fields)
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> PartitionState:
@@ -90,6 +114,7 @@ class PartitionState(NamedTuple):
             isr=fields.integers("isr"),
             controller_epoch=fields.required("controller_epoch", int),
             is_recovering=bool(fields.optional("leader_recovery_state", int)),
+            eligible=fields.optional_integers("kdist_eligible"),
         )
 
 

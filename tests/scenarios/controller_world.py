@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +19,7 @@ from controller_brokers import FakeNetwork, StateUpdate
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.listeners import Listener
 from kdist.config.load import broker_from
+from kdist.config.topic import TopicSettings
 from kdist.controller.controller import Controller
 from kdist.controller.term import ControllerDependencies
 from kdist.metrics.controller import ControllerMetrics
@@ -29,7 +31,7 @@ from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
 from kdist.zk import znodes
 from kdist.zk.client import Create, Delete, Operation, SessionState, Set
-from kdist.zk.cluster_values import ControllerInfo
+from kdist.zk.cluster_values import ControllerInfo, EntitySettings
 from kdist.zk.errors import NodeExists, ZooKeeperError
 from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
 from kdist.zk.registration import BrokerRegistration, Endpoint
@@ -98,6 +100,8 @@ class Node:
                 rng=self._world.rng,
                 metrics=self.metrics,
                 on_planned=lambda _: None,
+                load_settings=_load_nothing,
+                settings_of=self._world.settings_of,
             )
         )
         self._tasks = [asyncio.create_task(self._live(self.zk, self.controller))]
@@ -172,6 +176,10 @@ class Node:
             if stat is not None:
                 self.peer.epoch = stat.czxid
                 return
+
+
+async def _load_nothing(_: Mapping[str, uuid.UUID]) -> None:
+    """Settings are read where they are asked for."""
 
 
 class Cluster:
@@ -266,6 +274,23 @@ class Cluster:
         return (await self.controller.delete_topics([TopicToDelete(name=name)], 30_000))[
             0
         ].error.name
+
+    def settings_of(self, name: str) -> TopicSettings:
+        """A topic's settings, which all brokers know at once."""
+        path = znodes.TOPIC_SETTINGS.path(name)
+        found = self.ensemble.tree.exists(path) and self.ensemble.tree.get(path).data
+        overrides = znodes.TOPIC_SETTINGS.decode(path, found or b"").settings
+        return self.config.topic(overrides) if overrides else self.config.topic_defaults
+
+    def configure(self, name: str, **overrides: str) -> None:
+        """Give a topic settings of its own, of which the controller hears."""
+        settings = {key.replace("_", "."): value for key, value in overrides.items()}
+        path, data = znodes.TOPIC_SETTINGS.path(name), EntitySettings(settings).encode()
+        write = Set(path, data) if self.exists(path) else Create(path, data)
+        self.ensemble.tree.write((write,), 0, 0)
+        for node in self.alive:
+            if node.controller is not None:
+                node.controller.hear_settings(name)
 
     # What ZooKeeper has
 

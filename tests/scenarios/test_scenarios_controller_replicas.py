@@ -158,6 +158,33 @@ def test_a_proposal_of_another_registration_of_its_sender_is_refused(epochs_ago:
     cluster.run(scenario())
 
 
+def test_who_is_eligible_leads_when_the_isr_is_gone_and_not_after_the_minimum_was_lowered() -> None:
+    cluster = Cluster(seed=54)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await assign(cluster, "clicks", (2, 3), (2, 3))
+        cluster.configure("clicks", min_insync_replicas="2")
+        kept, lowered = CLICKS, TopicPartition("views", 0)
+        await assign(cluster, "views", (2, 3))
+        cluster.configure("views", min_insync_replicas="2")
+        cluster.nodes[3].kill()
+        await cluster.until(lambda: state_of(cluster, kept)[0].isr == (2,))
+        assert state_of(cluster, lowered)[0].eligible == (3,)
+        cluster.configure("views", min_insync_replicas="1")
+        await cluster.until(lambda: state_of(cluster, lowered)[0].eligible == ())
+        cluster.nodes[2].kill()
+        await cluster.until(lambda: 2 not in cluster.registered())
+        cluster.nodes[3].start()
+        await cluster.until(lambda: state_of(cluster, kept)[0].leader == 3)
+        state, _ = state_of(cluster, kept)
+        assert (state.isr, state.eligible, state.is_recovering) == ((3,), (2,), False)
+        state, _ = state_of(cluster, lowered)
+        assert (state.leader, state.isr) == (-1, (2,))
+
+    cluster.run(scenario())
+
+
 # States that someone else writes
 
 

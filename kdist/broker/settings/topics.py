@@ -46,6 +46,7 @@ class TopicOverrides:
         self._apply = apply
         self._overrides: dict[str, Mapping[str, str]] = {}
         self._ids: dict[str, uuid.UUID] = {}
+        self._made: dict[str, tuple[object, object, TopicSettings]] = {}  # and of what
         self._seen: set[str] = set()
         self._told_in = 0  # the session in which the settings were last read completely
         self._watcher: ChildrenWatcher | None = None
@@ -58,11 +59,15 @@ class TopicOverrides:
         config = self.broker.config
         if not overrides:
             return config.topic_defaults
+        made = self._made.get(topic)  # the controller asks for each partition of each event
+        if made is not None and made[0] is overrides and made[1] is config:
+            return made[2]
         usable = pick_usable(
             overrides, partial(config.topic, where=znodes.TOPIC_SETTINGS.path(topic))
         )
         for fault in usable.faults:
             logger.warning("ignored a setting of the topic: %s", fault)
+        self._made[topic] = (overrides, config, usable.made)
         return usable.made
 
     # Reading
@@ -104,6 +109,7 @@ class TopicOverrides:
         for topic in topics:
             self._overrides.pop(topic, None)
             self._ids.pop(topic, None)
+            self._made.pop(topic, None)
 
     async def _read(self, topics: Sequence[str]) -> list[Mapping[str, str]]:
         row = znodes.TOPIC_SETTINGS

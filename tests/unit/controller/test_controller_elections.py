@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.config.listeners import Listener
+from kdist.config.topic import TopicSettings
 from kdist.controller.context import (
     ALLOWED,
     NEW,
@@ -20,6 +22,7 @@ from kdist.controller.context import (
     Topic,
 )
 from kdist.controller.elections import (
+    Candidates,
     Election,
     elect,
     first_state,
@@ -40,10 +43,10 @@ def live(broker_id: int, epoch: int = 1) -> LiveBroker:
 
 
 def cluster(
-    alive: set[int], assigned: tuple[int, ...], state: LeaderAndIsr | None
+    alive: set[int], assigned: tuple[int, ...], state: LeaderAndIsr | None, min_isr: int = 1
 ) -> ControllerContext:
     """A cluster with one partition."""
-    made = ControllerContext()
+    made = ControllerContext(lambda _: TopicSettings(min_insync_replicas=min_isr))
     made.brokers = {i: live(i) for i in alive}
     made.topics["clicks"] = Topic("clicks", uuid.UUID(int=1), {0: assigned}, 0)
     if state:
@@ -51,8 +54,13 @@ def cluster(
     return made
 
 
-def led(leader: int, *isr: int, epoch: int = 3, zk_version: int = 5) -> LeaderAndIsr:
-    return LeaderAndIsr(leader, epoch, isr, 1, zk_version)
+def led(leader: int, *isr: int, eligible: tuple[int, ...] = ()) -> LeaderAndIsr:
+    return LeaderAndIsr(leader, 3, isr, 1, 5, eligible)
+
+
+def after(leader: int, *isr: int, eligible: tuple[int, ...] = ()) -> LeaderAndIsr:
+    """The state that follows `led`."""
+    return LeaderAndIsr(leader, 4, isr, EPOCH, 6, eligible)
 
 
 def planned(before: ControllerContext, bounced: set[int] | None = None) -> LeaderAndIsr | None:
@@ -76,7 +84,7 @@ def test_nothing_changes_while_leader_and_isr_are_alive() -> None:
 
 
 def test_the_only_replica_goes_and_the_partition_is_offline_with_its_isr_kept() -> None:
-    assert planned(cluster({2}, (1,), led(1, 1))) == LeaderAndIsr(-1, 4, (1,), EPOCH, 6)
+    assert planned(cluster({2}, (1,), led(1, 1))) == after(-1, 1)
 
 
 def test_an_offline_partition_stays_as_it_is_while_its_replica_is_gone() -> None:
@@ -84,37 +92,35 @@ def test_an_offline_partition_stays_as_it_is_while_its_replica_is_gone() -> None
 
 
 def test_an_offline_partition_is_led_again_when_its_replica_is_back() -> None:
-    assert planned(cluster({1}, (1,), led(-1, 1))) == LeaderAndIsr(1, 4, (1,), EPOCH, 6)
+    assert planned(cluster({1}, (1,), led(-1, 1))) == after(1, 1)
 
 
 def test_the_next_replica_of_the_isr_leads_in_the_order_of_the_assignment() -> None:
-    assert planned(cluster({2, 3}, (1, 3, 2), led(1, 1, 2, 3))) == LeaderAndIsr(
-        3, 4, (2, 3), EPOCH, 6
-    )
+    assert planned(cluster({2, 3}, (1, 3, 2), led(1, 1, 2, 3))) == after(3, 2, 3)
 
 
 def test_a_replica_outside_the_isr_does_not_lead() -> None:
-    assert planned(cluster({2}, (1, 2), led(1, 1))) == LeaderAndIsr(-1, 4, (1,), EPOCH, 6)
+    assert planned(cluster({2}, (1, 2), led(1, 1))) == after(-1, 1)
 
 
 def test_a_follower_that_goes_leaves_the_isr() -> None:
-    assert planned(cluster({1}, (1, 2), led(1, 1, 2))) == LeaderAndIsr(1, 4, (1,), EPOCH, 6)
+    assert planned(cluster({1}, (1, 2), led(1, 1, 2))) == after(1, 1)
 
 
 def test_a_leader_that_registered_again_keeps_leading_in_a_new_epoch() -> None:
-    assert planned(cluster({1}, (1,), led(1, 1)), {1}) == LeaderAndIsr(1, 4, (1,), EPOCH, 6)
+    assert planned(cluster({1}, (1,), led(1, 1)), {1}) == after(1, 1)
 
 
 def test_a_leader_that_registered_again_gives_way_to_one_that_stayed() -> None:
-    assert planned(cluster({1, 2}, (1, 2), led(1, 1, 2)), {1}) == LeaderAndIsr(2, 4, (2,), EPOCH, 6)
+    assert planned(cluster({1, 2}, (1, 2), led(1, 1, 2)), {1}) == after(2, 2)
 
 
 def test_a_follower_that_registered_again_leaves_the_isr_since_it_may_have_lost_its_tail() -> None:
-    assert planned(cluster({1, 2}, (1, 2), led(1, 1, 2)), {2}) == LeaderAndIsr(1, 4, (1,), EPOCH, 6)
+    assert planned(cluster({1, 2}, (1, 2), led(1, 1, 2)), {2}) == after(1, 1)
 
 
 def test_a_host_that_goes_with_all_members_of_an_isr_leaves_it_as_it_was() -> None:
-    assert planned(cluster({3}, (1, 2), led(1, 1, 2))) == LeaderAndIsr(-1, 4, (1, 2), EPOCH, 6)
+    assert planned(cluster({3}, (1, 2), led(1, 1, 2))) == after(-1, 1, 2)
 
 
 def stopping(broker_id: int, before: ControllerContext) -> LeaderAndIsr | None:
@@ -123,13 +129,11 @@ def stopping(broker_id: int, before: ControllerContext) -> LeaderAndIsr | None:
 
 
 def test_a_leader_about_to_stop_gives_way_to_a_member_of_the_isr_and_leaves_it() -> None:
-    after = stopping(1, cluster({1, 2, 3}, (1, 2, 3), led(1, 1, 3)))
-    assert after == LeaderAndIsr(3, 4, (3,), EPOCH, 6)
+    assert stopping(1, cluster({1, 2, 3}, (1, 2, 3), led(1, 1, 3))) == after(3, 3)
 
 
 def test_a_follower_about_to_stop_leaves_the_isr() -> None:
-    after = stopping(2, cluster({1, 2}, (1, 2), led(1, 1, 2)))
-    assert after == LeaderAndIsr(1, 4, (1,), EPOCH, 6)
+    assert stopping(2, cluster({1, 2}, (1, 2), led(1, 1, 2))) == after(1, 1)
 
 
 def test_a_leader_about_to_stop_leads_on_where_nobody_else_is_in_sync() -> None:
@@ -142,7 +146,62 @@ def test_a_broker_about_to_stop_leads_on_when_others_come_and_go_but_is_not_elec
     assert planned(before) is None
     before = cluster({1, 3}, (2, 1), led(2, 2, 1))
     before.shutting_down[1] = before.brokers[1].epoch
-    assert planned(before) == LeaderAndIsr(-1, 4, (2, 1), EPOCH, 6)
+    assert planned(before) == after(-1, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("alive", "before", "expected"),
+    [
+        # At the minimum of 2 nobody is eligible; below it, whoever left.
+        ({1, 2}, led(1, 1, 2, 3), after(1, 1, 2)),
+        ({1}, led(1, 1, 2), after(1, 1, eligible=(2,))),
+        ({1}, led(1, 1, 2, 3), after(1, 1, eligible=(2, 3))),
+        ({3}, led(1, 1, 2, 3), after(3, 3, eligible=(1, 2))),
+        ({1}, led(1, 1, eligible=(2,)), None),
+        # The ISR first, then the eligible, in the order of assignment; never anyone else.
+        ({2, 3}, led(1, 1, eligible=(3, 2)), after(2, 2, eligible=(1, 3))),
+        ({3}, led(-1, 1, eligible=(2, 3)), after(3, 3, eligible=(1, 2))),
+        ({1, 2}, led(-1, 1, eligible=(2,)), after(1, 1, eligible=(2,))),
+        ({3}, led(1, 1, eligible=(2,)), after(-1, 1, eligible=(2,))),
+        ({3}, led(-1, 1, eligible=(2,)), None),
+        ({4}, led(1, 1, 2, 3), after(-1, 1, 2, 3)),
+    ],
+)
+def test_members_that_leave_an_isr_below_its_minimum_stay_eligible(
+    alive: set[int], before: LeaderAndIsr, expected: LeaderAndIsr | None
+) -> None:
+    assert planned(cluster(alive, (1, 2, 3), before, min_isr=2)) == expected
+
+
+def test_the_minimum_is_at_most_the_number_of_replicas() -> None:
+    assert planned(cluster({1}, (1,), led(-1, 1), min_isr=2)) == after(1, 1)
+
+
+def test_a_minimum_that_was_lowered_makes_nobody_eligible_any_more() -> None:
+    before = cluster({1, 3}, (1, 2, 3), led(1, 1, eligible=(2, 3)), min_isr=1)
+    assert planned(before) == after(1, 1)
+
+
+def test_who_is_eligible_and_about_to_stop_is_not_elected() -> None:
+    before = cluster({2, 3}, (1, 2, 3), led(1, 1, eligible=(2, 3)), min_isr=2)
+    before.shutting_down[2] = before.brokers[2].epoch
+    assert planned(before) == after(3, 3, eligible=(1, 2))
+
+
+def test_a_leader_about_to_stop_stays_eligible_below_the_minimum() -> None:
+    before = cluster({1, 2}, (1, 2, 3), led(1, 1, 2), min_isr=2)
+    assert stopping(1, before) == after(2, 2, eligible=(1,))
+
+
+def test_a_leader_about_to_stop_gives_way_to_an_eligible_replica() -> None:
+    before = cluster({1, 2}, (1, 2), led(1, 1, eligible=(2,)), min_isr=2)
+    assert stopping(1, before) == after(2, 2, eligible=(1,))
+
+
+def test_nobody_is_eligible_beside_a_leader_that_is_recovering() -> None:
+    before = led(1, 1, 2)._replace(is_recovering=True)
+    found = planned(cluster({1}, (1, 2), before, min_isr=2))
+    assert found == after(1, 1)._replace(is_recovering=True)
 
 
 def test_partitions_of_topics_queued_for_deletion_are_left_alone() -> None:
@@ -154,20 +213,27 @@ def test_partitions_of_topics_queued_for_deletion_are_left_alone() -> None:
 replicas = st.lists(st.integers(1, 5), min_size=1, max_size=5, unique=True)
 
 
-@given(replicas, st.data(), st.sets(st.integers(1, 5)))
-def test_a_leader_is_alive_and_in_the_isr_and_the_isr_never_grows_or_empties(
-    assigned: list[int], data: st.DataObject, alive: set[int]
+@given(replicas, st.data(), st.sets(st.integers(1, 5)), st.integers(1, 5))
+def test_a_leader_is_alive_and_in_the_isr_and_has_all_that_is_committed(
+    assigned: list[int], data: st.DataObject, alive: set[int], min_isr: int
 ) -> None:
     isr = tuple(data.draw(st.lists(st.sampled_from(assigned), min_size=1, unique=True)))
-    leader = data.draw(st.sampled_from([*isr, -1]))
-    after = elect(Election(leader, isr), assigned, alive, alive)
-    assert set(after.isr) <= set(isr)
+    others = [each for each in assigned if each not in isr and len(isr) < min_isr]
+    eligible = tuple(each for each in others if data.draw(st.booleans()))
+    before = Election(data.draw(st.sampled_from([*isr, -1])), isr, eligible)
+    candidates = Candidates(assigned, alive, alive, min_isr)
+    after = elect(before, candidates)
     assert after.isr
-    if alive & set(isr):
+    assert {*after.isr, *after.eligible} <= {*isr, *eligible}
+    if alive & {*isr, *eligible}:
         assert after.leader in alive & set(after.isr)
     else:
-        assert after == Election(-1, isr)
-    assert elect(after, assigned, alive, alive) == after
+        assert after == Election(-1, isr, eligible)
+    if len(after.isr) < min_isr:
+        assert {*after.isr, *after.eligible} == {*isr, *eligible}
+    else:
+        assert not after.eligible
+    assert elect(after, candidates) == after
 
 
 @given(replicas, st.lists(st.tuples(st.sets(st.integers(1, 5)), st.sets(st.integers(1, 5)))))

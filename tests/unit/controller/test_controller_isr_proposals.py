@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 from kdist.config.listeners import Listener
+from kdist.config.topic import TopicSettings
 from kdist.controller.context import ControllerContext, LiveBroker, Topic
 from kdist.controller.isr_proposals import (
     IsrProposal,
@@ -28,7 +29,7 @@ PROPOSED = IsrProposal(1, 5, {1: 11, 2: 12, 3: 13}, 8)
 
 def cluster() -> ControllerContext:
     """Broker 1 leads `clicks-0` with 2 in sync; 3 is alive, 4 about to stop, 5 gone."""
-    made = ControllerContext()
+    made = ControllerContext(lambda _: TopicSettings())
     for i in (1, 2, 3, 4):
         listener = Listener("PLAINTEXT", f"host-{i}", 9092)
         made.brokers[i] = LiveBroker(i, 10 + i, BrokerRegistration((), 0), listener)
@@ -54,6 +55,7 @@ def cluster() -> ControllerContext:
         ({"isr": {}}, Error.INVALID_REQUEST),
         ({"isr": {1: 11, 9: 1}}, Error.INVALID_REQUEST),
         ({"recovery_state": 1}, Error.INVALID_REQUEST),
+        ({"recovery_state": 1, "isr": {1: 11}}, Error.INVALID_REQUEST),
         ({"isr": {1: 11, 5: 15}}, Error.INELIGIBLE_REPLICA),
         ({"isr": {1: 11, 4: 14}}, Error.INELIGIBLE_REPLICA),
         ({"isr": {1: 11, 3: 12}}, Error.INELIGIBLE_REPLICA),
@@ -64,6 +66,37 @@ def test_a_proposal_is_judged_by_the_first_row_that_it_meets(
 ) -> None:
     proposal = PROPOSED._replace(**changes)  # type: ignore[arg-type]
     assert judge(proposal, CLICKS, cluster()) == verdict
+
+
+@pytest.mark.parametrize(
+    ("isr", "eligible", "proposed", "expected"),
+    [
+        ((1, 2, 3), (), {1, 2}, ()),
+        ((1, 2), (), {1}, (2,)),
+        ((1, 2, 3), (), {1}, (2, 3)),
+        ((1,), (2, 3), {1, 2}, ()),
+    ],
+)
+def test_members_that_leave_an_isr_below_its_minimum_are_eligible_until_it_is_back_at_it(
+    isr: tuple[int, ...], eligible: tuple[int, ...], proposed: set[int], expected: tuple[int, ...]
+) -> None:
+    made = cluster()
+    made.settings_of = lambda _: TopicSettings(min_insync_replicas=2)
+    made.put_states({CLICKS: STATE._replace(isr=isr, eligible=eligible)})
+    verdict = judge(PROPOSED._replace(isr=dict.fromkeys(proposed, -1)), CLICKS, made)
+    assert isinstance(verdict, LeaderAndIsr)
+    assert (set(verdict.isr), verdict.eligible) == (proposed, expected)
+
+
+def test_a_leader_has_recovered_once_it_says_so_and_stays_so() -> None:
+    made = cluster()
+    recovering = STATE._replace(isr=(1,), is_recovering=True)
+    made.put_states({CLICKS: recovering})
+    still = PROPOSED._replace(isr={1: 11}, recovery_state=1)
+    assert judge(still, CLICKS, made) == recovering
+    assert judge(still._replace(isr={1: 11, 2: 12}), CLICKS, made) is Error.INVALID_REQUEST
+    done = judge(still._replace(recovery_state=0), CLICKS, made)
+    assert done == recovering._replace(is_recovering=False, zk_version=9)
 
 
 def test_a_partition_that_has_no_state_or_is_being_deleted_is_unknown() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from kdist.config.listeners import Listener
+from kdist.config.topic import TopicSettings
 from kdist.controller.channels import BrokerRequestBatch
 from kdist.controller.context import ControllerContext, LiveBroker, Topic
 from kdist.controller.requests import (
@@ -31,7 +32,7 @@ def live(broker_id: int) -> LiveBroker:
 
 def cluster() -> ControllerContext:
     """Broker 1 leads partition 0; partition 1 is on broker 2, which is down."""
-    made = ControllerContext()
+    made = ControllerContext(lambda _: TopicSettings())
     made.brokers = {1: live(1), 3: live(3)}
     made.topics["clicks"] = Topic("clicks", NEW_ID, {0: (1, 3), 1: (2,)}, 0, adding={0: (3,)})
     made.put_states(

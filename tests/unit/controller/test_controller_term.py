@@ -8,6 +8,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from kdist.config.load import broker_from
+from kdist.config.topic import TopicSettings
 from kdist.controller.term import ControllerDependencies, ControllerTerm
 from kdist.controller.writing import Writer
 from kdist.metrics.controller import ControllerMetrics
@@ -70,6 +71,8 @@ def test_a_term_reads_what_the_last_one_wrote_though_its_server_lags(server: str
                 rng=rng,
                 metrics=ControllerMetrics(),
                 on_planned=lambda _: None,
+                load_settings=AsyncMock(),
+                settings_of=lambda _: TopicSettings(),
             ),
             Writer(late, leadership),
         )

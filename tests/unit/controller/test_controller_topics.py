@@ -10,6 +10,7 @@ import pytest
 
 from kdist.config.listeners import Listener
 from kdist.config.load import broker_from
+from kdist.config.topic import TopicSettings
 from kdist.controller.context import ControllerContext, LiveBroker, Topic
 from kdist.controller.topics import (
     check_deletable,
@@ -38,7 +39,7 @@ CLICKS_ID = uuid.UUID(int=5)
 
 def cluster() -> ControllerContext:
     """Three brokers; topics `clicks` (2 partitions), `a_b`, and `old`, which is being deleted."""
-    made = ControllerContext()
+    made = ControllerContext(lambda _: TopicSettings())
     for i in (1, 2, 3):
         listener = Listener("PLAINTEXT", f"host-{i}", 9092)
         made.brokers[i] = LiveBroker(i, 1, BrokerRegistration((), 0), listener)
@@ -134,7 +135,9 @@ def test_a_topic_is_refused_with_its_code(topic: NewTopic, error: Error) -> None
 
 def test_without_a_broker_alive_no_topic_can_be_placed() -> None:
     with refused(Error.INVALID_REPLICATION_FACTOR):
-        plan_topic(new(), ControllerContext(), CONFIG, random.Random(1), {})
+        plan_topic(
+            new(), ControllerContext(lambda _: TopicSettings()), CONFIG, random.Random(1), {}
+        )
 
 
 def test_topics_of_one_request_may_not_collide_either() -> None:

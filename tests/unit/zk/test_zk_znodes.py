@@ -175,10 +175,20 @@ def test_a_topic_of_kafka_0_8_has_no_id_and_no_reassignment() -> None:
 
 
 def test_a_partition_state_becomes_a_leader_and_isr_with_its_version() -> None:
-    state = PartitionState(1, 5, (1, 2), 17, is_recovering=True)
-    assert state.with_version(9) == LeaderAndIsr(1, 5, (1, 2), 17, 9)
+    state = PartitionState(1, 5, (1, 2), 17, is_recovering=True, eligible=(3,))
+    found = state.with_version(9)
+    assert found == LeaderAndIsr(1, 5, (1, 2), 17, 9, eligible=(3,), is_recovering=True)
+    assert PartitionState.of(found) == state
     data = znodes.PARTITION_STATE.encode(state)
-    assert json.loads(data)["leader_recovery_state"] == 1
+    fields = json.loads(data)
+    assert (fields["leader_recovery_state"], fields["kdist_eligible"]) == (1, [3])
+    assert znodes.PARTITION_STATE.decode("/path", data) == state
+
+
+def test_a_partition_state_of_kafka_has_no_field_of_kdists() -> None:
+    state = PartitionState(1, 5, (1, 2), 17)
+    data = b'{"controller_epoch":17,"leader":1,"version":1,"leader_epoch":5,"isr":[1,2]}'
+    assert znodes.PARTITION_STATE.encode(state) == data
     assert znodes.PARTITION_STATE.decode("/path", data) == state
 
 
