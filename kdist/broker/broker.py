@@ -30,6 +30,7 @@ from kdist.broker.identity import find_cluster_id, make_starting_paths
 from kdist.broker.measures import Measures
 from kdist.broker.membership import Membership
 from kdist.broker.service import Service
+from kdist.broker.session_file import SessionFile
 from kdist.broker.settings.dynamic import DynamicSettings
 from kdist.broker.settings.topics import TopicOverrides
 from kdist.config.broker_config import BrokerConfig
@@ -95,6 +96,8 @@ class Broker:
             config.zookeeper.session_timeout_ms,
             self.measures.broker,
             self._know_epoch,
+            SessionFile(context.files, config.broker.directory, self.id, context.boot_id),
+            context.process.blocking,
         )
 
     @property

@@ -24,9 +24,9 @@ def _no_status(_sentence: str) -> None:
 class BrokerContext(NamedTuple):
     """`zk` is not connected yet; the broker closes it, and nothing else of this.
 
-    `process` owns whatever runs for the broker. `host` is the machine's name, which allows
-    `connections_max` connections, whatever settings say. `fingerprint` is of release, configuration
-    and unit. `status` is told, in a sentence, what the broker is at.
+    `process` owns whatever runs for the broker. `host` is the machine's name, and `boot_id` tells
+    its boots apart; it allows `connections_max` connections, whatever settings say. `fingerprint`
+    is of release, configuration and unit. `status` is told, in a sentence, what the broker is at.
     """
 
     config: BrokerConfig
@@ -35,6 +35,7 @@ class BrokerContext(NamedTuple):
     network: Network
     zk: ZooKeeper
     host: str
+    boot_id: str = ""
     connections_max: int = INT32_MAX
     version: str = "unknown"
     fingerprint: str = ""

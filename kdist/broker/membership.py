@@ -4,12 +4,10 @@ When a session expires, its ephemeral registration goes with it. The broker open
 registers again and carries on; the controller sends it what changed. It refuses to register if
 ZooKeeper now holds another cluster, as after its data was removed: the logs belong to the old one.
 
-An existing registration may be from this broker's last run, whose session has not expired yet. If
-it names this host and the very disk whose lock this process holds, it can be nobody else's, and is
-deleted at once, together with that session's `/controller`. Otherwise the broker waits out the
-session timeout; if the registration is still there, another broker has this id, which is an error.
-Host and ports would not tell: cloned machines share them, and would delete each other's live
-registrations. Nor would the disk alone: a cloned disk has its original's id.
+An existing registration may be from this broker's last run, whose session has not expired yet: then
+it is deleted at once, together with that session's `/controller`. Otherwise the broker waits out
+the session timeout; if the registration is still there, another broker has this id, which is an
+error.
 """
 
 from __future__ import annotations
@@ -17,9 +15,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from kdist.broker.identity import require_cluster_id
+from kdist.broker.session_file import SessionFile
 from kdist.errors import UserError
 from kdist.metrics.broker import BrokerMetrics
 from kdist.zk import znodes
@@ -42,7 +42,10 @@ _RETRY_MS = 500
 
 
 class Membership:
-    """Owner: the broker. `epoch_known` is called with the broker epoch of each registration."""
+    """Owner: the broker. `epoch_known` is called with the broker epoch of each registration.
+
+    `blocking` runs work that may block.
+    """
 
     def __init__(
         self,
@@ -51,6 +54,8 @@ class Membership:
         session_timeout_ms: int,
         metrics: BrokerMetrics,
         epoch_known: Callable[[int], None],
+        session_file: SessionFile,
+        blocking: Callable[[Callable[[], None]], Awaitable[None]],
     ) -> None:
         self._zk = zk
         self._broker_id = broker_id
@@ -60,6 +65,10 @@ class Membership:
         self._epoch_known = epoch_known
         self._registration: BrokerRegistration | None = None
         self._cluster_id = ""
+        self._session_file = session_file
+        self._blocking = blocking
+        self._last_session = 0  # the last run's, by id
+        self._kept_session = 0  # that the file has
         self._registered_in = 0  # the session's id
         self._changed = asyncio.Event()
 
@@ -71,6 +80,7 @@ class Membership:
         """
         self._registration, self._cluster_id = registration, cluster_id
         await require_cluster_id(self._zk, cluster_id)
+        await self._keep_session()
         loop = asyncio.get_running_loop()
         end_s = math.inf
         while not await self._try_register(registration):
@@ -81,6 +91,17 @@ class Membership:
                     f" {self._path}"
                 )
             await asyncio.sleep(_POLL_MS / 1000)
+
+    async def _keep_session(self) -> None:
+        """Before anything is registered in a session, so that whatever dies with it is known."""
+        key = self._zk.session_key
+        if self._kept_session == key.id:
+            return
+        if not self._kept_session:
+            last = self._session_file.load()
+            self._last_session = last.id if last else 0
+        await self._blocking(partial(self._session_file.save, key))
+        self._kept_session = key.id
 
     async def _try_register(self, registration: BrokerRegistration) -> bool:
         data = znodes.BROKER.encode(registration)
@@ -100,14 +121,22 @@ class Membership:
         return True
 
     async def _maybe_remove(self, registration: BrokerRegistration) -> None:
-        """Remove the registration if it is from this broker's last run."""
+        """Remove the registration if it can be nobody's but this broker's last run's.
+
+        It can if its session is the one that the last run kept beside its logs, whatever the host
+        is called now; or if it names this host and the very disk whose lock this process holds, as
+        after a boot. Host and ports would not tell: cloned machines share them, and would delete
+        each other's live registrations. Nor would the disk alone: a cloned disk has its original's
+        id.
+        """
         try:
             data, stat = await self._zk.get(self._path)
             found = znodes.BROKER.decode(self._path, data)
         except (NoNode, CorruptZnode):
             return
         disk = registration.disk  # None if it could not be noted on a full disk
-        if disk is None or (found.disk, found.host) != (disk, registration.host):
+        is_of_disk = disk is not None and (found.disk, found.host) == (disk, registration.host)
+        if not is_of_disk and stat.ephemeral_owner != self._last_session:
             return
         operations: list[Operation] = [Delete(self._path, stat.version)]
         controller = await self._zk.exists(znodes.CONTROLLER.path())
@@ -161,3 +190,5 @@ class Membership:
             await self._zk.delete(self._path)
         except ZooKeeperError as error:
             logger.warning("could not deregister; the session will expire instead: %s", error)
+            return
+        await self._blocking(self._session_file.remove)

@@ -29,6 +29,7 @@ from kdist.network.network import AsyncioNetwork
 from kdist.runtime.asyncio_process import AsyncioProcess
 from kdist.runtime.descriptors import raise_limit
 from kdist.runtime.disk import Disk
+from kdist.runtime.linux import boot_id
 from kdist.runtime.sd_notify import ServiceManager
 from kdist.runtime.tick_loop import TickLoop
 from kdist.zk.kazoo_client import KazooZooKeeper
@@ -107,6 +108,7 @@ class BrokerProcess:
                 zookeeper.connection_timeout_ms,
             ),
             host=socket.gethostname(),
+            boot_id=boot_id(),
             connections_max=self._connections_max,
             version=self._version,
             fingerprint=self._fingerprint,

@@ -29,6 +29,10 @@ from kdist.runtime.interrupted import INTERRUPTED
 
 _COMMANDS = {
     "broker": ("kdist.cli.broker:broker", "Run one broker until a signal ends it."),
+    "end-session": (
+        "kdist.cli.end_session:end_session",
+        "End the ZooKeeper session of a broker whose process died.",
+    ),
     "standalone": (
         "kdist.cli.standalone.standalone:standalone",
         "Run ZooKeeper and brokers on this machine, for development.",

@@ -18,10 +18,10 @@ from kdist.errors import KdistError
 from kdist.runtime.files import File, Files
 
 
-def replace(files: Files, path: str, content: bytes, *, durable: bool) -> None:
+def replace(files: Files, path: str, content: bytes, *, durable: bool, is_secret: bool) -> None:
     """Implements `Files.replace` with the other methods of `files`."""
     temporary = f"{path}.tmp"
-    file = _create_anew(files, temporary)
+    file = _create_anew(files, temporary, is_secret)
     try:
         try:
             file.write((content,), 0)
@@ -37,12 +37,12 @@ def replace(files: Files, path: str, content: bytes, *, durable: bool) -> None:
         files.sync_directory(os.path.dirname(path))
 
 
-def _create_anew(files: Files, path: str) -> File:
+def _create_anew(files: Files, path: str, is_secret: bool) -> File:
     try:
-        return files.create(path)
+        return files.create(path, is_secret=is_secret)
     except FileExistsError:  # a crash left it behind
         files.remove(path)
-        return files.create(path)
+        return files.create(path, is_secret=is_secret)
 
 
 def _remove_leftover(files: Files, path: str) -> None:

@@ -25,7 +25,7 @@ from kdist.runtime.files import Buffer
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")  # buffers that one pwritev takes
 _CLOSED = 0x7FFF_FFFF  # no descriptor has this number: every call on it is EBADF
-_MODE = 0o644
+_MODE, _SECRET_MODE = 0o644, 0o600
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
 
 
@@ -180,9 +180,9 @@ class Disk:
         with translated(path):
             return DiskFile(path, self._open(path, os.O_RDWR))
 
-    def _open(self, path: str, flags: int) -> int:
+    def _open(self, path: str, flags: int, mode: int = _MODE) -> int:
         try:
-            return os.open(path, flags, _MODE)
+            return os.open(path, flags, mode)
         except OSError as error:
             if error.errno in NO_DESCRIPTORS:
                 self.lacks_descriptors = True
@@ -196,9 +196,10 @@ class Disk:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             return DiskFile(path, descriptor)
 
-    def create(self, path: str) -> DiskFile:
+    def create(self, path: str, *, is_secret: bool = False) -> DiskFile:
+        mode = _SECRET_MODE if is_secret else _MODE
         with translated(path):
-            return DiskFile(path, self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+            return DiskFile(path, self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode))
 
     def list(self, path: str) -> list[str]:
         with translated(path):
@@ -235,8 +236,10 @@ class Disk:
         with translated(path), open(path, "rb", buffering=0) as file:
             return file.readall()
 
-    def replace(self, path: str, content: bytes, *, durable: bool = True) -> None:
-        replace(self, path, content, durable=durable)
+    def replace(
+        self, path: str, content: bytes, *, durable: bool = True, is_secret: bool = False
+    ) -> None:
+        replace(self, path, content, durable=durable, is_secret=is_secret)
 
     def make_directory(self, path: str) -> None:
         with translated(path):

@@ -107,8 +107,11 @@ class Files(Protocol):
         """Open for reading only, as a tool that inspects a broker's directory does."""
         ...
 
-    def create(self, path: str) -> File:
-        """Create and open; `FileExistsError` if it is there. Its name needs `sync_directory`."""
+    def create(self, path: str, *, is_secret: bool = False) -> File:
+        """Create and open; `FileExistsError` if it is there. Its name needs `sync_directory`.
+
+        A secret one is its owner's alone to read.
+        """
         ...
 
     def list(self, path: str) -> list[str]:
@@ -135,7 +138,9 @@ class Files(Protocol):
         """A small file's whole content."""
         ...
 
-    def replace(self, path: str, content: bytes, *, durable: bool = True) -> None:
+    def replace(
+        self, path: str, content: bytes, *, durable: bool = True, is_secret: bool = False
+    ) -> None:
         """Replace a small file atomically: readers see its old content or the new.
 
         Writes `<path>.tmp`, syncs it, renames it over `path`, syncs the directory: so after a power

@@ -1,6 +1,6 @@
-"""The Linux calls that the `os` module lacks: fallocate, sync_file_range, syncfs.
+"""What Linux has and the `os` module lacks: fallocate, sync_file_range, syncfs; the boot id.
 
-They go through ctypes, which releases the GIL during the call. Each returns False where the
+The calls go through ctypes, which releases the GIL during the call. Each returns False where the
 filesystem does not support the call, and raises `OSError` for all other errors.
 """
 
@@ -46,3 +46,9 @@ def _call(function: ctypes._FuncPointer, *arguments: int) -> bool:
         if code != errno.EINTR:  # retried after a signal, as the `os` module does (PEP 475)
             raise OSError(code, os.strerror(code))
     return True
+
+
+def boot_id() -> str:
+    """A text that is another one after each boot of the machine, or of the container."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()

@@ -73,7 +73,7 @@ class ReadOnlyFiles:
     def open_readonly(self, path: str) -> ReadOnlyFile:
         return ReadOnlyFile(self._files.open_readonly(path))
 
-    def create(self, path: str) -> NoReturn:
+    def create(self, path: str, *, is_secret: bool = False) -> NoReturn:  # noqa: ARG002
         _refuse("create", path)
 
     def list(self, path: str) -> list[str]:
@@ -97,7 +97,14 @@ class ReadOnlyFiles:
     def read(self, path: str) -> bytes:
         return self._files.read(path)
 
-    def replace(self, path: str, content: bytes, *, durable: bool = True) -> NoReturn:  # noqa: ARG002
+    def replace(
+        self,
+        path: str,
+        content: bytes,  # noqa: ARG002
+        *,
+        durable: bool = True,  # noqa: ARG002
+        is_secret: bool = False,  # noqa: ARG002
+    ) -> NoReturn:
         _refuse("replace", path)
 
     def make_directory(self, path: str) -> NoReturn:

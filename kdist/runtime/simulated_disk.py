@@ -186,7 +186,7 @@ class SimulatedDisk(Faults):
         with self.call("open_readonly", path):
             return SimulatedFile(self, path, self._names.content(path), is_writable=False)
 
-    def create(self, path: str) -> SimulatedFile:
+    def create(self, path: str, *, is_secret: bool = False) -> SimulatedFile:  # noqa: ARG002 - one user
         with self.call("create", path):
             content = Content(bytearray(), self.clock.now_ms())
             self._names.add(path, content)
@@ -229,8 +229,10 @@ class SimulatedDisk(Faults):
             content.cold.clear()
             return bytes(content.data)
 
-    def replace(self, path: str, content: bytes, *, durable: bool = True) -> None:
-        replace(self, path, content, durable=durable)
+    def replace(
+        self, path: str, content: bytes, *, durable: bool = True, is_secret: bool = False
+    ) -> None:
+        replace(self, path, content, durable=durable, is_secret=is_secret)
 
     def make_directory(self, path: str) -> None:
         with self.call("make_directory", path):

@@ -31,6 +31,13 @@ class SessionState(enum.Enum):
     EXPIRED = "expired"  # its ephemerals are gone; `reconnect` opens a new session
 
 
+class SessionKey(NamedTuple):
+    """A session's id, and the password with which another client may resume it, and end it."""
+
+    id: int
+    password: bytes
+
+
 class WatchKind(enum.Enum):
     """What a watch has seen."""
 
@@ -117,6 +124,11 @@ class ZooKeeper(Protocol):
     @property
     def session_id(self) -> int:
         """The current or last session's id, the `ephemeral_owner` of its ephemerals; 0 if none."""
+        ...
+
+    @property
+    def session_key(self) -> SessionKey:
+        """The current or last session's id and password; `SessionKey(0, b"")` if none."""
         ...
 
     @property

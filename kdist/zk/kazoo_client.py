@@ -33,6 +33,7 @@ from kdist.config.connect_string import ConnectString
 from kdist.zk.client import (
     Create,
     Delete,
+    SessionKey,
     SessionState,
     Set,
     Stat,
@@ -69,6 +70,9 @@ from kdist.zk.session import (
 logger = logging.getLogger(__name__)
 
 END_TIMEOUT_S = 5.0  # to tell a server that the session ends; after that it is left to expire
+
+_NO_SESSION = SessionKey(0, b"")
+_SERVER_MS = 2_000  # for each server to answer whoever wants to end a session
 
 _SILENT_S = 60
 _LINES_MAX = 100  # remembered; lines differ by server, and by why it did not answer
@@ -154,8 +158,10 @@ class KazooSession:
         self,
         connect: ConnectString,
         session_timeout_ms: int,
-        state_changed: Callable[[KazooSession, SessionState, int], None],
+        state_changed: Callable[[KazooSession, SessionState, SessionKey], None],
+        key: SessionKey | None = None,
     ) -> None:
+        """`key` is that of a session to resume, instead of opening one."""
         self._loop = asyncio.get_running_loop()
         self._posted: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self._is_awake = False  # `_take_posted` is scheduled
@@ -165,6 +171,7 @@ class KazooSession:
             timeout=session_timeout_ms / 1000,
             handler=InlineHandler(),
             connection_retry=_RECONNECTS,
+            client_id=key,
         )
         self.client.add_listener(self._listen)
         self.timeout_ms = session_timeout_ms
@@ -183,8 +190,8 @@ class KazooSession:
 
     def _listen(self, state: str) -> None:
         """In kazoo's thread."""
-        session_id = self.client.client_id[0] if state == KazooState.CONNECTED else 0
-        self.post(self._state_changed, self, _STATES.get(state, SessionState.EXPIRED), session_id)
+        key = SessionKey(*self.client.client_id) if state == KazooState.CONNECTED else _NO_SESSION
+        self.post(self._state_changed, self, _STATES.get(state, SessionState.EXPIRED), key)
 
     def post(self, callback: Callable[..., None], *args: object) -> None:
         """From kazoo's thread: have the loop make a call, unless the loop is closed.
@@ -256,12 +263,12 @@ class KazooZooKeeper(SessionClient):
         if session is not None:
             await asyncio.wait([session.end()], timeout=END_TIMEOUT_S)
 
-    def _on_state(self, session: KazooSession, state: SessionState, session_id: int) -> None:
+    def _on_state(self, session: KazooSession, state: SessionState, key: SessionKey) -> None:
         """A change of state, on the loop; ignored for a session that was given up."""
         if session is not self._session:
             return
         if state is SessionState.CONNECTED:
-            self._session_id = session_id
+            self._session_key = key
             if self._opened is not None and not self._opened.done():
                 self._opened.set_result(None)
         elif state is SessionState.EXPIRED:
@@ -274,6 +281,32 @@ class KazooZooKeeper(SessionClient):
         assert session is not None, "CONNECTED means that there is a session"
         result = _call(session, request)
         result.rawlink(lambda done: session.post(_resolve, answer, request, done))
+
+
+async def end_session(connect: ConnectString, key: SessionKey, timeout_ms: int) -> bool:
+    """End a session whose own process has died; False if it was over already.
+
+    `ConnectionLoss` if no server has answered after `timeout_ms`: the session is left to expire.
+    """
+    answered: asyncio.Future[SessionKey] = asyncio.get_running_loop().create_future()
+
+    def hear(_session: KazooSession, state: SessionState, found: SessionKey) -> None:
+        if state is not SessionState.SUSPENDED and not answered.done():
+            answered.set_result(found)
+
+    session = KazooSession(connect, min(_SERVER_MS, timeout_ms), hear, key)
+    session.start()
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            found = await answered
+            await session.end()
+    except TimeoutError:
+        if answered.cancelled():
+            session.end()  # its thread would go on trying
+        raise ConnectionLoss(
+            f"no ZooKeeper server of {connect} answered within {timeout_ms} ms"
+        ) from None
+    return found.id == key.id
 
 
 def _call(session: KazooSession, request: Request) -> Any:

@@ -414,7 +414,7 @@ class MemoryZooKeeper(SessionClient):
 
     def on_connected(self, connection: Connection) -> None:
         self._connection = connection
-        self._session_id = connection.session.id
+        self._session_key = connection.session.key
         if self._opened is not None and not self._opened.done():
             self._opened.set_result(None)
         if self._ensemble.has_network:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from kdist.zk.client import Watch, WatchEvent, WatchKind
+from kdist.zk.client import SessionKey, Watch, WatchEvent, WatchKind
 from kdist.zk.memory_link import Link
 from kdist.zk.memory_servers import Server
 from kdist.zk.session import Children, Exists, Get
@@ -25,6 +25,7 @@ class Session:
 
     def __init__(self, session_id: int, timeout_ms: int) -> None:
         self.id = session_id
+        self.key = SessionKey(session_id, session_id.to_bytes(16))
         self.timeout_ms = timeout_ms
         self.is_over = False
         self.heard_s = 0.0  # when the leader last knew that a server heard of the client

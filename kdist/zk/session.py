@@ -20,6 +20,7 @@ from kdist.zk.client import (
     Delete,
     Operation,
     Outcome,
+    SessionKey,
     SessionState,
     Set,
     Stat,
@@ -117,7 +118,7 @@ class SessionClient(ABC):
         self._session_timeout_ms = session_timeout_ms
         self._connection_timeout_ms = connection_timeout_ms
         self._state = SessionState.CLOSED
-        self._session_id = 0
+        self._session_key = SessionKey(0, b"")
         self._listeners: list[StateListener] = []
         self._queued: deque[_Queued] = deque()
         self._in_flight: dict[Answer, None] = {}  # in the order they were sent
@@ -128,7 +129,11 @@ class SessionClient(ABC):
 
     @property
     def session_id(self) -> int:
-        return self._session_id
+        return self._session_key.id
+
+    @property
+    def session_key(self) -> SessionKey:
+        return self._session_key
 
     @property
     def session_timeout_ms(self) -> int:
@@ -201,7 +206,7 @@ class SessionClient(ABC):
         """Change the state; waiting requests are sent before any that listeners make."""
         if state is self._state:
             return
-        logger.info("session 0x%x with %s: %s", self._session_id, self._connect, state.value)
+        logger.info("session 0x%x with %s: %s", self.session_id, self._connect, state.value)
         self._state = state
         if state is SessionState.CONNECTED:
             while self._queued:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
 from kdist.broker.broker import State
 from kdist.broker.membership import Membership
+from kdist.broker.session_file import SessionFile
 from kdist.config.listeners import Listener
 from kdist.errors import UserError
 from kdist.metrics.broker import BrokerMetrics
+from kdist.runtime.files import Files
+from kdist.runtime.simulated_disk import SimulatedDisk
+from kdist.runtime.virtual_process import VirtualProcess
 from kdist.zk import znodes
-from kdist.zk.client import SessionState
+from kdist.zk.client import SessionKey, SessionState
 from kdist.zk.memory_tree import Tree
 from kdist.zk.registration import BrokerRegistration, Endpoint
 from tests.simulator.cluster import Cluster, create, produce
@@ -89,14 +94,21 @@ def registration(disk: str | None, port: int = 9092) -> BrokerRegistration:
     return BrokerRegistration((Endpoint(listener, "PLAINTEXT"),), 0, host="host-1", disk=disk)
 
 
-async def register(cluster: Cluster, wanted: BrokerRegistration) -> float:
-    """Register broker 7 in a session of its own; returns how long that took, in seconds."""
+async def register(
+    cluster: Cluster, wanted: BrokerRegistration, files: Files | None = None, boot: str = "boot-1"
+) -> float:
+    """Register broker 7 in a session of its own; returns how long that took, in seconds.
+
+    `files` is its log directory's filesystem, at first a new one.
+    """
     zk = cluster.ensemble.client()
     await zk.connect()
     path = znodes.CLUSTER_ID.path()
     cluster_id = znodes.CLUSTER_ID.decode(path, cluster.ensemble.tree.get(path).data).id
     start_s = cluster.loop.time()
-    membership = Membership(zk, 7, 6_000, BrokerMetrics(), lambda _: None)
+    process = VirtualProcess(cluster.loop, random.Random(7))
+    kept = SessionFile(files or blank_disk(), "/d", 7, boot)
+    membership = Membership(zk, 7, 6_000, BrokerMetrics(), lambda _: None, kept, process.blocking)
     await membership.register(wanted, cluster_id)
     return cluster.loop.time() - start_s
 
@@ -126,6 +138,107 @@ def test_a_broker_on_the_same_disk_does_not_wait_for_its_old_session_though_port
         assert await register(cluster, registration("first", 9093)) < 0.5
 
     cluster.run(scenario())
+
+
+def blank_disk() -> SimulatedDisk:
+    disk = SimulatedDisk(random.Random(7))
+    disk.make_directory("/d")
+    return disk
+
+
+def test_a_broker_does_not_wait_for_the_session_of_its_last_run_though_the_host_is_renamed() -> (
+    None
+):
+    cluster, disk = Cluster(), blank_disk()
+
+    async def scenario() -> None:
+        await cluster.started()
+        await register(cluster, registration("first"), disk)
+        renamed = registration("first")._replace(host="host-2")
+        assert await register(cluster, renamed, disk) < 0.5
+
+    cluster.run(scenario())
+
+
+def test_a_disk_cloned_into_another_machine_waits_for_the_session_that_its_original_keeps() -> None:
+    cluster, disk = Cluster(), blank_disk()
+
+    async def scenario() -> None:
+        await cluster.started()
+        await register(cluster, registration("first"), disk)
+        other = registration("first")._replace(host="host-2")
+        tree, path = cluster.ensemble.tree, znodes.BROKER.path(7)
+        before = tree.exists(path)
+        with pytest.raises(UserError, match=r"broker\.id 7 is taken"):
+            await register(cluster, other, disk, boot="boot-2")
+        assert tree.exists(path) == before
+
+    cluster.run(scenario())
+
+
+def test_a_broker_keeps_each_session_before_it_registers_and_forgets_it_as_it_stops() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        kept = SessionFile(cluster.disks[1], "/d", 1, "")
+        assert kept.load() == cluster.zks[1].session_key
+        first = cluster.zks[1].session_id
+        cluster.ensemble.expire(cluster.zks[1])
+        await cluster.until(lambda: is_registered(cluster))
+        assert kept.load() == cluster.zks[1].session_key
+        assert cluster.zks[1].session_id != first
+        await broker.stop()
+        assert kept.load() is None
+
+    cluster.run(scenario())
+
+
+def test_a_stop_that_could_not_deregister_leaves_the_session_to_be_ended() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        key = cluster.zks[1].session_key
+        cluster.ensemble.stop()
+        await broker.stop()
+        assert SessionFile(cluster.disks[1], "/d", 1, "").load() == key
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0" * 90,
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"version":2,"broker":7,"boot":"boot-1","id":"0x10","password":"00"}',
+        b'{"version":1,"broker":8,"boot":"boot-1","id":"0x10","password":"00"}',
+        b'{"version":1,"broker":7,"boot":"boot-2","id":"0x10","password":"00"}',
+        b'{"version":1,"broker":7,"boot":"boot-1","id":16,"password":"00"}',
+        b'{"version":1,"broker":7,"boot":"boot-1","id":"0x10","password":"0"}',
+    ],
+)
+def test_a_session_file_that_is_torn_or_of_another_broker_or_boot_counts_as_none(
+    content: bytes,
+) -> None:
+    disk = blank_disk()
+    kept = SessionFile(disk, "/d", 7, "boot-1")
+    kept.save(SessionKey(16, b"0"))
+    assert kept.load() == SessionKey(16, b"0")
+    disk.replace(kept.path, content)
+    assert kept.load() is None
+
+
+def test_a_full_disk_keeps_no_session_and_starts_all_the_same() -> None:
+    disk = blank_disk()
+    disk.fill(disk.used_bytes())
+    kept = SessionFile(disk, "/d", 7, "boot-1")
+    kept.save(SessionKey(16, b"0"))
+    assert kept.load() is None
 
 
 def test_a_broker_does_not_register_again_where_zookeeper_lost_its_cluster() -> None:

@@ -157,6 +157,10 @@ def test_a_brokers_unit_has_the_variables_of_the_role() -> None:
         "/opt/kdist/current/bin/kdist broker --config /etc/kdist/broker-%i.properties"
         " --log-level DEBUG"
     )
+    # Whether ZooKeeper answers or not, the unit restarts.
+    assert service["ExecStopPost"] == (
+        "-/opt/kdist/current/bin/kdist end-session --config /etc/kdist/broker-%i.properties"
+    )
 
 
 # ZooKeeper

@@ -261,6 +261,13 @@ def test_replace_puts_the_new_content_in_place_and_leaves_nothing_else(place: Pl
         assert place.files.list(place.root) == ["a"]
 
 
+def test_a_secret_file_is_replaced_as_any_other(place: Place) -> None:
+    for content in (b"one", b"a second"):
+        place.files.replace(place.path("a"), content, is_secret=True)
+        assert place.files.read(place.path("a")) == content
+        assert place.files.list(place.root) == ["a"]
+
+
 def test_replace_overwrites_a_temporary_file_left_by_a_crash(place: Place) -> None:
     place.create("a.tmp", b"half of something much longer")
     place.files.replace(place.path("a"), b"new")

@@ -305,3 +305,21 @@ def test_a_lock_excludes_other_processes_until_they_die(
     holder.wait()
     holder.stdout.close()
     disk.lock(path).release()
+
+
+@pytest.mark.parametrize("is_left_over", [False, True])
+def test_a_secret_file_is_its_owners_alone_to_read(
+    disk: Disk, tmp_path: Path, is_left_over: bool
+) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(b"old, and readable by all")
+    if is_left_over:
+        path.with_suffix(".tmp").write_bytes(b"")
+    disk.replace(str(path), b"password", is_secret=True)
+    assert path.read_bytes() == b"password"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_boot_id_is_the_kernels() -> None:
+    assert linux.boot_id() == linux.boot_id()
+    assert len(linux.boot_id()) == 36

@@ -9,7 +9,7 @@ import pytest
 
 from kdist.config.connect_string import ConnectString
 from kdist.zk import kazoo_client
-from kdist.zk.client import SessionState
+from kdist.zk.client import SessionKey, SessionState
 from kdist.zk.kazoo_client import KazooZooKeeper
 
 Heard = Callable[["HastySession", SessionState, int], None]
@@ -27,7 +27,7 @@ class HastySession:
         self.tell(SessionState.SUSPENDED)
 
     def tell(self, state: SessionState) -> None:
-        asyncio.get_running_loop().call_soon(self.heard, self, state, 7)
+        asyncio.get_running_loop().call_soon(self.heard, self, state, SessionKey(7, b"7"))
 
     def end(self) -> asyncio.Future[None]:
         self.is_ended = True

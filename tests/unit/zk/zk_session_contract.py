@@ -33,6 +33,21 @@ class SessionContract:
                 await zk.get("/")
 
     @in_loop
+    async def test_each_session_has_a_key_of_its_own(self, enter: Any) -> None:
+        async with enter() as world:
+            zk, other = await world.client(), await world.client()
+            first = zk.session_key
+            assert first.id == zk.session_id
+            assert first.password != other.session_key.password
+            await world.suspend(zk)
+            await world.resume(zk)
+            await in_state(zk, SessionState.CONNECTED)
+            assert zk.session_key == first
+            await zk.close()
+            await zk.connect()
+            assert zk.session_key.id != first.id
+
+    @in_loop
     async def test_a_closed_client_opens_another_session(self, enter: Any) -> None:
         async with enter() as world:
             zk = await world.client()
