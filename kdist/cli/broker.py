@@ -10,7 +10,7 @@ import click
 from kdist.broker.disk_marker import WrongDisk, check_marker
 from kdist.broker.process import BrokerProcess
 from kdist.cli.release import release
-from kdist.cli.shared.options import read_settings_file
+from kdist.cli.shared.files import read_settings_file
 from kdist.cli.shared.running import config_option, level_option
 from kdist.config.load import load_broker
 from kdist.runtime import diagnostics

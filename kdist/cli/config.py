@@ -8,14 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from kdist.cli.shared.click_groups import CommandGroup
-from kdist.cli.shared.completing import complete_files
-from kdist.cli.shared.options import (
-    json_option,
-    not_empty,
-    print_json,
-    read_settings_file,
-    readonly_files,
-)
+from kdist.cli.shared.files import complete_files, read_settings_file, readonly_files
+from kdist.cli.shared.options import json_option, not_empty, print_json
 from kdist.cli.shared.settings import pick
 from kdist.cli.shared.show import show_count
 from kdist.cli.shared.table import Field, print_rows

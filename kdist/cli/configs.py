@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from kdist.cli.shared.click_groups import CommandGroup
+from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_topics
-from kdist.cli.shared.connecting import ask_cluster, broker_option
+from kdist.cli.shared.connecting import ask_cluster
 from kdist.cli.shared.options import json_option, not_empty, say
 from kdist.cli.shared.settings import (
     parse_settings,
@@ -85,9 +86,9 @@ def configs() -> None:
 
 
 @configs.command("list")
-@broker_option
+@client_options()
 @json_option
-def list_them(broker: str, as_json: bool) -> None:
+def list_them(clients: Clients, as_json: bool) -> None:
     """List the settings that topics and brokers override: no defaults, nothing from files."""
 
     async def work(cluster: Cluster) -> list[Resource]:
@@ -111,7 +112,7 @@ def list_them(broker: str, as_json: bool) -> None:
             ),
         ]
 
-    found = [(of, each) for of in ask_cluster(broker, work) for each in of.settings.values()]
+    found = [(of, each) for of in ask_cluster(clients, work) for each in of.settings.values()]
     none = "No topic and no broker has settings of its own."
     print_rows(_OWN, found, as_json=as_json, if_none=none)
 
@@ -138,10 +139,10 @@ def _own(kind: str, settings: Mapping[str, Setting], but: str = "") -> dict[str,
 @name_argument
 @click.argument("settings", metavar="[SETTING...]", nargs=-1, callback=not_empty)
 @click.option("--own", is_flag=True, help="Only what differs from brokers' files and defaults.")
-@broker_option
+@client_options()
 @json_option
 def describe(
-    kind: str, name: str, settings: tuple[str, ...], own: bool, broker: str, as_json: bool
+    kind: str, name: str, settings: tuple[str, ...], own: bool, clients: Clients, as_json: bool
 ) -> None:
     """Show the settings in force of a topic, or of a broker by its id, and where they come from.
 
@@ -155,7 +156,7 @@ def describe(
       kdist configs describe broker all
     """
 
-    found = ask_cluster(broker, lambda cluster: _describe(cluster, kind, name))
+    found = ask_cluster(clients, lambda cluster: _describe(cluster, kind, name))
     if own:
         found = _own(kind, found)
     picked = sorted(pick(found.values(), settings, lambda each: [each.name]))
@@ -202,7 +203,7 @@ def _shown(each: Setting) -> str:
 @settings_option("--set", "A setting to change")
 @unset_option("A setting whose own value to remove")
 @click.option("--dry-run", is_flag=True, help="Have the cluster check the change, not make it.")
-@broker_option
+@client_options()
 @json_option
 def alter(
     kind: str,
@@ -210,7 +211,7 @@ def alter(
     texts: tuple[str, ...],
     removed: tuple[str, ...],
     dry_run: bool,
-    broker: str,
+    clients: Clients,
     as_json: bool,
 ) -> None:
     """Set and unset settings of a topic, or of a broker by its id; all of them or none.
@@ -251,7 +252,7 @@ def alter(
             cluster, number, settings, removed, validate_only=dry_run
         )
 
-    ask_cluster(broker, work)
+    ask_cluster(clients, work)
     whose = "all brokers" if kind == BROKER and name == ALL else f"{kind} {name}"
     what = [f"{key}={value}" for key, value in settings.items()]
     what += [f"{key} unset" for key in removed]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_groups
 from kdist.cli.shared.connecting import (
     ask_cluster,
-    broker_option,
     check_partition,
     require_in_range,
     require_no_members,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kdist.client.consumer.batch import Batch
     from kdist.records.record import Record
 
-_SETTINGS: dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "auto_offset_reset": "none",  # starts are explicit: an offset that is gone is an error
     "default_api_timeout_ms": 30_000,  # half the default: a person is waiting
 }
@@ -70,7 +70,7 @@ class Start(NamedTuple):
 )
 @isolation_option
 @click.option("--keys", is_flag=True, help="Put each record's key and a tab before its value.")
-@broker_option
+@client_options("consumer")
 @json_option
 def consume(  # noqa: PLR0913 - one for each option
     topic: str,
@@ -81,9 +81,9 @@ def consume(  # noqa: PLR0913 - one for each option
     group: str | None,
     limit: int | None,
     until_end: bool,
-    isolation: str,
+    isolation: str | None,
     keys: bool,
-    broker: str,
+    clients: Clients,
     as_json: bool,
 ) -> None:
     """Show a topic's records as they arrive, until an interrupt.
@@ -117,8 +117,8 @@ def consume(  # noqa: PLR0913 - one for each option
             await require_no_members(cluster, group)
         offsets = await _start_offsets(cluster, partitions, start)
         output.positions.update(offsets)
-        settings = {"isolation_level": isolation, **_SETTINGS}
-        async with Consumer(broker, **settings) as consumer:
+        settings = clients.settings("consumer", _DEFAULTS, isolation_level=isolation)
+        async with Consumer(**settings) as consumer:
             consumer.assign(partitions)
             for each, at in offsets.items():
                 consumer.seek(each, at)
@@ -127,7 +127,7 @@ def consume(  # noqa: PLR0913 - one for each option
                 await _read(consumer, ends, output, Committer(cluster, group, output.positions))
 
     if limit != 0:
-        ask_cluster(broker, work)
+        ask_cluster(clients, work)
 
 
 async def _partitions(

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import click
 
 from kdist.cli.shared.click_groups import CommandGroup
-from kdist.cli.shared.completing import complete_files
-from kdist.cli.shared.options import json_option, not_empty, print_json, read_settings_file, say
+from kdist.cli.shared.files import complete_files, read_settings_file
+from kdist.cli.shared.options import json_option, not_empty, print_json, say
 from kdist.cli.shared.show import show_error, show_time
 from kdist.errors import KdistError, UserError
 from kdist.model import read_digits

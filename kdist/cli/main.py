@@ -22,6 +22,7 @@ import click
 
 from kdist.cli.release import release
 from kdist.cli.shared.click_groups import LazyGroup
+from kdist.cli.shared.client_settings import program_profile_option
 from kdist.cli.shared.show import printable, show_error
 from kdist.errors import DiskFailed, KdistError
 from kdist.runtime.descriptors import fill_standard_streams
@@ -132,6 +133,7 @@ def _show_version(ctx: click.Context, _param: click.Parameter, is_asked: bool) -
     callback=_show_version,
     help="Show the version and exit.",
 )
+@program_profile_option
 @click.pass_context
 def kdist(ctx: click.Context) -> None:
     """A partitioned, replicated commit log on bare metal.

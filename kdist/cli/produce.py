@@ -9,13 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kdist.cli.shared.completing import complete_files
-from kdist.cli.shared.connecting import (
-    ask_cluster,
-    broker_option,
-    check_partition,
-    count_partitions,
-)
+from kdist.cli.shared.client_settings import Clients, client_options
+from kdist.cli.shared.connecting import ask_cluster, check_partition, count_partitions
+from kdist.cli.shared.files import complete_files
 from kdist.cli.shared.options import acks_option, codec_option, json_option, not_empty, say_rate
 from kdist.cli.shared.show import show_count, show_error, show_size
 from kdist.cli.shared.topic_arguments import topic_argument
@@ -28,7 +24,7 @@ if TYPE_CHECKING:
     from kdist.client.producer.asynchronous import AsyncProducer
     from kdist.client.producer.results import SentMany
 
-_SETTINGS: dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "delivery_timeout_ms": 30_000,  # shorter than the default: a person is waiting
     "max_request_size": 1 << 25,  # leaves the limit on records to the topic
     "buffer_memory": 1 << 26,
@@ -56,16 +52,16 @@ _PROGRESS_NS = 200_000_000
 @click.option("--partition", type=click.IntRange(min=0), help="Write to this partition only.")
 @codec_option
 @acks_option("0", "1", "all")
-@broker_option
+@client_options("producer")
 @json_option
 def produce(  # noqa: PLR0913 - one for each option
     topic: str,
     path: str | None,
     key_separator: str | None,
     partition: int | None,
-    codec: str,
-    acks: str,
-    broker: str,
+    codec: str | None,
+    acks: str | None,
+    clients: Clients,
     as_json: bool,
 ) -> None:
     """Write lines to a topic, each as a record, and say how many there were.
@@ -91,12 +87,12 @@ def produce(  # noqa: PLR0913 - one for each option
 
     async def work(cluster: Cluster) -> Sending:
         check_partition(topic, partition, await count_partitions(cluster, topic))
-        settings = {"acks": acks, "compression_type": codec, **_SETTINGS}
+        settings = clients.settings("producer", _DEFAULTS, acks=acks, compression_type=codec)
         if partition is not None:
             settings["partitioner"] = lambda _key, _count: partition
         from kdist.client.producer.asynchronous import AsyncProducer
 
-        producer = await AsyncProducer(bootstrap_servers=broker, **settings).start()
+        producer = await AsyncProducer(**settings).start()
         sending = Sending(producer, topic, separator)
         progress = Progress(clock, _shows_progress(source))
         try:
@@ -116,7 +112,7 @@ def produce(  # noqa: PLR0913 - one for each option
             await producer.close(_CLOSE_S)
         return sending
 
-    done = ask_cluster(broker, work)
+    done = ask_cluster(clients, work)
     say_rate(done.records, done.bytes, (clock.monotonic_ns() - start_ns) / 1e9, as_json)
 
 

@@ -365,11 +365,15 @@ class Cluster:
 
 @contextmanager
 def cluster_at(
-    addresses: Sequence[Address], client_id: str, retry_ms: float = RETRY_MS
+    addresses: Sequence[Address], client: str | ClientSettings, retry_ms: float = RETRY_MS
 ) -> Iterator[Cluster]:
-    """A cluster on the machine's network and the running loop, closed in the end."""
+    """A cluster on the machine's network and the running loop, closed in the end.
+
+    `client`: its settings, or only its name.
+    """
     network = AsyncioNetwork(asyncio.get_running_loop())
-    cluster = Cluster(network, addresses, ClientSettings(client_id), retry_ms)
+    settings = ClientSettings(client) if isinstance(client, str) else client
+    cluster = Cluster(network, addresses, settings, retry_ms)
     try:
         yield cluster
     finally:

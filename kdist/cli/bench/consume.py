@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_topics
-from kdist.cli.shared.connecting import broker_option, require_topic
+from kdist.cli.shared.connecting import require_topic
 from kdist.cli.shared.options import isolation_option, json_option, not_empty, say_rate
 from kdist.cli.shared.progress import Advance, progress
 from kdist.errors import UserError
@@ -37,14 +38,14 @@ class Read(NamedTuple):
 )
 @click.option("--one-by-one", is_flag=True, help="Read record by record instead of whole batches.")
 @isolation_option
-@broker_option
+@client_options("consumer")
 @json_option
 def consume(
     topic: str,
     records: int | None,
     one_by_one: bool,
-    isolation: Literal["read_uncommitted", "read_committed"],
-    broker: str,
+    isolation: str | None,
+    clients: Clients,
     as_json: bool,
 ) -> None:
     """Read a topic from its beginning, without a group, and report the throughput.
@@ -56,9 +57,10 @@ def consume(
     """
     from kdist.client.consumer.consumer import Consumer
 
-    count = require_topic(broker, topic)
+    count = require_topic(clients, topic)
     partitions = [TopicPartition(topic, number) for number in range(count)]
-    with Consumer(broker, isolation_level=isolation) as consumer:
+    settings = clients.settings("consumer", isolation_level=isolation)
+    with Consumer(**settings) as consumer:
         consumer.assign(partitions)
         consumer.seek_to_beginning()
         available = _offset_count(consumer, partitions)

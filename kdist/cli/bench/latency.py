@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from kdist.cli.bench.produce import require_sendable, size_option
 from kdist.cli.bench.report import show_summary, summarise
+from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_topics
-from kdist.cli.shared.connecting import broker_option, require_topic
+from kdist.cli.shared.connecting import require_topic
 from kdist.cli.shared.options import acks_option, json_option, not_empty, print_json
 from kdist.cli.shared.progress import Advance, progress
 from kdist.cli.shared.show import show_count, show_size
@@ -43,9 +44,11 @@ class Timed(NamedTuple):
 )
 @size_option
 @acks_option("1", "all")
-@broker_option
+@client_options("producer", "consumer")
 @json_option
-def latency(topic: str, records: int, size: int, acks: str, broker: str, as_json: bool) -> None:
+def latency(
+    topic: str, records: int, size: int, acks: str | None, clients: Clients, as_json: bool
+) -> None:
     """Send records one at a time, each once a consumer has received the last, and time them.
 
     All go to partition 0, and stay there.
@@ -53,13 +56,14 @@ def latency(topic: str, records: int, size: int, acks: str, broker: str, as_json
     from kdist.client.consumer.consumer import Consumer
     from kdist.client.producer.sync import Producer
 
-    require_topic(broker, topic)
-    settings: dict[str, Any] = {"bootstrap_servers": broker, "acks": acks, "linger_ms": 0}
-    require_sendable(size, settings)
+    require_topic(clients, topic)
+    settings = clients.settings("producer", {"linger_ms": 0}, acks=acks)
+    if require_sendable(size, settings).acks == "0":
+        raise UserError("acks is 0: without acknowledgements there is nothing to time")
     partition = TopicPartition(topic, 0)
     with (
         Producer(**settings) as producer,
-        Consumer(broker, fetch_min_bytes=1) as consumer,
+        Consumer(**clients.settings("consumer")) as consumer,
         progress("latency", records, is_wanted=not as_json) as advance,
     ):
         consumer.assign([partition])

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from kdist.cli.bench.report import show_summary, summarise
+from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_topics
-from kdist.cli.shared.connecting import broker_option, require_topic
+from kdist.cli.shared.connecting import require_topic
 from kdist.cli.shared.options import acks_option, codec_option, json_option, not_empty, say_rate
 from kdist.cli.shared.progress import progress
-from kdist.cli.shared.settings import parse_settings, settings_option
 from kdist.cli.shared.show import show_size
 from kdist.errors import UserError
 from kdist.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
+    from kdist.client.producer.settings import ProducerSettings
     from kdist.client.producer.sync import Producer
 
 _PAYLOADS = 1_000  # distinct values, so that a batch does not compress to almost nothing
@@ -26,7 +27,6 @@ _PAYLOAD_BYTES = 64 << 20  # the distinct values together: there are fewer of la
 _LETTERS = bytes(65 + byte % 26 for byte in range(256))
 _SAMPLES_MAX = 20_000  # acknowledgements timed: timing every one would slow down the producer
 _CHUNK = 500
-_BY_OPTION = {"bootstrap_servers": "--broker", "acks": "--acks", "compression_type": "--codec"}
 
 
 size_option = click.option(
@@ -66,8 +66,7 @@ class Load(NamedTuple):
 @click.option("--bulk", is_flag=True, help="Send many records per call, instead of one.")
 @acks_option("0", "1", "all")
 @codec_option
-@settings_option("--setting", "Another setting of the producer, such as linger.ms=5")
-@broker_option
+@client_options("producer")
 @json_option
 def produce(  # noqa: PLR0913 - one for each option
     topic: str,
@@ -75,10 +74,9 @@ def produce(  # noqa: PLR0913 - one for each option
     size: int,
     rate: int | None,
     bulk: bool,
-    acks: str,
-    codec: str,
-    texts: tuple[str, ...],
-    broker: str,
+    acks: str | None,
+    codec: str | None,
+    clients: Clients,
     as_json: bool,
 ) -> None:
     """Write records of random letters to a topic, and report throughput and latency.
@@ -93,15 +91,9 @@ def produce(  # noqa: PLR0913 - one for each option
     """
     from kdist.client.producer.sync import Producer
 
-    more = _extra_settings(texts)
-    require_topic(broker, topic)
+    require_topic(clients, topic)
     load = Load(topic, records, size, rate, bulk)
-    settings: dict[str, Any] = {
-        "bootstrap_servers": broker,
-        "acks": acks,
-        "compression_type": codec,
-        **more,
-    }
+    settings = clients.settings("producer", acks=acks, compression_type=codec)
     require_sendable(size, settings)
     with (
         Producer(**settings) as producer,
@@ -114,28 +106,18 @@ def produce(  # noqa: PLR0913 - one for each option
     _report(load, run, as_json)
 
 
-def require_sendable(size: int, settings: Mapping[str, Any]) -> None:
-    """`UserError` for records larger than a producer accepts; called before they are built."""
+def require_sendable(size: int, settings: Mapping[str, Any]) -> ProducerSettings:
+    """The settings, read; `UserError` for records larger than the producer accepts.
+
+    Called before the records are built.
+    """
     from kdist.client.producer.settings import read_settings
 
-    limit = read_settings(settings).plain.max_request_size
+    found = read_settings(settings).plain
+    limit = found.max_request_size
     if size > limit:
         raise UserError(f"records of {size} bytes are larger than max_request_size, {limit} bytes")
-
-
-def _extra_settings(texts: tuple[str, ...]) -> dict[str, str]:
-    """`--setting` values by the producer's names.
-
-    `click.BadParameter` for a setting that has an option of its own.
-    """
-    parted = (text.partition("=") for text in texts)
-    plain = [name.replace(".", "_") + equals + value for name, equals, value in parted]
-    more = parse_settings(plain, "--setting")
-    for name in more.keys() & _BY_OPTION.keys():
-        raise click.BadParameter(
-            f"{name} is given by {_BY_OPTION[name]}.", param_hint="'--setting'"
-        )
-    return more
+    return found
 
 
 class Run:

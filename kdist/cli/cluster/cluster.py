@@ -11,7 +11,8 @@ import click
 from kdist.cli.cluster.disks import disks
 from kdist.cli.cluster.health import health
 from kdist.cli.shared.click_groups import CommandGroup
-from kdist.cli.shared.connecting import ask_cluster, broker_option
+from kdist.cli.shared.client_settings import Clients, client_options
+from kdist.cli.shared.connecting import ask_cluster
 from kdist.cli.shared.options import json_option, print_json
 from kdist.cli.shared.show import show_count
 from kdist.cli.shared.table import Field, json_row, print_rows
@@ -73,9 +74,9 @@ def cluster() -> None:
 
 
 @cluster.command()
-@broker_option
+@client_options()
 @json_option
-def describe(broker: str, as_json: bool) -> None:
+def describe(clients: Clients, as_json: bool) -> None:
     """Show the cluster's id and its brokers: racks, the controller, leaders and replicas.
 
     APIS is the number of APIs that a broker supports, PRODUCE and FETCH the newest versions of
@@ -100,7 +101,7 @@ def describe(broker: str, as_json: bool) -> None:
             for each in view.brokers
         ]
 
-    view, brokers = ask_cluster(broker, work)
+    view, brokers = ask_cluster(clients, work)
     if as_json:
         print_json(
             {

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kdist.cli.shared.connecting import ask_cluster, broker_option
+from kdist.cli.shared.client_settings import Clients, client_options
+from kdist.cli.shared.connecting import ask_cluster
 from kdist.cli.shared.options import json_option
 from kdist.cli.shared.show import show_size
 from kdist.cli.shared.table import Field, json_row, print_rows
@@ -50,16 +51,16 @@ _DIRECTORIES: tuple[Field[tuple[int, LogDirectory]], ...] = (
 @click.command()
 @click.argument("brokers", metavar="[BROKER...]", type=click.IntRange(min=0), nargs=-1)
 @click.option("--replicas", is_flag=True, help="Every replica with its size, the largest first.")
-@broker_option
+@client_options()
 @json_option
-def disks(brokers: tuple[int, ...], replicas: bool, broker: str, as_json: bool) -> None:
+def disks(brokers: tuple[int, ...], replicas: bool, clients: Clients, as_json: bool) -> None:
     """Show each broker's log directory: how full its volume is, how much is in its logs.
 
     LAG is how many records a replica is behind the high watermark.
     """
     from kdist.client.admin.disks import describe_log_dirs
 
-    told = ask_cluster(broker, lambda cluster: describe_log_dirs(cluster, brokers or None))
+    told = ask_cluster(clients, lambda cluster: describe_log_dirs(cluster, brokers or None))
     found = [(id_, each) for id_, all_ in told.items() for each in all_]
     if as_json or not replicas:
         print_rows(_DIRECTORIES, found, as_json=as_json)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kdist.cli.shared.connecting import ask_cluster, broker_option
+from kdist.cli.shared.client_settings import Clients, client_options
+from kdist.cli.shared.connecting import ask_cluster
 from kdist.cli.shared.options import json_option, print_json
 from kdist.cli.shared.show import show_count
 
@@ -17,9 +18,9 @@ _COLORS = {"bad": "red", "warning": "yellow"}
 
 
 @click.command()
-@broker_option
+@client_options()
 @json_option
-def health(broker: str, as_json: bool) -> int:
+def health(clients: Clients, as_json: bool) -> int:
     """Say whether the cluster is well; exit with 1 if something is bad.
 
     Bad: no controller, a broker that does not answer, a failed log directory, a partition that is
@@ -29,7 +30,7 @@ def health(broker: str, as_json: bool) -> int:
     """
     from kdist.client.admin.health import examine
 
-    found = ask_cluster(broker, examine)
+    found = ask_cluster(clients, examine)
     is_well = all(each.level != "bad" for each in found)
     if as_json:
         findings = [{**each._asdict(), "items": list(each.items)} for each in found]

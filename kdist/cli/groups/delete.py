@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_groups
-from kdist.cli.shared.connecting import ask_cluster, broker_option
+from kdist.cli.shared.connecting import ask_cluster
 from kdist.cli.shared.options import json_option, names_argument, not_empty, print_json, say
 from kdist.cli.shared.show import printable, show_count
 from kdist.cli.shared.topic_arguments import TopicPartitions, partitions_option
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @names_argument("GROUP...", complete_groups)
-@broker_option
+@client_options()
 @json_option
-def delete(names: tuple[str, ...], broker: str, as_json: bool) -> None:
+def delete(names: tuple[str, ...], clients: Clients, as_json: bool) -> None:
     """Delete groups with all their committed offsets. This cannot be undone.
 
     A group that has members is not deleted: stop them first.
@@ -39,16 +40,16 @@ def delete(names: tuple[str, ...], broker: str, as_json: bool) -> None:
             await delete_groups(cluster, [name])
             say(f"Deleted group {printable(name)}.", as_json, group=name, deleted=True)
 
-    ask_cluster(broker, work)
+    ask_cluster(clients, work)
 
 
 @click.command("delete-offsets")
 @click.argument("group", metavar="GROUP", callback=not_empty, shell_complete=complete_groups)
 @partitions_option("The topic; may be repeated.", required=True)
-@broker_option
+@client_options()
 @json_option
 def delete_offsets(
-    group: str, topics: tuple[TopicPartitions, ...], broker: str, as_json: bool
+    group: str, topics: tuple[TopicPartitions, ...], clients: Clients, as_json: bool
 ) -> None:
     """Delete a group's committed offsets for some topics, and keep the others.
 
@@ -66,7 +67,7 @@ def delete_offsets(
         await delete_group_offsets(cluster, group, matching)
         return matching
 
-    deleted = ask_cluster(broker, work)
+    deleted = ask_cluster(clients, work)
     if as_json:
         for each in deleted:
             print_json({"group": group, "topic": each.topic, "partition": each.partition})

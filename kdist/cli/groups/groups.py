@@ -9,8 +9,9 @@ import click
 from kdist.cli.groups.delete import delete, delete_offsets
 from kdist.cli.groups.reset import reset
 from kdist.cli.shared.click_groups import CommandGroup
+from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_groups
-from kdist.cli.shared.connecting import ask_cluster, broker_option
+from kdist.cli.shared.connecting import ask_cluster
 from kdist.cli.shared.options import json_option, names_argument, print_json
 from kdist.cli.shared.show import printable, show_count
 from kdist.cli.shared.table import Field, json_row, print_rows
@@ -51,21 +52,21 @@ def groups() -> None:
 
 
 @groups.command("list")
-@broker_option
+@client_options()
 @json_option
-def list_them(broker: str, as_json: bool) -> None:
+def list_them(clients: Clients, as_json: bool) -> None:
     """List the groups of all brokers."""
     from kdist.client.admin.groups import list_groups
 
-    found = ask_cluster(broker, list_groups)
+    found = ask_cluster(clients, list_groups)
     print_rows(_GROUPS, found, as_json=as_json, if_none="There are no groups.")
 
 
 @groups.command()
 @names_argument("[GROUP...]", complete_groups)
-@broker_option
+@client_options()
 @json_option
-def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:
+def describe(names: tuple[str, ...], clients: Clients, as_json: bool) -> None:
     """Show members, committed offsets, and lag: how many records a group is behind.
 
     Without a name, shows every group. Groups of the protocol of KIP-848 can only be listed.
@@ -81,7 +82,7 @@ def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:
         except SomeFailed as some:
             return list(some.done.values()), some
 
-    found, failed = ask_cluster(broker, work)
+    found, failed = ask_cluster(clients, work)
     for group in found:
         if as_json:
             _print_json(group)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_groups
-from kdist.cli.shared.connecting import ask_cluster, broker_option, require_no_members
+from kdist.cli.shared.connecting import ask_cluster, require_no_members
 from kdist.cli.shared.options import json_option, not_empty
 from kdist.cli.shared.show import printable, show_count
 from kdist.cli.shared.table import Field, print_rows
@@ -48,7 +49,7 @@ _TARGETS = "--to-earliest, --to-latest, --to-offset, --to-datetime, --by-duratio
     "Only this topic; may be repeated. By default, all that the group has offsets for."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
-@broker_option
+@client_options()
 @json_option
 def reset(  # noqa: PLR0913 - one for each option
     group: str,
@@ -60,7 +61,7 @@ def reset(  # noqa: PLR0913 - one for each option
     shift_by: int | None,
     topics: tuple[TopicPartitions, ...],
     dry_run: bool,
-    broker: str,
+    clients: Clients,
     as_json: bool,
 ) -> None:
     """Move the committed offsets of a group without members, so that it goes on from there.
@@ -90,7 +91,7 @@ def reset(  # noqa: PLR0913 - one for each option
             await alter_group_offsets(cluster, group, offsets)
         return moves
 
-    _show(group, ask_cluster(broker, work), dry_run, as_json)
+    _show(group, ask_cluster(clients, work), dry_run, as_json)
 
 
 def _target(

@@ -9,7 +9,8 @@ import click
 
 from kdist.cli.log.dump_batches import BatchDump, DumpOptions
 from kdist.cli.log.dump_files import show_file
-from kdist.cli.shared.options import json_option, path_argument, readonly_files, terminal_width
+from kdist.cli.shared.files import readonly_files
+from kdist.cli.shared.options import json_option, path_argument, terminal_width
 from kdist.inspection.place import BY_SUFFIX, CHECKPOINTS, Kind, PartitionFiles, Place, locate
 from kdist.runtime.files import Files
 from kdist.storage import names

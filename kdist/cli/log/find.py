@@ -6,13 +6,8 @@ import os.path
 
 import click
 
-from kdist.cli.shared.options import (
-    json_option,
-    path_argument,
-    print_json,
-    readonly_files,
-    terminal_width,
-)
+from kdist.cli.shared.files import readonly_files
+from kdist.cli.shared.options import json_option, path_argument, print_json, terminal_width
 from kdist.cli.shared.record_lines import json_record, record_text
 from kdist.cli.shared.show import clip, show_time
 from kdist.cli.shared.table import Field, print_rows

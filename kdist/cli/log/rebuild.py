@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import click
 
-from kdist.cli.shared.options import (
-    json_option,
-    locked_disk,
-    path_argument,
-    print_json,
-    readonly_files,
-)
+from kdist.cli.shared.files import locked_disk, readonly_files
+from kdist.cli.shared.options import json_option, path_argument, print_json
 from kdist.cli.shared.progress import progress
 from kdist.cli.shared.table import Field, print_rows
 from kdist.errors import UserError

@@ -7,13 +7,8 @@ import sys
 
 import click
 
-from kdist.cli.shared.options import (
-    json_option,
-    locked_disk,
-    path_argument,
-    print_json,
-    readonly_files,
-)
+from kdist.cli.shared.files import locked_disk, readonly_files
+from kdist.cli.shared.options import json_option, path_argument, print_json
 from kdist.cli.shared.show import show_count, show_size
 from kdist.cli.shared.table import Column, Row, print_table
 from kdist.errors import UserError

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from kdist.cli.shared.options import json_option, path_argument, print_json, readonly_files
+from kdist.cli.shared.files import readonly_files
+from kdist.cli.shared.options import json_option, path_argument, print_json
 from kdist.cli.shared.progress import byte_progress
 from kdist.cli.shared.show import show_count, show_size
 from kdist.cli.shared.table import Field, json_row, print_rows

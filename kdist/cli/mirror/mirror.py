@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kdist.cli.shared.click_groups import CommandGroup
-from kdist.cli.shared.options import json_option, read_settings_file
+from kdist.cli.shared.files import read_settings_file
+from kdist.cli.shared.options import json_option
 from kdist.cli.shared.running import config_option, level_option
 
 if TYPE_CHECKING:

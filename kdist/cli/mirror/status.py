@@ -112,7 +112,7 @@ def with_clusters(flow: Flow, work: Callable[[Cluster, Cluster], Awaitable[T]]) 
     """Run `work` with the flow's source and target, and return its result."""
 
     async def run() -> T:
-        at = partial(cluster_at, client_id="kdist-mirror-status", retry_ms=_RETRY_MS)
+        at = partial(cluster_at, client="kdist-mirror-status", retry_ms=_RETRY_MS)
         ends = flow.settings
         with at(parse_addresses(ends.source)) as source, at(parse_addresses(ends.target)) as target:
             return await work(source, target)

@@ -1,4 +1,4 @@
-"""Names for shell completion: files, and topics and groups if the cluster answers quickly.
+"""Names for shell completion: topics and groups, if the cluster answers quickly.
 
 Someone who has pressed Tab should not be kept waiting or shown an error: on a timeout or any
 failure nothing is offered.
@@ -6,7 +6,6 @@ failure nothing is offered.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -35,18 +34,12 @@ async def _groups(cluster: Cluster) -> Iterable[str]:
     return [group.name for group in await list_groups(cluster)]
 
 
-def complete_files(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Have the shell complete the names of files and directories itself."""
-    return [CompletionItem(begun, type="file")]
-
-
 def _completing(
     names_of: NamesOf,
 ) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
     def complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
-        from kdist.cli.shared.connecting import DEFAULT_BROKER, ask_cluster
-
-        broker = ctx.params.get("broker") or os.environ.get("KDIST_BROKER") or DEFAULT_BROKER
+        from kdist.cli.shared.client_settings import clients_of
+        from kdist.cli.shared.connecting import ask_cluster
 
         async def within_patience(cluster: Cluster) -> Iterable[str]:
             import asyncio
@@ -55,8 +48,8 @@ def _completing(
                 return await names_of(cluster)
 
         try:
-            names = ask_cluster(broker, within_patience)
-        except (KdistError, OSError):  # TimeoutError is one
+            names = ask_cluster(clients_of(ctx), within_patience)
+        except (KdistError, OSError, click.UsageError):  # TimeoutError is an OSError
             return []
         return [CompletionItem(name) for name in names if name.startswith(begun)]
 

@@ -1,4 +1,4 @@
-"""Shared by the commands that talk to a cluster: `--broker`, an event loop, first checks.
+"""Shared by the commands that talk to a cluster: an event loop, first checks.
 
 The client is imported only when a command runs: that takes 0.1 s, too long for `--help`.
 """
@@ -6,7 +6,8 @@ The client is imported only when a command runs: that takes 0.1 s, too long for 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -15,53 +16,26 @@ from kdist.cli.shared.show import show_count
 from kdist.errors import UserError
 
 if TYPE_CHECKING:
+    from kdist.cli.shared.client_settings import Clients
     from kdist.client.cluster import Cluster
     from kdist.model import TopicPartition
 
 T = TypeVar("T")
 
-DEFAULT_BROKER = "127.0.0.1:9092"
 _PATIENCE_S = 3.0  # a healthy broker answers far sooner
+_CLIENT_ID = "kdist"
 
 
-def _checked_addresses(ctx: click.Context, option: click.Parameter, value: str) -> str:
-    from kdist.client.cluster import parse_addresses
-
-    try:
-        if not ctx.resilient_parsing:  # completion does not need it, and is to be fast
-            parse_addresses(value)
-    except UserError as error:
-        raise click.BadParameter(f"{error}.", param=option) from None
-    return value
-
-
-broker_option = click.option(
-    "--broker",
-    "--bootstrap-server",  # the name in Kafka's tools; the next is its clients' name
-    "--bootstrap-servers",
-    "broker",
-    default=DEFAULT_BROKER,
-    envvar="KDIST_BROKER",
-    metavar="HOST:PORT",
-    show_default=True,
-    show_envvar=True,
-    callback=_checked_addresses,
-    help="A broker of the cluster, or several separated by commas.",
-)
-
-
-def ask_cluster(broker: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
+def ask_cluster(clients: Clients, work: Callable[[Cluster], Awaitable[T]]) -> T:
     """Run `work` on an event loop and connections of its own, and return its result."""
     import asyncio
 
-    from kdist.client.cluster import NoBroker, cluster_at, parse_addresses
-
-    addresses = parse_addresses(broker)
+    from kdist.client.cluster import NoBroker
 
     async def run() -> T:
-        with cluster_at(addresses, "kdist") as cluster:
+        async with _cluster(clients) as cluster:
             loop = asyncio.get_running_loop()
-            patience = loop.call_later(_PATIENCE_S, _maybe_say_waiting, broker, cluster)
+            patience = loop.call_later(_PATIENCE_S, _maybe_say_waiting, cluster)
             try:
                 return await work(cluster)
             finally:
@@ -75,15 +49,32 @@ def ask_cluster(broker: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
         ) from None
 
 
-def _maybe_say_waiting(broker: str, cluster: Cluster) -> None:
+@asynccontextmanager
+async def _cluster(clients: Clients) -> AsyncIterator[Cluster]:
+    from kdist.client.cluster import cluster_at, parse_addresses
+
+    if clients.only_broker is not None:  # as mostly, and quicker
+        with cluster_at(parse_addresses(clients.only_broker), _CLIENT_ID) as cluster:
+            yield cluster
+        return
+    from kdist.client.discovery import find_brokers
+
+    settings = clients.admin(_CLIENT_ID)
+    addresses = await find_brokers(settings.bootstrap_servers, settings.zk_connect)
+    with cluster_at(addresses, settings.connections, settings.default_api_timeout_ms) as cluster:
+        yield cluster
+
+
+def _maybe_say_waiting(cluster: Cluster) -> None:
     """If no broker has answered yet, say so on a terminal; scripts get only the final error."""
     if not cluster.brokers and sys.stderr.isatty():
-        click.echo(f"kdist: waiting for an answer from {broker}", err=True)
+        asked = ",".join(map(str, cluster.bootstrap))
+        click.echo(f"kdist: waiting for an answer from {asked}", err=True)
 
 
-def require_topic(broker: str, topic: str) -> int:
+def require_topic(clients: Clients, topic: str) -> int:
     """As `count_partitions`, on an event loop of its own."""
-    return ask_cluster(broker, lambda cluster: count_partitions(cluster, topic))
+    return ask_cluster(clients, lambda cluster: count_partitions(cluster, topic))
 
 
 async def count_partitions(cluster: Cluster, topic: str) -> int:

@@ -1,21 +1,19 @@
-"""Shared by the commands: paths, common options, the disk and its lock, JSON output."""
+"""Shared by the commands: paths, common options, JSON output."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kdist.cli.shared.completing import complete_files
+from kdist.cli.shared.files import complete_files
 from kdist.cli.shared.show import show_count, show_size
-from kdist.errors import UserError
 
 if TYPE_CHECKING:
-    from kdist.runtime.files import Files
+    pass
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -27,16 +25,13 @@ json_option = click.option(
 codec_option = click.option(
     "--codec",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    default="none",
-    show_default=True,
-    help="Compress batches.",
+    help="Compress batches; by default as compression.type says, none if nothing does.",
 )
 isolation_option = click.option(
     "--isolation",
     type=click.Choice(["read_uncommitted", "read_committed"]),
-    default="read_uncommitted",
-    show_default=True,
-    help="Whether to read records of open and aborted transactions, or only committed ones.",
+    help="Whether to read records of open and aborted transactions, or only committed ones; by "
+    "default as isolation.level says, read_uncommitted if nothing does.",
 )
 _ACKS = {"0": "nobody", "1": "the leader", "all": "all in-sync replicas"}
 
@@ -46,11 +41,9 @@ def acks_option(*choices: str) -> Callable[[F], F]:
     return click.option(
         "--acks",
         type=click.Choice(choices),
-        default="all",
-        show_default=True,
         help="Who must have a record before it is acknowledged: "
         + ", ".join(_ACKS[each] for each in choices)
-        + ".",
+        + "; by default as the setting acks says, all if nothing does.",
     )
 
 
@@ -77,50 +70,6 @@ def names_argument(metavar: str, complete: Callable[..., Any] | None) -> Callabl
 path_argument = click.argument(
     "path", metavar="PATH", callback=not_empty, shell_complete=complete_files
 )
-
-
-def readonly_files() -> Files:
-    """The host's disk, read-only."""
-    from kdist.runtime.disk import Disk  # takes 30 ms, so only for commands that use files
-    from kdist.runtime.readonly import ReadOnlyFiles
-
-    return ReadOnlyFiles(Disk())
-
-
-@contextmanager
-def locked_disk(log_directory: str | None) -> Iterator[Files]:
-    """The host's disk, while the log directory's lock is held.
-
-    `UserError` if a broker or another such command holds it. None, for a partition's directory that
-    was copied out of its log directory, takes no lock.
-    """
-    from kdist.runtime.disk import Disk
-    from kdist.storage import names
-
-    disk = Disk()
-    if log_directory is None:
-        yield disk
-        return
-    try:
-        lock = disk.lock(f"{log_directory}/{names.LOCK}")
-    except BlockingIOError:
-        raise UserError(
-            f"{log_directory} is in use: stop the broker that runs on it first"
-        ) from None
-    try:
-        yield disk
-    finally:
-        lock.release()
-
-
-def read_settings_file(path: str) -> str:
-    """The text of a settings file; `UserError` if it does not exist, or is not UTF-8."""
-    try:
-        return readonly_files().read(path).decode()
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not UTF-8 text") from None
 
 
 def print_json(value: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kdist.cli.shared.completing import complete_files
+from kdist.cli.shared.files import complete_files
 from kdist.cli.shared.options import not_empty
 from kdist.runtime import diagnostics
 

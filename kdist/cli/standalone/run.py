@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import click
 
-from kdist.cli.shared.connecting import DEFAULT_BROKER
+from kdist.cli.shared.client_settings import DEFAULT_BROKER
 from kdist.cli.shared.options import print_json
 from kdist.cli.shared.show import show_count
 from kdist.cli.shared.table import Column, Row, print_table

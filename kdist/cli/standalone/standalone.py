@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kdist.cli.shared.completing import complete_files
+from kdist.cli.shared.files import complete_files
 from kdist.cli.shared.options import json_option, not_empty
 from kdist.cli.shared.settings import parse_settings, settings_option
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kdist.cli.shared.completing import complete_files
-from kdist.cli.shared.connecting import ask_cluster, broker_option
-from kdist.cli.shared.options import json_option, not_empty, print_json, readonly_files
+from kdist.cli.shared.client_settings import Clients, client_options
+from kdist.cli.shared.connecting import ask_cluster
+from kdist.cli.shared.files import complete_files, readonly_files
+from kdist.cli.shared.options import json_option, not_empty, print_json
 from kdist.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,13 +37,13 @@ _NOTHING_TO_DO = "Nothing to change: every topic is as the file says."
     expose_value=False,
     help="Ignored: settings are now changed through the brokers. Earlier playbooks give it.",
 )
-@broker_option
+@client_options()
 @json_option
 def apply(
     path: str,
     is_plan: bool,
     deletable: tuple[str, ...],
-    broker: str,
+    clients: Clients,
     as_json: bool,
 ) -> int:
     """Create topics, add partitions, alter settings and delete topics as FILE says.
@@ -68,7 +69,7 @@ def apply(
             await _carry_out_all(plan.steps, cluster, as_json)
         return plan
 
-    return 1 if ask_cluster(broker, work).refusals else 0
+    return 1 if ask_cluster(clients, work).refusals else 0
 
 
 def _read(path: str) -> list[Wanted]:

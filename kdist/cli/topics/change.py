@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_topics
-from kdist.cli.shared.connecting import ask_cluster, broker_option
+from kdist.cli.shared.connecting import ask_cluster
 from kdist.cli.shared.options import json_option, names_argument, not_empty, say
 from kdist.cli.shared.settings import parse_settings, require_apart, settings_option, unset_option
 from kdist.cli.shared.show import show_count
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 )
 @settings_option("--config", "A setting")
 @click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
-@broker_option
+@client_options(takes_config=False)
 @json_option
 def create(
     names: tuple[str, ...],
@@ -41,7 +42,7 @@ def create(
     replication_factor: int | None,
     texts: tuple[str, ...],
     if_not_exists: bool,
-    broker: str,
+    clients: Clients,
     as_json: bool,
 ) -> None:
     """Create topics.
@@ -71,7 +72,7 @@ def create(
             sentence = f"Created topic {name} with {show_count(count, 'partition')}."
             say(sentence, as_json, topic=name, created=True, partitions=count, id=_id(made))
 
-    ask_cluster(broker, work)
+    ask_cluster(clients, work)
 
 
 async def _require_possible(cluster: Cluster, wanted: list[NewTopic], if_not_exists: bool) -> None:
@@ -100,14 +101,14 @@ def _id(made: CreatedTopic) -> str | None:
 )
 @settings_option("--config", "A setting to change")
 @unset_option("Remove the topic's own value")
-@broker_option
+@client_options(takes_config=False)
 @json_option
 def alter(
     name: str,
     partitions: int | None,
     texts: tuple[str, ...],
     removed: tuple[str, ...],
-    broker: str,
+    clients: Clients,
     as_json: bool,
 ) -> None:
     """Add partitions to a topic, or change its settings.
@@ -146,15 +147,15 @@ def alter(
             sentence = f"Topic {name} has {shown or 'no settings of its own'} now."
             say(sentence, as_json, topic=name, settings=now)
 
-    ask_cluster(broker, work)
+    ask_cluster(clients, work)
 
 
 @click.command()
 @names_argument("TOPIC...", complete_topics)
 @click.option("--if-exists", is_flag=True, help="Ignore a topic that does not exist.")
-@broker_option
+@client_options()
 @json_option
-def delete(names: tuple[str, ...], if_exists: bool, broker: str, as_json: bool) -> None:
+def delete(names: tuple[str, ...], if_exists: bool, clients: Clients, as_json: bool) -> None:
     """Delete topics with all their records. This cannot be undone."""
 
     async def work(cluster: Cluster) -> None:
@@ -170,4 +171,4 @@ def delete(names: tuple[str, ...], if_exists: bool, broker: str, as_json: bool) 
             else:
                 say(f"There is no topic {name}.", as_json, topic=name, deleted=False)
 
-    ask_cluster(broker, work)
+    ask_cluster(clients, work)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_topics
-from kdist.cli.shared.connecting import ask_cluster, broker_option
+from kdist.cli.shared.connecting import ask_cluster
 from kdist.cli.shared.options import json_option
 from kdist.cli.shared.show import show_count
 from kdist.cli.shared.table import Field, print_rows
@@ -64,7 +65,7 @@ class Trim(NamedTuple):
 )
 @click.option("--all", "takes_all", is_flag=True, help="All records.")
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
-@broker_option
+@client_options()
 @json_option
 def delete_records(
     topics: tuple[TopicPartitions, ...],
@@ -72,7 +73,7 @@ def delete_records(
     before_time: int | None,
     takes_all: bool,
     dry_run: bool,
-    broker: str,
+    clients: Clients,
     as_json: bool,
 ) -> None:
     """Delete the oldest records of topics. This cannot be undone.
@@ -97,7 +98,7 @@ def delete_records(
             await delete_before(cluster, wanted)
         return trims
 
-    _show(ask_cluster(broker, work), dry_run, as_json)
+    _show(ask_cluster(clients, work), dry_run, as_json)
 
 
 async def _plan(

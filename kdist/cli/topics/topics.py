@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from kdist.cli.shared.click_groups import CommandGroup
+from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_topics
-from kdist.cli.shared.connecting import ask_cluster, broker_option
+from kdist.cli.shared.connecting import ask_cluster
 from kdist.cli.shared.options import json_option, names_argument, print_json
 from kdist.cli.shared.show import show_count
 from kdist.cli.shared.table import Field, json_row, print_rows
@@ -81,13 +82,13 @@ for command in (apply, create, alter, delete, delete_records):
 @click.option(
     "--internal", is_flag=True, help="Show internal topics too, such as __consumer_offsets."
 )
-@broker_option
+@client_options()
 @json_option
-def list_them(internal: bool, broker: str, as_json: bool) -> None:
+def list_them(internal: bool, clients: Clients, as_json: bool) -> None:
     """List the topics."""
     from kdist.client.admin.topics import list_topics
 
-    found = ask_cluster(broker, list_topics)
+    found = ask_cluster(clients, list_topics)
     shown = (topic for topic in found if internal or not topic.is_internal)
     print_rows(_TOPICS, shown, as_json=as_json, if_none=_NO_TOPICS)
 
@@ -101,9 +102,9 @@ def _id(topic: Topic) -> str | None:
 
 @topics.command()
 @names_argument("[TOPIC...]", complete_topics)
-@broker_option
+@client_options()
 @json_option
-def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:
+def describe(names: tuple[str, ...], clients: Clients, as_json: bool) -> None:
     """Show each partition's leader, replicas, ISR and offsets, and the topic's own settings.
 
     Without a name, shows every topic that is not internal. RECORDS counts offsets, so after
@@ -126,7 +127,7 @@ def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:
         if not shown and not as_json:
             click.echo(_NO_TOPICS)
 
-    ask_cluster(broker, work)
+    ask_cluster(clients, work)
 
 
 async def _locate(cluster: Cluster, topic: Topic) -> list[Located]:

@@ -12,7 +12,6 @@ from kdist.client.cluster import Cluster
 from kdist.client.discovery import find_brokers, given_brokers
 from kdist.client.settings import Servers
 from kdist.errors import UserError
-from kdist.network.client import ClientSettings
 from kdist.network.network import AsyncioNetwork, Network
 
 T = TypeVar("T")
@@ -42,8 +41,9 @@ class AsyncAdmin(Operations):
         network = self._network or AsyncioNetwork(asyncio.get_running_loop())
         settings = self.settings
         brokers = await find_brokers(settings.bootstrap_servers, settings.zk_connect)
-        client = ClientSettings(settings.client_id, request_timeout_ms=settings.request_timeout_ms)
-        self._cluster = Cluster(network, brokers, client, settings.default_api_timeout_ms)
+        self._cluster = Cluster(
+            network, brokers, settings.connections, settings.default_api_timeout_ms
+        )
         return self
 
     @property

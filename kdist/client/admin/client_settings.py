@@ -9,6 +9,7 @@ from kdist.client import settings as shared
 from kdist.client.cluster import RETRY_MS
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.kinds import int32
+from kdist.network.client import ClientSettings
 
 
 @settings
@@ -30,6 +31,11 @@ class AdminSettings(Settings):
         "here because a change that was sent is not sent again, so most of it is waiting for a "
         "broker that is gone.)",
     )
+
+    @property
+    def connections(self) -> ClientSettings:
+        """Those of its connections."""
+        return ClientSettings(self.client_id, request_timeout_ms=self.request_timeout_ms)
 
 
 class AdminKeywords(TypedDict, total=False):

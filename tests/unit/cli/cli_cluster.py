@@ -45,7 +45,12 @@ class CliCluster:
 
     def run(self, *arguments: object, text: str | bytes = "") -> Result:
         """Run a command: its output and exit status; a bug in it fails the test."""
-        environment = {"KDIST_BROKER": self.address, "KDIST_ZOOKEEPER": None}
+        environment = {
+            "KDIST_BROKER": self.address,
+            "KDIST_PROFILE": None,
+            "KDIST_ZOOKEEPER": None,
+            "XDG_CONFIG_HOME": str(self._directory),
+        }
         words = [str(argument) for argument in arguments]
         result = CliRunner().invoke(kdist, words, input=text, env=environment)
         expected = result.exception is None or isinstance(result.exception, SystemExit)

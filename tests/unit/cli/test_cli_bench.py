@@ -22,7 +22,7 @@ def topic(cluster: CliCluster) -> str:
     return "load"
 
 
-@pytest.mark.parametrize("words", [[], ["--bulk"], ["--codec", "lz4", "--setting", "linger.ms=1"]])
+@pytest.mark.parametrize("words", [[], ["--bulk"], ["--codec", "lz4", "-X", "linger.ms=1"]])
 def test_written_records_are_counted_and_timed(
     cluster: CliCluster, topic: str, words: list[str]
 ) -> None:
@@ -66,9 +66,7 @@ def test_a_benchmark_that_cannot_run_is_refused(cluster: CliCluster, topic: str)
         assert sentence == "there is no topic laod: did you mean load?"
     cluster.done("topics", "create", "void")
     assert cluster.refused("bench", "consume", "void").startswith("topic void is empty")
-    words = ("bench", "produce", topic, "--records", 10, "--setting", "lingr.ms=1")
-    assert "linger_ms" in cluster.refused(*words)
-    too_large = ("--size", 2000, "--setting", "max.request.size=1000")
+    too_large = ("--size", 2000, "-X", "max.request.size=1000")
     assert cluster.refused("bench", "produce", topic, "--records", 1, *too_large)
     for command in ("produce", "latency"):
         sentence = cluster.refused("bench", command, topic, "--size", 1 << 60)
@@ -116,21 +114,3 @@ def test_a_progress_bar_is_drawn_only_on_a_terminal(monkeypatch: pytest.MonkeyPa
         with progress("reading", 10, is_wanted=is_wanted) as advance:
             advance(10)
         assert ("reading" in stream.getvalue()) is is_drawn
-
-
-@pytest.mark.parametrize(
-    ("setting", "sentence"),
-    [
-        ("bootstrap.servers=127.0.0.1:1", "bootstrap_servers is given by --broker."),
-        ("acks=0", "acks is given by --acks."),
-        ("compression.type=lz4", "compression_type is given by --codec."),
-        ("linger_ms=6", "linger_ms is given twice."),
-    ],
-)
-def test_a_setting_of_the_producer_is_given_in_one_place(
-    cluster: CliCluster, topic: str, setting: str, sentence: str
-) -> None:
-    words = ("--records", 3, "--setting", "linger.ms=5", "--setting", setting)
-    result = cluster.run("bench", "produce", topic, *words)
-    assert result.exit_code == 2
-    assert sentence in result.stderr

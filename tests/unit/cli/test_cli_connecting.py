@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from kdist.cli.shared import connecting
+from kdist.cli.shared.client_settings import Clients
 from kdist.client.cluster import Address, Cluster
 
 
@@ -33,5 +34,5 @@ def test_a_person_is_soon_told_which_broker_does_not_answer(
 
     monkeypatch.setattr(connecting, "_PATIENCE_S", 0.01)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
-    connecting.ask_cluster("slow:9092", work)
+    connecting.ask_cluster(Clients.at("slow:9092"), work)
     assert capsys.readouterr().err == said

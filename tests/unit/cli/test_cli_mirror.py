@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kdist.cli.main import kdist
+from kdist.cli.shared.client_settings import Clients
 from kdist.cli.shared.connecting import ask_cluster
 from kdist.client.admin.offsets import alter_group_offsets
 from kdist.client.cluster import Cluster
@@ -156,7 +157,7 @@ def test_the_reason_of_a_stopped_partition_is_below_its_row(
     async def stop(asked: Cluster) -> None:
         await alter_group_offsets(asked, "kdist-mirror-h", halted, "target=0 stopped: no room")
 
-    ask_cluster(cluster.address, stop)
+    ask_cluster(Clients.at(cluster.address), stop)
     file = tmp_path / "m.properties"
     given = {
         "source": cluster.address,
