@@ -301,11 +301,12 @@ async def end_session(connect: ConnectString, key: SessionKey, timeout_ms: int) 
             found = await answered
             await session.end()
     except TimeoutError:
-        if answered.cancelled():
-            session.end()  # its thread would go on trying
         raise ConnectionLoss(
             f"no ZooKeeper server of {connect} answered within {timeout_ms} ms"
         ) from None
+    finally:
+        if answered.cancelled():
+            session.end()  # its thread would go on trying
     return found.id == key.id
 
 

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from broker_processes import settled
 from page_commands import blocks, environment, run_block, shows
 from standalone_process import KDIST, ROOT, TIMEOUT_S, Standalone, free_ports, standalone
 
@@ -114,16 +115,66 @@ def test_the_table_names_addresses_processes_and_places(data: Path) -> None:
     assert f"  export KDIST_BROKER=127.0.0.1:{run.port}" in lines
 
 
-@pytest.mark.stress
-def test_a_broker_that_is_killed_is_told_and_ends_all(data: Path) -> None:
+def test_a_broker_that_is_killed_is_told_and_started_again_and_the_others_go_on(
+    data: Path,
+) -> None:
     with standalone(data, "--brokers", 2) as run:
+        run.run("topics", "create", "clicks", "--partitions", 2)
+        run.run("produce", "clicks", text="kept\n")
+        first = run.pids["d02"]
+        os.kill(first, signal.SIGKILL)
+        assert run.process.stderr is not None
+        assert run.process.stderr.readline() == (
+            f"kdist: broker d02 was ended by SIGKILL (log: {data}/logs/d02.log.1); it starts again"
+            " in 1 s\n"
+        )
+        log = data / "logs/d02.log"
+        settled(lambda: log.exists() and ": ready: " in log.read_text())
+        # Its session was ended, so there was nothing to take away from it.
+        assert "removing what the last run" not in log.read_text()
+        run.pids = json.loads((data / "standalone.json").read_text())["pids"]
+        assert run.pids["d02"] != first
+        assert run.run("consume", "clicks", "--from-beginning", "--until-end") == "kept\n"
+        assert run.stop() == (0, "", "")
+        assert run.living() == []
+
+
+@pytest.mark.stress
+def test_a_broker_that_cannot_start_again_ends_all(data: Path) -> None:
+    with standalone(data, "--brokers", 2) as run:
+        (data / "d02/meta.properties").write_text("version=0\nbroker.id=7\ncluster.id=other\n")
         os.kill(run.pids["d02"], signal.SIGKILL)
         status, _, errors = run.end()
-        assert status == 137
+        assert status == 1
+        told, why = errors.splitlines()
+        assert told.startswith("kdist: broker d02 was ended by SIGKILL (log: ")
         log = f"{data}/logs/d02.log"
-        assert errors.startswith(f"kdist: broker d02 was ended by SIGKILL (log: {log}): ")
-        assert errors.count("\n") == 1
+        assert why.startswith(f"kdist: broker d02 ended with status 1 (log: {log}): ")
+        assert f"{data}/d02/meta.properties belongs to cluster 'other'" in why
         assert run.living() == []
+
+
+@pytest.mark.stress
+def test_a_broker_that_dies_again_starts_again_later(data: Path) -> None:
+    with standalone(data) as run:
+        assert run.process.stderr is not None
+        pid = run.pids["d01"]
+        for pause_s in (1, 2):
+            os.kill(pid, signal.SIGKILL)
+            line = run.process.stderr.readline()
+            assert line.endswith(f"; it starts again in {pause_s} s\n")
+            pid = settled(
+                lambda dead=pid: _pid_but(dead, json.loads((data / "standalone.json").read_text()))
+            )
+        os.kill(pid, signal.SIGKILL)
+        assert run.process.stderr.readline().endswith("in 4 s\n")
+        assert run.stop() == (0, "", "")  # while it waits
+
+
+def _pid_but(dead: int, marker: dict[str, dict[str, int]]) -> int | None:
+    """The broker's process id, if it is another than that."""
+    pid = marker["pids"].get("d01")
+    return pid if pid != dead else None
 
 
 @pytest.mark.stress

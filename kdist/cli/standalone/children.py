@@ -1,8 +1,8 @@
 """The processes of a `kdist standalone`: ZooKeeper, then brokers; stopped in the reverse order.
 
 Each broker is `kdist broker --config FILE` in a session of its own, so that a Ctrl-C in the
-terminal reaches only the parent. Who creates a `Children` must stop it; `first_death` reports a
-child that ends before that.
+terminal reaches only the parent. Who creates a `Children` must stop it; `broker_death` and
+`zookeeper_death` report a child that ends before that.
 """
 
 from __future__ import annotations
@@ -52,10 +52,13 @@ class Death(NamedTuple):
 class Children:
     """The started processes. Owner: the command."""
 
-    def __init__(self, home: Home, zookeeper: ZooKeeperServer) -> None:
+    def __init__(self, home: Home, count: int, zookeeper: ZooKeeperServer) -> None:
+        """`count` is how many brokers there are to be."""
         self.zookeeper = zookeeper
         self._home = home
+        self._count = count
         self._brokers: dict[BrokerPlan, asyncio.subprocess.Process] = {}
+        home.record(count, self.pids)
 
     @property
     def pids(self) -> dict[str, int]:
@@ -64,7 +67,7 @@ class Children:
         return {"zookeeper": self.zookeeper.pid, **brokers}
 
     async def start_broker(self, plan: BrokerPlan) -> None:
-        """Start a broker, without waiting; `first_death` reports if it ends."""
+        """Start a broker, without waiting; `broker_death` reports if it ends."""
         log = self._home.new_log(plan)
         try:
             self._brokers[plan] = await asyncio.create_subprocess_exec(
@@ -76,26 +79,25 @@ class Children:
             )
         finally:
             log.close()
+        self._home.record(self._count, self.pids)
 
-    async def first_death(self) -> Death:
-        """Wait until a child ends without having been stopped."""
-        waits = [asyncio.ensure_future(self._broker_death(*each)) for each in self._brokers.items()]
-        waits.append(asyncio.ensure_future(self._zookeeper_death()))
-        try:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            return next(iter(done)).result()
-        finally:
-            for wait in waits:
-                wait.cancel()
+    async def broker_death(self, plan: BrokerPlan) -> Death:
+        """Wait until a broker that was started has ended."""
+        status = await self._brokers[plan].wait()
+        # After a signal the log's last words would be unrelated.
+        words = self._home.last_words(plan.log) if status >= 0 else ""
+        return Death(f"broker {plan.name}", status, plan.log, words)
 
-    async def _broker_death(self, plan: BrokerPlan, process: asyncio.subprocess.Process) -> Death:
-        status = await process.wait()
-        return Death(f"broker {plan.name}", status, plan.log, self._home.last_words(plan.log))
+    def forget(self, plan: BrokerPlan, death: Death) -> Death:
+        """Take a dead broker out, which is to be started again; its log's name is another then."""
+        del self._brokers[plan]
+        self._home.record(self._count, self.pids)
+        return death._replace(log=self._home.put_away(plan.log))
 
-    async def _zookeeper_death(self) -> Death:
+    async def zookeeper_death(self) -> Death:
+        """Wait until ZooKeeper has ended."""
         while self.zookeeper.is_running:
             await asyncio.sleep(_POLL_S)
-        # After a signal the log's last words would be unrelated.
         status = self.zookeeper.status or 0
         words = self.zookeeper.log_tail() if status >= 0 else ""
         return Death("ZooKeeper", status, self.zookeeper.settings.log_path, words)
@@ -116,7 +118,7 @@ class Children:
         _signal(processes, signal.SIGKILL)
         await ended
         await self.zookeeper.stop()
-        deaths = [await self._broker_death(*each) for each in self._brokers.items()]
+        deaths = [await self.broker_death(plan) for plan in self._brokers]
         return [death for death in deaths if death.status not in _ORDERLY]
 
 

@@ -5,7 +5,7 @@ standalone.json    the marker: a version, how many brokers have data here, and p
 zookeeper/         ZooKeeper's data
 d01/, d02/, ...    a log directory for each broker
 conf/d01.properties, ...    rewritten at each start
-logs/d01.log, ..., zookeeper.log    each process's log; .log.1 is the previous run's
+logs/d01.log, ..., zookeeper.log    each process's log; .log.1 is that of its life before
 """
 
 from __future__ import annotations
@@ -173,10 +173,15 @@ class Home:
         )
 
     def new_log(self, plan: BrokerPlan) -> File:
-        """Create an empty log for a broker; the previous run's is kept beside it."""
-        if self._files.exists(plan.log):
-            self._files.rename(plan.log, f"{plan.log}.1")
+        """Create an empty log for a broker; the previous life's is kept beside it."""
+        self.put_away(plan.log)
         return self._files.create(plan.log)
+
+    def put_away(self, log: str) -> str:
+        """Rename a process's log, if there is one; its new path."""
+        if self._files.exists(log):
+            self._files.rename(log, f"{log}.1")
+        return f"{log}.1"
 
     def last_words(self, log: str) -> str:
         """The line of a process's log that tells best why it ended; see `pick_last_words`."""

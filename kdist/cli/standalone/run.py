@@ -16,6 +16,7 @@ from kdist.cli.shared.show import show_count
 from kdist.cli.shared.table import Column, Row, print_table
 from kdist.cli.standalone.children import Children, Death
 from kdist.cli.standalone.home import HOST, BrokerPlan, Home
+from kdist.cli.standalone.supervision import Supervision
 from kdist.cli.standalone.zookeeper_server import ServerSettings, find_jars, start_server
 from kdist.client.cluster import Address, Cluster, NoBroker
 from kdist.errors import ApiError, UserError
@@ -75,7 +76,7 @@ class Standalone:
         settings = ServerSettings(home.zookeeper, zookeeper_port, log=home.zookeeper_log)
         plans = home.prepare(count, self._options.port, settings.address, self._options.settings)
         zookeeper = await start_server(settings, self._files, os.environ)
-        children = Children(self._home, zookeeper)
+        children = Children(self._home, count, zookeeper)
         death: Death | None = None
         unclean: Sequence[Death] = ()
         try:
@@ -120,14 +121,13 @@ class Standalone:
         return found
 
     async def _live(self, children: Children, plans: Sequence[BrokerPlan]) -> Death | None:
-        """Run from the first start until an interrupt or a child's death, which it returns."""
-        self._home.record(len(plans), children.pids)
+        """Run from the first start until an interrupt, or a death that ends all: returns that."""
         if not await self._uninterrupted(children.zookeeper.wait_until_ready()):
             return None
         for plan in plans:
             await children.start_broker(plan)
-            self._home.record(len(plans), children.pids)
-        death = asyncio.ensure_future(children.first_death())
+        supervision = Supervision(children, self._home, self._files, self._network)
+        death = asyncio.ensure_future(supervision.first_end(plans))
         ready = asyncio.ensure_future(self._await_ready(plans))
         try:
             if await self._uninterrupted(_first(ready, death)) and not death.done():

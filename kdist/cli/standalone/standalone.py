@@ -53,8 +53,8 @@ def standalone(
     """Run ZooKeeper and brokers on this machine, for development, demos and tests.
 
     All listen on 127.0.0.1 only. Ctrl-C stops the brokers and then ZooKeeper; a second Ctrl-C
-    kills the brokers. If one of the processes ends by itself, all are stopped, and the command
-    exits with its status. Their logs are in DIR/logs.
+    kills the brokers. A broker that dies is started again. If one cannot start, or ZooKeeper ends,
+    all are stopped, and the command exits with its status. Their logs are in DIR/logs.
 
     ZooKeeper needs Java 17 or newer, and its jars come with PySpark: pip install 'kdist[spark]'.
 
