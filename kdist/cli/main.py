@@ -48,7 +48,7 @@ _COMMANDS = {
         "kdist.cli.topics.topics:topics",
         "Create, list, describe, alter and delete topics.",
     ),
-    "produce": ("kdist.cli.produce:produce", "Write lines to a topic, each as a record."),
+    "produce": ("kdist.cli.produce.produce:produce", "Write lines to a topic, each as a record."),
     "consume": ("kdist.cli.consume:consume", "Show a topic's records as they arrive."),
     "groups": (
         "kdist.cli.groups.groups:groups",

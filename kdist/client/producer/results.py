@@ -196,7 +196,11 @@ class SentMany(_Promise[dict[int, list[OffsetRange]]]):
     def add(self, batch: ProducerBatch, start: int, end: int) -> None:
         """Note that a batch holds some of the call's records, from index `start` up to `end`."""
         self.count += end - start
-        self.pieces.append((batch, start, end))
+        last = self.pieces[-1] if self.pieces else None
+        if last is not None and last[0] is batch and last[2] == start:
+            self.pieces[-1] = batch, last[1], end
+        else:
+            self.pieces.append((batch, start, end))
 
     def add_one(self, sent: Sent) -> None:
         """Add a record that was sent on its own."""

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from kdist.cli.main import kdist
+from kdist.cli.produce.input import Fixed, JsonLines
 from kdist.cli.shared.line_source import CHUNK_BYTES, LINE_BYTES_MAX, Splitter
 from kdist.client.partitioner import partition_for
 from kdist.errors import UserError
@@ -247,6 +248,162 @@ def produce_process(cluster: CliCluster, name: str) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+
+# More than keys and values
+
+
+def test_options_say_what_every_record_has(cluster: CliCluster) -> None:
+    name = topic(cluster, "decorated", partitions=2)
+    words = ["--key", "k", "--header", "a=1", "--header", "a=x=y", "--header", "none"]
+    words += ["--header", "empty=", "--timestamp", "2026-11-20T11:40:43.123Z", "--partition", "1"]
+    cluster.done("produce", name, *words, text="one\ntwo\n")
+    more = {
+        "topic": name,
+        "partition": 1,
+        "timestamp": 1795174843123,
+        "key": "k",
+        "headers": [["a", "1"], ["a", "x=y"], ["none", None], ["empty", ""]],
+    }
+    assert records(cluster, name) == [
+        {**more, "offset": 0, "value": "one"},
+        {**more, "offset": 1, "value": "two"},
+    ]
+
+
+def test_a_key_for_all_decides_the_partition(cluster: CliCluster) -> None:
+    name = topic(cluster, "one-key", partitions=5)
+    cluster.done("produce", name, "--key", "ann", text="1\n2\n3\n")
+    found = {(record["key"], record["partition"]) for record in records(cluster, name)}
+    assert found == {("ann", partition_for(b"ann", 5))}
+
+
+def test_a_text_may_stand_for_null(cluster: CliCluster) -> None:
+    name = topic(cluster, "tombs")
+    text = "ann=\nbob=NULL\nNULL=x\nNULL=NULLS\n"
+    cluster.done("produce", name, "--key-separator", "=", "--null", "NULL", text=text)
+    found = [(record["key"], record["value"]) for record in records(cluster, name)]
+    assert found == [("ann", ""), ("bob", None), (None, "x"), (None, "NULLS")]
+    name = topic(cluster, "keyless-tombs")
+    cluster.done("produce", name, "--null", "", text="a\n\nb\n")
+    assert [record["value"] for record in records(cluster, name)] == ["a", None, "b"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--header", "=v"], "Invalid value for '--header': '=v' is not NAME=VALUE."),
+        (["--header", ""], "Invalid value for '--header': '' is not NAME=VALUE."),
+        (["--header", "\udcff=v"], "'--header': a header's name must be UTF-8 text."),
+        (["--timestamp", "soon"], "'soon' is neither milliseconds nor ISO 8601."),
+        (["--timestamp", "9223372036854775807"], "'--timestamp': it is too late."),
+        (["--key", "k", "--key-separator", "="], "Give one of --key and --key-separator."),
+        (["--from-json", "--null", "x"], "--null is about lines of text: --from-json needs none."),
+        (["--from-json", "--key-separator", "="], "--key-separator is about lines of text"),
+        (["--partition", "-1"], "Invalid value for '--partition': -1 is not in the range x>=0."),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_is_asked(
+    words: list[str], sentence: str
+) -> None:
+    result = CliRunner().invoke(kdist, ["produce", "any", "--broker", "127.0.0.1:1", *words])
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+
+
+# Lines of JSON
+
+
+def test_what_was_consumed_as_json_can_be_produced_again(cluster: CliCluster) -> None:
+    name = topic(cluster, "original", partitions=2)
+    lines = [
+        {"value": "text", "key": "k", "headers": [["h", "1"], ["h", None]], "timestamp": 7},
+        {"value": {"hex": "ff00"}, "key": {"hex": "fe"}, "headers": [["h", {"hex": "fd"}]]},
+        {"value": None, "key": ""},
+        {"value": "", "key": None, "headers": [], "partition": 1},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    assert cluster.done("produce", name, "--from-json", text=text).startswith("4 records")
+    original = consumed(cluster, name, "--json")
+    copy = topic(cluster, "copy-of-it", partitions=2)
+    cluster.done("produce", copy, "--from-json", text=original)
+    assert consumed(cluster, copy, "--json").replace(copy, name) == original
+    found = {record["offset"]: record for record in records(cluster, name)}
+    first = next(each for each in records(cluster, name) if each["value"] == "text")
+    assert (first["timestamp"], first["headers"]) == (7, [["h", "1"], ["h", None]])
+    assert {each["value"] for each in found.values() if isinstance(each["value"], str)}
+
+
+def test_options_take_the_place_of_what_a_line_of_json_says(cluster: CliCluster) -> None:
+    name = topic(cluster, "overruled", partitions=3)
+    line = {"value": "v", "key": "k", "headers": [["h", "own"]], "timestamp": 7, "partition": 2}
+    words = ["--key", "K", "--header", "h=all", "--timestamp", "9", "--partition", "1"]
+    cluster.done("produce", name, "--from-json", *words, text=json.dumps(line))
+    (found,) = records(cluster, name)
+    assert found == {
+        "topic": name,
+        "partition": 1,
+        "offset": 0,
+        "timestamp": 9,
+        "key": "K",
+        "value": "v",
+        "headers": [["h", "all"], ["h", "own"]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (b"{", "it is no JSON: expecting property name enclosed in double quotes"),
+        (b"", "it is no JSON: expecting value"),
+        (b"hello", "it is no JSON: expecting value"),
+        (b"\xff", "it is not UTF-8 text"),
+        (b"[" * 100_000, "its objects are nested too deeply"),
+        (b"9" * 5_000, "it is no JSON: exceeds the limit"),
+        (b"[]", "it is no JSON object"),
+        (b'{"key": "k"}', "it has no value; of a tombstone that is null"),
+        (b'{"value": "v", "value": "w"}', "it is no JSON: 'value' is given twice"),
+        (b'{"vlaue": "v"}', "a record has no 'vlaue': did you mean value?"),
+        (b'{"value": 3}', 'the value must be a string, null, or {"hex": "00ff"}'),
+        (b'{"value": {"hex": "0"}}', 'the value must be a string, null, or {"hex": "00ff"}'),
+        (b'{"value": {"hex": 3}}', 'the value must be a string, null, or {"hex": "00ff"}'),
+        (b'{"value": "v", "key": ["k"]}', "the key must be a string"),
+        (b'{"value": "\\ud800"}', "the value must be a string"),
+        (b'{"value": "v", "headers": {"a": "b"}}', "headers must be pairs"),
+        (b'{"value": "v", "headers": [["a"]]}', "headers must be pairs"),
+        (b'{"value": "v", "headers": [["a", 1]]}', "the header's value must be a string"),
+        (b'{"value": "v", "headers": [["\\ud800", ""]]}', "a header's name must be UTF-8 text"),
+        (b'{"value": "v", "partition": "1"}', "the partition must be a partition's number"),
+        (b'{"value": "v", "partition": true}', "the partition must be a partition's number"),
+        (b'{"value": "v", "timestamp": -2}', "the timestamp must be milliseconds since 1970"),
+        (b'{"value": "v", "timestamp": 1e3}', "the timestamp must be milliseconds since 1970"),
+    ],
+)
+def test_a_line_that_is_no_record_is_refused_in_a_sentence(line: bytes, sentence: str) -> None:
+    lines = JsonLines(Fixed(), "any", 1)
+    with pytest.raises(UserError) as refused:
+        lines.read([b'{"value": "good"}', line], 7)
+    assert str(refused.value).startswith(f"line 8: {sentence}")
+
+
+def test_a_line_of_json_is_named_with_what_was_written_before(cluster: CliCluster) -> None:
+    name = topic(cluster, "half-json")
+    good = json.dumps({"value": "x" * 99})
+    count = CHUNK_BYTES // len(good)
+    text = f"{good}\n" * count + '{"value": "v", "partition": 1}\n'
+    sentence = cluster.refused("produce", name, "--from-json", text=text)
+    assert sentence == (
+        f"line {count + 1}: topic half-json has no partition 1: it has 1 partition, from 0;"
+        f" written: {len(records(cluster, name)):,} records"
+    )
+
+
+def test_a_record_without_a_time_is_given_the_present(cluster: CliCluster) -> None:
+    name = topic(cluster, "timeless")
+    cluster.done("produce", name, "--from-json", text='{"value": "v", "timestamp": -1}')
+    (found,) = records(cluster, name)
+    assert isinstance(found["timestamp"], int)
+    assert found["timestamp"] > 1_700_000_000_000
 
 
 # Lines

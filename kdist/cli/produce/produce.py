@@ -1,4 +1,7 @@
-"""`kdist produce`: writes lines from standard input or a file to a topic, each as a record."""
+"""`kdist produce`: writes lines from standard input or a file to a topic, each as a record.
+
+`input` reads the lines, and `Fixed` is what options say of every record.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,13 @@ from kdist.cli.shared.connecting import ask_cluster, check_partition, count_part
 from kdist.cli.shared.files import complete_files
 from kdist.cli.shared.options import acks_option, codec_option, json_option, not_empty, say_rate
 from kdist.cli.shared.show import show_count, show_error, show_size
+from kdist.cli.shared.times import TIME_FORMS, Time
 from kdist.cli.shared.topic_arguments import topic_argument
 from kdist.errors import KdistError, UserError
 from kdist.runtime.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
+    from kdist.cli.produce.input import Columns, Fixed, Headers, JsonLines, TextLines
     from kdist.cli.shared.line_source import Lines
     from kdist.client.cluster import Cluster
     from kdist.client.producer.asynchronous import AsyncProducer
@@ -49,6 +54,23 @@ _PROGRESS_NS = 200_000_000
     metavar="TEXT",
     help="The text between key and value in each line; without it there are no keys.",
 )
+@click.option(
+    "--null", metavar="TEXT", help="A value or key that is this text is a null: a tombstone."
+)
+@click.option(
+    "--from-json",
+    is_flag=True,
+    help="Each line is a record as `kdist consume --json` prints it.",
+)
+@click.option("--key", metavar="TEXT", help="Every record's key.")
+@click.option(
+    "--header",
+    "headers",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A header of every record; NAME alone for a null. May be repeated.",
+)
+@click.option("--timestamp", type=Time(), help=f"Every record's time: {TIME_FORMS}.")
 @click.option("--partition", type=click.IntRange(min=0), help="Write to this partition only.")
 @codec_option
 @acks_option("0", "1", "all")
@@ -58,6 +80,11 @@ def produce(  # noqa: PLR0913 - one for each option
     topic: str,
     path: str | None,
     key_separator: str | None,
+    null: str | None,
+    from_json: bool,
+    key: str | None,
+    headers: tuple[str, ...],
+    timestamp: int | None,
     partition: int | None,
     codec: str | None,
     acks: str | None,
@@ -70,13 +97,24 @@ def produce(  # noqa: PLR0913 - one for each option
     batch of one partition, then of another. With --acks all, each is written exactly once, even if
     connections break.
 
+    With --from-json a line is an object with `value`, and if wanted `key`, `headers`, `timestamp`
+    (ms) and `partition`: {"key": "ann", "value": "/", "headers": [["source", "web"]]}. Key and
+    values are text, null, or {"hex": "00ff"}; `topic` and `offset` are ignored. --key, --timestamp
+    and --partition take the place of what a line says.
+
     \b
     Examples:
-      echo hello | kdist produce clicks
+      echo hello | kdist produce clicks --header source=shell
       kdist produce clicks --file clicks.tsv --key-separator '\\t' --codec zstd
+      echo 'ann=NULL' | kdist produce users --key-separator = --null NULL
+      kdist consume clicks --last 10 --until-end --json | kdist produce copy --from-json
     """
-    separator = None if key_separator is None else _unescaped(key_separator)
     from asyncio import CancelledError
+
+    from kdist.cli.produce.input import Fixed, JsonLines
+
+    fixed = Fixed(_bytes(key), _headers(headers), partition, _checked_time(timestamp))
+    text = _text_lines(fixed, key_separator, null, from_json=from_json)
 
     from kdist.cli.shared.line_source import Lines
     from kdist.runtime.disk import open_stream
@@ -86,14 +124,13 @@ def produce(  # noqa: PLR0913 - one for each option
     start_ns = clock.monotonic_ns()
 
     async def work(cluster: Cluster) -> Sending:
-        check_partition(topic, partition, await count_partitions(cluster, topic))
+        count = await count_partitions(cluster, topic)
+        check_partition(topic, partition, count)
         settings = clients.settings("producer", _DEFAULTS, acks=acks, compression_type=codec)
-        if partition is not None:
-            settings["partitioner"] = lambda _key, _count: partition
         from kdist.client.producer.asynchronous import AsyncProducer
 
         producer = await AsyncProducer(**settings).start()
-        sending = Sending(producer, topic, separator)
+        sending = Sending(producer, topic, text or JsonLines(fixed, topic, count))
         progress = Progress(clock, _shows_progress(source))
         try:
             async for lines in source.read():
@@ -116,10 +153,52 @@ def produce(  # noqa: PLR0913 - one for each option
     say_rate(done.records, done.bytes, (clock.monotonic_ns() - start_ns) / 1e9, as_json)
 
 
-def _unescaped(text: str) -> bytes:
-    if not text:
-        raise click.BadParameter("it is empty.", param_hint="'--key-separator'")
-    return text.replace("\\t", "\t").encode(errors="surrogateescape")  # any bytes
+def _text_lines(
+    fixed: Fixed, separator: str | None, null: str | None, *, from_json: bool
+) -> TextLines | None:
+    """How lines of text are read; None for lines of JSON."""
+    from kdist.cli.produce.input import TextLines
+
+    if from_json:
+        if separator is not None or null is not None:
+            other = "--null" if separator is None else "--key-separator"
+            raise click.UsageError(f"{other} is about lines of text: --from-json needs none.")
+        return None
+    if separator is not None:
+        if not separator:
+            raise click.BadParameter("it is empty.", param_hint="'--key-separator'")
+        if fixed.key is not None:
+            raise click.UsageError("Give one of --key and --key-separator.")
+        separator = separator.replace("\\t", "\t")
+    return TextLines(fixed, _bytes(separator), _bytes(null))
+
+
+def _bytes(text: str | None) -> bytes | None:
+    """Any bytes that a command line can have."""
+    return None if text is None else text.encode(errors="surrogateescape")
+
+
+def _headers(texts: tuple[str, ...]) -> Headers:
+    from kdist.cli.produce.input import header_name
+
+    found = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        try:
+            if not name:
+                raise UserError(f"{text!r} is not NAME=VALUE")
+            found.append((header_name(name), _bytes(value) if equals else None))
+        except UserError as error:
+            raise click.BadParameter(f"{error}.", param_hint="'--header'") from None
+    return tuple(found)
+
+
+def _checked_time(timestamp: int | None) -> int | None:
+    from kdist.client.producer.arguments import TIMESTAMP_END
+
+    if timestamp is not None and timestamp >= TIMESTAMP_END:
+        raise click.BadParameter("it is too late.", param_hint="'--timestamp'")
+    return timestamp
 
 
 def _shows_progress(source: Lines) -> bool:
@@ -133,22 +212,38 @@ class Sending:
     `records` and `bytes` count what is acknowledged.
     """
 
-    def __init__(self, producer: AsyncProducer, topic: str, separator: bytes | None) -> None:
+    def __init__(self, producer: AsyncProducer, topic: str, source: TextLines | JsonLines) -> None:
         self.records = 0
         self.bytes = 0
         self._producer = producer
         self._topic = topic
-        self._separator = separator
-        self._sent = 0
+        self._source = source
+        self._read = 0
         self._in_flight: deque[tuple[SentMany, Sequence[bytes]]] = deque()
 
     async def send(self, lines: Sequence[bytes]) -> None:
-        """Send the lines; returns before all of them are acknowledged. `ApiError`."""
-        keys, values = await self._split(lines)
-        many = await self._producer.send_many(self._topic, values, keys)
-        self._sent += len(lines)
-        self._in_flight.append((many, lines))
+        """Send the lines; returns before all of them are acknowledged. `ApiError`.
+
+        `UserError` for a line that is no record, once all lines before these are acknowledged.
+        """
+        try:
+            columns = self._source.read(lines, self._read + 1)
+        except UserError:
+            await self.finish()
+            raise
+        self._read += len(lines)
+        self._in_flight.append((await self._sent(columns), lines))
         await self._settle(_IN_FLIGHT_MAX)
+
+    async def _sent(self, columns: Columns) -> SentMany:
+        if columns.rows is None:
+            return await self._producer.send_many(self._topic, columns.values, columns.keys)
+        from kdist.client.producer.results import SentMany
+
+        together = SentMany()
+        for row in columns.rows:
+            together.add_one(await self._producer.send(self._topic, *row))
+        return together
 
     async def finish(self) -> None:
         """Wait until everything is acknowledged."""
@@ -173,24 +268,6 @@ class Sending:
             waiting.popleft()
             self.records += len(lines)
             self.bytes += sum(map(len, lines))
-
-    async def _split(
-        self, lines: Sequence[bytes]
-    ) -> tuple[Sequence[bytes] | None, Sequence[bytes]]:
-        """Keys and values; None for the keys if there is no separator.
-
-        `UserError` for a line without the separator, once all lines before it are acknowledged.
-        """
-        if self._separator is None:
-            return None, lines
-        parted = [line.partition(self._separator) for line in lines]
-        for index, (_, found, _) in enumerate(parted):
-            if not found:
-                await self.finish()
-                separator = self._separator.decode(errors="replace")
-                number = self._sent + index + 1
-                raise UserError(f"line {number} has no {separator!r} between key and value")
-        return [key for key, _, _ in parted], [value for _, _, value in parted]
 
 
 class Progress:

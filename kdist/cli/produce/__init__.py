@@ -1,0 +1,1 @@
+"""`kdist produce`: writes records to a topic."""
