@@ -225,6 +225,7 @@ class Broker:
             rack=config.broker.rack,
             host=config.broker.host or self.context.host,
             disk=service.directory.meta.directory_id,
+            content=service.directory.content_id,
         )
         try:
             cluster_id = service.directory.meta.cluster_id

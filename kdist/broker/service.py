@@ -108,6 +108,7 @@ class Service:
             metrics=self._measures.storage,
             settings_of=self._overrides.settings_of,
             on_failure=self._fail,
+            boot_id=self._context.boot_id,
         )
         path = config.broker.directory
         try:

@@ -26,7 +26,9 @@ _KNOWN_NAMES = {
     *CHECKPOINTS,
     names.META_PROPERTIES,
     names.CLEAN_SHUTDOWN,
+    names.BOOT,
     names.LOCK,
+    names.ZOOKEEPER_SESSION,
     "bootstrap.checkpoint",  # Kafka's, without ZooKeeper
     "lost+found",  # ext4's, where a log directory is a whole filesystem
 }

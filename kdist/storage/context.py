@@ -37,3 +37,5 @@ class DirectoryContext(NamedTuple):
     """The settings of a topic by its name, for the logs that are found at start."""
     on_failure: Callable[[BaseException], None]
     """Called when the disk failed, so that nothing in the directory is trusted any more."""
+    boot_id: str = ""
+    """The host's: another one after each start of the host."""

@@ -1,8 +1,8 @@
 """A broker's one log directory: its identity, its logs, and the checkpoints they share.
 
-Start, in this order: lock, identity (`meta.properties`); then, by `open` or in steps, read and
-remove the clean-shutdown marker, load the logs. Stop: flush all logs, save the checkpoints, write
-the marker, unlock. Periodic work is in `schedule.py`.
+Start, in this order: lock, identity (`meta.properties`); then, by `open` or in steps, note the
+host's boot, remove the clean-shutdown marker, load the logs. Stop: flush all logs, save the
+checkpoints, write the marker, unlock. Periodic work is in `schedule.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kdist.storage.file_creation import FileCreator
 from kdist.storage.flushing import Flusher, flush_now
 from kdist.storage.loading import load_log, new_log
 from kdist.storage.log import Log, LogContext
-from kdist.storage.meta import claim_directory, save_clean_shutdown
+from kdist.storage.meta import claim_directory, note_boot, save_clean_shutdown
 from kdist.storage.names import DirectoryState, some_of
 from kdist.storage.offset_saver import OffsetSaver
 from kdist.storage.recovery import SavedOffsets
@@ -49,6 +49,7 @@ class LogDirectory:
         self.files = files = context.files
         self.logs: dict[TopicPartition, Log] = {}
         self.is_clean = False  # whether the last stop was clean, by its marker
+        self.content_id: str | None = None  # see `note_boot`; None until opened
         self.found = 0  # how many logs there are to open
         # Called with each log whose start offset has moved, or whose end was truncated.
         self.on_bounds_moved: list[Callable[[Log], None]] = []
@@ -102,7 +103,13 @@ class LogDirectory:
 
         If abandoned half-way, it is closed without a marker, so the next start scans the logs.
         """
-        self.is_clean = self._take_clean_marker()
+        context, boot = self.context, f"{self.path}/{names.BOOT}"
+        self.is_clean = self.files.exists(f"{self.path}/{names.CLEAN_SHUTDOWN}")
+        self.content_id = note_boot(
+            self.files, boot, context.boot_id, context.rng, was_clean=self.is_clean
+        )
+        if self.is_clean:
+            self._remove_clean_marker()
         recovery_points = self._load_checkpoint(names.RECOVERY_POINTS)
         start_offsets = self._load_checkpoint(names.LOG_START_OFFSETS)
         compacted = self._load_checkpoint(names.CLEANER_OFFSETS)
@@ -143,14 +150,10 @@ class LogDirectory:
         except DiskFull as error:
             logger.warning("%s: the broker starts, and flushes once there is room", error)
 
-    def _take_clean_marker(self) -> bool:
-        """Whether the last stop was clean. Removes the marker, which `close` writes again."""
-        path = f"{self.path}/{names.CLEAN_SHUTDOWN}"
-        if not self.files.exists(path):
-            return False
-        self.files.remove(path)
+    def _remove_clean_marker(self) -> None:
+        """`close` writes it again."""
+        self.files.remove(f"{self.path}/{names.CLEAN_SHUTDOWN}")
         self.files.sync_directory(self.path)
-        return True
 
     def _load_checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
         try:

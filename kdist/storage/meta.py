@@ -4,6 +4,7 @@
                              cluster.id; directory.id, which tells a disk from any other
     <partition>/partition.metadata    "version: 0", "topic_id: " and the id in base64url
     .kafka_cleanshutdown     {"version":0,"brokerEpoch":147}; empty before Kafka 3.7
+    boot.json                {"version":1,"boot_id":"...","content_id":"..."}: see `note_boot`
 
 A directory of another broker or cluster is refused before anything in it is touched: otherwise a
 disk moved to the wrong slot would lose its replicas. Format: docs/formats/meta-properties.md.
@@ -12,6 +13,7 @@ disk moved to the wrong slot would lose its replicas. Format: docs/formats/meta-
 from __future__ import annotations
 
 import json
+import logging
 import random
 import re
 import uuid
@@ -23,6 +25,8 @@ from kdist.runtime.files import Files
 from kdist.storage.checkpoints import INT32_MAX, parse_number
 from kdist.storage.faults import CorruptFile, shown
 from kdist.storage.names import META_PROPERTIES, parse_directory_name
+
+logger = logging.getLogger(__name__)
 
 _ID_KEYS = {"0": "broker.id", "1": "node.id"}  # by the file's version
 _PARTITION_METADATA_VERSION = 0
@@ -179,6 +183,60 @@ def load_partition_metadata(files: Files, path: str) -> uuid.UUID | None:
 def save_partition_metadata(files: Files, path: str, topic_id: uuid.UUID) -> None:
     """Put `partition.metadata` in place, atomically and durably."""
     files.replace(path, encode_partition_metadata(topic_id))
+
+
+class BootNote(NamedTuple):
+    """The boot of the host in which a broker last ran on the disk, and the disk's content id."""
+
+    boot_id: str
+    content_id: str
+
+    def encode(self) -> bytes:
+        return json.dumps({"version": 1, **self._asdict()}, separators=(",", ":")).encode("ascii")
+
+    @classmethod
+    def decode(cls, content: bytes, path: str) -> BootNote:
+        """`CorruptFile` if it holds anything else."""
+        try:
+            found = json.loads(content)
+        except ValueError:
+            raise CorruptFile(path, None, "is not JSON") from None
+        fields = found if isinstance(found, dict) else {}
+        boot_id, content_id = fields.get("boot_id"), fields.get("content_id")
+        if not isinstance(boot_id, str) or not isinstance(content_id, str):
+            raise CorruptFile(path, None, "has no boot_id or no content_id")
+        return cls(boot_id, content_id)
+
+
+def note_boot(files: Files, path: str, boot_id: str, rng: random.Random, *, was_clean: bool) -> str:
+    """Note that a broker runs on the disk in this boot of the host; returns the content id.
+
+    That is a new one if what the page cache held may be gone: the host was started anew since a
+    broker last ran, and that one did not stop cleanly. (A process killed on a running host has lost
+    nothing of what it wrote.) Call it before the mark of the clean stop is removed. If the disk is
+    full and nothing can be noted, the next start gives a new id too.
+    """
+    found = _boot_noted(files, path)
+    if found is not None and (was_clean or found.boot_id == boot_id):
+        note = BootNote(boot_id, found.content_id)
+    else:
+        note = BootNote(boot_id, _new_id(rng))
+    if note != found:
+        try:
+            files.replace(path, note.encode())
+        except DiskFull as error:
+            logger.warning("%s: this boot of the host is not noted in %s", error, path)
+    return note.content_id
+
+
+def _boot_noted(files: Files, path: str) -> BootNote | None:
+    try:
+        return BootNote.decode(files.read(path), path)
+    except FileNotFoundError:
+        return None
+    except CorruptFile as fault:
+        logger.warning("%s: what the page cache held counts as lost", fault)
+        return None
 
 
 def encode_clean_shutdown(broker_epoch: int = NO_EPOCH) -> bytes:

@@ -1,6 +1,7 @@
 """The names of everything in a log directory, written here once (pure).
 
-    <log.dir>/meta.properties  *-checkpoint  .kafka_cleanshutdown  .lock  zookeeper-session
+    <log.dir>/meta.properties  *-checkpoint  .kafka_cleanshutdown  .lock  boot.json
+              zookeeper-session
     <log.dir>/<topic>-<partition>/00000000000000000042.log  .index  .timeindex  .txnindex  .snapshot
                                   leader-epoch-checkpoint  partition.metadata
     <log.dir>/<topic>-<partition>.<32 hex digits>-delete     a partition being deleted
@@ -8,7 +9,7 @@
 
 A segment's files carry its base offset in 20 digits, so that `ls` sorts them. `.deleted`,
 `.cleaned` and `.swap` follow the suffix: `00000000000000000042.log.deleted`. The names are
-Apache Kafka's, but for `zookeeper-session`.
+Apache Kafka's, but for `boot.json` and `zookeeper-session`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+BOOT = "boot.json"
 LOCK = ".lock"
 ZOOKEEPER_SESSION = "zookeeper-session"
 LOST_AND_FOUND = "lost+found"  # ext4's own

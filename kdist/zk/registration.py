@@ -7,10 +7,11 @@
     4        Kafka 0.10   listener_security_protocol_map
     5        Kafka 2.7    features
 
-kdist writes version 5 and adds two fields, which Kafka ignores. `kdist_host` is the machine that
+kdist writes version 5 and adds three fields, which Kafka ignores. `kdist_host` is the machine that
 the broker's disk is in: several brokers share one, and placement keeps the replicas of a partition
 off one host. `kdist_disk` is the id that the disk was given when it was first used: it tells a
-broker that was restarted from another one on a machine with the same name.
+broker that was restarted from another one on a machine with the same name. `kdist_content` is
+another one each time that the disk may have lost what its host's page cache held.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class BrokerRegistration(NamedTuple):
     rack: str | None = None
     host: str | None = None  # kdist's own: the machine
     disk: str | None = None  # kdist's own: the disk's id; None if an older kdist or Kafka wrote it
+    content: str | None = None  # kdist's own: the content id, likewise
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
         """Where the broker listens under this name."""
@@ -66,6 +68,8 @@ class BrokerRegistration(NamedTuple):
             fields["kdist_host"] = self.host
         if self.disk is not None:
             fields["kdist_disk"] = self.disk
+        if self.content is not None:
+            fields["kdist_content"] = self.content
         return to_json(fields)
 
     @classmethod
@@ -78,6 +82,7 @@ class BrokerRegistration(NamedTuple):
             rack=fields.optional("rack", str),
             host=fields.optional("kdist_host", str),
             disk=fields.optional("kdist_disk", str),
+            content=fields.optional("kdist_content", str),
         )
 
 

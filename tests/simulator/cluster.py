@@ -83,6 +83,7 @@ class Cluster:
         self.zks: dict[int, MemoryZooKeeper] = {}
         self.processes: dict[int, VirtualProcess] = {}
         self.brokers: dict[int, Broker] = {}  # the last of each id
+        self.boots = Counter[int]()  # of their machines
         self._begun: list[VirtualProcess] = beside._begun if beside else []
         self.statuses: list[str] = []
 
@@ -130,6 +131,7 @@ class Cluster:
                 network=self.network.host(f"m{broker_id}"),
                 zk=zk,
                 host=f"m{broker_id}",
+                boot_id=f"boot {self.boots[broker_id]}",
                 status=self.statuses.append,
             )
         )
@@ -169,6 +171,7 @@ class Cluster:
         disk = self.disks[broker.id]
         if is_power_lost:
             self.disks[broker.id] = disk.crash(self.rng)
+            self.boots[broker.id] += 1
         else:
             self.release_lock(broker)
 

@@ -98,6 +98,7 @@ class World:
         self.storage = StorageSettings(**{**defaults, **storage})
         self.metrics = StorageMetrics()
         self.failures: list[BaseException] = []
+        self.boot_id = "boot 1"
         if files is None:
             files = SimulatedDisk(self.rng, self.clock)
             files.make_directory(path)
@@ -128,6 +129,7 @@ class World:
             metrics=self.metrics,
             settings_of=lambda _topic: self.topic,
             on_failure=self.failures.append,
+            boot_id=self.boot_id,
         )
 
     def open(self) -> LogDirectory:

@@ -119,6 +119,27 @@ def test_the_marker_is_durably_removed_before_a_log_is_touched() -> None:
     assert removed < min(number for number, call in enumerate(calls) if "clicks-0" in call)
 
 
+def test_the_boot_is_durably_noted_before_the_marker_is_removed() -> None:
+    world = stopped()
+    content_id, world.boot_id = world.directory.content_id, "boot 2"
+    before = len(world.disk.trace)
+    assert world.open().content_id == content_id
+    calls = [repr(call) for call in world.disk.trace[before:]]
+    noted = next(n for n, call in enumerate(calls) if "rename" in call and names.BOOT in call)
+    assert calls[noted + 1] == "sync_directory /d01"
+    assert noted < calls.index(f"remove /d01/{names.CLEAN_SHUTDOWN}")
+
+
+def test_whether_the_page_cache_may_be_lost_is_told_by_the_content_id() -> None:
+    world = stopped()
+    content_id = world.open().content_id
+    world.kill()
+    assert world.open().content_id == content_id
+    world.lose_power()
+    world.boot_id = "boot 2"
+    assert world.open().content_id not in (None, content_id)
+
+
 def test_a_power_loss_right_after_a_clean_stop_loses_nothing() -> None:
     for seed in range(20):
         world = World(seed=seed)

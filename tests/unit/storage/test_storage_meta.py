@@ -14,6 +14,7 @@ from kdist.model import format_uuid, parse_uuid
 from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.storage.faults import CorruptFile
 from kdist.storage.meta import (
+    BootNote,
     MetaProperties,
     check_meta,
     claim_directory,
@@ -23,6 +24,7 @@ from kdist.storage.meta import (
     encode_meta,
     encode_partition_metadata,
     load_partition_metadata,
+    note_boot,
     save_clean_shutdown,
     save_partition_metadata,
 )
@@ -210,3 +212,51 @@ def test_the_clean_shutdown_marker_is_what_kafka_writes():
 def test_a_saved_marker_survives_a_power_loss(disk):
     save_clean_shutdown(disk, "/d/.kafka_cleanshutdown", 5)
     assert disk.crash().read("/d/.kafka_cleanshutdown") == encode_clean_shutdown(5)
+
+
+BOOT = "/d/boot.json"
+
+
+def note(disk: SimulatedDisk, boot_id: str, *, was_clean: bool = False) -> str:
+    return note_boot(disk, BOOT, boot_id, random.Random(boot_id), was_clean=was_clean)
+
+
+def test_a_disk_keeps_its_content_id_while_its_host_runs_and_over_clean_stops(
+    disk: SimulatedDisk,
+) -> None:
+    first = note(disk, "a")
+    assert note(disk, "a") == first
+    assert note(disk, "b", was_clean=True) == first
+    assert note(disk, "b") == first
+    assert BootNote.decode(disk.read(BOOT), BOOT) == BootNote("b", first)
+
+
+def test_a_disk_whose_host_went_down_with_a_broker_running_has_another_content_id(
+    disk: SimulatedDisk,
+) -> None:
+    first = note(disk, "a")
+    disk = disk.crash(random.Random(1))
+    second = note(disk, "b")
+    assert second != first
+    assert note(disk, "b") == second
+    assert note(disk, "c") not in (first, second)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"boot_id":"a","content_id":7}', b"\xff"])
+def test_a_note_that_cannot_be_read_is_as_good_as_none(disk: SimulatedDisk, content: bytes) -> None:
+    first = note(disk, "a")
+    disk.replace(BOOT, content)
+    with pytest.raises(CorruptFile):
+        BootNote.decode(content, BOOT)
+    assert note(disk, "b") != first
+
+
+def test_a_boot_that_a_full_disk_cannot_note_is_known_for_a_loss_at_the_next_start(
+    disk: SimulatedDisk,
+) -> None:
+    first = note(disk, "a")
+    disk.fill(0)
+    second = note(disk, "b")
+    assert second != first
+    assert BootNote.decode(disk.read(BOOT), BOOT) == BootNote("a", first)
+    assert note(disk, "b", was_clean=True) == first

@@ -127,13 +127,15 @@ def test_any_bytes_are_a_value_or_corrupt(data: bytes) -> None:
 
 
 def test_a_registration_keeps_rack_machine_disk_and_listeners() -> None:
-    full = BrokerRegistration((SECURE, PLAIN), 7, "rack-1", "host1", "SRhZxbLaSrKu6FxwtBZnbg")
+    disk, content = "SRhZxbLaSrKu6FxwtBZnbg", "rV2zlrlP79OCujTKmCtNqA"
+    full = BrokerRegistration((SECURE, PLAIN), 7, "rack-1", "host1", disk, content)
     data = znodes.BROKER.encode(full)
     assert znodes.BROKER.decode("/brokers/ids/1", data) == full
     fields = json.loads(data)
     assert fields["endpoints"] == ["CLIENT://[fe80::1]:9093", "PLAINTEXT://host1:9092"]
     assert (fields["host"], fields["port"], fields["rack"]) == ("host1", 9092, "rack-1")
-    assert (fields["kdist_host"], fields["kdist_disk"]) == ("host1", "SRhZxbLaSrKu6FxwtBZnbg")
+    assert (fields["kdist_host"], fields["kdist_disk"]) == ("host1", disk)
+    assert fields["kdist_content"] == content
     assert full.endpoint("CLIENT") == SECURE
     assert full.endpoint("OTHER") is None
 
@@ -142,7 +144,7 @@ def test_a_registration_keeps_rack_machine_disk_and_listeners() -> None:
 def test_a_registration_of_an_older_broker_names_no_disk(disk: dict[str, None]) -> None:
     fields = json.loads(znodes.BROKER.encode(BrokerRegistration((PLAIN,), 7, host="host1")))
     found = znodes.BROKER.decode("/brokers/ids/1", json.dumps(fields | disk).encode())
-    assert (found.host, found.disk) == ("host1", None)
+    assert (found.host, found.disk, found.content) == ("host1", None, None)
 
 
 def test_a_registration_without_plaintext_has_no_address_for_old_clients() -> None:
