@@ -181,7 +181,7 @@ def test_a_broker_keeps_each_session_before_it_registers_and_forgets_it_as_it_st
 
     async def scenario() -> None:
         broker = await cluster.started()
-        kept = SessionFile(cluster.disks[1], "/d", 1, "")
+        kept = SessionFile(cluster.disks[1], "/d", 1, broker.context.boot_id)
         assert kept.load() == cluster.zks[1].session_key
         first = cluster.zks[1].session_id
         cluster.ensemble.expire(cluster.zks[1])
