@@ -109,8 +109,6 @@ def produce(  # noqa: PLR0913 - one for each option
       echo 'ann=NULL' | kdist produce users --key-separator = --null NULL
       kdist consume clicks --last 10 --until-end --json | kdist produce copy --from-json
     """
-    from asyncio import CancelledError
-
     from kdist.cli.produce.input import Fixed, JsonLines
 
     fixed = Fixed(_bytes(key), _headers(headers), partition, _checked_time(timestamp))
@@ -130,27 +128,35 @@ def produce(  # noqa: PLR0913 - one for each option
         from kdist.client.producer.asynchronous import AsyncProducer
 
         producer = await AsyncProducer(**settings).start()
-        sending = Sending(producer, topic, text or JsonLines(fixed, topic, count))
-        progress = Progress(clock, _shows_progress(source))
         try:
-            async for lines in source.read():
-                await sending.send(lines)
-                progress.show(sending)
-            await sending.finish()
-        except CancelledError:
-            progress.clear()
-            click.echo(f"kdist: interrupted; written: {await sending.abort()}", err=True)
-            raise
-        except (KdistError, OSError) as error:
-            written = await sending.abort()
-            raise UserError(f"{show_error(error).rstrip('.')}; written: {written}") from None
+            sending = Sending(producer, topic, text or JsonLines(fixed, topic, count))
+            await _send_all(source, sending, Progress(clock, _shows_progress(source)))
         finally:
-            progress.clear()
             await producer.close(_CLOSE_S)
         return sending
 
     done = ask_cluster(clients, work)
     say_rate(done.records, done.bytes, (clock.monotonic_ns() - start_ns) / 1e9, as_json)
+
+
+async def _send_all(source: Lines, sending: Sending, progress: Progress) -> None:
+    """Send every line; how many were written is part of what an interrupt or error says."""
+    from asyncio import CancelledError
+
+    try:
+        async for lines in source.read():
+            await sending.send(lines)
+            progress.show(sending)
+        await sending.finish()
+    except CancelledError:
+        progress.clear()
+        click.echo(f"kdist: interrupted; written: {await sending.abort()}", err=True)
+        raise
+    except (KdistError, OSError) as error:
+        written = await sending.abort()
+        raise UserError(f"{show_error(error).rstrip('.')}; written: {written}") from None
+    finally:
+        progress.clear()
 
 
 def _text_lines(
