@@ -202,7 +202,7 @@ def test_a_stop_that_could_not_deregister_leaves_the_session_to_be_ended() -> No
         key = cluster.zks[1].session_key
         cluster.ensemble.stop()
         await broker.stop()
-        assert SessionFile(cluster.disks[1], "/d", 1, "").load() == key
+        assert SessionFile(cluster.disks[1], "/d", 1, broker.context.boot_id).load() == key
 
     cluster.run(scenario())
 
