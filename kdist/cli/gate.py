@@ -45,15 +45,32 @@ owner_option = click.option(
 
 
 class Subject(NamedTuple):
-    """The broker, its cluster's ZooKeeper, and the broker's own min.insync.replicas."""
+    """The broker, or the host all of whose brokers are meant; its cluster's ZooKeeper, and the
+    min.insync.replicas of its file.
+    """
 
-    broker: int
+    broker: int | None
+    host: str | None
     zookeeper: str
     default_min_isr: int
 
 
+class Found(NamedTuple):
+    """The brokers that are asked about, the cluster's state, and why probes failed."""
+
+    brokers: Sequence[int]
+    view: View
+    faults: Sequence[str]
+
+
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--broker", type=click.IntRange(min=0), metavar="ID", help="The broker's id.")
+@click.option(
+    "--host",
+    metavar="NAME",
+    callback=not_empty,
+    help="Ask for all brokers of this host together; NAME is their broker.host.",
+)
 @click.option(
     "--config",
     "path",
@@ -69,7 +86,7 @@ class Subject(NamedTuple):
     "--allow-single-replica",
     "allows_single_replica",
     is_flag=True,
-    help="Accept that partitions with a single replica go offline with the broker.",
+    help="Accept that partitions with no replica elsewhere go offline with the broker.",
 )
 @click.option("--after", "is_after", is_flag=True, help="Ask instead whether it is fully back.")
 @zookeeper_option
@@ -78,6 +95,7 @@ class Subject(NamedTuple):
 def gate(  # noqa: PLR0913 - a command's options
     ctx: click.Context,
     broker: int | None,
+    host: str | None,
     path: str | None,
     expected: str,
     allows_single_replica: bool,
@@ -90,52 +108,58 @@ def gate(  # noqa: PLR0913 - a command's options
     It may if all brokers are registered, there is a controller, no partition is offline, and each
     of its partitions keeps min.insync.replicas in sync without it. With --after, says whether it
     is in the ISR of all its partitions again, and a record can be written and read through it.
+    With --host the brokers of a host are judged as one that goes down as a whole.
 
     \b
     Examples:
       kdist gate --config /etc/kdist/broker-d01.properties --expect 201,202,301
       kdist gate --broker 201 --zookeeper zk1:2181/kdist --after
+      kdist gate --host b2.dc1.example --config /etc/kdist/broker-d01.properties
       kdist gate lock --owner 'upgrade by anna' --zookeeper zk1:2181/kdist
     """
     if ctx.invoked_subcommand is not None:
         return YES  # the subcommand answers
     try:
-        subject = _subject(broker, zookeeper, path)
+        subject = _subject(broker, host, zookeeper, path)
         ids = _ids(expected)
-        view, probe_fault = _ask(subject.zookeeper, lambda z: _look(z, subject, is_after))
+        found = _ask(subject.zookeeper, lambda z: _look(z, subject, is_after))
     except (KdistError, OSError) as error:
         _say_unknown(show_error(error), as_json)
         return CANNOT_TELL
-    verdict = _judge(view, subject.broker, ids, is_after, allows_single_replica)
-    reasons = (*verdict.reasons, *((probe_fault,) if probe_fault else ()))
-    _show(subject.broker, view, verdict._replace(reasons=reasons), is_after, as_json)
-    return NO if reasons else YES
+    verdict = _judge(found, ids, is_after, allows_single_replica)
+    verdict = verdict._replace(reasons=(*verdict.reasons, *found.faults))
+    _show(subject, found, verdict, is_after, as_json)
+    return NO if verdict.reasons else YES
 
 
 def _judge(
-    view: View, broker: int, expected: Sequence[int], is_after: bool, allows_single_replica: bool
+    found: Found, expected: Sequence[int], is_after: bool, allows_single_replica: bool
 ) -> Verdict:
     from kdist.ops.gate import review_return, review_stop
 
     if is_after:
-        return review_return(view, broker, expected)
-    return review_stop(view, broker, expected, allows_single_replica=allows_single_replica)
+        return review_return(found.view, found.brokers, expected)
+    return review_stop(
+        found.view, found.brokers, expected, allows_single_replica=allows_single_replica
+    )
 
 
-async def _look(zookeeper: ZooKeeper, subject: Subject, is_after: bool) -> tuple[View, str]:
-    """The cluster's state; and with --after, why no record could be written and read, or ""."""
-    from kdist.ops.cluster_view import read_view
+async def _look(zookeeper: ZooKeeper, subject: Subject, is_after: bool) -> Found:
+    """The cluster's state; with --after, also why no record could be written and read."""
+    from kdist.ops.cluster_view import brokers_of_host, read_view
     from kdist.zk import znodes
 
     if await zookeeper.exists(znodes.BROKERS.path()) is None:  # as with a wrong chroot
         raise UserError(
             f"there is no cluster at {subject.zookeeper}: no broker has ever registered there"
         )
+    brokers = [] if subject.broker is None else [subject.broker]
+    if subject.host is not None:
+        brokers = await brokers_of_host(zookeeper, subject.host)
     view = await read_view(zookeeper, subject.default_min_isr)
-    fault = ""
-    if is_after and subject.broker in view.brokers:
-        fault = await _probe(zookeeper, subject.broker)
-    return view, fault
+    probed = [each for each in brokers if is_after and each in view.brokers]
+    faults = [await _probe(zookeeper, each) for each in probed]
+    return Found(brokers, view, list(filter(None, faults)))
 
 
 async def _probe(zookeeper: ZooKeeper, broker: int) -> str:
@@ -153,21 +177,25 @@ async def _probe(zookeeper: ZooKeeper, broker: int) -> str:
     return ""
 
 
-def _subject(broker: int | None, zookeeper: str | None, path: str | None) -> Subject:
+def _subject(
+    broker: int | None, host: str | None, zookeeper: str | None, path: str | None
+) -> Subject:
     """The options given, completed from the broker's file. `UserError` if something is missing."""
+    if broker is not None and host is not None:
+        raise UserError("give --broker or --host, not both")
     min_isr = 1
     if path is not None:
         from kdist.config.load import load_broker
 
         config = load_broker(read_settings_file(path), path)
-        broker = config.broker.id if broker is None else broker
+        broker = config.broker.id if broker is None and host is None else broker
         zookeeper = zookeeper or config.zookeeper.connect
         min_isr = config.topic_defaults.min_insync_replicas
-    if broker is None:
-        raise UserError("which broker? give --broker ID or --config FILE")
+    if broker is None and host is None:
+        raise UserError("which broker? give --broker ID, --host NAME or --config FILE")
     if not zookeeper:
         raise UserError("where is the cluster? give --zookeeper or --config FILE")
-    return Subject(broker, zookeeper, min_isr)
+    return Subject(broker, host, zookeeper, min_isr)
 
 
 def _ids(text: str) -> list[int]:
@@ -193,15 +221,17 @@ def _ask(address: str, work: Callable[[ZooKeeper], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def _show(broker: int, view: View, verdict: Verdict, is_after: bool, as_json: bool) -> None:
+def _show(subject: Subject, found: Found, verdict: Verdict, is_after: bool, as_json: bool) -> None:
     if as_json:
         row = {
-            "broker": broker,
+            "broker": subject.broker,
+            "host": subject.host,
+            "asked": found.brokers,
             "answer": "no" if verdict.reasons else "yes",
             "reasons": verdict.reasons,
             "single_replica": [str(each) for each in verdict.single_replica],
-            "controller": view.controller,
-            "brokers": sorted(view.brokers),
+            "controller": found.view.controller,
+            "brokers": sorted(found.view.brokers),
         }
         print_json(row)
         return
@@ -209,7 +239,10 @@ def _show(broker: int, view: View, verdict: Verdict, is_after: bool, as_json: bo
         click.echo(click.style("no    ", fg="red") + reason)
     if not verdict.reasons:
         sentence = "is fully back" if is_after else "may go down now"
-        click.echo(click.style("yes   ", fg="green") + f"broker {broker} {sentence}")
+        asked = f"broker {subject.broker}"
+        if subject.host is not None:
+            asked = f"host {subject.host} (brokers {', '.join(map(str, found.brokers))})"
+        click.echo(click.style("yes   ", fg="green") + f"{asked} {sentence}")
     if verdict.single_replica and not is_after:
         count = len(verdict.single_replica)
         click.echo(f"note  partitions with no replica elsewhere: {count}")

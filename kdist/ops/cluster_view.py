@@ -41,6 +41,18 @@ async def read_view(zookeeper: ZooKeeper, default_min_isr: int) -> View:
     )
 
 
+async def brokers_of_host(zookeeper: ZooKeeper, host: str) -> list[int]:
+    """The registered brokers that say they are on that host; `UserError` if there are none."""
+    ids = [int(name) for name in await _names(zookeeper, znodes.BROKERS.path())]
+    found = await asyncio.gather(*(znodes.BROKER.read(zookeeper, each) for each in ids))
+    hosts = {id_: each.host for id_, each in zip(ids, found, strict=True) if each is not None}
+    mine = sorted(id_ for id_, each in hosts.items() if each == host)
+    if not mine:
+        known = ", ".join(sorted({each for each in hosts.values() if each is not None}))
+        raise UserError(f"no broker is registered on host {host!r}: there are {known or 'none'}")
+    return mine
+
+
 async def broker_addresses(zookeeper: ZooKeeper, broker: int) -> Sequence[Address]:
     """The addresses of a registered broker; `UserError` if it is not registered."""
     registration = await znodes.BROKER.read(zookeeper, broker)

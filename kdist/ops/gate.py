@@ -1,8 +1,9 @@
-"""The gate of a rolling restart: whether a broker may go down, and whether it is back (pure).
+"""The gate of a rolling restart: whether brokers may go down, and whether they are back (pure).
 
-A verdict is a list of reasons against; none means yes. Partitions with a single replica inevitably
-go offline with their broker. They are listed separately, so that an operator has to accept that
-explicitly. The gate judges a `View`, which `cluster_view.py` reads from ZooKeeper.
+It is asked for one broker, or for all of a host, which are judged as one: what each could do alone
+they may not do together. A verdict is a list of reasons against; none means yes. Partitions with no
+replica elsewhere inevitably go offline. They are listed separately, so that an operator has to
+accept that explicitly. The gate judges a `View`, which `cluster_view.py` reads from ZooKeeper.
 """
 
 from __future__ import annotations
@@ -35,50 +36,64 @@ class View(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Reasons against, and the single-replica partitions that go offline with the broker."""
+    """Reasons against, and the partitions with no replica elsewhere, which go offline."""
 
     reasons: tuple[str, ...]
     single_replica: tuple[TopicPartition, ...]
 
 
 def review_stop(
-    view: View, broker: int, expected: Collection[int], *, allows_single_replica: bool = False
+    view: View,
+    brokers: Collection[int],
+    expected: Collection[int],
+    *,
+    allows_single_replica: bool = False,
 ) -> Verdict:
-    """May `broker` go down now? The brokers in `expected` must be registered, besides `broker`."""
-    mine = _replicated_on(view, broker)
-    single = tuple(each.partition for each in mine if len(each.replicas) == 1)
-    reasons = [*_unhealthy(view, {*expected, broker})]
+    """May `brokers` go down together now? They and the `expected` ones must be registered."""
+    going = frozenset(brokers)
+    mine = _replicated_on(view, going)
+    single = _only_on(mine, going)
+    reasons = [*_unhealthy(view, {*expected, *going})]
     if view.is_reassigning:
         reasons.append("partitions are being reassigned")
     reasons += [
-        f"{each.partition} would have {left} in-sync replicas, and asks for {each.min_isr}"
+        f"{each.partition} would have {left} in-sync replicas, and asks for {_needed(each)}"
         for each in mine
-        if len(each.replicas) > 1 and (left := _left(view, each, broker)) < _needed(each)
+        if not going.issuperset(each.replicas)
+        and (left := _left(view, each, going)) < _needed(each)
     ]
     if single and not allows_single_replica:
         reasons.append(f"{_count(single)} no replica elsewhere: {_some(single)}")
     return Verdict(tuple(reasons), single)
 
 
-def review_return(view: View, broker: int, expected: Collection[int]) -> Verdict:
-    """Is `broker` fully back, in the ISR of every partition that it has a replica of?"""
-    mine = _replicated_on(view, broker)
-    behind = tuple(each.partition for each in mine if broker not in each.isr)
-    reasons = [*_unhealthy(view, {*expected, broker})]
-    if behind:
-        reasons.append(f"broker {broker} is not yet in the ISR of {_some(behind)}")
-    single = tuple(each.partition for each in mine if len(each.replicas) == 1)
-    return Verdict(tuple(reasons), single)
+def review_return(view: View, brokers: Collection[int], expected: Collection[int]) -> Verdict:
+    """Are `brokers` fully back, in the ISRs of all partitions that they have a replica of?"""
+    back = frozenset(brokers)
+    mine = _replicated_on(view, back)
+    reasons = [*_unhealthy(view, {*expected, *back})]
+    for broker in sorted(back):
+        behind = [e.partition for e in mine if broker in e.replicas and broker not in e.isr]
+        if behind:
+            reasons.append(f"broker {broker} is not yet in the ISR of {_some(behind)}")
+    return Verdict(tuple(reasons), _only_on(mine, back))
 
 
-def _left(view: View, each: PartitionView, broker: int) -> int:
-    """In-sync replicas without `broker`. Dead brokers do not count, though still in the ISR."""
-    return len(view.brokers & {*each.isr} - {broker})
+def _only_on(
+    partitions: Iterable[PartitionView], brokers: frozenset[int]
+) -> tuple[TopicPartition, ...]:
+    """Those with no replica elsewhere."""
+    return tuple(each.partition for each in partitions if brokers.issuperset(each.replicas))
+
+
+def _left(view: View, each: PartitionView, going: frozenset[int]) -> int:
+    """In-sync replicas without these. Dead brokers do not count, though still in the ISR."""
+    return len((view.brokers & {*each.isr}) - going)
 
 
 def _needed(each: PartitionView) -> int:
-    """How many in-sync replicas must remain: min.insync.replicas, and at least one to lead."""
-    return max(1, each.min_isr)
+    """How many in-sync replicas must remain, so that acks=all goes on and somebody leads."""
+    return max(1, min(each.min_isr, len(each.replicas)))
 
 
 def _unhealthy(view: View, expected: Collection[int]) -> Iterator[str]:
@@ -101,11 +116,12 @@ def _is_offline(view: View, each: PartitionView) -> bool:
     return each.leader not in view.brokers and not is_probe
 
 
-def _replicated_on(view: View, broker: int) -> list[PartitionView]:
+def _replicated_on(view: View, brokers: frozenset[int]) -> list[PartitionView]:
     return [
         each
         for each in view.partitions
-        if broker in each.replicas and not each.partition.topic.startswith(PROBE_PREFIX)
+        if not brokers.isdisjoint(each.replicas)
+        and not each.partition.topic.startswith(PROBE_PREFIX)
     ]
 
 

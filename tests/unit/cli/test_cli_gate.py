@@ -50,7 +50,7 @@ class Ensemble:
         async with self.at("zk") as keeper:
             endpoints = (Endpoint(NOBODY, "PLAINTEXT"),)
             for broker in (1, 2):
-                data = BrokerRegistration(endpoints, 0).encode()
+                data = BrokerRegistration(endpoints, 0, host=f"h{broker}").encode()
                 await keeper.create(znodes.BROKER.path(broker), data, make_parents=True)
             await keeper.create(znodes.CONTROLLER.path(), ControllerInfo(1, 0).encode())
             topic = TopicAssignment({0: (1, 2)}, None).encode()
@@ -87,12 +87,21 @@ def test_a_missing_broker_is_a_reason_against_a_stop() -> None:
 def test_json_has_the_answer_and_its_grounds() -> None:
     assert json.loads(gate("--broker", 1, "--json").stdout) == {
         "broker": 1,
+        "host": None,
+        "asked": [1],
         "answer": "yes",
         "reasons": [],
         "single_replica": [],
         "controller": 1,
         "brokers": [1, 2],
     }
+
+
+def test_a_hosts_brokers_are_asked_for_together() -> None:
+    result = gate("--host", "h2", "--expect", "1,2")
+    assert (result.exit_code, result.stdout) == (0, "yes   host h2 (brokers 2) may go down now\n")
+    found = json.loads(gate("--host", "h2", "--json").stdout)
+    assert (found["broker"], found["host"], found["asked"]) == (None, "h2", [2])
 
 
 def test_the_brokers_file_gives_its_id_zookeeper_and_min_isr(tmp_path: Path) -> None:
@@ -109,6 +118,8 @@ def test_the_brokers_file_gives_its_id_zookeeper_and_min_isr(tmp_path: Path) -> 
         (["--broker", 1], "gone", "no ZooKeeper answers at gone"),
         (["--broker", 1], "", "where is the cluster?"),
         ([], "zk", "which broker?"),
+        (["--host", "h9"], "zk", "no broker is registered on host 'h9': there are h1, h2"),
+        (["--host", "h2", "--broker", 1], "zk", "give --broker or --host, not both"),
         (["--broker", 1, "--expect", "1;2"], "zk", "'1;2' is not a list of broker ids"),
         (["--broker", 1, "--expect", "9" * 5000], "zk", "is not a list of broker ids"),
         (["--broker", 1], "zk/elsewhere", "there is no cluster at zk/elsewhere"),

@@ -16,7 +16,7 @@ from kdist.client.zookeeper_session import read_addresses
 from kdist.config.listeners import Listener
 from kdist.errors import UserError
 from kdist.model import TopicPartition
-from kdist.ops.cluster_view import broker_addresses, read_view
+from kdist.ops.cluster_view import broker_addresses, brokers_of_host, read_view
 from kdist.ops.gate import PROBE_PREFIX, PartitionView, View, review_return, review_stop
 from kdist.ops.roll_lock import lock_holder, release_lock, take_lock
 from kdist.runtime.clock import VirtualClock
@@ -53,8 +53,9 @@ def view(
     return View(frozenset(brokers), controller, partitions, is_reassigning)
 
 
-def reasons(seen: View, broker: int = 2, allowed: bool = False) -> list[str]:
-    return list(review_stop(seen, broker, ALL, allows_single_replica=allowed).reasons)
+def reasons(seen: View, *brokers: int, allowed: bool = False) -> list[str]:
+    going = brokers or (2,)
+    return list(review_stop(seen, going, ALL, allows_single_replica=allowed).reasons)
 
 
 def test_a_broker_of_a_healthy_cluster_may_go_down() -> None:
@@ -76,7 +77,11 @@ def test_a_broker_of_a_healthy_cluster_may_go_down() -> None:
         ),
         (
             view(partition(0, isr=(2,), min_isr=0)),
-            "clicks-0 would have 0 in-sync replicas, and asks for 0",
+            "clicks-0 would have 0 in-sync replicas, and asks for 1",
+        ),
+        (
+            view(partition(0, (1, 2), min_isr=3)),
+            "clicks-0 would have 1 in-sync replicas, and asks for 2",
         ),
         (view(partition(0, (2,), min_isr=1)), "1 partition has no replica elsewhere: clicks-0"),
     ],
@@ -87,7 +92,7 @@ def test_a_broker_may_not_go_down(seen: View, reason: str) -> None:
 
 def test_an_in_sync_replica_that_has_just_died_does_not_count() -> None:
     seen = view(partition(0, (2, 3), min_isr=1), brokers=(1, 2))
-    assert review_stop(seen, 2, ()).reasons == (
+    assert review_stop(seen, [2], ()).reasons == (
         "clicks-0 would have 0 in-sync replicas, and asks for 1",
     )
 
@@ -97,7 +102,7 @@ def test_a_partition_under_min_isr_on_other_brokers_is_no_reason() -> None:
 
 
 def test_a_partition_of_one_replica_is_listed_and_may_be_accepted() -> None:
-    verdict = review_stop(view(partition(0, (2,))), 2, ALL, allows_single_replica=True)
+    verdict = review_stop(view(partition(0, (2,))), [2], ALL, allows_single_replica=True)
     assert verdict == ((), (TopicPartition("clicks", 0),))
 
 
@@ -111,23 +116,54 @@ def test_a_leftover_probe_topic_is_no_reason() -> None:
     assert reasons(view(left)) == []
 
 
-@given(st.sets(st.sampled_from(ALL), min_size=1), st.integers(1, 3), st.sampled_from(ALL))
+def test_a_hosts_brokers_are_judged_as_one() -> None:
+    """Each could go down alone: their partitions are others, but for one."""
+    seen = view(
+        partition(0, (1, 2, 5), min_isr=2),
+        partition(1, (1, 3, 5), min_isr=2),
+        partition(2, (2, 3, 5), min_isr=2),
+        brokers=(1, 2, 3, 5),
+    )
+    assert [reasons(seen, each) for each in (2, 3)] == [[], []]
+    assert reasons(seen, 2, 3) == ["clicks-2 would have 1 in-sync replicas, and asks for 2"]
+
+
+def test_partitions_that_are_on_a_host_alone_go_offline_with_it() -> None:
+    seen = view(partition(0, (2, 3), min_isr=1))
+    assert reasons(seen, 2) == []
+    assert reasons(seen, 2, 3) == ["1 partition has no replica elsewhere: clicks-0"]
+    assert reasons(seen, 2, 3, allowed=True) == []
+
+
+def test_a_host_is_back_once_each_of_its_brokers_is_in_every_isr() -> None:
+    seen = view(partition(0, isr=(1, 3)), partition(1, isr=(1, 2)), partition(2, (1, 3)))
+    assert review_return(seen, [2, 3], ALL).reasons == (
+        "broker 2 is not yet in the ISR of clicks-0",
+        "broker 3 is not yet in the ISR of clicks-1",
+    )
+
+
+@given(
+    st.sets(st.sampled_from(ALL), min_size=1),
+    st.integers(1, 3),
+    st.sets(st.sampled_from(ALL), min_size=1, max_size=2),
+)
 def test_a_stop_that_is_allowed_leaves_enough_replicas_in_sync(
-    isr: set[int], min_isr: int, broker: int
+    isr: set[int], min_isr: int, going: set[int]
 ) -> None:
     each = partition(0, isr=tuple(sorted(isr)), min_isr=min_isr)
-    may_go = not reasons(view(each), broker)
-    assert may_go == (len(isr - {broker}) >= min_isr)
+    may_go = not reasons(view(each), *going)
+    assert may_go == (len(isr - going) >= min_isr)
 
 
 def test_a_broker_is_back_once_it_is_in_every_isr() -> None:
     seen = view(partition(0), partition(1, isr=(1, 3)), partition(2, (1, 3), isr=(1,)))
-    assert review_return(seen, 2, ALL).reasons == ("broker 2 is not yet in the ISR of clicks-1",)
-    assert review_return(view(partition(0)), 2, ALL).reasons == ()
+    assert review_return(seen, [2], ALL).reasons == ("broker 2 is not yet in the ISR of clicks-1",)
+    assert review_return(view(partition(0)), [2], ALL).reasons == ()
 
 
 def test_a_broker_that_is_not_registered_is_not_back() -> None:
-    assert review_return(view(brokers=(1, 3)), 2, ()).reasons == ("broker 2 not registered",)
+    assert review_return(view(brokers=(1, 3)), [2], ()).reasons == ("broker 2 not registered",)
 
 
 # What is read from ZooKeeper
@@ -200,6 +236,20 @@ def test_a_cluster_without_brokers_is_empty() -> None:
 def test_a_broker_that_is_not_registered_has_no_address() -> None:
     with pytest.raises(UserError, match="broker 7 is not registered"):
         with_zookeeper(lambda keeper: broker_addresses(keeper, 7))
+
+
+def test_a_hosts_brokers_are_those_that_registered_with_its_name() -> None:
+    async def work(keeper: ZooKeeper) -> list[int]:
+        for broker, host in ((12, "h2"), (7, "h1"), (3, "h1"), (9, None)):
+            data = znodes.BROKER.encode(BrokerRegistration((), 0, host=host))
+            await keeper.create(znodes.BROKER.path(broker), data, make_parents=True)
+        with pytest.raises(
+            UserError, match=r"no broker is registered on host 'h3': there are h1, h2"
+        ):
+            await brokers_of_host(keeper, "h3")
+        return await brokers_of_host(keeper, "h1")
+
+    assert with_zookeeper(work) == [3, 7]
 
 
 def test_a_broker_is_asked_where_it_listens_without_tls() -> None:
