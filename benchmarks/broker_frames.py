@@ -68,7 +68,7 @@ def fetch_frame(topic: str, offset: int, bytes_max: int) -> bytes:
         max_bytes=bytes_max,
         topics=[FetchTopic(topic=topic, partitions=[asked])],
     )
-    return bytes(encode_request(_header(1, fetch.API.newest), request))
+    return bytes(encode_request(_header(1, fetch.NEWEST_BY_NAME), request))
 
 
 def api_versions_frame() -> bytes:

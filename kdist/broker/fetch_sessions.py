@@ -12,6 +12,9 @@ client then starts over with a full fetch, as it does when its session was evict
     n   -1      close n                                  those named
     n   1...    go on with n                             those of the session, changed as named
 
+Since version 13 a client names topics by their ids, and a session has either ids or names. An id
+that no topic has here is kept, since the broker may learn of it later.
+
 The number of sessions is limited. At the limit a new one evicts the least recently used, if that
 was idle for two minutes; else the smallest one older than two minutes, if it is smaller than the
 new one. A follower's session counts as larger than any consumer's, and evicts those of any age.
@@ -20,14 +23,21 @@ new one. A follower's session counts as larger than any consumer's, and evicts t
 from __future__ import annotations
 
 import random
+import uuid
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kdist.errors import ApiError, Error
 from kdist.metrics.replication import ReplicationMetrics
-from kdist.model import TopicPartition
-from kdist.protocol.fetch import FetchPartition, FetchPartitionResult, FetchRequest
+from kdist.model import ZERO_UUID, TopicPartition
+from kdist.protocol.fetch import (
+    VERSION_OF_TOPIC_IDS,
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRequest,
+    FetchTopic,
+)
 from kdist.replication.delayed import DelayedOperation
 from kdist.replication.partition import Partition
 from kdist.runtime.clock import Clock
@@ -39,6 +49,12 @@ _INITIAL_EPOCH = 0
 _FINAL_EPOCH = -1
 _INT32_MAX = 0x7FFF_FFFF
 _UNKNOWN_OFFSET = -1
+_NO_TOPIC = ""  # the topic of an id that nobody has here
+
+Name = tuple[str | uuid.UUID, int]
+"""A partition as its client names it: by its topic's name or, since version 13, by the id."""
+NameOf = Callable[[uuid.UUID], str | None]
+"""The name of the topic that has an id."""
 
 
 class _Rank(NamedTuple):
@@ -52,20 +68,68 @@ class _Rank(NamedTuple):
 class CachedPartition:
     """A fetched partition: what the client asks, and the offsets it was last told in its session.
 
+    `topic_id` is the one that the client named, None if it named a topic. `key` has the topic that
+    has the id now, or had it when a request last named it.
+
     Without a session it lives as long as the request. In one it depends on the `Partition` that it
     was last read from, and so learns of each change.
     """
 
-    __slots__ = ("_session", "asked", "high_watermark", "key", "log_start_offset", "partition")
+    __slots__ = (
+        "_session",
+        "asked",
+        "high_watermark",
+        "key",
+        "log_start_offset",
+        "partition",
+        "topic_id",
+    )
 
     def __init__(
-        self, key: TopicPartition, asked: FetchPartition, session: Session | None = None
+        self,
+        key: TopicPartition,
+        asked: FetchPartition,
+        session: Session | None = None,
+        topic_id: uuid.UUID | None = None,
     ) -> None:
         self.key = key
+        self.topic_id = topic_id
         self.asked = asked
         self.high_watermark = self.log_start_offset = _UNKNOWN_OFFSET
         self._session = session
         self.partition: Partition | None = None
+
+    @classmethod
+    def of(
+        cls, name: Name, asked: FetchPartition, name_of: NameOf, session: Session | None = None
+    ) -> CachedPartition:
+        """What a client names like this."""
+        topic, number = name
+        if isinstance(topic, str):
+            return cls(TopicPartition(topic, number), asked, session)
+        return cls(TopicPartition(name_of(topic) or _NO_TOPIC, number), asked, session, topic)
+
+    @property
+    def name(self) -> Name:
+        return self.topic_id or self.key.topic, self.key.partition
+
+    def named(self) -> FetchTopic:
+        """As a request names it."""
+        if self.topic_id is None:
+            return FetchTopic(topic=self.key.topic, partitions=[self.asked])
+        return FetchTopic(topic_id=self.topic_id, partitions=[self.asked])
+
+    def resolve(self, name_of: NameOf) -> None:
+        """Look for the topic of an id that no topic had. Raises UNKNOWN_TOPIC_ID if none has it."""
+        if self.topic_id is not None and self.key.topic == _NO_TOPIC:
+            topic = name_of(self.topic_id)
+            if topic is None:
+                raise ApiError(Error.UNKNOWN_TOPIC_ID)
+            self.key = TopicPartition(topic, self.key.partition)
+
+    def is_of(self, partition: Partition) -> bool:
+        """Whether it is this partition that the client names, not one of a topic made anew."""
+        return self.topic_id is None or partition.topic_id in (self.topic_id, ZERO_UUID)
 
     @property
     def session(self) -> Session:
@@ -128,32 +192,36 @@ class Session:
         "partitions",
         "rank",
         "used_ms",
+        "uses_ids",
         "watchers",
     )
     dependents = ()
 
-    def __init__(self, id_: int, now_ms: int, *, is_privileged: bool) -> None:
+    def __init__(self, id_: int, now_ms: int, *, uses_ids: bool, is_privileged: bool) -> None:
         self.id = id_
+        self.uses_ids = uses_ids
         self.epoch = 1
         self.is_privileged = is_privileged
         self.created_ms = self.used_ms = now_ms
-        self.partitions: dict[TopicPartition, CachedPartition] = {}
+        self.partitions: dict[Name, CachedPartition] = {}
         self.dirty: dict[CachedPartition, None] = {}
         self.watchers: dict[DelayedOperation, None] = {}  # requests that wait, overtaken ones too
         self.is_old = False
         self.rank: _Rank | None = None  # before the first use
 
-    def update(self, request: FetchRequest) -> None:
+    def update(self, request: FetchRequest, name_of: NameOf) -> None:
         """Apply the partitions that a request adds, changes and forgets."""
-        for key, asked in partitions_of(request):
-            cached = self.partitions.get(key)
+        for name, asked in _partitions_of(request, self.uses_ids):
+            cached = self.partitions.get(name)
             if cached is None:
-                cached = self.partitions[key] = CachedPartition(key, asked, self)
+                cached = CachedPartition.of(name, asked, name_of, self)
+                self.partitions[name] = cached
             cached.asked = asked
             self.dirty[cached] = None
         for topic in request.forgotten_topics_data:
+            topic_name = topic.topic_id if self.uses_ids else topic.topic
             for partition in topic.partitions:
-                cached = self.partitions.pop(TopicPartition(topic.topic, partition), None)
+                cached = self.partitions.pop((topic_name, partition), None)
                 if cached is not None:
                     cached.depend_on(None)
                     self.dirty.pop(cached, None)
@@ -162,13 +230,12 @@ class Session:
         """Nothing is new about it until it changes."""
         self.dirty.pop(cached, None)
 
-    def select(self, results: Iterable[tuple[TopicPartition, FetchPartitionResult]]) -> Results:
+    def select(self, results: Results) -> Results:
         """Those with something new. Partitions that got records are served last the next time."""
         selected: Results = []
-        for key, result in results:
-            cached = self.partitions[key]
+        for cached, result in results:
             if cached.note(result):
-                selected.append((key, result))
+                selected.append((cached, result))
                 if result.records and cached in self.dirty:
                     self.dirty[cached] = self.dirty.pop(cached)
         return selected
@@ -181,7 +248,7 @@ class Session:
         self.dirty.clear()
 
 
-Results = list[tuple[TopicPartition, FetchPartitionResult]]
+Results = list[tuple[CachedPartition, FetchPartitionResult]]
 
 
 class Context(NamedTuple):
@@ -194,6 +261,7 @@ class Context(NamedTuple):
     session: Session | None = None
     epoch: int = _FINAL_EPOCH
     is_wanted: bool = False
+    uses_ids: bool = False
     is_follower: bool = False
 
 
@@ -201,9 +269,15 @@ class FetchSessions:
     """All sessions of a broker. Owner: the fetch handler."""
 
     def __init__(
-        self, slots: int, clock: Clock, rng: random.Random, metrics: ReplicationMetrics
+        self,
+        slots: int,
+        clock: Clock,
+        rng: random.Random,
+        metrics: ReplicationMetrics,
+        name_of: NameOf,
     ) -> None:
         """`slots`: `max.incremental.fetch.session.cache.slots`."""
+        self.name_of = name_of
         self._slots = slots
         self._clock = clock
         self._rng = rng
@@ -218,24 +292,30 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, request: FetchRequest) -> Context:
-        """What a request fetches. ApiError FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH.
+    def open(self, request: FetchRequest, version: int) -> Context:
+        """What a request fetches. ApiError FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
+        FETCH_SESSION_TOPIC_ID_ERROR.
 
         Requests before version 7 are decoded with epoch -1.
         """
-        epoch, is_follower = request.session_epoch, request.replica_id >= 0
+        epoch, uses_ids = request.session_epoch, version >= VERSION_OF_TOPIC_IDS
         if epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
             self._remove(request.session_id)
-            named = dict(partitions_of(request))  # without duplicates
-            partitions = [CachedPartition(key, asked) for key, asked in named.items()]
-            is_wanted = epoch == _INITIAL_EPOCH
-            return Context(partitions, is_wanted=is_wanted, is_follower=is_follower)
+            named = dict(_partitions_of(request, uses_ids))  # without duplicates
+            return Context(
+                [CachedPartition.of(name, asked, self.name_of) for name, asked in named.items()],
+                is_wanted=epoch == _INITIAL_EPOCH,
+                uses_ids=uses_ids,
+                is_follower=request.follower_id >= 0,
+            )
         session = self._sessions.get(request.session_id)
         if session is None:
             raise ApiError(Error.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
             raise ApiError(Error.INVALID_FETCH_SESSION_EPOCH)
-        session.update(request)
+        if session.uses_ids != uses_ids:
+            raise ApiError(Error.FETCH_SESSION_TOPIC_ID_ERROR)
+        session.update(request, self.name_of)
         session.epoch = _following(epoch)
         if not session.partitions:
             self._remove(session.id)
@@ -254,6 +334,11 @@ class FetchSessions:
             return None
         (cached,) = session.partitions.values()
         return cached
+
+    def named_by(self, request: FetchRequest, version: int) -> CachedPartition:
+        """The partition of a request that names exactly one, outside sessions."""
+        ((name, asked),) = _partitions_of(request, version >= VERSION_OF_TOPIC_IDS)
+        return CachedPartition.of(name, asked, self.name_of)
 
     def go_on(self, session: Session) -> None:
         """Note a request: the session moves on to the next epoch."""
@@ -280,12 +365,17 @@ class FetchSessions:
         id_ = self._rng.randint(1, _INT32_MAX)
         while id_ in self._sessions:
             id_ = self._rng.randint(1, _INT32_MAX)
-        session = Session(id_, self._clock.now_ms(), is_privileged=context.is_follower)
-        session.partitions = {cached.key: cached for cached in context.partitions}
+        session = Session(
+            id_,
+            self._clock.now_ms(),
+            uses_ids=context.uses_ids,
+            is_privileged=context.is_follower,
+        )
+        session.partitions = {cached.name: cached for cached in context.partitions}
         for cached in context.partitions:
             cached.join(session)
-        for key, result in results:
-            session.partitions[key].note(result)
+        for cached, result in results:
+            cached.note(result)
         self._sessions[id_] = session
         self._touch(session)
         return id_
@@ -352,8 +442,9 @@ def _following(epoch: int) -> int:
     return 1 if epoch == _INT32_MAX else epoch + 1
 
 
-def partitions_of(request: FetchRequest) -> Iterator[tuple[TopicPartition, FetchPartition]]:
+def _partitions_of(request: FetchRequest, uses_ids: bool) -> Iterator[tuple[Name, FetchPartition]]:
     """The partitions that a request names, in its order."""
     for topic in request.topics:
+        name = topic.topic_id if uses_ids else topic.topic
         for asked in topic.partitions:
-            yield TopicPartition(topic.topic, asked.partition), asked
+            yield (name, asked.partition), asked

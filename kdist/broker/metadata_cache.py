@@ -123,9 +123,13 @@ class MetadataCache:
 
     def leader_of(self, partition: TopicPartition) -> int:
         """The leader's broker id, -1 where there is none."""
-        known = self.topics.get(partition.topic)
-        state = known.partitions.get(partition.partition) if known else None
+        state = self.state_of(partition)
         return NO_LEADER if state is None else state.leader
+
+    def state_of(self, partition: TopicPartition) -> UpdatedPartition | None:
+        """What is known of the partition."""
+        known = self.topics.get(partition.topic)
+        return None if known is None else known.partitions.get(partition.partition)
 
     def has_shared_replica(self, broker_id: int) -> bool:
         """Whether the broker has a replica of a partition that others have replicas of."""

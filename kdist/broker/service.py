@@ -26,6 +26,7 @@ from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.handlers.metadata import MetadataHandler
 from kdist.broker.handlers.produce import ProduceHandler
 from kdist.broker.handlers.topics import TopicsHandler
+from kdist.broker.leader_hints import LeaderHints
 from kdist.broker.measures import Measures
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.broker.offsets_log import OffsetsLoader, PartitionedOffsetsLog
@@ -194,16 +195,21 @@ class Service:
             return self._dynamic.config
 
         sessions = FetchSessions(
-            network.fetch_session_slots, clock, self._process.rng, self._measures.replication
+            network.fetch_session_slots,
+            clock,
+            self._process.rng,
+            self._measures.replication,
+            self.cache.name_of,
         )
+        hints = LeaderHints(replicas, self.cache)
         stored = StoredSettings(context.zk, self._reload_settings)
         resources = Resources(self.cache, self._dynamic)
         return Handlers(
             replicas=replicas,
             cache=self.cache,
             cluster_id=self._cluster_id,
-            produce=ProduceHandler(replicas, clock),
-            fetch=FetchHandler(replicas, sessions, network.fetch_max_bytes),
+            produce=ProduceHandler(replicas, hints, clock),
+            fetch=FetchHandler(replicas, sessions, hints, network.fetch_max_bytes),
             metadata=MetadataHandler(self.cache, self.creation, self._cluster_id),
             coordinators=FindCoordinatorHandler(self.cache, self.creation),
             groups=self.coordinator,

@@ -28,6 +28,7 @@ from kdist.protocol.metadata import (
     MetadataTopic,
     MetadataTopicResult,
 )
+from kdist.protocol.schema import NEVER
 
 RETRY_MS = 30_000
 
@@ -200,8 +201,10 @@ class Cluster:
         # A broker that has just started may name no brokers yet, which is retriable.
         raise first or ApiError(Error.NETWORK_EXCEPTION, "the brokers do not know each other yet")
 
-    async def ask(self, request: Any, broker_id: int) -> Any:
-        return await (await self.client(broker_id)).send(request)
+    async def ask(self, request: Any, broker_id: int, newest: int = NEVER) -> Any:
+        """The broker's answer to a request, sent in the highest common version up to `newest`."""
+        client = await self.client(broker_id)
+        return await client.send(request, client.version_of(request.api, newest))
 
     # Metadata
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kdist.client.cluster import Cluster, Outcome, Outcomes
 from kdist.model import TopicPartition
-from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from kdist.protocol.fetch import NEWEST_BY_NAME, FetchPartition, FetchRequest, FetchTopic
 from kdist.records.batch import BatchHeader
 from kdist.records.fetched import iter_fetched
 from kdist.wire.varint import Buffer
@@ -41,7 +41,7 @@ async def fetch_at(
     )
 
     async def ask(leader: int, _: list[TopicPartition]) -> Outcomes:
-        answer = await cluster.ask(request, leader)
+        answer = await cluster.ask(request, leader, NEWEST_BY_NAME)
         if answer.error_code:
             return {partition: Outcome(answer.error_code)}
         ((found,),) = (topic.partitions for topic in answer.responses)

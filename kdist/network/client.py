@@ -21,6 +21,7 @@ from kdist.protocol.api import Api
 from kdist.protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kdist.protocol.envelope import decode_response, encode_request
 from kdist.protocol.headers import RequestHeader, get_response_header, put_correlation_id
+from kdist.protocol.schema import NEVER
 from kdist.wire.varint import Buffer
 
 _CORRELATION_ID_MAX = (1 << 31) - 1
@@ -231,11 +232,11 @@ class Client(FrameReceiver):
         self._last_correlation_id = self._last_correlation_id % _CORRELATION_ID_MAX + 1
         return self._last_correlation_id
 
-    def version_of(self, api: Api) -> int:
-        """The highest common version; `ApiError` UNSUPPORTED_VERSION if there is none."""
+    def version_of(self, api: Api, newest: int = NEVER) -> int:
+        """The highest common version up to `newest`; `ApiError` UNSUPPORTED_VERSION if none is."""
         theirs = self.versions.get(api.key)
         if theirs is not None:
-            common = min(api.newest, theirs.max_version)
+            common = min(api.newest, theirs.max_version, newest)
             if common >= max(api.oldest, theirs.min_version):
                 return common
         raise ApiError(

@@ -14,14 +14,21 @@
     10       zstd may come; earlier it is UNSUPPORTED_COMPRESSION_TYPE (KIP-110)
     11       rack id and preferred read replica: consumers read from followers (KIP-392)
     12       flexible (KIP-482); last fetched epoch, diverging epoch, current leader (KIP-595)
+    13       topic ids instead of names; their errors may come (KIP-516)
+    14       OFFSET_MOVED_TO_TIERED_STORAGE may come (KIP-405); a log without tiers never sends it
+    15       replica state instead of replica id (KIP-903)
+    16       response: where current leaders listen (KIP-951)
+    17       directory id of a follower's replica (KIP-853)
 
-`replica_id` is -1 for a consumer, else the broker id of the follower. In a response to be encoded,
-`records` is a buffer, or a `Splice` that goes from its file to the socket.
+In a response to be encoded, `records` is a buffer, or a `Splice` that goes from its file to the
+socket.
 """
 
 from __future__ import annotations
 
+from kdist.model import ZERO_UUID
 from kdist.protocol.api import Api
+from kdist.protocol.leader_hints import CurrentLeader, NodeEndpoint
 from kdist.protocol.schema import (
     at,
     int8,
@@ -33,7 +40,12 @@ from kdist.protocol.schema import (
     spliced_record_set,
     string,
     struct,
+    uuid,
 )
+
+VERSION_OF_TOPIC_IDS = 13  # the first; all before it have names
+NEWEST_BY_NAME = VERSION_OF_TOPIC_IDS - 1  # for clients that know topics by their names
+CONSUMER = -1  # as the replica id
 
 
 @struct
@@ -46,28 +58,46 @@ class FetchPartition:
     last_fetched_epoch: int32 = at(since=12, default=-1)
     log_start_offset: int64 = at(since=5, default=-1, ignorable=True)
     partition_max_bytes: int32
+    replica_directory_id: uuid = at(since=17, tag=0, default=ZERO_UUID, ignorable=True)
 
 
 @struct
 class FetchTopic:
-    """The partitions of one topic; their order matters since version 3."""
+    """The partitions of one topic; their order matters since version 3.
 
-    topic: string
+    A name is refused where only an id can be sent: the fetch would be of no topic.
+    """
+
+    topic: string = at(until=12, default="")
+    topic_id: uuid = at(since=13, default=ZERO_UUID, ignorable=True)
     partitions: list[FetchPartition]
 
 
 @struct
 class ForgottenTopic:
-    topic: string
+    topic: string = at(until=12, default="")
+    topic_id: uuid = at(since=13, default=ZERO_UUID, ignorable=True)
     partitions: list[int32]
+
+
+@struct
+class ReplicaState:
+    """The follower that fetches, and its broker epoch."""
+
+    replica_id: int32 = CONSUMER
+    replica_epoch: int64 = -1
 
 
 @message(flexible=12)
 class FetchRequest:
-    """The defaults of the session fields ask for a full fetch outside any session."""
+    """The defaults of the session fields ask for a full fetch outside any session.
+
+    `follower_id` says who fetches, in every version.
+    """
 
     cluster_id: nullable_string = at(since=12, tag=0, default=None, ignorable=True)
-    replica_id: int32 = -1
+    replica_id: int32 = at(until=14, default=CONSUMER)
+    replica_state: ReplicaState | None = at(since=15, tag=1, default=None)
     max_wait_ms: int32
     min_bytes: int32
     max_bytes: int32 = at(since=3, default=0x7FFFFFFF, ignorable=True)
@@ -78,6 +108,11 @@ class FetchRequest:
     forgotten_topics_data: list[ForgottenTopic] = at(since=7, default=[])
     rack_id: string = at(since=11, default="", ignorable=True)
 
+    @property
+    def follower_id(self) -> int:
+        """The broker id of the follower that fetches; negative if a consumer does."""
+        return self.replica_id if self.replica_state is None else self.replica_state.replica_id
+
 
 @struct
 class DivergingEpoch:
@@ -85,14 +120,6 @@ class DivergingEpoch:
 
     epoch: int32 = -1
     end_offset: int64 = -1
-
-
-@struct
-class CurrentLeader:
-    """The broker to fetch from instead."""
-
-    leader_id: int32 = -1
-    leader_epoch: int32 = -1
 
 
 @struct
@@ -132,7 +159,8 @@ class FetchPartitionResult:
 
 @struct
 class FetchTopicResult:
-    topic: string
+    topic: string = at(until=12, default="", ignorable=True)
+    topic_id: uuid = at(since=13, default=ZERO_UUID, ignorable=True)
     partitions: list[FetchPartitionResult]
 
 
@@ -144,6 +172,7 @@ class FetchResponse:
     error_code: int16 = at(since=7, default=0, ignorable=True)
     session_id: int32 = at(since=7, default=0)
     responses: list[FetchTopicResult]
+    node_endpoints: list[NodeEndpoint] = at(since=16, tag=0, default=[], ignorable=True)
 
 
-API = Api(1, FetchRequest, FetchResponse, newest=12)
+API = Api(1, FetchRequest, FetchResponse, newest=17)

@@ -109,7 +109,7 @@ def _answer(version: int, request: FetchRequest, offset: int) -> SplicedBuffer:
         aborted_transactions=[] if request.isolation_level == 1 else None,
         records=_NoRecords(),
     )
-    topics = [FetchTopicResult(topic=topic.topic, partitions=[result])]
+    topics = [FetchTopicResult(topic=topic.topic, topic_id=topic.topic_id, partitions=[result])]
     response = FetchResponse(session_id=request.session_id, responses=topics)
     return encode_response(version, 0, response)
 

@@ -9,6 +9,8 @@
     5        response: OFFSET_NOT_AVAILABLE may come (KIP-207)
     6        flexible (KIP-482)
     7        timestamp -3: the record with the largest timestamp (KIP-734)
+    8        timestamp -4: the start of what is on the leader's own disks (KIP-405)
+    9        timestamp -5: the last record in tiered storage (KIP-1005)
 
 Timestamps are milliseconds; -1 asks for the end (high watermark, or last stable offset under
 read_committed), -2 for the log start offset. No such record: offset and timestamp -1, no error.
@@ -22,6 +24,8 @@ from kdist.protocol.schema import at, int8, int16, int32, int64, message, string
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 MAX_TIMESTAMP = -3
+EARLIEST_LOCAL_TIMESTAMP = -4
+LATEST_TIERED_TIMESTAMP = -5
 
 
 @struct
@@ -71,4 +75,4 @@ class ListOffsetsResponse:
     topics: list[ListOffsetsTopicResult]
 
 
-API = Api(2, ListOffsetsRequest, ListOffsetsResponse, newest=7)
+API = Api(2, ListOffsetsRequest, ListOffsetsResponse, newest=9)

@@ -11,6 +11,8 @@
     7        zstd may be used; earlier it is UNSUPPORTED_COMPRESSION_TYPE (KIP-110)
     8        response: which records were refused, and why (KIP-467)
     9        flexible (KIP-482)
+    10       response: the current leader where another broker was asked (KIP-951)
+    11       response: TRANSACTION_ABORTABLE may come (KIP-890)
 
 `acks` is 0 (no response at all), 1 (the leader has it) or -1 (every in-sync replica has it).
 """
@@ -18,6 +20,7 @@
 from __future__ import annotations
 
 from kdist.protocol.api import Api
+from kdist.protocol.leader_hints import CurrentLeader, NodeEndpoint
 from kdist.protocol.schema import (
     at,
     int16,
@@ -74,6 +77,7 @@ class ProducePartitionResult:
     log_start_offset: int64 = at(since=5, default=-1, ignorable=True)
     record_errors: list[RecordError] = at(since=8, default=[], ignorable=True)
     error_message: nullable_string = at(since=8, default=None, ignorable=True)
+    current_leader: CurrentLeader | None = at(since=10, tag=0, default=None)
 
 
 @struct
@@ -86,6 +90,7 @@ class ProduceTopicResult:
 class ProduceResponse:
     responses: list[ProduceTopicResult]
     throttle_time_ms: int32 = at(since=1, default=0, ignorable=True)
+    node_endpoints: list[NodeEndpoint] = at(since=10, tag=0, default=[], ignorable=True)
 
 
-API = Api(0, ProduceRequest, ProduceResponse, newest=9)
+API = Api(0, ProduceRequest, ProduceResponse, newest=11)

@@ -80,12 +80,13 @@ class Asking:
         self._versions: dict[str, int] = {}
         self._records = 0
 
-    def version(self, api: Api, oldest: int | None = None) -> int:
+    def version(self, api: Api, oldest: int | None = None, newest: int | None = None) -> int:
         """Mostly the same one, as a client's."""
         lowest = api.oldest if oldest is None else oldest
+        highest = api.newest if newest is None else newest
         if self.rng.random() < 0.1:
-            return self.rng.randrange(lowest, api.newest + 1)
-        chosen = self.rng.choice((api.newest, self.rng.randrange(lowest, api.newest + 1)))
+            return self.rng.randrange(lowest, highest + 1)
+        chosen = self.rng.choice((highest, self.rng.randrange(lowest, highest + 1)))
         return max(lowest, self._versions.setdefault(api.name, chosen))
 
     def ask(self, api: Api, version: int, request: Any, what: str, check: Check | None) -> None:

@@ -58,7 +58,8 @@ class FetchSession:
             return self._fault(answer, looks, is_first=not epoch)
 
         what = f"session {self._id} {epoch} {named} of {self._offsets}"
-        self._script.ask(fetch.API, self._script.version(fetch.API, 7), request, what, check)
+        version = self._script.version(fetch.API, 7, fetch.NEWEST_BY_NAME)
+        self._script.ask(fetch.API, version, request, what, check)
 
     def _fault(self, answer: Any, looks: dict[int, Look], *, is_first: bool) -> str:
         if is_first:

@@ -206,7 +206,8 @@ class Script(Asking):
             return "; ".join(filter(None, faults))
 
         what = f"{[(look.topic.name, look.index, look.offset) for look in looks]} {limits}"
-        self.ask(fetch_api.API, self.version(fetch_api.API, 4), request, what, check)
+        version = self.version(fetch_api.API, 4, fetch_api.NEWEST_BY_NAME)
+        self.ask(fetch_api.API, version, request, what, check)
 
 
 class Look:

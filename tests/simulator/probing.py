@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 from kdist.client.admin.asynchronous import AsyncAdmin
 from kdist.errors import ApiError, KdistError
 from kdist.model import TopicPartition
-from kdist.protocol.fetch import FetchPartition, FetchPartitionResult, FetchRequest, FetchTopic
+from kdist.protocol.fetch import (
+    NEWEST_BY_NAME,
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRequest,
+    FetchTopic,
+)
 from kdist.records.batch import crc_fault, read_header
 from tests.simulator.cluster import PORT
 from tests.simulator.record import NEVER_S, require
@@ -85,7 +91,7 @@ class Probing:
         )
         if key not in cluster.leaders:
             return  # the broker that was asked does not know yet that the topic has grown
-        answer = await cluster.ask(request, cluster.leaders[key])
+        answer = await cluster.ask(request, cluster.leaders[key], NEWEST_BY_NAME)
         ((found,),) = (topic.partitions for topic in answer.responses)
         if not found.error_code:
             self._check_fetched(key, offset, found)

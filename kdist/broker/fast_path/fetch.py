@@ -65,18 +65,20 @@ class FetchFastPath:
         templates = self._templates.setdefault(scope, {})
         if len(templates) >= _TEMPLATES_MAX:
             templates.clear()
-        position = self._add(templates, frame, header, request)
+        _, listener = scope
+        position = self._add(templates, listener, frame, header, request)
         return None if position is None else (self, position, templates)
 
     def _add(
         self,
         templates: dict[Any, Any],
+        listener: str,
         frame: memoryview,
         header: RequestHeader,
         request: FetchRequest,
     ) -> int | None:
         if request.session_id:
-            return self._in_sessions.add(templates, frame, header, request)
+            return self._in_sessions.add(templates, listener, frame, header, request)
         if (request.session_id, request.session_epoch) != _NO_SESSION or not is_one(
             header.api_version, request
         ):
@@ -85,8 +87,11 @@ class FetchFastPath:
         if end is not None:
             name = _name(frame, end)
             if name not in templates:
-                bytes_max = self._reader.handler.bytes_max
-                templates[name] = FetchTemplate.of(header.api_version, request, bytes_max)
+                handler, version = self._reader.handler, header.api_version
+                cached = handler.sessions.named_by(request, version)
+                templates[name] = FetchTemplate.of(
+                    version, listener, cached, request, handler.bytes_max
+                )
         return end
 
     def try_handle(self, frame: memoryview, registered: Registered, connection: Connection) -> bool:

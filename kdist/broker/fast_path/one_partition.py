@@ -8,10 +8,12 @@ the page cache) is passed to `FetchHandler`, at once or when the wait ends.
 from __future__ import annotations
 
 import struct
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kdist.broker.crashes import DROPPED, Crashes
+from kdist.broker.fetch_sessions import CachedPartition
 from kdist.broker.handlers.fetch import FIRST_VERSION_OF_ZSTD, FetchHandler
 from kdist.errors import ApiError
 from kdist.metrics.broker import RequestMetrics
@@ -20,7 +22,7 @@ from kdist.network.chunks import Chunk
 from kdist.network.connection import Connection, ResponseSlot
 from kdist.network.sending import copied_if_small
 from kdist.protocol.envelope import encode_response
-from kdist.protocol.fetch import API, FetchRequest, FetchResponse
+from kdist.protocol.fetch import API, CONSUMER, FetchRequest, FetchResponse
 from kdist.protocol.fetch_forms import AnswerForm, from_offset
 from kdist.protocol.framing import SIZE_BYTES
 from kdist.protocol.headers import RequestHeader
@@ -30,7 +32,6 @@ from kdist.replication.roles import Leading
 from kdist.storage.reading import Slice
 
 _OLDEST_VERSION = 4  # what is older is converted
-_CONSUMER = -1  # as the replica id
 _NS_PER_S = 1_000_000_000
 _CORRELATION_ID = struct.Struct(">i")
 _AFTER_ID = SIZE_BYTES + _CORRELATION_ID.size
@@ -58,10 +59,15 @@ class CachedResponse:
 
 
 class FetchTemplate(NamedTuple):
-    """What repeated fetches of one partition share. `bytes_max`: the most bytes of records."""
+    """What repeated fetches of one partition share. `bytes_max`: the most bytes of records.
+
+    `topic_id` is the one that they name, None if they name the topic.
+    """
 
     version: int
+    listener: str
     key: TopicPartition
+    topic_id: uuid.UUID | None
     request: FetchRequest
     leader_epoch: int
     bytes_max: int
@@ -70,14 +76,26 @@ class FetchTemplate(NamedTuple):
     cached: CachedResponse
 
     @classmethod
-    def of(cls, version: int, request: FetchRequest, fetch_bytes_max: int) -> FetchTemplate:
-        """The template of `request`, for one partition; `fetch_bytes_max` is the broker's limit."""
+    def of(
+        cls,
+        version: int,
+        listener: str,
+        cached: CachedPartition,
+        request: FetchRequest,
+        fetch_bytes_max: int,
+    ) -> FetchTemplate:
+        """The template of `request`, which names only `cached`.
+
+        `fetch_bytes_max` is the broker's limit.
+        """
         (topic,) = request.topics
         (asked,) = topic.partitions
         bytes_max = min(request.max_bytes, fetch_bytes_max)
         return cls(
             version,
-            TopicPartition(topic.topic, asked.partition),
+            listener,
+            cached.key,
+            cached.topic_id,
             request,
             asked.current_leader_epoch,
             max(0, min(asked.partition_max_bytes, bytes_max)),
@@ -132,8 +150,8 @@ class Reader:
 
     def find(self, template: FetchTemplate, offset: int) -> Fetched | None:
         """What a fetch from `offset` finds; None if it has to take the general path."""
-        partition = self._partitions.get(template.key)
-        if partition is None:
+        partition, topic_id = self._partitions.get(template.key), template.topic_id
+        if partition is None or (topic_id is not None and topic_id != partition.topic_id):
             return None
         role = partition.role
         if not isinstance(role, Leading) or 0 <= template.leader_epoch != role.epoch:
@@ -275,6 +293,11 @@ class OneFetch(DelayedOperation):
         """The request's."""
         return self.template.version
 
+    @property
+    def listener(self) -> str:
+        """As `dispatch.Call.listener`."""
+        return self.template.listener
+
     def answer(self, response: FetchResponse) -> None:
         """Send the general path's response."""
         frame = encode_response(self.version, self.correlation_id, response)
@@ -312,7 +335,7 @@ def is_one(version: int, request: FetchRequest) -> bool:
         version >= _OLDEST_VERSION
         and len(topics) == 1
         and len(topics[0].partitions) == 1
-        and request.replica_id == _CONSUMER
+        and request.follower_id == CONSUMER
         and request.isolation_level in (0, READ_COMMITTED)
         and topics[0].partitions[0].last_fetched_epoch == NO_EPOCH
     )

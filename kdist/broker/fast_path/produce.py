@@ -23,7 +23,7 @@ from functools import partial
 from typing import NamedTuple, cast
 
 from kdist.broker.fast_path.fast_path import Registered, Scope
-from kdist.broker.handlers.produce import ProduceHandler, refuse
+from kdist.broker.handlers.produce import ProduceHandler
 from kdist.errors import ApiError, Error
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import INTERNAL_TOPICS, NO_OFFSET, TopicPartition
@@ -125,6 +125,7 @@ class RequestTemplate(NamedTuple):
     log_start_offset: int
     answer: _AnswerForm
     version: int
+    listener: str
     timeout_ms: int | None
     """How long to wait until all in-sync replicas have the records; None with acks=1."""
 
@@ -171,7 +172,7 @@ class ProduceFastPath:
     ) -> None:
         """`fail` ends the broker."""
         self._fail = fail
-        self._replicas = handler.replicas
+        self._handler = handler
         self._partitions = handler.replicas.partitions
         self._clock = clock
         self._now_ns = clock.monotonic_ns
@@ -195,7 +196,7 @@ class ProduceFastPath:
         template: RequestTemplate | None = templates.get(shared)
         if template is None:
             return False
-        start, is_flexible, codecs, coalesced, log_start_offset, _, _, _ = template
+        start, is_flexible, codecs, coalesced, log_start_offset, _, _, _, _ = template
         batches = coalesced.batches
         if (
             key_and_version != start
@@ -329,12 +330,11 @@ class ProduceFastPath:
         request.connection.end_pending_produce()
 
     def _refuse(self, request: _Delayed, error: ApiError) -> None:
-        self._replicas.metrics.failed_produces += 1
-        topic, index = request.template.coalesced.key
-        result = ProducePartitionResult(index=index, error_code=0, base_offset=NO_OFFSET)
-        refuse(result, error)
-        response = _response(topic, result)
-        version = request.template.version
+        template = request.template
+        key, version = template.coalesced.key, template.version
+        result = ProducePartitionResult(index=key.partition, error_code=0, base_offset=NO_OFFSET)
+        self._handler.refuse(key, result, error, version)
+        response = self._handler.complete(_response(key.topic, result), template.listener)
         request.slot.send((encode_response(version, request.correlation_id, response),))
 
     def _note_answered(self, started_ns: int, count: int) -> None:
@@ -384,12 +384,17 @@ class ProduceFastPath:
                     each.clear()
             key = TopicPartition(topic, data.index)
             coalesced = self._coalesced.setdefault(key, _Coalesced(key))
-            templates[shared] = _template(facts, version, request, coalesced)
+            _, listener = scope
+            templates[shared] = _template(facts, version, listener, request, coalesced)
         return self, shared_end, templates
 
 
 def _template(
-    facts: tuple[int, int], version: int, request: ProduceRequest, coalesced: _Coalesced
+    facts: tuple[int, int],
+    version: int,
+    listener: str,
+    request: ProduceRequest,
+    coalesced: _Coalesced,
 ) -> RequestTemplate:
     """`facts`: the API key and version of a frame, and the log start offset."""
     key_and_version, log_start_offset = facts
@@ -410,6 +415,7 @@ def _template(
         log_start_offset,
         _AnswerForm(pack, size, middle, end),
         version,
+        listener,
         max(0, request.timeout_ms) if request.acks == ACKS_ALL else None,
     )
 

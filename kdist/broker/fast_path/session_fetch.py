@@ -31,7 +31,7 @@ from kdist.broker.fetch_sessions import CachedPartition, Context, FetchSessions,
 from kdist.network.chunks import Chunk
 from kdist.network.connection import Connection
 from kdist.protocol.envelope import encode_request, encode_response
-from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
 from kdist.protocol.fetch_forms import OFFSET, difference, from_offset
 from kdist.protocol.framing import SIZE_BYTES
 from kdist.protocol.headers import RequestHeader, get_correlation_id
@@ -57,7 +57,7 @@ class SessionFetchTemplate(NamedTuple):
 
     def offset_in(self, rest: bytes, cached: CachedPartition) -> int | None:
         """The fetch offset in `rest`, the bytes after the epoch; None if it is another request."""
-        if cached.key != self.one.key:
+        if cached.key != self.one.key or cached.topic_id != self.one.topic_id:
             return None
         asked, own = cached.asked, self.asked
         if rest == self.unnamed:
@@ -84,6 +84,7 @@ class SessionFetchFastPath:
     def add(
         self,
         templates: dict[Any, Any],
+        listener: str,
         frame: memoryview,
         header: RequestHeader,
         request: FetchRequest,
@@ -94,18 +95,16 @@ class SessionFetchFastPath:
             return None
         unnamed, named = replace(request, topics=[]), request
         if not request.topics:
-            topic = FetchTopic(topic=cached.key.topic, partitions=[cached.asked])
-            named = replace(request, topics=[topic])
+            named = replace(request, topics=[cached.named()])
         if not is_one(header.api_version, named):
             return None
         if encode_request(header, request)[SIZE_BYTES:] != frame:
             return None  # encoded differently than our codec does, so positions may differ
         epochs = (replace(request, session_epoch=epoch) for epoch in (0, -1))
         epoch_at = difference(*(encode_request(header, each) for each in epochs))[0] - SIZE_BYTES
-        bytes_max = self._reader.handler.bytes_max
-        template = _template_of(
-            header, named, unnamed, SIZE_BYTES + epoch_at + _EPOCH.size, bytes_max
-        )
+        version, bytes_max = header.api_version, self._reader.handler.bytes_max
+        one = FetchTemplate.of(version, listener, cached, named, bytes_max)
+        template = _template_of(header, one, unnamed, SIZE_BYTES + epoch_at + _EPOCH.size)
         templates[_name(frame, epoch_at)] = template
         return epoch_at
 
@@ -201,19 +200,21 @@ def _asked_from(asked: FetchPartition, offset: int) -> FetchPartition:
         fetch_offset=offset,
         last_fetched_epoch=asked.last_fetched_epoch,
         log_start_offset=asked.log_start_offset,
+        replica_directory_id=asked.replica_directory_id,
         partition_max_bytes=asked.partition_max_bytes,
     )
 
 
 def _template_of(
-    header: RequestHeader, named: FetchRequest, unnamed: FetchRequest, rest_at: int, bytes_max: int
+    header: RequestHeader, one: FetchTemplate, unnamed: FetchRequest, rest_at: int
 ) -> SessionFetchTemplate:
     """For requests like these. The frames of the two shapes differ from `rest_at` on."""
+    named = one.request
     zeros, ones = (encode_request(header, from_offset(named, each)) for each in (0, -1))
     start, end = difference(zeros, ones)
     response = FetchResponse(session_id=named.session_id, responses=[])
     return SessionFetchTemplate(
-        one=FetchTemplate.of(header.api_version, named, bytes_max),
+        one=one,
         asked=named.topics[0].partitions[0],
         unnamed=bytes(encode_request(header, unnamed)[rest_at:]),
         before=bytes(zeros[rest_at:start]),

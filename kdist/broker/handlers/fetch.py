@@ -15,10 +15,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from kdist.broker.fetch_sessions import CachedPartition, Context, FetchSessions, Results
+from kdist.broker.leader_hints import LeaderHints
 from kdist.errors import ApiError, Error
-from kdist.model import NO_OFFSET, TopicPartition
+from kdist.model import NO_OFFSET, ZERO_UUID
 from kdist.protocol.fetch import (
-    CurrentLeader,
     DivergingEpoch,
     FetchPartition,
     FetchPartitionResult,
@@ -43,6 +43,11 @@ class Call(Protocol):
     def version(self) -> int: ...
 
     @property
+    def listener(self) -> str:
+        """The name of the listener that the request came in on."""
+        ...
+
+    @property
     def connection(self) -> object:
         """Whose end cancels the request."""
         ...
@@ -61,17 +66,21 @@ FIRST_VERSION_OF_ZSTD = 10
 _LAST_VERSION_OF_MAGIC_0 = 1
 _LAST_VERSION_OF_MAGIC_1 = 3
 _FIRST_VERSION_OF_WHOLE_BATCHES = 3
-_FIRST_VERSION_OF_LEADER_HINTS = 12
+_FIRST_VERSION_OF_LEADERS = 12
+_FIRST_VERSION_OF_ENDPOINTS = 16
 _NS_PER_MS = 1_000_000
 
 
 class FetchHandler:
     """Owner: the broker."""
 
-    def __init__(self, replicas: Replicas, sessions: FetchSessions, bytes_max: int) -> None:
+    def __init__(
+        self, replicas: Replicas, sessions: FetchSessions, hints: LeaderHints, bytes_max: int
+    ) -> None:
         """`bytes_max`: of records in an answer, except that one whole batch always fits."""
         self.replicas = replicas
         self.sessions = sessions
+        self.hints = hints
         self.tasks = replicas.directory.context.tasks
         self.now_ns = replicas.directory.context.clock.monotonic_ns
         self.page_cache = PageCache(self.now_ns)
@@ -83,7 +92,7 @@ class FetchHandler:
         if session is not None and session.watchers:
             self.replicas.delayed.changed(session)  # this request overtakes those that wait
         try:
-            context = self.sessions.open(request)
+            context = self.sessions.open(request, call.version)
         except ApiError as error:
             call.answer(FetchResponse(error_code=error.error, responses=[]))
             return
@@ -113,6 +122,7 @@ class _Fetch(DelayedOperation):
         "_cold",
         "_context",
         "_due_ns",
+        "_follower_id",
         "_found",
         "_handler",
         "_is_due",
@@ -135,6 +145,7 @@ class _Fetch(DelayedOperation):
         self._request = request
         self._call = call
         self._version = call.version
+        self._follower_id = request.follower_id
         self._context = context
         self._bytes_max = bytes_max
         self._is_warmed = False
@@ -223,12 +234,12 @@ class _Fetch(DelayedOperation):
             partition, what = partitions.get(cached.key), None
             if session is not None:
                 cached.depend_on(partition)
-            if partition is None or not self._is_at_end(partition, cached.asked):
+            if partition is None or not self._is_at_end(partition, cached):
                 try:
                     partition, what = self._read(cached)
                 except ApiError as error:
                     self._is_due = True
-                    self._found.append((cached, None, self._refuse(cached.key, error)))
+                    self._found.append((cached, None, self._refuse(cached, error)))
                     continue
             self._watched_partitions.append(partition)
             if session is not None and what is None and self._is_clean(partition, cached):
@@ -236,8 +247,9 @@ class _Fetch(DelayedOperation):
             else:
                 self._found.append((cached, partition, what))
 
-    def _is_at_end(self, partition: Partition, asked: FetchPartition) -> bool:
+    def _is_at_end(self, partition: Partition, cached: CachedPartition) -> bool:
         """Whether a consumer's fetch is valid and at the log end, so there is nothing to read."""
+        asked = cached.asked
         return (
             asked.fetch_offset == partition.log.end_offset
             and partition.is_leader
@@ -247,25 +259,29 @@ class _Fetch(DelayedOperation):
             )
             and asked.last_fetched_epoch < 0
             and self._version >= FIRST_VERSION_OF_ZSTD
-            and self._request.replica_id < 0
+            and self._follower_id < 0
+            and cached.is_of(partition)
         )
 
     def _is_clean(self, partition: Partition, cached: CachedPartition) -> bool:
         """Whether there will be nothing new of a session's partition until it changes."""
         request, told = self._request, (partition.high_watermark, partition.log.start_offset)
-        end = partition.visible_end(request.replica_id, request.isolation_level)
+        end = partition.visible_end(self._follower_id, request.isolation_level)
         return cached.asked.fetch_offset >= end and cached.was_told(*told)
 
     def _read(
         self, cached: CachedPartition
     ) -> tuple[Partition, Slice | FetchPartitionResult | None]:
         """The outcome for one partition, in the general case. Raises `ApiError`."""
-        request, version, asked = self._request, self._version, cached.asked
+        version, asked, follower_id = self._version, cached.asked, self._follower_id
+        cached.resolve(self._handler.sessions.name_of)
         partition = self._handler.replicas.get(cached.key)
+        if not cached.is_of(partition):
+            raise ApiError(Error.INCONSISTENT_TOPIC_ID)
         partition.require_leader(asked.current_leader_epoch)
         if version < FIRST_VERSION_OF_ZSTD:
             _check_format(partition.log, version)
-        if request.replica_id >= 0 and request.replica_id not in partition.replicas:
+        if follower_id >= 0 and follower_id not in partition.replicas:
             raise ApiError(Error.NOT_LEADER_OR_FOLLOWER, "only a replica may fetch as one")
         diverging = _diverging_epoch(partition, asked) if asked.last_fetched_epoch >= 0 else None
         if diverging is None:
@@ -294,7 +310,7 @@ class _Fetch(DelayedOperation):
         has_limit = self._version < _FIRST_VERSION_OF_WHOLE_BATCHES
         whole = not (has_limit or self._size)  # the first batch is sent whatever its size
         limit = max(0, min(asked.partition_max_bytes, self._bytes_max - self._size))
-        end = partition.visible_end(request.replica_id, request.isolation_level)
+        end = partition.visible_end(self._follower_id, request.isolation_level)
         if self._is_warmed or offset >= end:
             part = read(log, offset, limit, end_offset=end, whole=whole)
         else:
@@ -310,27 +326,20 @@ class _Fetch(DelayedOperation):
         self._size += part.size
         return part
 
-    def _refuse(self, key: TopicPartition, error: ApiError) -> FetchPartitionResult:
+    def _refuse(self, cached: CachedPartition, error: ApiError) -> FetchPartitionResult:
         self._handler.replicas.metrics.failed_fetches += 1
         result = FetchPartitionResult(
-            partition_index=key.partition,
+            partition_index=cached.key.partition,
             error_code=error.error,
             high_watermark=NO_OFFSET,
             records=b"",
         )
-        if self._version >= _FIRST_VERSION_OF_LEADER_HINTS and error.error in (
+        if self._version >= _FIRST_VERSION_OF_LEADERS and error.error in (
             Error.NOT_LEADER_OR_FOLLOWER,
             Error.FENCED_LEADER_EPOCH,
         ):
-            result.current_leader = self._leader_of(key)
+            result.current_leader = self._handler.hints.leader_of(cached.key)
         return result
-
-    def _leader_of(self, key: TopicPartition) -> CurrentLeader | None:
-        partition = self._handler.replicas.partitions.get(key)
-        if partition is None or partition.state.leader < 0:
-            return None
-        state = partition.state
-        return CurrentLeader(leader_id=state.leader, leader_epoch=state.leader_epoch)
 
     # Answering
 
@@ -349,26 +358,30 @@ class _Fetch(DelayedOperation):
             self._call.answer(FetchResponse(error_code=error.error, responses=[]))
             return
         topics: list[FetchTopicResult] = []
-        for key, result in results:
-            if topics and topics[-1].topic == key.topic:
+        for cached, result in results:
+            topic, topic_id = cached.key.topic, cached.topic_id or ZERO_UUID
+            if topics and topics[-1].topic == topic and topics[-1].topic_id == topic_id:
                 topics[-1].partitions.append(result)
             else:
-                topics.append(FetchTopicResult(topic=key.topic, partitions=[result]))
-        self._call.answer(FetchResponse(session_id=session_id, responses=topics))
+                topics.append(FetchTopicResult(topic=topic, topic_id=topic_id, partitions=[result]))
+        response = FetchResponse(session_id=session_id, responses=topics)
+        if self._version >= _FIRST_VERSION_OF_ENDPOINTS:
+            leaders = (result.current_leader for _, result in results)
+            response.node_endpoints = self._handler.hints.endpoints(leaders, self._call.listener)
+        self._call.answer(response)
 
     def _results(self) -> Results:
         """The results to send; in a session, without what the client was told before."""
         is_told, results = self._context.session is not None, []
         for cached, partition, what in self._found:
-            key = cached.key
             if isinstance(what, FetchPartitionResult):
-                results.append((key, what))
+                results.append((cached, what))
                 continue
             assert partition is not None
             told = partition.high_watermark, partition.log.start_offset
             if what is None and is_told and cached.was_told(*told):
                 continue
-            results.append((key, self._result(key.partition, partition, what)))
+            results.append((cached, self._result(cached.key.partition, partition, what)))
         return results
 
     def _convert(self, results: Results) -> None:
@@ -381,9 +394,9 @@ class _Fetch(DelayedOperation):
 
         def converted(message_sets: MessageSets) -> None:
             for number, message_set in enumerate(message_sets):
-                key, result = results[number]
+                cached, result = results[number]
                 if isinstance(message_set, ApiError):
-                    results[number] = key, self._refuse(key, message_set)
+                    results[number] = cached, self._refuse(cached, message_set)
                 else:
                     result.records = message_set
             try:

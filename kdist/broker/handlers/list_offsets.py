@@ -12,7 +12,9 @@ from collections import Counter
 from kdist.errors import ApiError, Error
 from kdist.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from kdist.protocol.list_offsets import (
+    EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     ListOffsetsPartition,
@@ -21,13 +23,20 @@ from kdist.protocol.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResult,
 )
+from kdist.protocol.schema import NEVER
 from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
 from kdist.storage.log import Log
 from kdist.storage.reading import TimestampedOffset, find_by_timestamp, find_newest
 
 _FIRST_VERSION_OF_LEADER_EPOCHS = 4
-_FIRST_VERSION_OF_MAX_TIMESTAMP = 7
+_FIRST_VERSION_OF = {  # of timestamps with a meaning of their own
+    LATEST_TIMESTAMP: 1,
+    EARLIEST_TIMESTAMP: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+}
 _NOT_FOUND = TimestampedOffset(NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
 
 
@@ -92,21 +101,23 @@ def _named_twice(request: ListOffsetsRequest) -> set[TopicPartition]:
 
 
 def _find(partition: Partition, timestamp: int, end_offset: int, version: int) -> TimestampedOffset:
-    """The answer for version 1 and later. UNSUPPORTED_VERSION for an unknown special timestamp."""
+    """The answer for version 1 and later. UNSUPPORTED_VERSION for an unknown special timestamp.
+
+    All of a log is on the leader's own disks, and nothing is in tiered storage.
+    """
     log = partition.log
-    if timestamp == LATEST_TIMESTAMP:
-        return TimestampedOffset(end_offset, NO_TIMESTAMP, log.epochs.latest)
-    if timestamp == EARLIEST_TIMESTAMP:
-        epoch = log.epochs.epoch_of(log.start_offset)
-        return TimestampedOffset(log.start_offset, NO_TIMESTAMP, epoch)
-    if timestamp == MAX_TIMESTAMP and version >= _FIRST_VERSION_OF_MAX_TIMESTAMP:
-        found = find_newest(log)
-    elif timestamp < 0:
+    if timestamp < 0 and version < _FIRST_VERSION_OF.get(timestamp, NEVER):
         raise ApiError(
             Error.UNSUPPORTED_VERSION, f"ListOffsets {version} has no timestamp {timestamp}"
         )
-    else:
-        found = find_by_timestamp(log, timestamp)
+    if timestamp == LATEST_TIMESTAMP:
+        return TimestampedOffset(end_offset, NO_TIMESTAMP, log.epochs.latest)
+    if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+        epoch = log.epochs.epoch_of(log.start_offset)
+        return TimestampedOffset(log.start_offset, NO_TIMESTAMP, epoch)
+    if timestamp == LATEST_TIERED_TIMESTAMP:
+        return _NOT_FOUND
+    found = find_newest(log) if timestamp == MAX_TIMESTAMP else find_by_timestamp(log, timestamp)
     return _NOT_FOUND if found is None or found.offset >= end_offset else found
 
 

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from kdist.broker.leader_hints import LeaderHints
 from kdist.errors import ApiError, Error
-from kdist.model import INTERNAL_TOPICS, NO_OFFSET, NO_TIMESTAMP
+from kdist.model import INTERNAL_TOPICS, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from kdist.protocol.produce import (
     ProducePartition,
     ProducePartitionResult,
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 Reply = Callable[[ProduceResponse | None], None]
 
 _ACKS = (ACKS_ALL, 0, 1)
+_FIRST_VERSION_OF_LEADER_HINTS = 10
 
 
 class Client(Protocol):
@@ -57,17 +59,25 @@ class Client(Protocol):
 class ProduceHandler:
     """Owner: the broker."""
 
-    def __init__(self, replicas: Replicas, clock: Clock) -> None:
+    def __init__(self, replicas: Replicas, hints: LeaderHints, clock: Clock) -> None:
         self.replicas = replicas
+        self._hints = hints
         self._clock = clock
 
-    def handle(self, request: ProduceRequest, version: int, reply: Reply, client: Client) -> None:
+    def handle(
+        self,
+        request: ProduceRequest,
+        version: int,
+        listener: str,
+        reply: Reply,
+        client: Client,
+    ) -> None:
         """Call `reply` with the response, now or later; with None if there is none (acks=0).
 
         Offsets and leader epoch are written into the request's record sets in place if those are
         writable. Raises `DiskFailed`.
         """
-        produce = _Produce(self.replicas, request, version, reply, client)
+        produce = _Produce(self, request, version, listener, reply, client)
         if request.acks not in _ACKS:
             produce.refuse_all(Error.INVALID_REQUIRED_ACKS)
         elif request.transactional_id is not None:  # see `producer_ids.py`
@@ -75,12 +85,43 @@ class ProduceHandler:
         else:
             produce.begin(self._clock.now_ms())
 
+    def refuse(
+        self, key: TopicPartition, result: ProducePartitionResult, error: ApiError, version: int
+    ) -> None:
+        """Make it the result of records that were refused, or that may not be on all replicas."""
+        self.replicas.metrics.failed_produces += 1
+        result.error_code = error.error
+        result.base_offset = result.log_start_offset = NO_OFFSET
+        result.log_append_time_ms = NO_TIMESTAMP
+        result.error_message = str(error)
+        if isinstance(error, InvalidRecords):
+            result.record_errors = [
+                RecordError(batch_index=fault.batch_index, batch_index_error_message=fault.reason)
+                for fault in error.faults
+            ]
+        is_elsewhere = error.error is Error.NOT_LEADER_OR_FOLLOWER
+        if is_elsewhere and version >= _FIRST_VERSION_OF_LEADER_HINTS:
+            result.current_leader = self._hints.leader_of(key)
+
+    def complete(self, response: ProduceResponse, listener: str) -> ProduceResponse:
+        """Add where the leaders that its results name listen."""
+        leaders = [
+            each.current_leader
+            for topic in response.responses
+            for each in topic.partition_responses
+        ]
+        if any(leaders):
+            response.node_endpoints = self._hints.endpoints(leaders, listener)
+        return response
+
 
 class _Produce:
     """One request; it is answered when no partition's result is undecided."""
 
     __slots__ = (
         "_client",
+        "_handler",
+        "_listener",
         "_replicas",
         "_reply",
         "_request",
@@ -91,13 +132,16 @@ class _Produce:
 
     def __init__(
         self,
-        replicas: Replicas,
+        handler: ProduceHandler,
         request: ProduceRequest,
         version: int,
+        listener: str,
         reply: Reply,
         client: Client,
     ) -> None:
-        self._replicas = replicas
+        self._handler = handler
+        self._replicas = handler.replicas
+        self._listener = listener
         self._request = request
         self._version = version
         self._reply = reply
@@ -138,18 +182,19 @@ class _Produce:
     def _append(
         self, topic: str, data: ProducePartition, result: ProducePartitionResult, now_ms: int
     ) -> None:
+        key = TopicPartition(topic, data.index)
         try:
             if topic in INTERNAL_TOPICS:
                 raise ApiError(Error.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
-            partition = self._replicas.get((topic, data.index))
+            partition = self._replicas.get(key)
             acks = self._request.acks
             batches = partition.check(data.records or b"", self._version, acks, now_ms)
             if not batches:
                 return
             append = partition.append(batches, now_ms)
         except ApiError as error:
-            self._replicas.refused.note((topic, data.index), data.records)
-            self._refuse(result, error)
+            self._replicas.refused.note(key, data.records)
+            self._refuse(key, result, error)
             return
         if append.is_published:
             self._note(partition, partition.role, result, now_ms, append)
@@ -166,7 +211,7 @@ class _Produce:
         outcome: Append | ApiError,
     ) -> None:
         if isinstance(outcome, ApiError):
-            self._refuse(result, outcome)
+            self._refuse(partition.key, result, outcome)
         else:
             self._note(partition, role, result, now_ms, outcome)
         self._decide()
@@ -191,17 +236,16 @@ class _Produce:
         ):
             self._undecided += 1
             timeout_ms = max(0, self._request.timeout_ms)
-            done = partial(self._end_wait, result)
+            done = partial(self._end_wait, partition.key, result)
             partition.await_committed(role, end_offset, timeout_ms, self._client, done)
 
-    def _end_wait(self, result: ProducePartitionResult, error: Error) -> None:
+    def _end_wait(self, key: TopicPartition, result: ProducePartitionResult, error: Error) -> None:
         if error:
-            self._refuse(result, ApiError(error))
+            self._refuse(key, result, ApiError(error))
         self._decide()
 
-    def _refuse(self, result: ProducePartitionResult, error: ApiError) -> None:
-        self._replicas.metrics.failed_produces += 1
-        refuse(result, error)
+    def _refuse(self, key: TopicPartition, result: ProducePartitionResult, error: ApiError) -> None:
+        self._handler.refuse(key, result, error, self._version)
 
     def _decide(self) -> None:
         self._undecided -= 1
@@ -211,22 +255,9 @@ class _Produce:
 
     def _answer(self) -> None:
         if self._request.acks:
-            self._reply(self._response)
+            self._reply(self._handler.complete(self._response, self._listener))
             return
         if any(r.error_code for t in self._response.responses for r in t.partition_responses):
             logger.info("closing a connection: a produce with acks=0 failed")
             self._client.finish_soon()
         self._reply(None)
-
-
-def refuse(result: ProducePartitionResult, error: ApiError) -> None:
-    """Make it the result of records that were refused, or that may not be on all replicas."""
-    result.error_code = error.error
-    result.base_offset = NO_OFFSET
-    result.log_append_time_ms = NO_TIMESTAMP
-    result.error_message = str(error)
-    if isinstance(error, InvalidRecords):
-        result.record_errors = [
-            RecordError(batch_index=fault.batch_index, batch_index_error_message=fault.reason)
-            for fault in error.faults
-        ]

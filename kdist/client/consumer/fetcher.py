@@ -168,7 +168,7 @@ class Fetcher:
 
     async def _fetch(self, broker: int, session: FetchSession, partitions: list[Partition]) -> None:
         client = await self._context.fetching.client(broker)
-        version = client.version_of(fetch.API)
+        version = client.version_of(fetch.API, fetch.NEWEST_BY_NAME)
         # Checked again, as a partition may have been reset or revoked while we connected.
         wanted = {
             each.key: self._asked(each, version) for each in partitions if each.may_be_fetched
@@ -216,7 +216,7 @@ class Fetcher:
         if self._repeated is None or not self._repeated.is_of(client, key, epoch):
             request = self._request(to_send)
             self._repeated = RepeatedFetch(client, request, key, epoch, self._answer_timeout_ms)
-        version = client.version_of(fetch.API)
+        version = client.version_of(fetch.API, fetch.NEWEST_BY_NAME)
 
         def take(answer: FetchResponse) -> int | None:
             raise_for(answer.error_code)

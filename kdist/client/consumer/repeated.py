@@ -31,7 +31,7 @@ class RepeatedFetch:
     ) -> None:
         self._kind = client, key, epoch
         self._client = client
-        self._version = version = client.version_of(fetch.API)
+        self._version = version = client.version_of(fetch.API, fetch.NEWEST_BY_NAME)
         self._timeout_ms = timeout_ms
         zeros, ones = (client.encode(from_offset(request, each), version, 0) for each in (0, -1))
         self._frame = zeros

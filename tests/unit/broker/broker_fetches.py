@@ -11,12 +11,15 @@ from kdist.broker.fast_path.fast_path import Registered, Scope
 from kdist.broker.fast_path.fetch import FetchFastPath
 from kdist.broker.fetch_sessions import FetchSessions
 from kdist.broker.handlers.fetch import FetchHandler
+from kdist.broker.leader_hints import LeaderHints
+from kdist.broker.metadata_cache import MetadataCache
 from kdist.errors import DiskFailed
 from kdist.metrics.broker import RequestMetrics
 from kdist.metrics.declare import Family
 from kdist.model import ANONYMOUS, TopicPartition
 from kdist.protocol.envelope import encode_request, encode_response
 from kdist.protocol.fetch import (
+    VERSION_OF_TOPIC_IDS,
     FetchPartition,
     FetchPartitionResult,
     FetchRequest,
@@ -27,15 +30,18 @@ from kdist.protocol.headers import RequestHeader
 from kdist.storage.reading import Slice
 from tests.unit.replication.replication_world import (
     CLICKS,
+    VIEWS,
     Client,
     World,
     append,
+    topic_id_of,
     values_in,
 )
 from tests.written_records import iter_records
 
 CORRELATION_ID = 77
-SCOPE: Scope = (ANONYMOUS, "PLAINTEXT")
+LISTENER = "PLAINTEXT"
+SCOPE: Scope = (ANONYMOUS, LISTENER)
 
 
 class Broker(World):
@@ -43,8 +49,13 @@ class Broker(World):
 
     def __init__(self, *, fetch_max_bytes: int = 55 << 20, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.sessions = FetchSessions(10, self.clock, random.Random(0), self.metrics)
-        self.handler = FetchHandler(self.replicas, self.sessions, max(1024, fetch_max_bytes))
+        self.cache = MetadataCache()
+        self.names = {topic_id_of(key.topic): key.topic for key in (CLICKS, VIEWS)}
+        self.sessions = FetchSessions(
+            10, self.clock, random.Random(0), self.metrics, self.names.get
+        )
+        hints = LeaderHints(self.replicas, self.cache)
+        self.handler = FetchHandler(self.replicas, self.sessions, hints, max(1024, fetch_max_bytes))
         self.crashes = Crashes(Family(RequestMetrics, "api"), self.failures.append)
 
     def fetch(self, offsets: dict[TopicPartition, int], version: int = 12, **fields: Any) -> Fetch:
@@ -73,19 +84,19 @@ class Fetch:
     ) -> None:
         self.broker = broker
         self.connection = Client()
+        self.listener = LISTENER
         self.version = version
         self.answers: list[FetchResponse | None] = []
         topics = [
-            FetchTopic(
-                topic=key.topic,
-                partitions=[
-                    FetchPartition(
-                        partition=key.partition,
-                        fetch_offset=offset,
-                        partition_max_bytes=part_bytes,
-                        **(partition or {}),
-                    )
-                ],
+            topic(
+                version,
+                key.topic,
+                FetchPartition(
+                    partition=key.partition,
+                    fetch_offset=offset,
+                    partition_max_bytes=part_bytes,
+                    **(partition or {}),
+                ),
             )
             for key, offset in offsets.items()
         ]
@@ -134,6 +145,13 @@ class Fetch:
         return [result.error_code for result in self.results]
 
 
+def topic(version: int, name: str, *partitions: FetchPartition) -> FetchTopic:
+    """As a request of the version names it: by its id, if it can."""
+    if version < VERSION_OF_TOPIC_IDS:
+        return FetchTopic(topic=name, partitions=list(partitions))
+    return FetchTopic(topic_id=topic_id_of(name), partitions=list(partitions))
+
+
 def large(broker: Broker, *keys: TopicPartition, batches: int = 2, size: int = 1000) -> None:
     for key in keys:
         for _ in range(batches):
@@ -162,6 +180,7 @@ class GeneralCall:
         self, version: int, connection: Any = None, correlation_id: int = CORRELATION_ID
     ) -> None:
         self.version = version
+        self.listener = LISTENER
         self.correlation_id = correlation_id
         self.connection: Any = connection or Connection()
         self.response: FetchResponse | None = None
@@ -202,7 +221,7 @@ class Asked:
         own = {"fetch_offset": offset, "partition_max_bytes": 1 << 20, "partition": 0}
         part = {name: given.pop(name) for name in list(given) if hasattr(FetchPartition, name)}
         partition = FetchPartition(**{**own, **part})
-        topics = [FetchTopic(topic=CLICKS.topic, partitions=[partition])]
+        topics = [topic(self.version, CLICKS.topic, partition)]
         return FetchRequest(**{"topics": topics, **given})
 
     def frame(self, offset: int, correlation_id: int = CORRELATION_ID) -> memoryview:

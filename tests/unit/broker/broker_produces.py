@@ -8,6 +8,8 @@ from typing import Any, cast
 from kdist.broker.fast_path.fast_path import Registered, Scope
 from kdist.broker.fast_path.produce import ProduceFastPath
 from kdist.broker.handlers.produce import ProduceHandler
+from kdist.broker.leader_hints import LeaderHints
+from kdist.broker.metadata_cache import MetadataCache
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import ANONYMOUS, TopicPartition
 from kdist.network.connection import Connection
@@ -56,7 +58,10 @@ class Broker:
     def __init__(self, world: World | None = None, *, has_fast_path: bool = True) -> None:
         self.world = world or World()
         self.world.lead()
-        self.handler = ProduceHandler(self.world.replicas, self.world.clock)
+        self.cache = MetadataCache()
+        self.handler = ProduceHandler(
+            self.world.replicas, LeaderHints(self.world.replicas, self.cache), self.world.clock
+        )
         self.metrics = RequestMetrics()
         fail = self.world.failures.append
         self.usual = ProduceFastPath(self.handler, self.world.clock, self.metrics, fail)
@@ -81,7 +86,8 @@ class Broker:
                 version, correlation_id = header.api_version, header.correlation_id
                 slot.send([encode_response(version, correlation_id, response)])
 
-        self.handler.handle(request, header.api_version, reply, peer)
+        _, listener = self.scope
+        self.handler.handle(request, header.api_version, listener, reply, peer)
         if self.has_fast_path:
             response = responses[0] if responses else None
             self.registered = self.usual.register(frame, header, request, response, self.scope)

@@ -53,7 +53,7 @@ def produce(rng: random.Random) -> bytes:
             seal(data, 0, len(data))
     version, acks = 9, 1
     if rng.random() < 0.1:
-        version, acks = rng.choice([2, 3, 8]), rng.choice([-1, 0, 1])
+        version, acks = rng.choice([2, 3, 8, 11]), rng.choice([-1, 0, 1])
     correlation_id = rng.randrange(99)
     frame = bytes(frame_of(data, version=version, acks=acks, correlation_id=correlation_id))
     return frame if rng.random() < 0.95 else frame + data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from kdist.broker.handlers.produce import ProduceHandler
 from kdist.errors import Error
 from kdist.model import TopicPartition
+from kdist.protocol.fetch import ReplicaState
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.records.compression import Codec
 from tests.examples import examples
@@ -24,12 +26,13 @@ from tests.unit.replication.replication_world import (
     append,
     append_open,
     batch,
+    topic_id_of,
     values_in,
 )
 from tests.written_records import iter_records
 
 MAGIC_0, MAGIC_1 = (0, 1), (2, 3)
-ALL = range(13)
+ALL = range(18)
 
 
 @pytest.fixture
@@ -121,7 +124,7 @@ def test_a_batch_too_large_to_convert_is_an_error_for_an_old_client(broker: Brok
 # --- limits ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", range(3, 13))
+@pytest.mark.parametrize("version", range(3, 18))
 def test_the_first_batch_is_returned_whole_whatever_the_limits(
     broker: Broker, version: int
 ) -> None:
@@ -170,7 +173,8 @@ def test_each_partition_has_its_own_error(broker: Broker, version: int) -> None:
     broker.known.add(VIEWS)
     nothing = TopicPartition("nothing", 0)
     fetch = broker.fetch({CLICKS: 0, VIEWS: 0, nothing: 0}, version, max_wait_ms=500)
-    assert fetch.errors == [0, Error.NOT_LEADER_OR_FOLLOWER, Error.UNKNOWN_TOPIC_OR_PARTITION]
+    unknown = Error.UNKNOWN_TOPIC_OR_PARTITION if version < 13 else Error.UNKNOWN_TOPIC_ID
+    assert fetch.errors == [0, Error.NOT_LEADER_OR_FOLLOWER, unknown]
     assert [result.high_watermark for result in fetch.results] == [1, -1, -1]
     assert [len(values) for values in fetch.values()] == [1, 0, 0]
     assert broker.metrics.failed_fetches == 2
@@ -202,10 +206,70 @@ def test_the_clients_leader_epoch_is_checked_and_the_leader_returned(
             assert (hint.leader_id, hint.leader_epoch) == (1, 2)
 
 
-def test_only_an_assigned_replica_may_fetch_as_one(broker: Broker) -> None:
+@pytest.mark.parametrize("version", [12, 14, 15, 17])
+def test_only_an_assigned_replica_may_fetch_as_one(broker: Broker, version: int) -> None:
     broker.tell(replicas=[1, 2])
-    assert broker.fetch({CLICKS: 0}, replica_id=3).errors == [Error.NOT_LEADER_OR_FOLLOWER]
-    assert broker.fetch({CLICKS: 0}, replica_id=2).errors == [0]
+    assert as_follower(broker, 3, version).errors == [Error.NOT_LEADER_OR_FOLLOWER]
+    assert as_follower(broker, 2, version).errors == [0]
+
+
+def as_follower(broker: Broker, broker_id: int, version: int) -> Fetch:
+    if version < 15:
+        return broker.fetch({CLICKS: 0}, version, replica_id=broker_id)
+    return broker.fetch({CLICKS: 0}, version, replica_state=ReplicaState(replica_id=broker_id))
+
+
+# --- topic ids ------------------------------------------------------------------------------------
+
+
+def test_a_partition_is_answered_under_the_id_that_named_it(broker: Broker) -> None:
+    append(broker, broker.lead(), b"a")
+    append(broker, broker.lead(VIEWS), b"b")
+    fetch = broker.fetch({CLICKS: 0, VIEWS: 0}, 13)
+    assert [each.topic_id for each in fetch.response.responses] == [
+        topic_id_of(CLICKS.topic),
+        topic_id_of(VIEWS.topic),
+    ]
+    assert fetch.values() == [[b"a"], [b"b"]]
+
+
+def test_a_session_goes_on_with_an_id_once_the_broker_knows_its_topic(broker: Broker) -> None:
+    append(broker, broker.lead(), b"a")
+    broker.lead(VIEWS)
+    names = dict(broker.names)
+    broker.names.clear()
+    first = broker.fetch({CLICKS: 0, VIEWS: 0}, 13, session_epoch=0)
+    assert first.errors == [Error.UNKNOWN_TOPIC_ID] * 2
+    session = {"session_id": first.response.session_id}
+    again = broker.fetch({}, 13, **session, session_epoch=1, max_wait_ms=500)
+    assert again.errors == [Error.UNKNOWN_TOPIC_ID] * 2
+    broker.names.update(names)
+    found = broker.fetch({}, 13, **session, session_epoch=2)
+    assert found.errors == [0, 0]
+    assert found.values() == [[b"a"], []]
+
+
+def test_an_id_is_not_taken_for_a_topic_of_the_same_name_made_anew(broker: Broker) -> None:
+    broker.lead()
+    first = broker.fetch({CLICKS: 0}, 13, session_epoch=0)
+    session = {"session_id": first.response.session_id}
+    waiting = broker.fetch({}, 13, **session, session_epoch=1, max_wait_ms=60_000)
+    assert waiting.answers == []
+    broker.tell(topic_id=uuid.UUID(int=99))
+    append(broker, broker.replicas.partitions[CLICKS], b"another topic's")
+    broker.settle()
+    assert waiting.errors == [Error.UNKNOWN_TOPIC_OR_PARTITION]  # as it was replaced
+    assert broker.fetch({CLICKS: 0}, 13).errors == [Error.INCONSISTENT_TOPIC_ID]
+    again = broker.fetch({}, 13, **session, session_epoch=2)
+    assert again.errors == [Error.INCONSISTENT_TOPIC_ID]
+    assert broker.fetch({CLICKS: 0}, 12).values() == [[b"another topic's"]]
+
+
+def test_a_session_by_id_is_not_gone_on_with_by_name(broker: Broker) -> None:
+    broker.lead()
+    first = broker.fetch({CLICKS: 0}, 13, session_epoch=0)
+    wrong = broker.fetch({}, 12, session_id=first.response.session_id, session_epoch=1)
+    assert wrong.response.error_code == Error.FETCH_SESSION_TOPIC_ID_ERROR
 
 
 @pytest.mark.parametrize(
@@ -257,7 +321,8 @@ def produce(broker: Broker, values: Sequence[bytes]) -> None:
         acks=1, timeout_ms=100, topic_data=[ProduceTopic(name="clicks", partition_data=parts)]
     )
     answers: list[Any] = []
-    ProduceHandler(broker.replicas, broker.clock).handle(request, 9, answers.append, Client())
+    handler = ProduceHandler(broker.replicas, broker.handler.hints, broker.clock)
+    handler.handle(request, 9, "PLAINTEXT", answers.append, Client())
     assert answers[0].responses[0].partition_responses[0].error_code == 0
 
 

@@ -19,7 +19,7 @@ from kdist.storage.truncation import truncate
 from tests.unit.broker.broker_fetches import CORRELATION_ID, SCOPE, Asked, Broker, Connection, large
 from tests.unit.replication.replication_world import CLICKS, VIEWS, append
 
-USUAL = range(4, 13)
+USUAL = range(4, 18)
 
 
 @pytest.fixture

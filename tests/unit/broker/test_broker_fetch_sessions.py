@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Sequence
 
 import pytest
@@ -14,7 +15,6 @@ from kdist.broker.fetch_sessions import (
     CachedPartition,
     Context,
     FetchSessions,
-    Results,
 )
 from kdist.errors import ApiError, Error
 from kdist.metrics.replication import ReplicationMetrics
@@ -31,6 +31,10 @@ from kdist.runtime.clock import VirtualClock
 from tests.examples import examples
 
 INT32_MAX = 2**31 - 1
+ID = uuid.UUID(int=7)
+OTHER_ID = uuid.UUID(int=8)
+
+Results = list[tuple[TopicPartition, FetchPartitionResult]]
 
 
 def key(number: int) -> TopicPartition:
@@ -44,21 +48,23 @@ def request(
     forgotten: Sequence[int] = (),
     replica_id: int = -1,
     offset: int = 0,
+    topic_id: uuid.UUID | None = None,
 ) -> FetchRequest:
-    """A fetch of partitions of topic t; `session` is its id and epoch."""
+    """A fetch of partitions of topic t, or of one by its id; `session` is its id and epoch."""
     asked = [
         FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=100)
         for number in numbers
     ]
+    name = {"topic": "t"} if topic_id is None else {"topic_id": topic_id}
     return FetchRequest(
         replica_id=replica_id,
         max_wait_ms=0,
         min_bytes=0,
         session_id=session[0],
         session_epoch=session[1],
-        topics=[FetchTopic(topic="t", partitions=asked)] if asked else [],
+        topics=[FetchTopic(**name, partitions=asked)] if asked else [],
         forgotten_topics_data=(
-            [ForgottenTopic(topic="t", partitions=list(forgotten))] if forgotten else []
+            [ForgottenTopic(**name, partitions=list(forgotten))] if forgotten else []
         ),
     )
 
@@ -85,23 +91,39 @@ class Stage:
     def __init__(self, slots: int = 10) -> None:
         self.clock = VirtualClock()
         self.metrics = ReplicationMetrics()
-        self.sessions = FetchSessions(slots, self.clock, random.Random(0), self.metrics)
+        self.topics: dict[uuid.UUID, str] = {}
+        self.sessions = FetchSessions(
+            slots, self.clock, random.Random(0), self.metrics, self.topics.get
+        )
+
+    def open(self, asked: FetchRequest, version: int = 12) -> Context:
+        return self.sessions.open(asked, version)
+
+    def close(self, context: Context, results: Results) -> tuple[int, Results]:
+        """As `FetchSessions.close`, by the partitions' names."""
+        session = context.session
+        known = context.partitions if session is None else session.partitions.values()
+        cached = {each.key: each for each in known}
+        id_, selected = self.sessions.close(
+            context, [(cached[name], result) for name, result in results]
+        )
+        return id_, [(each.key, result) for each, result in selected]
 
     def create(self, numbers: Sequence[int], *, replica_id: int = -1) -> int:
         """A full fetch; the session id it is answered with."""
-        context = self.sessions.open(request(numbers, replica_id=replica_id))
-        return self.sessions.close(context, [result(number) for number in numbers])[0]
+        context = self.open(request(numbers, replica_id=replica_id))
+        return self.close(context, [result(number) for number in numbers])[0]
 
     def go_on(self, id_: int, epoch: int, results: Results) -> list[int]:
         """An incremental fetch that names nothing; the partitions it is answered with."""
-        context = self.sessions.open(request([], session=(id_, epoch)))
-        answered, selected = self.sessions.close(context, results)
+        context = self.open(request([], session=(id_, epoch)))
+        answered, selected = self.close(context, results)
         assert answered == id_
         return [found.partition for found, _ in selected]
 
-    def error(self, asked: FetchRequest) -> Error:
+    def error(self, asked: FetchRequest, version: int = 12) -> Error:
         with pytest.raises(ApiError) as refused:
-            self.sessions.open(asked)
+            self.open(asked, version)
         return refused.value.error
 
     def has(self, id_: int) -> bool:
@@ -117,15 +139,15 @@ def stage() -> Stage:
 
 
 def test_no_session_is_created_unless_requested(stage: Stage) -> None:
-    context = stage.sessions.open(request([1, 2], session=(0, -1)))
+    context = stage.open(request([1, 2], session=(0, -1)))
     assert [found.key.partition for found in fetched(context)] == [1, 2]
-    assert stage.sessions.close(context, [result(1), result(2)])[0] == 0
+    assert stage.close(context, [result(1), result(2)])[0] == 0
     assert len(stage.sessions) == 0
 
 
 def test_a_full_fetch_gets_a_session_and_all_partitions(stage: Stage) -> None:
-    context = stage.sessions.open(request([1, 2]))
-    id_, selected = stage.sessions.close(context, [result(1), result(2)])
+    context = stage.open(request([1, 2]))
+    id_, selected = stage.close(context, [result(1), result(2)])
     assert id_ > 0
     assert len(selected) == 2
     assert stage.metrics.fetch_sessions() == 1
@@ -133,14 +155,14 @@ def test_a_full_fetch_gets_a_session_and_all_partitions(stage: Stage) -> None:
 
 def test_an_incremental_fetch_covers_all_partitions_of_its_session(stage: Stage) -> None:
     id_ = stage.create([1, 2])
-    context = stage.sessions.open(request([], session=(id_, 1)))
+    context = stage.open(request([], session=(id_, 1)))
     assert [found.key.partition for found in fetched(context)] == [1, 2]
 
 
 def test_named_partitions_are_added_or_updated_and_forgotten_ones_removed(stage: Stage) -> None:
     id_ = stage.create([1, 2])
-    stage.sessions.open(request([2, 3], session=(id_, 1), forgotten=[1], offset=9))
-    context = stage.sessions.open(request([], session=(id_, 2)))
+    stage.open(request([2, 3], session=(id_, 1), forgotten=[1], offset=9))
+    context = stage.open(request([], session=(id_, 2)))
     assert [(each.key.partition, each.asked.fetch_offset) for each in fetched(context)] == [
         (2, 9),
         (3, 9),
@@ -170,25 +192,25 @@ def test_an_unknown_session_is_not_found(stage: Stage) -> None:
 @pytest.mark.parametrize("epoch", [0, -1])
 def test_a_full_fetch_closes_the_session_it_names(stage: Stage, epoch: int) -> None:
     id_ = stage.create([1])
-    context = stage.sessions.open(request([1], session=(id_, epoch)))
+    context = stage.open(request([1], session=(id_, epoch)))
     assert not stage.has(id_)
-    made, _ = stage.sessions.close(context, [result(1)])
+    made, _ = stage.close(context, [result(1)])
     assert (made != 0) == (epoch == 0)
 
 
 def test_a_session_without_partitions_is_closed(stage: Stage) -> None:
     id_ = stage.create([1])
-    context = stage.sessions.open(request([], session=(id_, 1), forgotten=[1]))
-    assert stage.sessions.close(context, []) == (0, [])
+    context = stage.open(request([], session=(id_, 1), forgotten=[1]))
+    assert stage.close(context, []) == (0, [])
     assert not stage.has(id_)
 
 
 def test_an_answer_overtaken_by_a_later_request_is_an_error(stage: Stage) -> None:
     id_ = stage.create([1])
-    late = stage.sessions.open(request([], session=(id_, 1)))
-    stage.sessions.open(request([], session=(id_, 2)))
+    late = stage.open(request([], session=(id_, 1)))
+    stage.open(request([], session=(id_, 2)))
     with pytest.raises(ApiError) as refused:
-        stage.sessions.close(late, [result(1)])
+        stage.close(late, [result(1)])
     assert refused.value.error is Error.INVALID_FETCH_SESSION_EPOCH
 
 
@@ -210,7 +232,7 @@ def test_what_was_answered_is_not_repeated(stage: Stage) -> None:
     id_ = stage.create([1])
     assert stage.go_on(id_, 1, [result(1, high_watermark=5)]) == [1]
     assert stage.go_on(id_, 2, [result(1, high_watermark=5)]) == []
-    assert stage.sessions._sessions[id_].partitions[key(1)].was_told(5, 0)
+    assert stage.sessions._sessions[id_].partitions["t", 1].was_told(5, 0)
 
 
 def test_an_error_is_answered_each_time_and_so_is_its_end(stage: Stage) -> None:
@@ -231,8 +253,47 @@ def test_a_diverging_epoch_is_answered(stage: Stage) -> None:
 def test_a_partition_that_got_records_is_served_last_next_time(stage: Stage) -> None:
     id_ = stage.create([1, 2, 3])
     stage.go_on(id_, 1, [result(1, records=b"r"), result(2), result(3)])
-    context = stage.sessions.open(request([], session=(id_, 2)))
+    context = stage.open(request([], session=(id_, 2)))
     assert [found.key.partition for found in fetched(context)] == [2, 3, 1]
+
+
+# --- topic ids ------------------------------------------------------------------------------------
+
+
+def test_a_session_has_names_or_ids_and_not_both(stage: Stage) -> None:
+    named = stage.create([1])
+    assert stage.error(request([], session=(named, 1)), 13) is Error.FETCH_SESSION_TOPIC_ID_ERROR
+    stage.topics[ID] = "t"
+    context = stage.open(request([1], topic_id=ID), 13)
+    by_id, _ = stage.close(context, [result(1)])
+    assert stage.error(request([], session=(by_id, 1)), 12) is Error.FETCH_SESSION_TOPIC_ID_ERROR
+    stage.open(request([], session=(by_id, 1)), 17)
+
+
+def test_a_topic_made_anew_and_the_one_before_are_two_in_a_session(stage: Stage) -> None:
+    stage.topics[ID] = "t"
+    id_, _ = stage.close(stage.open(request([1], topic_id=ID), 13), [result(1)])
+    stage.topics[OTHER_ID] = "t"
+    context = stage.open(request([1], session=(id_, 1), topic_id=OTHER_ID), 13)
+    assert [(each.topic_id, each.key) for each in fetched(context)] == [
+        (ID, key(1)),
+        (OTHER_ID, key(1)),
+    ]
+    context = stage.open(request([], session=(id_, 2), forgotten=[1], topic_id=ID), 13)
+    assert [each.topic_id for each in fetched(context)] == [OTHER_ID]
+
+
+def test_an_id_that_no_topic_has_yet_is_resolved_when_one_has(stage: Stage) -> None:
+    (cached,) = stage.open(request([1], topic_id=ID), 13).partitions
+    with pytest.raises(ApiError) as refused:
+        cached.resolve(stage.topics.get)
+    assert refused.value.error is Error.UNKNOWN_TOPIC_ID
+    stage.topics[ID] = "t"
+    cached.resolve(stage.topics.get)
+    assert cached.key == key(1)
+    stage.topics.clear()
+    cached.resolve(stage.topics.get)  # what it was is known for as long as it is fetched
+    assert cached.named().topic_id == ID
 
 
 # --- eviction -------------------------------------------------------------------------------------
@@ -300,10 +361,10 @@ def test_sessions_agree_with_a_plain_table(data: st.DataObject) -> None:
             case "full":
                 numbers = sorted(data.draw(some))
                 closed = data.draw(st.sampled_from([0, *model]))
-                context = stage.sessions.open(request(numbers, session=(closed, 0)))
+                context = stage.open(request(numbers, session=(closed, 0)))
                 model.pop(closed, None)
                 results = [result(n, high_watermark=marks[n]) for n in numbers]
-                id_, selected = stage.sessions.close(context, results)
+                id_, selected = stage.close(context, results)
                 assert selected == results
                 assert (id_ != 0) == (bool(numbers) and len(model) < 3)
                 if id_:
@@ -312,7 +373,7 @@ def test_sessions_agree_with_a_plain_table(data: st.DataObject) -> None:
                 id_ = data.draw(st.sampled_from(sorted(model)))
                 epoch, told = model[id_]
                 added, gone = sorted(data.draw(some)), sorted(data.draw(some))
-                context = stage.sessions.open(request(added, session=(id_, epoch), forgotten=gone))
+                context = stage.open(request(added, session=(id_, epoch), forgotten=gone))
                 for number in added:
                     told.setdefault(number, -1)
                 for number in gone:
@@ -322,7 +383,7 @@ def test_sessions_agree_with_a_plain_table(data: st.DataObject) -> None:
                     result(each.key.partition, high_watermark=marks[each.key.partition])
                     for each in fetched(context)
                 ]
-                answered, selected = stage.sessions.close(context, results)
+                answered, selected = stage.close(context, results)
                 assert answered == (id_ if told else 0)
                 assert {k.partition for k, _ in selected} == {
                     n for n in told if told[n] != marks[n]

@@ -15,7 +15,7 @@ from tests.unit.replication.replication_world import (
     append,
 )
 
-ALL = range(13)
+ALL = range(18)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_session_answers_only_partitions_with_something_new(broker: Broker) ->
     assert third.response.session_id == id_
 
 
-@pytest.mark.parametrize("version", range(7, 13))
+@pytest.mark.parametrize("version", range(7, 18))
 def test_a_wrong_session_is_an_error_of_the_whole_request(broker: Broker, version: int) -> None:
     broker.lead()
     unknown = broker.fetch({}, version, session_id=5, session_epoch=1)

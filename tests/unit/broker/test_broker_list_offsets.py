@@ -21,7 +21,7 @@ from kdist.protocol.list_offsets import (
 from tests.examples import examples
 from tests.unit.replication.replication_world import CLICKS, START_MS, World, append, append_open
 
-LATEST, EARLIEST, NEWEST = -1, -2, -3
+LATEST, EARLIEST, NEWEST, LOCAL, TIERED = -1, -2, -3, -4, -5
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def fill(world: World) -> None:
     append(world, partition, b"e", timestamp=START_MS + 200)
 
 
-@pytest.mark.parametrize("version", range(1, 8))
+@pytest.mark.parametrize("version", range(1, 10))
 def test_every_version_finds_ends_and_times(world: World, version: int) -> None:
     fill(world)
     epochs = (0, 2) if version >= 4 else (-1, -1)
@@ -81,7 +81,15 @@ def test_the_max_timestamp_query_needs_version_7(world: World) -> None:
     fill(world)
     assert facts(ask(world, NEWEST)) == (0, 4, START_MS + 200, 2)
     assert ask(world, NEWEST, 6).error_code == Error.UNSUPPORTED_VERSION
-    assert ask(world, -4).error_code == Error.UNSUPPORTED_VERSION
+
+
+def test_tiered_storage_is_asked_after_and_has_nothing(world: World) -> None:
+    fill(world)
+    world.replicas.partitions[CLICKS].log.start_offset = 2
+    assert facts(ask(world, LOCAL, 8)) == (0, 2, -1, 0)
+    assert facts(ask(world, TIERED, 9)) == (0, -1, -1, -1)
+    for timestamp, version in ((LOCAL, 7), (TIERED, 8), (-6, 9)):
+        assert ask(world, timestamp, version).error_code == Error.UNSUPPORTED_VERSION
 
 
 def test_an_empty_partition_has_a_start_and_an_end_and_no_timestamps(world: World) -> None:

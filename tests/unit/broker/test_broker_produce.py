@@ -10,6 +10,8 @@ import pytest
 
 from kdist.broker.fast_path.produce import _Coalesced
 from kdist.broker.handlers.produce import ProduceHandler
+from kdist.broker.leader_hints import LeaderHints
+from kdist.broker.metadata_cache import MetadataCache
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.envelope import decode_response, encode_response
@@ -37,7 +39,7 @@ from tests.unit.replication.replication_world import (
 )
 
 Records = bytes | bytearray | None
-OLD, NEW = range(3), range(3, 10)  # versions: message sets, record batches
+OLD, NEW = range(3), range(3, 12)  # versions: message sets, record batches
 
 
 @pytest.fixture
@@ -56,6 +58,7 @@ class Call:
         acks: int = 1,
         timeout_ms: int = 1000,
         transactional_id: str | None = None,
+        cache: MetadataCache | None = None,
     ) -> None:
         self.client = Client()
         self.version = version
@@ -70,8 +73,9 @@ class Call:
         request = ProduceRequest(
             transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics
         )
-        handler = ProduceHandler(world.replicas, world.clock)
-        handler.handle(request, version, self.answers.append, self.client)
+        hints = LeaderHints(world.replicas, cache or MetadataCache())
+        handler = ProduceHandler(world.replicas, hints, world.clock)
+        handler.handle(request, version, "PLAINTEXT", self.answers.append, self.client)
 
     @property
     def results(self) -> list[ProducePartitionResult]:

@@ -25,12 +25,17 @@ from kdist.protocol.envelope import (
     decode_response,
     encode_request,
 )
-from kdist.protocol.fetch import API, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from kdist.protocol.fetch import API, FetchPartition, FetchRequest, ForgottenTopic
 from kdist.protocol.headers import RequestHeader
-from tests.unit.broker.broker_fetches import SCOPE, Broker, Connection, GeneralCall
+from tests.unit.broker.broker_fetches import SCOPE, Broker, Connection, GeneralCall, topic
 from tests.unit.replication.replication_world import CLICKS, VIEWS, append
 
-VERSIONS = range(7, 13)
+VERSIONS = range(7, 18)
+
+
+def _name(version: int, key: TopicPartition) -> dict[str, Any]:
+    named = topic(version, key.topic)
+    return {"topic": named.topic, "topic_id": named.topic_id}
 
 
 class Consumer(Connection):
@@ -67,23 +72,23 @@ class Consumer(Connection):
             session_id=self.session_id,
             session_epoch=epoch,
             topics=[
-                FetchTopic(
-                    topic=key.topic,
-                    partitions=[
-                        FetchPartition(
-                            **{
-                                "partition": key.partition,
-                                "fetch_offset": offset,
-                                "partition_max_bytes": 1 << 20,
-                                **parts,
-                            }
-                        )
-                    ],
+                topic(
+                    self.version,
+                    key.topic,
+                    FetchPartition(
+                        **{
+                            "partition": key.partition,
+                            "fetch_offset": offset,
+                            "partition_max_bytes": 1 << 20,
+                            **parts,
+                        }
+                    ),
                 )
                 for key, offset in offsets.items()
             ],
             forgotten_topics_data=[
-                ForgottenTopic(topic=key.topic, partitions=[key.partition]) for key in forgotten
+                ForgottenTopic(**_name(self.version, key), partitions=[key.partition])
+                for key in forgotten
             ],
         )
         self.ask(request)

@@ -27,7 +27,7 @@ from tests.examples import examples
 from tests.unit.broker.broker_produces import Broker, Peer, errors_of, fields_of, frame_of
 from tests.unit.replication.replication_world import BROKER, CLICKS, VIEWS, World, batch, values_in
 
-VERSIONS = range(3, 10)
+VERSIONS = range(3, 12)
 
 
 @pytest.fixture

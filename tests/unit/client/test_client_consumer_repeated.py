@@ -31,7 +31,7 @@ class Peer:
         self.version = version
         self.sent: list[tuple[int, FetchRequest]] = []
 
-    def version_of(self, _: object) -> int:
+    def version_of(self, _api: object, _newest: int) -> int:
         return self.version
 
     def encode(self, request: FetchRequest, version: int, correlation_id: int) -> bytearray:

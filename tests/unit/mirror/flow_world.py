@@ -12,6 +12,7 @@ from kdist.mirror.mirror import Mirror
 from kdist.mirror.stream import State, Stream
 from kdist.model import TopicPartition
 from kdist.network.client import Client
+from kdist.protocol import fetch
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kdist.records.batch import iter_headers
 from kdist.records.build import read_batch
@@ -62,7 +63,8 @@ class FlowScene:
         asked = FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=1 << 20)
         topics = [FetchTopic(topic=topic, partitions=[asked])]
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=topics)
-        answer = await self.client.send(request)
+        version = self.client.version_of(fetch.API, fetch.NEWEST_BY_NAME)
+        answer = await self.client.send(request, version)
         data = answer.responses[0].partitions[0].records or b""
         return [
             record.value

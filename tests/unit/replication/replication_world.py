@@ -143,7 +143,7 @@ class World:
         key: TopicPartition = CLICKS,
         *,
         version: int = 7,
-        topic_id: uuid.UUID = TOPIC_ID,
+        topic_id: uuid.UUID | None = None,
         controller_epoch: int = 1,
         broker_epoch: int = 5,
         **state: Any,
@@ -151,7 +151,11 @@ class World:
         """Send a LeaderAndIsr of one partition and wait for its answer."""
         heard: list[LeaderAndIsrResponse] = []
         told = told_state(key, version, controller_epoch, **state)
-        topics = LeaderAndIsrTopic(topic_name=key.topic, topic_id=topic_id, partition_states=[told])
+        topics = LeaderAndIsrTopic(
+            topic_name=key.topic,
+            topic_id=topic_id or topic_id_of(key.topic),
+            partition_states=[told],
+        )
         request = LeaderAndIsrRequest(
             controller_id=9,
             controller_epoch=controller_epoch,
@@ -183,6 +187,11 @@ class World:
             answer = self.tell(key, replicas=list(replicas))
             assert error_of(answer) is Error.NONE
         return self.replicas.partitions[key]
+
+
+def topic_id_of(topic: str) -> uuid.UUID:
+    """The id that a topic has unless a test says otherwise."""
+    return TOPIC_ID if topic == CLICKS.topic else uuid.uuid5(TOPIC_ID, topic)
 
 
 def told_state(

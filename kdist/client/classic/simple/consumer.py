@@ -168,7 +168,8 @@ class SimpleConsumer:
         )
         client = await self._connected()
         timeout_ms = self._settings.request_timeout_ms + max_wait_ms
-        answer = await client.send(request, timeout_ms=timeout_ms)
+        version = client.version_of(fetch.API, fetch.NEWEST_BY_NAME)
+        answer = await client.send(request, version, timeout_ms)
         raise_for(answer.error_code)
         asked = {each.key: each.offset for each in wanted}
         found = []
