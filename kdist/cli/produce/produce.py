@@ -97,10 +97,9 @@ def produce(  # noqa: PLR0913 - one for each option
     batch of one partition, then of another. With --acks all, each is written exactly once, even if
     connections break.
 
-    With --from-json a line is an object with `value`, and if wanted `key`, `headers`, `timestamp`
-    (ms) and `partition`: {"key": "ann", "value": "/", "headers": [["source", "web"]]}. Key and
-    values are text, null, or {"hex": "00ff"}; `topic` and `offset` are ignored. --key, --timestamp
-    and --partition take the place of what a line says.
+    With --from-json a line is an object with `value`, and if wanted `key`, `headers` (pairs),
+    `timestamp` (ms) and `partition`; key and values are text, null, or {"hex": "00ff"}. `topic` and
+    `offset` are ignored. --key, --timestamp and --partition take the place of what a line says.
 
     \b
     Examples:
@@ -109,22 +108,19 @@ def produce(  # noqa: PLR0913 - one for each option
       echo 'ann=NULL' | kdist produce users --key-separator = --null NULL
       kdist consume clicks --last 10 --until-end --json | kdist produce copy --from-json
     """
-    from kdist.cli.produce.input import Fixed, JsonLines
+    from kdist.cli.produce.input import Fixed
 
     fixed = Fixed(_bytes(key), _headers(headers), partition, _checked_time(timestamp))
     text = _text_lines(fixed, key_separator, null, from_json=from_json)
-
-    from kdist.cli.shared.line_source import Lines
-    from kdist.runtime.disk import open_stream
-
-    source = Lines(open_stream(path) if path else sys.stdin.buffer)
+    settings = clients.settings("producer", _DEFAULTS, acks=acks, compression_type=codec)
+    source = _source(path)
     clock = SystemClock()
     start_ns = clock.monotonic_ns()
 
     async def work(cluster: Cluster) -> Sending:
         count = await count_partitions(cluster, topic)
         check_partition(topic, partition, count)
-        settings = clients.settings("producer", _DEFAULTS, acks=acks, compression_type=codec)
+        from kdist.cli.produce.input import JsonLines
         from kdist.client.producer.asynchronous import AsyncProducer
 
         producer = await AsyncProducer(**settings).start()
@@ -137,6 +133,13 @@ def produce(  # noqa: PLR0913 - one for each option
 
     done = ask_cluster(clients, work)
     say_rate(done.records, done.bytes, (clock.monotonic_ns() - start_ns) / 1e9, as_json)
+
+
+def _source(path: str | None) -> Lines:
+    from kdist.cli.shared.line_source import Lines
+    from kdist.runtime.disk import open_stream
+
+    return Lines(open_stream(path) if path else sys.stdin.buffer)
 
 
 async def _send_all(source: Lines, sending: Sending, progress: Progress) -> None:

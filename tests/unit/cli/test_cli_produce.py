@@ -327,11 +327,10 @@ def test_what_was_consumed_as_json_can_be_produced_again(cluster: CliCluster) ->
     original = consumed(cluster, name, "--json")
     copy = topic(cluster, "copy-of-it", partitions=2)
     cluster.done("produce", copy, "--from-json", text=original)
-    assert consumed(cluster, copy, "--json").replace(copy, name) == original
-    found = {record["offset"]: record for record in records(cluster, name)}
+    again = consumed(cluster, copy, "--json").replace(copy, name)
+    assert sorted(again.splitlines()) == sorted(original.splitlines())
     first = next(each for each in records(cluster, name) if each["value"] == "text")
     assert (first["timestamp"], first["headers"]) == (7, [["h", "1"], ["h", None]])
-    assert {each["value"] for each in found.values() if isinstance(each["value"], str)}
 
 
 def test_options_take_the_place_of_what_a_line_of_json_says(cluster: CliCluster) -> None:
