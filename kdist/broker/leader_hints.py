@@ -38,11 +38,9 @@ class LeaderHints:
             return self._replicas.broker_id, role.epoch
         return role.leader, role.epoch
 
-    def endpoints(
-        self, leaders: Iterable[CurrentLeader | None], listener: str
-    ) -> list[NodeEndpoint]:
+    def endpoints(self, leaders: Iterable[CurrentLeader], listener: str) -> list[NodeEndpoint]:
         """Where these listen, each once; those that have no such listener are left out."""
-        ids = dict.fromkeys(each.leader_id for each in leaders if each is not None)
+        ids = dict.fromkeys(each.leader_id for each in leaders)
         found = (self._cache.broker(broker_id, listener) for broker_id in ids)
         return [
             NodeEndpoint(node_id=each.id, host=each.host, port=each.port, rack=each.rack)

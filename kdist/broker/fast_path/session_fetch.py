@@ -57,7 +57,7 @@ class SessionFetchTemplate(NamedTuple):
 
     def offset_in(self, rest: bytes, cached: CachedPartition) -> int | None:
         """The fetch offset in `rest`, the bytes after the epoch; None if it is another request."""
-        if cached.key != self.one.key or cached.topic_id != self.one.topic_id:
+        if cached.key != self.one.key or cached.topic_id is not self.one.topic_id:
             return None
         asked, own = cached.asked, self.asked
         if rest == self.unnamed:

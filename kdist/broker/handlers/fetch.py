@@ -365,8 +365,8 @@ class _Fetch(DelayedOperation):
             else:
                 topics.append(FetchTopicResult(topic=topic, topic_id=topic_id, partitions=[result]))
         response = FetchResponse(session_id=session_id, responses=topics)
-        if self._version >= _FIRST_VERSION_OF_ENDPOINTS:
-            leaders = (result.current_leader for _, result in results)
+        leaders = [each.current_leader for _, each in results if each.current_leader is not None]
+        if leaders and self._version >= _FIRST_VERSION_OF_ENDPOINTS:
             response.node_endpoints = self._handler.hints.endpoints(leaders, self._call.listener)
         self._call.answer(response)
 

@@ -109,8 +109,9 @@ class ProduceHandler:
             each.current_leader
             for topic in response.responses
             for each in topic.partition_responses
+            if each.current_leader is not None
         ]
-        if any(leaders):
+        if leaders:
             response.node_endpoints = self._hints.endpoints(leaders, listener)
         return response
 
