@@ -14,7 +14,6 @@ _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}\Z")
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))  # the brokers' own
-REPLICATION_FACTOR_MAX = 1  # a partition has one replica for now
 
 ZERO_UUID = uuid.UUID(int=0)
 NO_TIMESTAMP = -1

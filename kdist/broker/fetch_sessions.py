@@ -39,7 +39,7 @@ from kdist.protocol.fetch import (
     FetchTopic,
 )
 from kdist.replication.delayed import DelayedOperation
-from kdist.replication.partition import Partition
+from kdist.replication.partition import Growth, Partition
 from kdist.runtime.clock import Clock
 
 EVICTION_MS = 120_000  # Kafka's, and no setting there either
@@ -72,7 +72,7 @@ class CachedPartition:
     has the id now, or had it when a request last named it.
 
     Without a session it lives as long as the request. In one it depends on the `Partition` that it
-    was last read from, and so learns of each change.
+    was last read from, or on its growth if a follower reads it, and so learns of each change.
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class CachedPartition:
         "high_watermark",
         "key",
         "log_start_offset",
-        "partition",
+        "source",
         "topic_id",
     )
 
@@ -97,7 +97,7 @@ class CachedPartition:
         self.asked = asked
         self.high_watermark = self.log_start_offset = _UNKNOWN_OFFSET
         self._session = session
-        self.partition: Partition | None = None
+        self.source: Partition | Growth | None = None
 
     @classmethod
     def of(
@@ -145,14 +145,14 @@ class CachedPartition:
         """Have it read at the session's next request, or when its waiting one is woken."""
         self.session.dirty[self] = None
 
-    def depend_on(self, partition: Partition | None) -> None:
-        """Be marked dirty whenever this partition changes, and no other."""
-        if self.partition is not partition:
-            if self.partition is not None:
-                self.partition.dependents.pop(self, None)
-            if partition is not None:
-                partition.dependents[self] = None
-            self.partition = partition
+    def depend_on(self, source: Partition | Growth | None) -> None:
+        """Be marked dirty whenever this changes, and nothing else."""
+        if self.source is not source:
+            if self.source is not None:
+                self.source.dependents.pop(self, None)
+            if source is not None:
+                source.dependents[self] = None
+            self.source = source
 
     def was_told(self, high_watermark: int, log_start_offset: int) -> bool:
         """Whether the client was last told exactly these offsets."""

@@ -44,6 +44,8 @@ from kdist.groups.coordinator import GroupCoordinator
 from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.network.client import Client, ClientSettings
 from kdist.protocol import fetch, produce
+from kdist.replication.alter_partition_manager import AlterPartitionManager
+from kdist.replication.peers import Peers
 from kdist.replication.replicas import Replicas
 from kdist.storage.context import DirectoryContext, Identity
 from kdist.storage.directory import LogDirectory
@@ -87,6 +89,7 @@ class Service:
             measures.replication,
             self.cache.has,
             self.directory.saved_high_watermarks,
+            self._make_peers(),
         )
         self.directory.high_watermarks = self.replicas.high_watermarks
         self.schedule = Schedule(self.directory, self.replicas.committed_end)
@@ -116,6 +119,29 @@ class Service:
             return LogDirectory(path, Identity(self._id, self._cluster_id), context)
         except OSError as error:  # not a disk failure: those raise `DiskFailed`
             raise UserError(f"{path} cannot be used: {error.strerror or error}") from error
+
+    def _make_peers(self) -> Peers:
+        cache = self.cache
+        self._isrs = AlterPartitionManager(
+            self._id,
+            lambda: self.replicas.broker_epoch,
+            lambda request: self.access.alter_partition(request),
+        )
+        return Peers(
+            settings=self._context.config.replication,
+            find=lambda broker_id: cache.broker(broker_id, self._listener),
+            is_alive=lambda broker_id: broker_id in cache.brokers,
+            broker_epoch=lambda: self.replicas.broker_epoch,
+            connect=self._connect_to_leader,
+            propose=self._isrs.propose,
+        )
+
+    async def _connect_to_leader(self, host: str, port: int) -> Client:
+        timeout_ms = self._context.config.replication.socket_timeout_ms
+        settings = ClientSettings(
+            f"broker-{self._id}-fetcher", self._context.version, timeout_ms, min(timeout_ms, 10_000)
+        )
+        return await Client.connect(self._context.network, host, port, settings)
 
     def _make_controller(self) -> Controller:
         context = self._context
@@ -169,6 +195,7 @@ class Service:
             )
         )
         loader = OffsetsLoader(self.coordinator, self._process, self._fail)
+        replicas.watch_isrs()
         replicas.on_leader.append(loader.begin)
         replicas.on_resign.append(loader.end)
         handlers = self._make_handlers()
@@ -261,6 +288,7 @@ class Service:
         """Stop leading partitions and coordinating groups; answer the requests that wait on it."""
         self.creation.cancel()
         self.coordinator.stop()
+        self._isrs.cancel()
         idle = asyncio.get_running_loop().create_future()
         self.replicas.drain(lambda: idle.set_result(None))
         await idle

@@ -65,7 +65,7 @@ class BrokerSettings(Settings):
     default_replication_factor: int32 = setting(
         default=1,
         minimum=1,
-        doc="How many replicas a topic gets if the request does not say; in this release 1.",
+        doc="How many replicas a topic gets if the request does not say.",
     )
     auto_create_topics_enable: bool = setting(
         default=True,

@@ -24,6 +24,7 @@ from kdist.config.layers import (
     resolve,
 )
 from kdist.config.network import NetworkSettings
+from kdist.config.replication import ReplicationSettings
 from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
 from kdist.config.zookeeper import ZooKeeperSettings
@@ -35,6 +36,7 @@ BROKER_CLASSES: tuple[type[Settings], ...] = (
     NetworkSettings,
     GroupSettings,
     StorageSettings,
+    ReplicationSettings,
 )
 BROKER_TABLE: tuple[Setting, ...] = tuple(chain.from_iterable(c.TABLE for c in BROKER_CLASSES))
 _EVERY = (*BROKER_TABLE, *TopicSettings.TABLE)
@@ -57,6 +59,7 @@ class BrokerConfig:
     network: NetworkSettings
     groups: GroupSettings
     storage: StorageSettings
+    replication: ReplicationSettings
     topic_defaults: TopicSettings
     layers: tuple[Layer, ...]
     warnings: tuple[str, ...]

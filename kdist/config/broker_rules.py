@@ -12,7 +12,6 @@ from kdist.config.broker_config import BrokerConfig
 from kdist.config.connect_string import ConnectString
 from kdist.config.listeners import PROTOCOLS, parse_listener, parse_protocol_map
 from kdist.errors import UserError
-from kdist.model import REPLICATION_FACTOR_MAX
 
 Rule = Callable[[BrokerConfig], str | None]
 
@@ -120,21 +119,6 @@ def largest_batch_fits_a_request(config: BrokerConfig) -> str | None:
     return "message.max.bytes is above socket.request.max.bytes: such a batch can never be sent"
 
 
-def replication_factors_are_possible(config: BrokerConfig) -> str | None:
-    """`default.` and `offsets.topic.replication.factor` are no more than this release can do."""
-    factors = {
-        "default.replication.factor": config.broker.default_replication_factor,
-        "offsets.topic.replication.factor": config.groups.offsets_topic_replication_factor,
-    }
-    most = REPLICATION_FACTOR_MAX
-    beyond = [f"{name} is {factor}" for name, factor in factors.items() if factor > most]
-    if not beyond:
-        return None
-    return (
-        f"{' and '.join(beyond)}, but in this release only {most} is possible: topics are refused"
-    )
-
-
 REFUSES: tuple[Rule, ...] = (
     directory_is_one,
     directory_is_absolute,
@@ -146,4 +130,4 @@ REFUSES: tuple[Rule, ...] = (
     somebody_can_connect,
     session_timeouts_are_ordered,
 )
-WARNS: tuple[Rule, ...] = (largest_batch_fits_a_request, replication_factors_are_possible)
+WARNS: tuple[Rule, ...] = (largest_batch_fits_a_request,)

@@ -68,10 +68,12 @@ IGNORED = {
         "log.cleaner.dedupe.buffer.size",
     ),
     "this release has no transactions yet": ("transaction.*", "transactional.*"),
-    "this release has no replication yet": (
-        "replica.fetch.*", "replica.lag.*", "replica.socket.*", "num.replica.fetchers",
+    "this release moves no partitions yet": (
         "*.replication.throttled.*", "leader.imbalance.*", "auto.leader.rebalance.enable",
-        "request.timeout.ms", "socket.connection.setup.*",
+    ),
+    "a broker has one connection to each other that it follows": ("num.replica.fetchers",),
+    "brokers give each other up by timeouts of their own": (
+        "request.timeout.ms", "socket.connection.setup.*", "replica.socket.receive.buffer.bytes",
     ),
     "this release has no quotas yet": (
         "quota.*", "replication.quota.*", "alter.log.dirs.replication.quota.*",

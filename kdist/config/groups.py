@@ -62,8 +62,7 @@ class GroupSettings(Settings):
     offsets_topic_replication_factor: int32 = setting(
         default=1,
         minimum=1,
-        doc="How many replicas `__consumer_offsets` is created with (Kafka's default is 3); in "
-        "this release 1.",
+        doc="How many replicas `__consumer_offsets` is created with (Kafka's default is 3).",
     )
     offsets_topic_segment_bytes: int32 = setting(
         default=100 << 20,

@@ -26,6 +26,7 @@ from kdist.config.groups import GroupSettings
 from kdist.config.layers import Layer, Source, resolve
 from kdist.config.network import NetworkSettings
 from kdist.config.properties import parse_properties
+from kdist.config.replication import ReplicationSettings
 from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
 from kdist.config.zookeeper import ZooKeeperSettings
@@ -123,6 +124,7 @@ def _read(
         network=reader.made(NetworkSettings),
         groups=reader.made(GroupSettings),
         storage=reader.made(StorageSettings),
+        replication=reader.made(ReplicationSettings),
         topic_defaults=topic_defaults,
         layers=layers,
         warnings=(

@@ -20,7 +20,6 @@ from kdist.errors import ApiError, Error
 from kdist.model import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
-    REPLICATION_FACTOR_MAX,
     ZERO_UUID,
     flat,
     topic_name_fault,
@@ -201,7 +200,6 @@ def _placed(
     if factor == BROKER_DEFAULT:
         factor = config.broker.default_replication_factor
     _check_count(count)
-    _check_factor(factor)
     order = interleave(live.placed for live in cluster.brokers.values())
     start = rng.randrange(len(order)) if order else 0
     return place(order, range(count), factor, start)
@@ -213,12 +211,18 @@ def _added(grown: GrownTopic, topic: Topic, cluster: ControllerContext) -> Assig
         order = interleave(live.placed for live in cluster.brokers.values())
         start = start_of(order, topic.assignment)
         factor = max((len(replicas) for replicas in topic.assignment.values()), default=1)
-        _check_factor(factor)
         return place(order, range(first, grown.count), factor, start)
     if len(grown.assignments) != grown.count - first:
         raise ApiError(
             Error.INVALID_REPLICA_ASSIGNMENT,
             f"{len(grown.assignments)} assignments for {grown.count - first} new partitions",
+        )
+    factors = {len(replicas) for replicas in topic.assignment.values()}
+    if not {len(each.broker_ids) for each in grown.assignments} <= factors:
+        raise ApiError(
+            Error.INVALID_REPLICA_ASSIGNMENT,
+            f"the new partitions' replicas must be {' or '.join(map(str, sorted(factors)))} in"
+            " number, as the topic's others are",
         )
     chosen = {first + at: each.broker_ids for at, each in enumerate(grown.assignments)}
     return _checked(chosen, first, cluster)
@@ -228,9 +232,7 @@ def _checked(
     assignment: dict[int, list[int]], first: int, cluster: ControllerContext
 ) -> Assignment:
     brokers = {live.id: live.placed for live in cluster.brokers.values()}
-    checked = check_explicit(assignment, first, brokers)
-    _check_factor(len(checked[first]))
-    return checked
+    return check_explicit(assignment, first, brokers)
 
 
 def _count(topic: Topic) -> int:
@@ -242,14 +244,6 @@ def _check_count(count: int) -> None:
     if not 1 <= count <= PARTITIONS_MAX:
         raise ApiError(
             Error.INVALID_PARTITIONS, f"{count} partitions: a topic has 1 to {PARTITIONS_MAX}"
-        )
-
-
-def _check_factor(factor: int) -> None:
-    if not 1 <= factor <= REPLICATION_FACTOR_MAX:
-        raise ApiError(
-            Error.INVALID_REPLICATION_FACTOR,
-            f"a replication factor of {factor}: in this release it is {REPLICATION_FACTOR_MAX}",
         )
 
 

@@ -17,6 +17,39 @@ class ReplicationMetrics(Metrics):
         "Partitions led here with fewer in-sync replicas than min.insync.replicas.",
         name="kdist_partitions_under_min_isr",
     )
+    under_replicated: Reading = reading(
+        "Partitions led here with fewer in-sync replicas than assigned ones.",
+        name="kdist_partitions_under_replicated",
+    )
+    at_min_isr: Reading = reading(
+        "Partitions led here with exactly as many in-sync replicas as min.insync.replicas, and"
+        " fewer than assigned ones.",
+        name="kdist_partitions_at_min_isr",
+    )
+    replica_lag_max: Reading = reading(
+        "Records that the follower furthest behind lacks, of the partitions led here.",
+        name="kdist_replica_lag_max_records",
+    )
+    isr_shrinks: int = counter(
+        "Times that replicas left the ISR of a partition led here.", name="kdist_isr_shrinks_total"
+    )
+    isr_expands: int = counter(
+        "Times that replicas joined the ISR of a partition led here.",
+        name="kdist_isr_expands_total",
+    )
+    replicated_bytes: int = counter(
+        "Bytes of record batches appended to replicas that follow.",
+        name="kdist_replicated_bytes_total",
+    )
+    failed_replications: int = counter(
+        "Answers of leaders with records that could not be appended.",
+        name="kdist_replication_failed_total",
+    )
+    truncated_committed: int = counter(
+        "Committed records cut off from replicas here, since their leader does not have them: it"
+        " was elected uncleanly, or has lost them.",
+        name="kdist_truncated_committed_records_total",
+    )
     delayed_operations: Reading = reading("Requests that wait for records, a flush, or the clock.")
     expired_operations: int = counter(
         "Requests that timed out while they waited.", name="kdist_delayed_operations_expired_total"

@@ -131,10 +131,20 @@ class Client(FrameReceiver):
     ) -> asyncio.Future[Any]:
         """As `send`, but sent at once: the caller limits how many requests are in flight."""
         answered: asyncio.Future[Any] = self._loop.create_future()
+        self.ask_for(answered, request, version, timeout_ms)
+        return answered
+
+    def ask_for(
+        self,
+        answered: Answered,
+        request: Any,
+        version: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> None:
+        """As `ask`: `answered` gets the answer, as soon as it is decoded."""
         sent = self._send(request, version)
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
         self._expect(InFlightRequest(*sent, answered, self._loop.time() + limit_ms / 1000))
-        return answered
 
     async def tell(self, request: Any, version: int | None = None) -> None:
         """Send a request that has no answer: a produce with acks=0."""

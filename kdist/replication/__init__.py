@@ -1,5 +1,6 @@
 """The partitions of one broker: leadership, appends, reads, and delayed operations.
 
-A partition has one replica for now: no follower fetches, and no ISR shrinks. Handling of the
-controller's requests, and waiting for the high watermark, are complete already.
+A leader appends what producers send, and counts how far its followers are; a follower fetches from
+its leader, and cuts off what the leader does not have. `in_sync.py` has the theory of the ISR,
+`fetching/` that of the follower.
 """

@@ -1,8 +1,10 @@
 """A produce with acks=all that waits until all in-sync replicas have its records.
 
-It waits for the high watermark in the role in which its records were appended. Once this broker
-leads no longer, or in another epoch, the high watermark may have passed other records at the same
-offsets: then the answer is an error, whatever the high watermark.
+It waits for the high watermark in the role in which its records were appended. Once this broker has
+not led for a while, the high watermark may have passed other records at the same offsets: then the
+answer is an error, whatever the high watermark. So it is once too few replicas
+are in sync, since the high watermark then stands still. All these errors mean "perhaps": the
+records stay, and may be committed yet.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Protocol
 
 from kdist.errors import Error
 from kdist.replication.delayed import DelayedOperation
-from kdist.replication.roles import Role
+from kdist.replication.roles import Role, still_leads
 
 OnCommitted = Callable[[Error], None]
 
@@ -22,6 +24,9 @@ class Committing(Protocol):
 
     high_watermark: int
     role: Role
+
+    @property
+    def is_under_min_isr(self) -> bool: ...
 
     def request_flush(self) -> None: ...
 
@@ -41,10 +46,12 @@ class DelayedProduce(DelayedOperation):
 
     def attempt(self) -> bool:
         partition = self._partition
-        if partition.role != self._role:
+        if not still_leads(self._role, partition.role):
             self.done(Error.NOT_LEADER_OR_FOLLOWER)
         elif partition.high_watermark >= self._end_offset:
             self.done(Error.NONE)
+        elif partition.is_under_min_isr:
+            self.done(Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         else:
             partition.request_flush()
             return False

@@ -3,25 +3,39 @@
     log start offset      last stable offset    high watermark      log end offset
            | committed, decided  | committed, open       | not committed      |
 
-A record is committed when every in-sync replica has it. For now there is one replica, so that is at
-once or, with `flush.before.expose`, when it is flushed. Producer states, bytes and files are the
-log's.
+A record is committed when every in-sync replica has it, and with `flush.before.expose` has flushed
+it. The high watermark stands still while fewer replicas than `min.insync.replicas` are in sync: so
+what a consumer has seen survives the loss of all but one of that many disks. A leader learns how
+far the others are from their fetches; a follower learns the high watermark from its leader.
+
+    role        appends                       high watermark
+    Leading     `append`: what producers send the lowest end in the maximal ISR, never going back
+    Following   `append_fetched`              the leader's, within the log, which may go back
+
+Producer states, bytes and files are the log's.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from kdist.config.topic import TopicSettings
 from kdist.errors import ApiError, Error, PoisonousRequest
+from kdist.metrics.replication import ReplicationMetrics
 from kdist.model import NO_EPOCH, LeaderAndIsr, TopicPartition
 from kdist.records.batch import Batch, TimestampType
 from kdist.records.compression import Codec
 from kdist.records.validate import Rules, validate
+from kdist.replication.alter_partition_manager import CommittedIsr, Proposal
 from kdist.replication.delayed import DelayedOperation, DelayedOperations, Dependent
 from kdist.replication.delayed_produce import DelayedProduce, OnCommitted
+from kdist.replication.in_sync import FollowerFetch, InSyncReplicas
+from kdist.replication.peers import Peers
 from kdist.replication.roles import Following, Leading, Role
 from kdist.replication.writer import Writer, Writers
 from kdist.storage.append import Append
@@ -29,6 +43,8 @@ from kdist.storage.epochs import EpochEnd
 from kdist.storage.flushing import Flusher
 from kdist.storage.log import Log
 from kdist.wire.varint import Buffer
+
+logger = logging.getLogger(__name__)
 
 READ_COMMITTED = 1  # of Fetch's and ListOffsets' isolation levels
 ACKS_ALL = -1
@@ -39,6 +55,9 @@ NOBODY = LeaderAndIsr(leader=-1, leader_epoch=-1, isr=(), controller_epoch=-1, z
 # holds some three times as much.
 _BODY_BYTES_MAX = 64 << 20
 _BODY_RATIO_MAX = 16
+
+_NS_PER_MS = 1_000_000
+_PROPOSE_AGAIN_MS = 500  # after a follower was refused: it is about to stop, say
 
 _TOPIC_CODECS = {
     "producer": None,
@@ -61,6 +80,18 @@ class PartitionContext(NamedTuple):
     writers: Writers
     delayed: DelayedOperations
     flusher: Flusher
+    metrics: ReplicationMetrics
+    peers: Peers
+
+
+class Growth:
+    """What a follower's fetch watches of a partition: that its log has grown, committed or not."""
+
+    __slots__ = ("dependents", "watchers")
+
+    def __init__(self) -> None:
+        self.watchers: dict[DelayedOperation, None] = {}
+        self.dependents: dict[Dependent, None] = {}
 
 
 class Partition:
@@ -70,11 +101,15 @@ class Partition:
         "_append",
         "_context",
         "_is_flushing",
+        "_proposal",
+        "_propose_from_ms",
         "_rules",
         "_writer",
         "dependents",
         "fast_path_rules",
+        "growth",
         "high_watermark",
+        "in_sync",
         "key",
         "log",
         "refused",
@@ -90,9 +125,11 @@ class Partition:
     ) -> None:
         """`high_watermark`: as it was last saved, if it was."""
         self._context = context
-        self._writer = Writer(log, context.writers, self.advance_high_watermark)
+        self._writer = Writer(log, context.writers, self._grown)
         self._append = self._writer.append
         self._is_flushing = False
+        self._proposal: asyncio.Future[CommittedIsr] | None = None
+        self._propose_from_ms = 0
         self.key: TopicPartition = log.partition
         self.log = log
         self.topic_id = topic_id
@@ -105,6 +142,9 @@ class Partition:
         self.high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
         self.watchers: dict[DelayedOperation, None] = {}
         self.dependents: dict[Dependent, None] = {}
+        self.growth = Growth()
+        # While this broker leads, and others have replicas; None if nobody else has.
+        self.in_sync: InSyncReplicas | None = None
         # A batch that meets these rules needs no `check`; None while every batch does.
         self.fast_path_rules: Rules | None = None
         self.configure(log.settings)
@@ -124,23 +164,69 @@ class Partition:
 
     def lead_or_follow(self, state: LeaderAndIsr, replicas: tuple[int, ...]) -> None:
         """Apply the controller's newer state."""
+        before, known = self.role, self.state
         self.state, self.replicas = state, replicas
         epoch, leader = state.leader_epoch, state.leader
-        if leader == self._context.broker_id:
-            self.role = Leading(epoch)
-            self.log.begin_epoch(epoch)
-        else:
+        if leader != self._context.broker_id:
             self.role = Following(epoch, leader)
+            self._forget_isr()
+        else:
+            since = before.since if isinstance(before, Leading) else epoch
+            self.role = Leading(epoch, since)
+            if self.role != before:
+                self._forget_isr()
+                self.log.begin_epoch(epoch)
+            self._take_isr(is_newer=self.role != before or state.zk_version > known.zk_version)
         self._choose_fast_path_rules()
         self.advance_high_watermark()
-        self._context.delayed.changed(self)
+        self.changed()
+
+    def _take_isr(self, *, is_newer: bool) -> None:
+        """Reckon with the others' replicas as the controller's state has them.
+
+        A state that is no newer says nothing of a proposal that is under way.
+        """
+        if len(self.replicas) <= 1:
+            self._forget_isr()
+            return
+        if self.in_sync is None:
+            peers, log = self._context.peers, self.log
+            self.in_sync = InSyncReplicas(
+                self._context.broker_id,
+                log.epochs.start_of_latest,
+                peers.settings.lag_time_max_ms,
+                peers.is_alive,
+            )
+        elif not is_newer:
+            return
+        self._end_proposal()
+        self.in_sync.take(self.state, self.replicas, self._now_ms())
+
+    def _forget_isr(self) -> None:
+        self._end_proposal()
+        self.in_sync = None
+
+    def _end_proposal(self) -> None:
+        """Wait no longer for the answer to a proposal; whether it was written is known now."""
+        if self._proposal is not None:
+            self._proposal.cancel()
+            self._proposal = None
 
     def resign(self) -> None:
         """Stop leading: appends and reads are refused from here on, and waiting ones end."""
         self.role = Following(self.role.epoch, NOBODY.leader)
+        self._forget_isr()
         self.state = self.state._replace(leader=NOBODY.leader)  # else clients would be sent back
         self._choose_fast_path_rules()
+        self.changed()
+
+    def changed(self) -> None:
+        """Have everything attempted that waits for the partition, when this tick ends."""
         self._context.delayed.changed(self)
+        self._context.delayed.changed(self.growth)
+
+    def _now_ms(self) -> int:
+        return self._context.writers.clock.monotonic_ns() // _NS_PER_MS
 
     @property
     def is_leader(self) -> bool:
@@ -201,7 +287,7 @@ class Partition:
         if self.refused.noted:
             self.refused.acceptable(self.key, batches[:1], self.log.producers)
         append = self._append(self.log.prepare_as_leader, batches, self.role.epoch, now_ms)
-        self.advance_high_watermark()
+        self._grown(append)
         return append
 
     def append_coalesced(self, batches: Sequence[Batch], now_ms: int) -> Append:
@@ -216,8 +302,16 @@ class Partition:
             batches = self.refused.acceptable(self.key, batches, log.producers)
         prepare = log.prepare_coalesced if len(batches) > 1 else log.prepare_as_leader
         append = self._append(prepare, batches, self.role.epoch, now_ms)
-        self.advance_high_watermark()
+        self._grown(append)
         return append
+
+    def append_fetched(self, records: Sequence[Buffer], role: Following, now_ms: int) -> Append:
+        """Append batches that were fetched from the leader, while following it in `role`.
+
+        Raises as `Log.prepare_as_follower`.
+        """
+        assert role == self.role
+        return self._append(self.log.prepare_as_follower, records, role.epoch, now_ms)
 
     @property
     def is_under_min_isr(self) -> bool:
@@ -228,6 +322,20 @@ class Partition:
         """
         needed = min(self.log.settings.min_insync_replicas, len(self.replicas))
         return len(self.state.isr) < needed
+
+    @property
+    def is_at_min_isr(self) -> bool:
+        """Whether one more replica out of sync would be too many, though one is already."""
+        needed = min(self.log.settings.min_insync_replicas, len(self.replicas))
+        return len(self.state.isr) == needed < len(self.replicas)
+
+    @property
+    def replica_lag(self) -> int:
+        """How many records the follower furthest behind lacks, as far as is known; as a leader."""
+        if self.in_sync is None:
+            return 0
+        ends = (each.end_offset for each in self.in_sync.remotes.values())
+        return self.log.end_offset - min((max(0, each) for each in ends), default=0)
 
     @property
     def is_append_time(self) -> bool:
@@ -247,22 +355,37 @@ class Partition:
 
     # The high watermark
 
+    def _grown(self, append: Append) -> None:
+        """An append was published, or will be: so the log has grown, or will have."""
+        in_sync = self.in_sync
+        if in_sync is None:
+            self.advance_high_watermark()
+        elif append.is_published and append.duplicate is None:
+            in_sync.leave_behind(append.start_offset, self._now_ms())
+            self._context.delayed.changed(self.growth)
+            if len(in_sync.isr) == 1:
+                self.advance_high_watermark()
+
     def advance_high_watermark(self) -> None:
         """Move the high watermark to where records are committed now, if this broker leads.
 
         Called when that may have changed: an append was published; with `flush.before.expose`, the
-        log was flushed; that setting changed; this broker began to lead. Operations that wait for
-        it are attempted when this tick of the loop ends.
+        log was flushed; that setting or `min.insync.replicas` changed; this broker began to lead; a
+        follower has fetched; the ISR has changed. Operations that wait for it are attempted when
+        this tick of the loop ends.
         """
-        log = self.log
+        log, in_sync = self.log, self.in_sync
         committed = log.recovery_point if log.settings.flush_before_expose else log.end_offset
+        if in_sync is not None:
+            if self.is_under_min_isr:
+                return
+            committed = in_sync.committed_end(committed, self._now_ms())
         if committed > self.high_watermark and isinstance(self.role, Leading):
             self.high_watermark = committed
-        elif len(self.replicas) <= 1:
-            return
-        # Else a follower may find more all the same: it reads up to the log end offset.
-        if self.watchers or self.dependents:
-            self._context.delayed.changed(self)
+            if self.watchers or self.dependents:
+                self._context.delayed.changed(self)
+            for dependent in self.growth.dependents:
+                dependent.mark_dirty()  # told with the next answer, which this does not hasten
 
     def await_committed(
         self, role: Role, end_offset: int, timeout_ms: int, client: object, done: OnCommitted
@@ -278,8 +401,8 @@ class Partition:
             self._context.delayed.add(operation, (self,), timeout_ms, client)
 
     def request_flush(self) -> None:
-        """Have the log flushed, which may advance the high watermark."""
-        if not self._is_flushing:
+        """Have the log flushed, if that may advance the high watermark."""
+        if self.log.settings.flush_before_expose and not self._is_flushing:
             self._is_flushing = True
             self._context.flusher.request(self.log, self._flushed)
 
@@ -296,6 +419,105 @@ class Partition:
         if self.log.settings.flush_before_expose:
             self.advance_high_watermark()
             self._context.delayed.changed(self)
+
+    # The other replicas
+
+    def follower_fetched(self, fetch: FollowerFetch) -> None:
+        """A follower has been read to up to the end of its log, in this leader epoch."""
+        in_sync = self.in_sync
+        if in_sync is None or fetch.broker_id not in in_sync.remotes:
+            return
+        remote = in_sync.remotes[fetch.broker_id]
+        moved = remote.end_offset != fetch.end_offset
+        trimmed = remote.start_offset != fetch.start_offset
+        remote.note(fetch, self.log.end_offset, self._now_ms())
+        if fetch.broker_id not in in_sync.isr:
+            self._maybe_propose(in_sync.with_follower(fetch.broker_id, self.high_watermark))
+        if moved:
+            self.advance_high_watermark()
+        if trimmed and self.watchers:
+            self._context.delayed.changed(self)  # whoever waits for records to be deleted
+
+    def take_leader_offsets(
+        self,
+        high_watermark: int,
+        log_start_offset: int,
+        trim: Callable[[Partition, int], None],
+    ) -> None:
+        """Take what the leader's answer tells a follower; `trim` deletes records, as it has."""
+        log = self.log
+        visible = min(max(high_watermark, log.start_offset), log.end_offset)
+        if visible != self.high_watermark:
+            self.high_watermark = visible
+            if self.watchers or self.dependents:
+                self._context.delayed.changed(self)
+        start_offset = min(log_start_offset, visible)
+        if start_offset > log.start_offset:
+            trim(self, start_offset)
+
+    def note_truncation(self, offset: int) -> None:
+        """The log is about to be cut off there: below the high watermark, records are lost."""
+        if offset < self.high_watermark:
+            self._context.metrics.truncated_committed += self.high_watermark - offset
+            logger.error(
+                "%s is cut off at %d, below its high watermark %d: its leader does not have what"
+                " was committed, as after an unclean election",
+                *(self.key, offset, self.high_watermark),
+            )
+
+    def maybe_shrink_isr(self) -> None:
+        """Propose the ISR without members that are out of sync; called from time to time."""
+        if self.in_sync is not None:
+            self._maybe_propose(self.in_sync.without_laggards(self.log.end_offset, self._now_ms()))
+
+    def _maybe_propose(self, isr: tuple[int, ...] | None) -> None:
+        in_sync = self.in_sync
+        if isr is None or in_sync is None or self._now_ms() < self._propose_from_ms:
+            return
+        in_sync.propose(isr)
+        state, peers = self.state, self._context.peers
+        self._proposal = answer = peers.propose(
+            Proposal(
+                self.topic_id,
+                self.key.partition,
+                state.leader_epoch,
+                state.zk_version,
+                in_sync.broker_epochs(isr, peers.broker_epoch()),
+            )
+        )
+        answer.add_done_callback(partial(self._judge, in_sync))
+
+    def _judge(self, in_sync: InSyncReplicas, answer: asyncio.Future[CommittedIsr]) -> None:
+        """Take the controller's answer, unless a LeaderAndIsr has overtaken it.
+
+        After FENCED_LEADER_EPOCH and INVALID_UPDATE_VERSION one is on its way, and until then the
+        proposal may still be what is in ZooKeeper.
+        """
+        if answer.cancelled() or answer is not self._proposal:
+            return
+        error = answer.exception()
+        if error is None:
+            self._take_committed(in_sync, answer.result())
+        elif isinstance(error, ApiError) and error.error is Error.INELIGIBLE_REPLICA:
+            in_sync.withdraw()
+            self._propose_from_ms = self._now_ms() + _PROPOSE_AGAIN_MS
+            self.advance_high_watermark()
+        elif not isinstance(error, ApiError):
+            raise error
+        else:
+            logger.info("the ISR of %s stays, for now: %s", self.key, error)
+
+    def _take_committed(self, in_sync: InSyncReplicas, committed: CommittedIsr) -> None:
+        before, after = self.state.isr, committed.isr
+        self._context.metrics.isr_shrinks += len(after) < len(before)
+        self._context.metrics.isr_expands += len(after) > len(before)
+        told = logger.info if len(after) > len(before) else logger.warning
+        told("%s: the ISR is %s, was %s", self.key, list(after), list(before))
+        self.state = self.state._replace(isr=after, zk_version=committed.partition_epoch)
+        in_sync.take(self.state, self.replicas, self._now_ms())
+        self._choose_fast_path_rules()
+        self.advance_high_watermark()
+        self._context.delayed.changed(self)  # those that wait may now be under the minimum
 
     # Reading
 

@@ -1,5 +1,7 @@
 """All partitions of one broker: look-up, and the controller's requests about them.
 
+What this broker follows is fetched from the leaders by `fetching/`.
+
 The controller's requests are carried out one at a time, in order, since deleting a log and creating
 it again takes a while; the partitions of one request concurrently. `leadership.py` decides what to
 do about each. Disk work, which blocks, is done for a few partitions per tick of the loop.
@@ -32,6 +34,8 @@ from kdist.protocol.stop_replica import (
     StopReplicaResponse,
 )
 from kdist.replication.delayed import DelayedOperations, Schedule
+from kdist.replication.fetching.fetcher import FetchContext
+from kdist.replication.fetching.fetchers import Fetchers
 from kdist.replication.leadership import (
     Hosted,
     Plan,
@@ -44,6 +48,7 @@ from kdist.replication.leadership import (
     updates_in,
 )
 from kdist.replication.partition import Partition, PartitionContext
+from kdist.replication.peers import ALONE, Peers
 from kdist.replication.writer import Writers
 from kdist.storage.directory import LogDirectory
 from kdist.storage.faults import CorruptFile
@@ -85,6 +90,7 @@ class Replicas:
         metrics: ReplicationMetrics,
         is_known: Callable[[TopicPartition], bool],
         saved_high_watermarks: Mapping[TopicPartition, int] = MappingProxyType({}),
+        peers: Peers = ALONE,
     ) -> None:
         """`schedule` defers a callback to the end of this tick of the loop, so that waiting
         operations are attempted once per tick. `is_known`: the cluster has this partition.
@@ -104,7 +110,10 @@ class Replicas:
             writers=Writers(context.tasks, context.clock, metrics, context.on_failure),
             delayed=self.delayed,
             flusher=directory.flusher,
+            metrics=metrics,
+            peers=peers,
         )
+        self._fetchers = Fetchers(FetchContext(broker_id, peers, directory, metrics))
         self.refused = self._context.writers.refused
         self._saved_high_watermarks = saved_high_watermarks
         self.partitions: dict[tuple[str, int], Partition] = {}
@@ -119,7 +128,29 @@ class Replicas:
         metrics.under_min_isr = lambda: sum(
             each.is_leader and each.is_under_min_isr for each in self.partitions.values()
         )
+        metrics.under_replicated = lambda: sum(
+            each.is_leader and len(each.state.isr) < len(each.replicas)
+            for each in self.partitions.values()
+        )
+        metrics.at_min_isr = lambda: sum(
+            each.is_leader and each.is_at_min_isr for each in self.partitions.values()
+        )
+        metrics.replica_lag_max = lambda: max(
+            (each.replica_lag for each in self.partitions.values()), default=0
+        )
         metrics.delayed_operations = lambda: len(self.delayed)
+
+    def watch_isrs(self) -> None:
+        """From here on look periodically for members of ISRs that are out of sync."""
+        lag_ms_max = self._context.peers.settings.lag_time_max_ms
+        tasks = self.directory.context.tasks
+
+        def look() -> None:
+            for partition in self.partitions.values():
+                partition.maybe_shrink_isr()
+            tasks.call_later(lag_ms_max / 2, look)
+
+        tasks.call_later(lag_ms_max / 2, look)
 
     def get(self, key: tuple[str, int]) -> Partition:
         """The hosted partition with this topic and number; this broker need not be its leader.
@@ -194,12 +225,14 @@ class Replicas:
         partition = self.partitions.get(log.partition)
         if partition is not None:
             # A truncation below it happens after an unclean election alone.
-            partition.high_watermark = min(partition.high_watermark, log.end_offset)
-            self.delayed.changed(partition)
+            within = min(max(partition.high_watermark, log.start_offset), log.end_offset)
+            partition.high_watermark = within
+            partition.changed()
 
     def drain(self, done: Callable[[], None]) -> None:
-        """Resign all leaders; call `done` once no append is in progress, so the directory may be
-        closed."""
+        """Resign all leaders and follow nobody; call `done` once no append is in progress, so the
+        directory may be closed."""
+        self._fetchers.close()
         partitions = list(self.partitions.values())
         left = len(partitions) + 1
 
@@ -241,11 +274,14 @@ class Replicas:
     def _resign_others(self, named: Container[object]) -> None:
         """Resign partitions not in a FULL request, else clients would write where nobody reads.
 
-        If one is named again, any state is accepted, since its znodes were re-created.
+        Those followed are fetched no longer. If one is named again, any state is accepted, since
+        its znodes were re-created.
         """
         for key, partition in self.partitions.items():
-            if partition.is_leader and key not in named and key[0] not in self._doubtful:
-                logger.warning("resigned as leader of %s: not in the cluster", partition.key)
+            is_in_use = partition.is_leader or partition.state.leader >= 0
+            if is_in_use and key not in named and key[0] not in self._doubtful:
+                if partition.is_leader:
+                    logger.warning("resigned as leader of %s: not in the cluster", partition.key)
                 self._resign(partition)
                 partition.state = partition.state._replace(leader_epoch=NO_EPOCH, zk_version=-1)
 
@@ -408,6 +444,7 @@ class Replicas:
         if partition.topic_id == ZERO_UUID:
             partition.topic_id = update.topic_id
         partition.lead_or_follow(update.state, update.replicas)
+        self._fetchers.see_to(partition)
         if partition.is_leader:
             if not was_leader or partition.leader_epoch != epoch_before:
                 _notify(self.on_leader, partition)
@@ -446,6 +483,7 @@ class Replicas:
         """Stop leading it; it stays hosted."""
         was_leader = partition.is_leader
         partition.resign()
+        self._fetchers.leave(partition.key)
         if was_leader:
             _notify(self.on_resign, partition)
 

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 
 class Leading(NamedTuple):
-    """This broker leads the partition."""
+    """This broker leads the partition, and has led it without a break since the epoch `since`."""
 
     epoch: int
+    since: int
 
 
 class Following(NamedTuple):
@@ -23,3 +24,11 @@ class Following(NamedTuple):
 
 
 Role = Leading | Following
+
+
+def still_leads(role: Role, now: Role) -> bool:
+    """Whether a broker that had `role` has led ever since, in whatever epochs.
+
+    Then nothing was cut off its log: what it appended in that role is at the same offsets.
+    """
+    return isinstance(role, Leading) and isinstance(now, Leading) and now.since == role.since

@@ -138,8 +138,8 @@ class Writer:
         "_writers",
     )
 
-    def __init__(self, log: Log, writers: Writers, published: Callable[[], None]) -> None:
-        """`published` is called when a thread's write has made the log grow."""
+    def __init__(self, log: Log, writers: Writers, published: Callable[[Append], None]) -> None:
+        """`published` gets the first append of a thread's write that has made the log grow."""
         self._log = log
         self._writers = writers
         self._monotonic_ns = writers.clock.monotonic_ns
@@ -252,7 +252,9 @@ class Writer:
         now_ms = self._writers.clock.now_ms()
         for append in submitted:
             self._log.publish(append, now_ms)
-        self._published()
+        grown = next((each for each in submitted if each.duplicate is None), None)
+        if grown is not None:
+            self._published(grown)
         for append in submitted:
             append.end()
         self._go_on()

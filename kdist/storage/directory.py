@@ -264,16 +264,23 @@ class LogDirectory:
         else:
             logger.warning("%s is kept as a stray, %s", log.partition, path)
 
-    def truncate(self, log: Log, offset: int, done: Done) -> None:
+    def truncate(
+        self, log: Log, offset: int, done: Done, is_wanted: Callable[[], bool] = lambda: True
+    ) -> None:
         """Truncate the log to `offset`, durably, then call `done`.
 
-        It begins once a flush and the appends under way have ended, and is done in a thread.
+        It begins once a flush and the appends under way have ended, and is done in a thread. If by
+        the time that it would refuse appends it is not wanted any more, `done` gets
+        NOT_LEADER_OR_FOLLOWER: this broker may lead by now, and have appended.
         Meanwhile appends are refused with NOT_LEADER_OR_FOLLOWER, and reads of the segments to be
         cut find nothing. Waits for a flush of what is cut off fail with NOT_LEADER_OR_FOLLOWER.
         After an `ApiError`, as `DiskFull`, the log is as it was.
         """
         if log.is_busy:
-            self.flusher.request(log, lambda _: self.truncate(log, offset, done))
+            self.flusher.request(log, lambda _: self.truncate(log, offset, done, is_wanted))
+            return
+        if not is_wanted():
+            done(ApiError(Error.NOT_LEADER_OR_FOLLOWER, f"{log.partition} is not to be truncated"))
             return
         if not log.is_appending and offset >= log.end_offset:
             log.truncate_epochs()
@@ -317,6 +324,31 @@ class LogDirectory:
                 done(error)
 
         self.saver.request(saved)
+
+    def begin_anew(
+        self, log: Log, offset: int, done: Done, is_wanted: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Drop all records, and have the log begin at `offset`, beyond its end; then call `done`.
+
+        For a replica of which its leader has deleted all that follows. After a power loss the log
+        is as it was, or empty. `is_wanted` and errors are as for `truncate`.
+        """
+
+        def emptied(error: BaseException | None) -> None:
+            if error is None and log.is_busy:
+                self.begin_anew(log, offset, done, is_wanted)
+                return
+            error = error or self._refusal(partial(log.begin_anew, offset, self._now_ms()))
+            if error is not None:
+                done(error)
+                return
+            self._bounds_moved(log)
+            self.flusher.request(log, done)
+
+        self.truncate(log, log.start_offset, emptied, is_wanted)
+
+    def _now_ms(self) -> int:
+        return self.context.clock.now_ms()
 
     def delete_records(self, log: Log, offset: int, done: Done) -> None:
         """Advance the log start offset to `offset`; call `done` once that is durable.

@@ -62,6 +62,11 @@ class LeaderEpochs:
         """The newest epoch that has records or a leader here, -1 if there is none."""
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
+    @property
+    def start_of_latest(self) -> int:
+        """Where the newest epoch starts, -1 if there is none."""
+        return self._starts[-1] if self._starts else NO_OFFSET
+
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Note that `epoch` has a record at `start_offset`; True if that was new.
 

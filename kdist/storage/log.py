@@ -274,6 +274,23 @@ class Log:
             self.retire([empty])
         self.forget_reserved()
 
+    def begin_anew(self, offset: int, now_ms: int) -> None:
+        """Have a log without records begin and end at `offset`, beyond its end. `DiskFull`."""
+        assert not self._under_way
+        assert self.start_offset == self.end_offset < offset
+        if not self.has_files:
+            self.context.create_files(self)
+        older = list(self.segments)
+        self.add_segment(offset, now_ms)
+        self.start_offset = self.end_offset = self.recovery_point = offset
+        self.producers = ProducerStates()
+        self.forget_reserved()
+        self.retire(older)
+        self.forget_snapshots()
+        if self.epochs.truncate_from_end(0):
+            self.save_epochs()
+        self.is_changed = True
+
     def complete_append(self, append: Append, now_ms: int) -> Append:
         """Write and publish a prepared append while no other is in progress."""
         if append.buffers:

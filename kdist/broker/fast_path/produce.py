@@ -41,7 +41,7 @@ from kdist.records.batch import Batch
 from kdist.records.codec import TAGS_BYTES, find_batch
 from kdist.records.validate import codec_max
 from kdist.replication.partition import ACKS_ALL, Partition
-from kdist.replication.roles import Role
+from kdist.replication.roles import Role, still_leads
 from kdist.runtime.clock import Clock
 from kdist.storage.append import Append
 
@@ -300,7 +300,7 @@ class ProduceFastPath:
         is_committed = (
             isinstance(outcome, Append)
             and partition.high_watermark >= outcome.end_offset
-            and partition.role == role
+            and still_leads(role, partition.role)
         )
         waiting: dict[int, list[_Delayed]] = {}  # by timeout
         for request in requests:

@@ -133,7 +133,7 @@ class SessionFetchFastPath:
             cached.mark_dirty()
         if session.watchers:
             reader.overtake(session)
-        elif cached.partition is not None:
+        elif cached.source is not None:
             # It is read at each request, and need not hear of changes.
             cached.depend_on(None)
             cached.mark_dirty()

@@ -1,4 +1,4 @@
-"""Fetch (key 1): record batches for consumers, and later for followers.
+"""Fetch (key 1): record batches for consumers and followers.
 
 A fetch collects the available records of its partitions, in their order and within its byte limits.
 If they are fewer than `min_bytes`, and no partition has an error or a diverging epoch to report, it
@@ -8,16 +8,20 @@ the network sends and releases; those not in the page cache are first read into 
 Measured with Debian's Python 3.11, one partition, from `handle` to `reply`: 7 µs at the tail of a
 log, with making and releasing the slice; 6 µs for a fetch that waits and is cancelled. Most of it
 is creating objects, so within a session none is created for a partition that has nothing new.
+
+A follower's fetch tells how far its log reaches. That is noted once the records from there on are
+found, so that a fetch that fails, or that diverges, counts for nothing (KAFKA-8400).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from kdist.broker.fetch_sessions import CachedPartition, Context, FetchSessions, Results
 from kdist.broker.leader_hints import LeaderHints
 from kdist.errors import ApiError, Error
-from kdist.model import NO_OFFSET, ZERO_UUID
+from kdist.model import NO_EPOCH, NO_OFFSET, ZERO_UUID
 from kdist.protocol.fetch import (
     DivergingEpoch,
     FetchPartition,
@@ -28,7 +32,8 @@ from kdist.protocol.fetch import (
 )
 from kdist.records.batch import HEADER_SIZE, read_header
 from kdist.replication.cold import PageCache, warm
-from kdist.replication.delayed import DelayedOperation
+from kdist.replication.delayed import DelayedOperation, Watched
+from kdist.replication.in_sync import FollowerFetch
 from kdist.replication.old_formats import MessageSets, convert
 from kdist.replication.partition import READ_COMMITTED, Partition
 from kdist.replication.replicas import Replicas
@@ -189,7 +194,9 @@ class _Fetch(DelayedOperation):
         handler = self._handler
         left_ms = max(0, self._due_ns - handler.now_ns()) // _NS_PER_MS
         session = self._context.session
-        watched = self._watched_partitions if session is None else (session,)
+        watched: Sequence[Watched] = (session,) if session else self._watched_partitions
+        if session is None and self._follower_id >= 0:
+            watched = [each.growth for each in self._watched_partitions]
         handler.replicas.delayed.add(self, watched, left_ms, self._call.connection)
 
     def _warm(self, is_last: bool) -> None:
@@ -233,7 +240,8 @@ class _Fetch(DelayedOperation):
         for cached in self._context.partitions if session is None else list(session.dirty):
             partition, what = partitions.get(cached.key), None
             if session is not None:
-                cached.depend_on(partition)
+                is_follower = self._follower_id >= 0
+                cached.depend_on(partition.growth if partition and is_follower else partition)
             if partition is None or not self._is_at_end(partition, cached):
                 try:
                     partition, what = self._read(cached)
@@ -282,14 +290,30 @@ class _Fetch(DelayedOperation):
         if version < FIRST_VERSION_OF_ZSTD:
             _check_format(partition.log, version)
         if follower_id >= 0 and follower_id not in partition.replicas:
-            raise ApiError(Error.NOT_LEADER_OR_FOLLOWER, "only a replica may fetch as one")
+            # The assignment with that replica may be on its way (KAFKA-14078).
+            raise ApiError(Error.UNKNOWN_LEADER_EPOCH, "only a replica may fetch as one")
         diverging = _diverging_epoch(partition, asked) if asked.last_fetched_epoch >= 0 else None
         if diverging is None:
-            return partition, self._take(partition, asked)
+            cold_before = len(self._cold)
+            part = self._take(partition, asked)
+            if follower_id >= 0 and len(self._cold) == cold_before:
+                self._note_follower(partition, asked)
+            return partition, part
         self._is_due = True
         result = self._result(cached.key.partition, partition, None)
         result.diverging_epoch = diverging
         return partition, result
+
+    def _note_follower(self, partition: Partition, asked: FetchPartition) -> None:
+        state = self._request.replica_state
+        partition.follower_fetched(
+            FollowerFetch(
+                self._follower_id,
+                asked.fetch_offset,
+                asked.log_start_offset,
+                NO_EPOCH if state is None else state.replica_epoch,
+            )
+        )
 
     def _result(self, index: int, partition: Partition, part: Slice | None) -> FetchPartitionResult:
         log, is_committed = partition.log, self._request.isolation_level == READ_COMMITTED
@@ -425,6 +449,9 @@ def _check_format(log: Log, version: int) -> None:
 
 def _diverging_epoch(partition: Partition, asked: FetchPartition) -> DivergingEpoch | None:
     """Where the client's log diverges from this one; None if it does not (KIP-595)."""
+    start_offset = partition.log.start_offset
+    if asked.fetch_offset < start_offset:  # whether or not the epochs diverge
+        raise ApiError(Error.OFFSET_OUT_OF_RANGE, f"{partition.key} starts at {start_offset}")
     epoch, end_offset = partition.epoch_end(asked.last_fetched_epoch)
     if epoch < 0:
         raise ApiError(

@@ -29,7 +29,7 @@ from kdist.protocol.produce import (
 from kdist.records.validate import InvalidRecords
 from kdist.replication.partition import ACKS_ALL, Partition
 from kdist.replication.replicas import Replicas
-from kdist.replication.roles import Role
+from kdist.replication.roles import Role, still_leads
 from kdist.runtime.clock import Clock
 from kdist.storage.append import Append
 
@@ -233,7 +233,7 @@ class _Produce:
             result.log_append_time_ms = now_ms if duplicate is None else duplicate.timestamp
         end_offset = append.end_offset
         if self._request.acks == ACKS_ALL and (
-            partition.high_watermark < end_offset or partition.role != role
+            partition.high_watermark < end_offset or not still_leads(role, partition.role)
         ):
             self._undecided += 1
             timeout_ms = max(0, self._request.timeout_ms)

@@ -209,7 +209,7 @@ def test_the_clients_leader_epoch_is_checked_and_the_leader_returned(
 @pytest.mark.parametrize("version", [12, 14, 15, 17])
 def test_only_an_assigned_replica_may_fetch_as_one(broker: Broker, version: int) -> None:
     broker.tell(replicas=[1, 2])
-    assert as_follower(broker, 3, version).errors == [Error.NOT_LEADER_OR_FOLLOWER]
+    assert as_follower(broker, 3, version).errors == [Error.UNKNOWN_LEADER_EPOCH]
     assert as_follower(broker, 2, version).errors == [0]
 
 

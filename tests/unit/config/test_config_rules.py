@@ -32,7 +32,6 @@ BROKEN_BY = {
 }
 ODD = {
     "largest_batch_fits_a_request": {"socket.request.max.bytes": "1000"},
-    "replication_factors_are_possible": {"offsets.topic.replication.factor": "3"},
     "largest_batch_fits_a_segment": {"log.segment.bytes": "1000"},
     "segments_roll_before_retention": {"log.retention.ms": "1000"},
     "exposed_records_get_flushed": {"log.flush.before.expose": "true"},
@@ -62,15 +61,6 @@ def test_a_contradiction_is_refused(rule: str) -> None:
 def test_an_oddity_is_a_warning(rule: str) -> None:
     (warning,) = broker_from(LEAST | ODD[rule], "f").warnings
     assert warning.endswith("(f).")
-
-
-def test_an_unsupported_replication_factor_is_a_warning() -> None:
-    given = {"default.replication.factor": "2", "offsets.topic.replication.factor": "3"}
-    (warning,) = broker_from(LEAST | given).warnings
-    assert warning == (
-        "default.replication.factor is 2 and offsets.topic.replication.factor is 3,"
-        " but in this release only 1 is possible: topics are refused."
-    )
 
 
 def test_several_contradictions_are_reported_together() -> None:

@@ -118,8 +118,8 @@ def test_a_chosen_assignment_is_taken() -> None:
         (new(partitions=-2), Error.INVALID_PARTITIONS),
         (new(partitions=2**31 - 1), Error.INVALID_PARTITIONS),
         (new(factor=0), Error.INVALID_REPLICATION_FACTOR),
-        (new(factor=2), Error.INVALID_REPLICATION_FACTOR),
-        (new(partitions=-1, factor=-1, assigned={0: [1, 2]}), Error.INVALID_REPLICATION_FACTOR),
+        (new(factor=9), Error.INVALID_REPLICATION_FACTOR),
+        (new(partitions=-1, factor=-1, assigned={0: [1, 1]}), Error.INVALID_REPLICA_ASSIGNMENT),
         (new(assigned={0: [1]}), Error.INVALID_REQUEST),
         (new(partitions=-1, factor=-1, assigned={1: [1]}), Error.INVALID_REPLICA_ASSIGNMENT),
         (new(partitions=-1, factor=-1, assigned={0: [9]}), Error.INVALID_REPLICA_ASSIGNMENT),
@@ -174,7 +174,7 @@ def test_growth_takes_a_chosen_assignment() -> None:
         (grown("clicks", 10_001), Error.INVALID_PARTITIONS),
         (grown("clicks", 4, [[1]]), Error.INVALID_REPLICA_ASSIGNMENT),
         (grown("clicks", 3, [[9]]), Error.INVALID_REPLICA_ASSIGNMENT),
-        (grown("clicks", 3, [[1, 2]]), Error.INVALID_REPLICATION_FACTOR),
+        (grown("clicks", 3, [[1, 2]]), Error.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
 def test_growth_is_refused_with_its_code(topic: GrownTopic, error: Error) -> None:

@@ -296,7 +296,7 @@ def test_resigning_fails_the_waiters(world: World, careful: Partition) -> None:
     assert heard == [Error.NOT_LEADER_OR_FOLLOWER]
 
 
-@pytest.mark.parametrize(("leader", "epoch"), [(-1, 0), (2, 1), (BROKER, 1)])
+@pytest.mark.parametrize(("leader", "epoch"), [(-1, 0), (2, 1)])
 def test_a_waiter_of_another_leadership_gets_no_yes_though_its_offset_is_flushed(
     world: World, careful: Partition, leader: int, epoch: int
 ) -> None:
@@ -308,6 +308,19 @@ def test_a_waiter_of_another_leadership_gets_no_yes_though_its_offset_is_flushed
     flush_now(world.disk, "/d01", [careful.log])
     world.ticks.end()
     assert heard == [Error.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_a_waiter_outlives_an_epoch_in_which_the_same_broker_goes_on_leading(
+    world: World, careful: Partition
+) -> None:
+    append(world, careful, b"a")
+    heard: list[Error] = []
+    careful.await_committed(careful.role, 1, 5000, None, heard.append)
+    careful.lead_or_follow(careful.state._replace(leader_epoch=1), careful.replicas)
+    world.ticks.end()
+    assert heard == []
+    world.settle()
+    assert heard == [Error.NONE]
 
 
 def test_a_newer_state_of_the_same_epoch_leaves_the_waiters_waiting(

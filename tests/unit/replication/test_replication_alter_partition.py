@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from kdist.broker.alter_partition_manager import AlterPartitionManager, CommittedIsr, Proposal
 from kdist.errors import ApiError, Error
 from kdist.protocol.alter_partition import (
     AlteredPartitionResult,
@@ -16,6 +15,7 @@ from kdist.protocol.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
 )
+from kdist.replication.alter_partition_manager import AlterPartitionManager, CommittedIsr, Proposal
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
 

@@ -30,6 +30,15 @@ logger = logging.getLogger(__name__)
 
 RETRY_MS = 50
 
+# Any other error of a partition means that the controller could not judge it: ask again.
+_FINAL = frozenset(
+    {
+        *(Error.FENCED_LEADER_EPOCH, Error.INVALID_UPDATE_VERSION, Error.INELIGIBLE_REPLICA),
+        *(Error.UNKNOWN_TOPIC_ID, Error.UNKNOWN_TOPIC_OR_PARTITION, Error.INVALID_REQUEST),
+        Error.NEW_LEADER_ELECTED,
+    }
+)
+
 Ask = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
 """Have the controller answer the request. ApiError if there is none, or it does not answer."""
 
@@ -97,7 +106,7 @@ class AlterPartitionManager:
             each.answer.cancel()
 
     async def _send_all(self) -> None:
-        while sent := dict(self._waiting):
+        while sent := self._wanted():
             try:
                 response = await self._ask(self._request(sent.values()))
                 if response.error_code != Error.NONE:
@@ -106,8 +115,15 @@ class AlterPartitionManager:
                 logger.warning("AlterPartition failed, will retry: %s", error)
                 await asyncio.sleep(RETRY_MS / 1000)
             else:
-                self._take_in(response, sent)
+                if not self._take_in(response, sent):
+                    await asyncio.sleep(RETRY_MS / 1000)
         self._task = None
+
+    def _wanted(self) -> dict[Key, PendingProposal]:
+        """Those whose answer is still wanted; the others are forgotten."""
+        for key in [key for key, each in self._waiting.items() if each.answer.done()]:
+            del self._waiting[key]
+        return dict(self._waiting)
 
     def _request(self, sent: Iterable[PendingProposal]) -> AlterPartitionRequest:
         topics: dict[uuid.UUID, list[AlteredPartition]] = {}
@@ -121,16 +137,23 @@ class AlterPartitionManager:
 
     def _take_in(
         self, response: AlterPartitionResponse, sent: Mapping[Key, PendingProposal]
-    ) -> None:
-        """Answer the proposals that the response judges; others go with the next."""
+    ) -> bool:
+        """Answer the proposals that the response judges; others go with the next.
+
+        Returns whether it judged all of which it said anything.
+        """
+        is_judged = True
         for topic in response.topics:
             for result in topic.partitions:
                 key = (topic.topic_id, result.partition_index)
                 pending = sent.get(key)
                 if pending is None or self._waiting.get(key) is not pending:
                     continue  # replaced meanwhile: the answer is not for the one that waits now
-                del self._waiting[key]
                 error = Error.of(result.error_code)
+                if error is not Error.NONE and error not in _FINAL:
+                    is_judged = False
+                    continue
+                del self._waiting[key]
                 if pending.answer.done():
                     continue
                 if error is not Error.NONE:
@@ -138,6 +161,7 @@ class AlterPartitionManager:
                 else:
                     committed = CommittedIsr(tuple(result.isr), result.partition_epoch)
                     pending.answer.set_result(committed)
+        return is_judged
 
 
 def _altered(proposal: Proposal) -> AlteredPartition:

@@ -1,0 +1,446 @@
+"""Fetches what one broker leads: one connection, one fetch session, in rounds.
+
+    send a fetch -> it waits at the leader -> append what came -> send the next -> note the rest
+
+The next fetch tells the leader how far this log reaches, so it goes out before all else. A round
+costs what changed, however many partitions are followed. A partition's failure is its own: it alone
+is left out for a while (KAFKA-1461). Answers about an earlier role of it are dropped (KAFKA-7040).
+Source: Apache Kafka's `AbstractFetcherThread` and `ReplicaFetcherThread`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+from kdist.errors import ApiError, DiskFailed, DiskFull, Error, KdistError
+from kdist.metrics.replication import ReplicationMetrics
+from kdist.model import TopicPartition
+from kdist.network.client import Client
+from kdist.protocol import fetch
+from kdist.protocol.fetch import FetchPartitionResult, FetchResponse
+from kdist.replication.fetching.divergence import truncation_offset
+from kdist.replication.fetching.followed import (
+    BACKED_OFF,
+    BUSY,
+    FENCED,
+    READY,
+    FollowedPartition,
+)
+from kdist.replication.fetching.places import end_of_epoch, find_bounds
+from kdist.replication.fetching.session import FollowerSession
+from kdist.replication.partition import Partition
+from kdist.replication.peers import Peers
+from kdist.replication.roles import Following
+from kdist.runtime.tasks import Tasks, raise_bug
+from kdist.storage.append import Append
+from kdist.storage.directory import LogDirectory
+from kdist.storage.epochs import EpochEnd
+from kdist.wire.varint import Buffer
+
+logger = logging.getLogger(__name__)
+
+_RECONNECT_MS_MIN = 20
+_BACKOFF_MS_MIN = 20
+_IN_FLIGHT_MAX = 2  # one that waits, and one that overtakes it
+_SESSION_ERRORS = (Error.FETCH_SESSION_ID_NOT_FOUND, Error.INVALID_FETCH_SESSION_EPOCH)
+
+
+class FetchContext(NamedTuple):
+    """What the fetchers of a broker share."""
+
+    broker_id: int
+    peers: Peers
+    directory: LogDirectory
+    metrics: ReplicationMetrics
+
+    @property
+    def tasks(self) -> Tasks:
+        return self.directory.context.tasks
+
+
+class _Round:
+    """One fetch in flight: what receives its answer, in place of a future."""
+
+    __slots__ = ("_ended", "_fetcher")
+
+    def __init__(self, fetcher: ReplicaFetcher) -> None:
+        self._fetcher = fetcher
+        self._ended = False
+
+    def done(self) -> bool:
+        return self._ended
+
+    def set_result(self, response: FetchResponse, /) -> None:
+        self._ended = True
+        self._fetcher.answered(self, response)
+
+    def set_exception(self, error: ApiError, /) -> None:
+        self._ended = True
+        self._fetcher.failed(error)
+
+
+class ReplicaFetcher:
+    """Owner: the `Fetchers`."""
+
+    def __init__(self, context: FetchContext, leader_id: int) -> None:
+        self.leader_id = leader_id
+        self.followed: dict[TopicPartition, FollowedPartition] = {}
+        self._context = context
+        peers = context.peers
+        self._session = FollowerSession(context.broker_id, peers.broker_epoch, peers.settings)
+        self._dirty: dict[TopicPartition, None] = {}
+        self._client: Client | None = None
+        self._rounds: list[_Round] = []
+        self._is_closed = False
+        self._is_kicked = False
+        self._lost = asyncio.Event()
+        self._task = asyncio.create_task(self._stay_connected(), name=f"fetcher of {leader_id}")
+        self._task.add_done_callback(raise_bug)
+
+    def follow(self, partition: Partition, role: Following) -> None:
+        """Fetch the partition from here on, beginning with the end of its log."""
+        each = self.followed[partition.key] = FollowedPartition(partition, role)
+        if self._client is not None and not self._session.finds_divergence:
+            self._align(each)
+        self._touch(partition.key)
+
+    def leave(self, key: TopicPartition) -> None:
+        """Fetch the partition no longer."""
+        if self.followed.pop(key, None) is not None:
+            self._touch(key)
+
+    def close(self) -> None:
+        """Fetch nothing any more."""
+        self._is_closed = True
+        self._task.cancel()
+        self._hang_up()
+
+    # The connection
+
+    async def _stay_connected(self) -> None:
+        backoff_ms = _RECONNECT_MS_MIN
+        while True:
+            try:
+                self._client = client = await self._connect()
+            except ApiError as error:
+                if backoff_ms == _RECONNECT_MS_MIN:
+                    logger.warning("cannot fetch from broker %d: %s", self.leader_id, error)
+            else:
+                backoff_ms = _RECONNECT_MS_MIN
+                logger.info("fetching from broker %d", self.leader_id)
+                self._begin(client)
+                await self._lost.wait()
+            await asyncio.sleep(backoff_ms / 1000)
+            backoff_ms = min(2 * backoff_ms, max(1, self._context.peers.settings.fetch_backoff_ms))
+
+    async def _connect(self) -> Client:
+        address = self._context.peers.find(self.leader_id)
+        if address is None:
+            raise ApiError(Error.NETWORK_EXCEPTION, "it is not known where it is")
+        client = await self._context.peers.connect(address.host, address.port)
+        try:
+            await client.negotiate()
+        except BaseException:
+            client.close()
+            raise
+        return client
+
+    def _begin(self, client: Client) -> None:
+        self._lost.clear()
+        self._session.begin(client.version_of(fetch.API))
+        self._dirty.clear()
+        if not self._session.finds_divergence:
+            for each in self.followed.values():
+                self._align(each)
+        self._send()
+
+    def _hang_up(self) -> None:
+        client, self._client = self._client, None
+        self._rounds.clear()
+        if client is not None:
+            client.close()
+
+    def failed(self, error: ApiError) -> None:
+        """The connection ended, or a fetch was not answered in time."""
+        if self._client is not None and not self._is_closed:
+            logger.warning("lost broker %d, which is fetched from: %s", self.leader_id, error)
+            self._hang_up()
+            self._lost.set()
+
+    # Rounds
+
+    def _touch(self, key: TopicPartition) -> None:
+        """What is asked for the partition has changed: see to it when this turn ends."""
+        self._dirty[key] = None
+        if not self._is_kicked and self._client is not None:
+            self._is_kicked = True
+            self._context.tasks.call_soon(self._kicked)
+
+    def _kicked(self) -> None:
+        self._is_kicked = False
+        if self._dirty and (not self._rounds or self._session.is_open):
+            self._send()
+
+    def _send(self) -> None:
+        """Send a fetch, unless there is nothing to fetch or too much is in flight.
+
+        While one waits at the leader, partitions may become ready: they are followed anew, or their
+        flush has ended. Another fetch overtakes it then. A leader of kdist ends the first one, with
+        INVALID_FETCH_SESSION_EPOCH; Apache Kafka answers one after the other, and may send records
+        twice, of which the second ones are dropped, as they do not begin where the log ends.
+        """
+        client = self._client
+        if client is None or self._is_closed or len(self._rounds) >= _IN_FLIGHT_MAX:
+            return
+        dirty, self._dirty = self._dirty, {}
+        request = self._session.request(self.followed, dirty, is_first=not self._rounds)
+        if request is None:
+            return
+        settings = self._context.peers.settings
+        timeout_ms = settings.socket_timeout_ms + settings.fetch_wait_max_ms
+        round_ = _Round(self)
+        self._rounds.append(round_)
+        try:
+            client.ask_for(round_, request, self._session.version, timeout_ms)
+        except ApiError as error:
+            self.failed(error)
+
+    def answered(self, round_: _Round, response: FetchResponse) -> None:
+        """Append what came, send the next fetch, and then take the rest of the answer."""
+        if round_ not in self._rounds:
+            return  # of an earlier connection
+        self._rounds.remove(round_)
+        is_overtaken = bool(self._rounds)
+        error = Error.of(response.error_code)
+        if error is not Error.NONE:
+            if not (is_overtaken and error in _SESSION_ERRORS):
+                self._refused_whole(error)
+            return
+        self._session.opened(response.session_id)
+        try:
+            taken = [each for each in self._results_in(response) if self._take(*each)]
+            if self._dirty or not self._rounds:
+                self._send()
+            for each, result in taken:
+                self._take_offsets(each, result)
+        except DiskFailed as failure:
+            self._context.directory.context.on_failure(failure)
+
+    def _results_in(
+        self, response: FetchResponse
+    ) -> Iterator[tuple[FollowedPartition, FetchPartitionResult]]:
+        """Those of partitions that are still followed in the same role, and ready."""
+        for topic in response.responses:
+            name = self._session.name_of(topic)
+            for result in topic.partitions:
+                each = self.followed.get(TopicPartition(name, result.partition_index))
+                if each is not None and each.is_current and each.state is READY:
+                    yield each, result
+
+    def _refused_whole(self, error: Error) -> None:
+        """A session was evicted, say: begin another. Any other error is not to be expected."""
+        self._session.reset()
+        if error in _SESSION_ERRORS:
+            self._send()
+        else:
+            logger.warning("broker %d refuses to be fetched from: %s", self.leader_id, error.name)
+            backoff_ms = self._context.peers.settings.fetch_backoff_ms
+            self._context.tasks.call_later(backoff_ms, self._send)
+
+    # One partition's result
+
+    def _take(self, each: FollowedPartition, result: FetchPartitionResult) -> bool:
+        """Append its records, or begin what else it asks for; whether its offsets are to be taken.
+
+        Those of an answer that tells to truncate are not (KAFKA-14704).
+        """
+        told = self._session.told.get(each.partition.key)
+        if told is None or not told.is_about(each.wanted()):  # another role, or end of the log
+            self._dirty[each.partition.key] = None
+            return False
+        if result.error_code:
+            self._refused(each, Error.of(result.error_code))
+            return False
+        diverging = result.diverging_epoch
+        if diverging is not None and diverging.epoch >= 0:
+            self._truncate(each, EpochEnd(diverging.epoch, diverging.end_offset))
+            return False
+        each.errors = 0
+        return self._append(each, result) if result.records else True
+
+    def _append(self, each: FollowedPartition, result: FetchPartitionResult) -> bool:
+        partition, context = each.partition, self._context.directory.context
+        try:
+            append = partition.append_fetched(
+                [cast(Buffer, result.records)], each.role, context.clock.now_ms()
+            )
+        except DiskFull as error:
+            self._back_off(each, error)
+            return False
+        except ApiError as error:  # corrupt on its way, or bytes of another epoch (KAFKA-18723)
+            logger.warning(
+                "what broker %d sent of %s is dropped: %s", self.leader_id, partition.key, error
+            )
+            self._context.metrics.failed_replications += 1
+            self._back_off(each, None)
+            return False
+        self._context.metrics.replicated_bytes += append.totals.size
+        needs_flush = partition.log.settings.flush_before_expose
+        if append.is_published and not needs_flush:
+            self._dirty[partition.key] = None
+            return True
+        each.state = BUSY
+        self._dirty[partition.key] = None
+        append.then(partial(self._appended, each, result))
+        return False
+
+    def _appended(
+        self, each: FollowedPartition, result: FetchPartitionResult, outcome: Append | ApiError
+    ) -> None:
+        """A thread has written it, or it is to be flushed before the leader may count on it."""
+        if isinstance(outcome, ApiError):
+            self._back_off(each, outcome)
+            return
+        if each.is_current:
+            self._take_offsets(each, result)
+        log = each.partition.log
+        if log.settings.flush_before_expose:
+            self._context.directory.flusher.request(log, partial(self._flushed, each))
+        else:
+            self._ready(each)
+
+    def _flushed(self, each: FollowedPartition, error: BaseException | None) -> None:
+        if error is None:
+            self._ready(each)
+        elif isinstance(error, ApiError):  # else the broker ends
+            self._back_off(each, error)
+
+    def _take_offsets(self, each: FollowedPartition, result: FetchPartitionResult) -> None:
+        if each.is_current:
+            each.partition.take_leader_offsets(
+                result.high_watermark, result.log_start_offset, self._trim
+            )
+
+    def _trim(self, partition: Partition, offset: int) -> None:
+        """The leader has deleted records: so does this replica."""
+        self._context.directory.delete_records(partition.log, offset, _ignore)
+        self._touch(partition.key)
+
+    # What may be wrong with a partition
+
+    def _refused(self, each: FollowedPartition, error: Error) -> None:
+        key = each.partition.key
+        if error is Error.OFFSET_OUT_OF_RANGE:
+            each.state = BUSY
+            self._dirty[key] = None
+            self._start(self._find_place(each), each)
+        elif error is Error.FENCED_LEADER_EPOCH:
+            logger.info("%s: the leader knows a newer epoch than %d", key, each.role.epoch)
+            each.state = FENCED
+            self._dirty[key] = None
+        else:
+            if not each.errors:
+                logger.warning(
+                    "broker %d refuses a fetch of %s: %s", self.leader_id, key, error.name
+                )
+            self._back_off(each, None)
+
+    def _back_off(self, each: FollowedPartition, error: KdistError | None) -> None:
+        """Leave the partition out for a while: a short one at first, as the leader may just not
+        have heard yet what this broker has heard."""
+        if error is not None and not each.errors:
+            logger.warning("%s cannot be followed, for now: %s", each.partition.key, error)
+        longest_ms = self._context.peers.settings.fetch_backoff_ms
+        backoff_ms = min(_BACKOFF_MS_MIN << min(each.errors, 10), longest_ms)
+        each.errors += 1
+        each.state = BACKED_OFF
+        self._touch(each.partition.key)
+        self._context.tasks.call_later(backoff_ms, partial(self._ready, each))
+
+    def _ready(self, each: FollowedPartition) -> None:
+        key = each.partition.key
+        if self.followed.get(key) is each and not self._is_closed:
+            each.state = READY
+            self._touch(key)
+
+    def _truncate(self, each: FollowedPartition, leader: EpochEnd) -> None:
+        """Cut the log off where it diverges, then go on from there."""
+        partition = each.partition
+        log = partition.log
+        offset = truncation_offset(log.epochs, log.end_offset, partition.high_watermark, leader)
+        self._truncate_to(each, offset)
+
+    def _truncate_to(self, each: FollowedPartition, offset: int) -> None:
+        partition = each.partition
+        each.state = BUSY
+        self._dirty[partition.key] = None
+        partition.note_truncation(offset)
+        self._context.directory.truncate(
+            partition.log, offset, partial(self._truncated, each), lambda: each.is_current
+        )
+
+    def _truncated(self, each: FollowedPartition, error: BaseException | None) -> None:
+        if error is None:
+            self._ready(each)
+        elif isinstance(error, ApiError):
+            self._back_off(each, error)
+
+    # Leaders that do not find the divergence, and logs that lie outside the leader's
+
+    def _align(self, each: FollowedPartition) -> None:
+        """Ask an old leader where the logs diverge, before the first fetch."""
+        if each.partition.log.epochs.latest >= 0:
+            each.state = BUSY
+            self._start(self._find_divergence(each), each)
+
+    def _start(self, work: Coroutine[Any, Any, None], each: FollowedPartition) -> None:
+        task = asyncio.create_task(self._guarded(work, each), name=f"{each.partition.key}'s place")
+        task.add_done_callback(raise_bug)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None], each: FollowedPartition) -> None:
+        try:
+            await work
+        except ApiError as error:
+            self._back_off(each, error)
+
+    async def _find_divergence(self, each: FollowedPartition) -> None:
+        client = self._client
+        if client is not None:
+            found = await end_of_epoch(client, self._context.broker_id, each)
+            if each.is_current and self.followed.get(each.partition.key) is each:
+                self._truncate(each, found)
+
+    async def _find_place(self, each: FollowedPartition) -> None:
+        """The log ends beyond the leader's, or before its start.
+
+        Beyond: the leader was elected uncleanly. Before: its records were deleted while this broker
+        was away; none of this log's are of use then.
+        """
+        client = self._client
+        if client is None:
+            raise ApiError(Error.NETWORK_EXCEPTION, "the connection is gone")
+        start, end = await find_bounds(client, self._context.broker_id, each)
+        if not (each.is_current and self.followed.get(each.partition.key) is each):
+            return
+        log = each.partition.log
+        if end < log.end_offset:
+            self._truncate_to(each, end)
+        elif start > log.end_offset:
+            logger.warning(
+                "%s: the leader's log starts at %d, after this one's end: begun anew",
+                each.partition.key,
+                start,
+            )
+            self._context.directory.begin_anew(
+                log, start, partial(self._truncated, each), lambda: each.is_current
+            )
+        else:
+            self._back_off(each, None)
+
+
+def _ignore(_: BaseException | None) -> None:
+    """A start offset that could not be saved is told again by the leader."""

@@ -1,0 +1,53 @@
+"""The fetchers of a broker: one for each broker that leads what is followed here."""
+
+from __future__ import annotations
+
+from kdist.model import TopicPartition
+from kdist.replication.fetching.fetcher import FetchContext, ReplicaFetcher
+from kdist.replication.partition import Partition
+from kdist.replication.peers import ALONE
+from kdist.replication.roles import Following
+
+
+class Fetchers:
+    """Owner: `Replicas`. A partition is in at most one fetcher: its leader's, in its epoch."""
+
+    def __init__(self, context: FetchContext) -> None:
+        self._context = context
+        self._fetchers: dict[int, ReplicaFetcher] = {}
+        self._leaders: dict[TopicPartition, int] = {}
+
+    def see_to(self, partition: Partition) -> None:
+        """Have the partition fetched from its leader, anew in each epoch, or from nobody."""
+        key, role = partition.key, partition.role
+        leader = self._leaders.get(key)
+        if leader is not None:
+            known = self._fetchers[leader].followed[key]
+            if known.partition is partition and known.is_current:
+                return
+            self.leave(key)
+        if not isinstance(role, Following) or role.leader < 0 or self._context.peers is ALONE:
+            return
+        fetcher = self._fetchers.get(role.leader)
+        if fetcher is None:
+            fetcher = self._fetchers[role.leader] = ReplicaFetcher(self._context, role.leader)
+        self._leaders[key] = role.leader
+        fetcher.follow(partition, role)
+
+    def leave(self, key: TopicPartition) -> None:
+        """Have the partition fetched from nobody."""
+        leader = self._leaders.pop(key, None)
+        if leader is None:
+            return
+        fetcher = self._fetchers[leader]
+        fetcher.leave(key)
+        if not fetcher.followed:
+            fetcher.close()
+            del self._fetchers[leader]
+
+    def close(self) -> None:
+        """Fetch nothing any more."""
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+        self._fetchers.clear()
+        self._leaders.clear()

@@ -1,0 +1,71 @@
+"""One partition that a fetcher fetches: what it asks for next, and whether it may.
+
+    state      why                                                    leaves for
+    READY      to be in the next fetch                                BUSY
+    BUSY       records of it are being written or flushed, or its     READY, when that has ended
+               end is being cut off, or its place is being looked for
+    BACKED_OFF the leader has refused it, or what it sent             READY, after a pause
+    FENCED     the leader knows a newer epoch: the controller will    (followed anew, in that epoch)
+               tell of it
+
+Only a READY one is fetched. So with `flush.before.expose` the offset that a follower fetches from
+tells the leader what is durable here (design R7).
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from typing import NamedTuple
+
+from kdist.replication.partition import Partition
+from kdist.replication.roles import Following
+
+
+class FetchState(enum.Enum):
+    """The value is its name in log lines."""
+
+    READY = "ready"
+    BUSY = "busy"
+    BACKED_OFF = "backed off"
+    FENCED = "fenced"
+
+
+READY, BUSY, BACKED_OFF, FENCED = FetchState
+
+
+class Told(NamedTuple):
+    """What a leader was last asked for a partition, in a session."""
+
+    offset: int
+    leader_epoch: int
+    last_epoch: int
+    start_offset: int
+    topic_id: uuid.UUID
+
+    def is_about(self, wanted: Told) -> bool:
+        """Whether an answer to this is one to what is wanted now."""
+        return self[:3] == wanted[:3]
+
+
+class FollowedPartition:
+    """Owner: the `ReplicaFetcher`. `role` is the partition's when the fetcher took it."""
+
+    __slots__ = ("errors", "partition", "role", "state")
+
+    def __init__(self, partition: Partition, role: Following) -> None:
+        self.partition = partition
+        self.role = role
+        self.state = READY
+        self.errors = 0  # in succession
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the partition still has the role in which the fetcher took it."""
+        return self.partition.role == self.role
+
+    def wanted(self) -> Told:
+        """What to ask for now: what follows the end of the log."""
+        log, topic_id = self.partition.log, self.partition.topic_id
+        last_epoch = log.epochs.latest
+        return Told(log.reserved_offset, self.role.epoch, last_epoch, log.start_offset, topic_id)

@@ -1,0 +1,196 @@
+"""Which replicas of a partition are in sync, as its leader sees it, and up to where all have it.
+
+The controller writes ISRs; the leader proposes them, and an answer may be lost. So until a proposal
+is answered, both are reckoned with: the *maximal ISR* has the committed members and the proposed
+ones, and a record is committed once all of those have it.
+
+    a member is out of sync     its end is not the leader's, and was not since `lag_ms_max`
+    a follower may join         it has fetched in this epoch, has all that is committed and
+                                what was there when the epoch began, and its broker is alive
+
+A follower that fetched up to the high watermark alone may lack committed records: a new leader's
+high watermark is behind the true one (KAFKA-7128). So the epoch's start counts too.
+
+A follower that is not in the ISR holds the high watermark back all the same while it keeps up:
+otherwise, under constant load, it would never reach it. Source: Apache Kafka's `Partition` and
+`Replica`; KIP-497, KAFKA-15583 for the strict minimum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from kdist.model import NO_EPOCH, NO_OFFSET, LeaderAndIsr
+
+NEVER_MS = -(1 << 62)
+
+
+class FollowerFetch(NamedTuple):
+    """What a follower's fetch tells of its replica. `broker_epoch` is -1 before version 15."""
+
+    broker_id: int
+    end_offset: int
+    start_offset: int
+    broker_epoch: int = NO_EPOCH
+
+
+class RemoteReplica:
+    """What the leader knows of another replica, in one leader epoch."""
+
+    __slots__ = (
+        "broker_epoch",
+        "broker_id",
+        "caught_up_ms",
+        "end_offset",
+        "fetched_ms",
+        "leader_end_offset",
+        "start_offset",
+    )
+
+    def __init__(self, broker_id: int, caught_up_ms: int) -> None:
+        self.broker_id = broker_id
+        self.end_offset = self.start_offset = NO_OFFSET  # it has not fetched in this epoch
+        self.broker_epoch = NO_EPOCH
+        self.caught_up_ms = caught_up_ms
+        self.fetched_ms = NEVER_MS
+        self.leader_end_offset = NO_OFFSET  # at its last fetch
+
+    def note(self, fetch: FollowerFetch, leader_end_offset: int, now_ms: int) -> None:
+        """Note a fetch. One from what was the end at the fetch before it had caught up then."""
+        if fetch.end_offset >= leader_end_offset:
+            self.caught_up_ms = now_ms
+        elif fetch.end_offset >= self.leader_end_offset:
+            self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
+        _, self.end_offset, self.start_offset, self.broker_epoch = fetch
+        self.leader_end_offset = leader_end_offset
+        self.fetched_ms = now_ms
+
+    def is_in_sync(self, leader_end_offset: int, now_ms: int, lag_ms_max: int) -> bool:
+        return self.end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_ms_max
+
+
+class InSyncReplicas:
+    """Owner: the partition, for one leader epoch in which it has more than one replica.
+
+    `proposed` is the ISR that is proposed and not known to be refused, or None.
+    """
+
+    __slots__ = (
+        "_alive",
+        "_counted",
+        "_lag_ms_max",
+        "_others",
+        "epoch_start",
+        "isr",
+        "leader_id",
+        "proposed",
+        "remotes",
+    )
+
+    def __init__(
+        self,
+        leader_id: int,
+        epoch_start: int,
+        lag_ms_max: int,
+        is_alive: Callable[[int], bool],
+    ) -> None:
+        """`epoch_start`: where the leader's log ended when its epoch began."""
+        self.leader_id = leader_id
+        self.epoch_start = epoch_start
+        self.remotes: dict[int, RemoteReplica] = {}
+        self.isr: tuple[int, ...] = ()
+        self.proposed: tuple[int, ...] | None = None
+        self._lag_ms_max = lag_ms_max
+        self._alive = is_alive
+        self._counted: tuple[RemoteReplica, ...] = ()
+        self._others: tuple[RemoteReplica, ...] = ()
+
+    def take(self, state: LeaderAndIsr, replicas: Iterable[int], now_ms: int) -> None:
+        """Take the committed ISR and the assignment; what was proposed is decided with it.
+
+        Members count as caught up now when they are first seen, others as never.
+        """
+        before = self.remotes
+        self.isr, self.proposed = state.isr, None
+        self.remotes = {
+            each: before.get(each) or RemoteReplica(each, now_ms if each in state.isr else NEVER_MS)
+            for each in dict.fromkeys((*replicas, *state.isr))
+            if each != self.leader_id
+        }
+        self._count()
+
+    def propose(self, isr: tuple[int, ...]) -> None:
+        """Reckon with this ISR as well, from now on."""
+        self.proposed = isr
+        self._count()
+
+    def withdraw(self) -> None:
+        """What was proposed is refused for good."""
+        self.proposed = None
+        self._count()
+
+    def _count(self) -> None:
+        maximal = {*self.isr, *(self.proposed or ())}
+        remotes = self.remotes.values()
+        self._counted = tuple(each for each in remotes if each.broker_id in maximal)
+        self._others = tuple(each for each in remotes if each.broker_id not in maximal)
+
+    # What the leader's log and the followers' fetches tell
+
+    def leave_behind(self, end_offset: int, now_ms: int) -> None:
+        """The leader's log grows beyond `end_offset`: who is there was caught up until now."""
+        for remote in self.remotes.values():
+            if remote.end_offset == end_offset:
+                remote.caught_up_ms = now_ms
+
+    def committed_end(self, leader_end_offset: int, now_ms: int) -> int:
+        """The end of what all replicas of the maximal ISR have; -1 if one of them is not known.
+
+        `leader_end_offset` is the end of what the leader itself contributes.
+        """
+        end = leader_end_offset
+        for remote in self._counted:
+            if remote.end_offset < end:
+                end = remote.end_offset
+        for remote in self._others:
+            if remote.end_offset < end and self._keeps_up(remote, now_ms):
+                end = remote.end_offset
+        return end
+
+    def _keeps_up(self, remote: RemoteReplica, now_ms: int) -> bool:
+        return (
+            now_ms - remote.caught_up_ms <= self._lag_ms_max
+            and remote.end_offset >= 0
+            and self._alive(remote.broker_id)
+        )
+
+    # What follows for the ISR
+
+    def without_laggards(self, leader_end_offset: int, now_ms: int) -> tuple[int, ...] | None:
+        """The ISR without members that are out of sync; None if there is nothing to propose."""
+        if self.proposed is not None:
+            return None
+        kept = tuple(
+            each
+            for each in self.isr
+            if each == self.leader_id
+            or self.remotes[each].is_in_sync(leader_end_offset, now_ms, self._lag_ms_max)
+        )
+        return None if kept == self.isr else kept
+
+    def with_follower(self, broker_id: int, high_watermark: int) -> tuple[int, ...] | None:
+        """The ISR with a follower that has just fetched, if it may join; None if not."""
+        if self.proposed is not None or broker_id in self.isr:
+            return None
+        end_offset = self.remotes[broker_id].end_offset
+        if end_offset < max(high_watermark, self.epoch_start) or not self._alive(broker_id):
+            return None
+        return (*self.isr, broker_id)
+
+    def broker_epochs(self, isr: Iterable[int], own_epoch: int) -> Mapping[int, int]:
+        """The members with their broker epochs, as far as they have told them, for a proposal."""
+        return {
+            each: own_epoch if each == self.leader_id else self.remotes[each].broker_epoch
+            for each in isr
+        }

@@ -1,0 +1,47 @@
+"""What replication is given of the other brokers: where they are, and how to ask them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from kdist.config.replication import ReplicationSettings
+from kdist.errors import ApiError, Error
+from kdist.model import NO_EPOCH, Broker
+from kdist.network.client import Client
+from kdist.replication.alter_partition_manager import CommittedIsr, Proposal
+
+
+class Peers(NamedTuple):
+    """What a broker's `Replicas` share. `find` and `is_alive` go by the broker's metadata."""
+
+    settings: ReplicationSettings
+    find: Callable[[int], Broker | None]
+    """The address of a live broker, on the inter-broker listener."""
+    is_alive: Callable[[int], bool]
+    broker_epoch: Callable[[], int]
+    """This broker's own."""
+    connect: Callable[[str, int], Awaitable[Client]]
+    """ApiError NETWORK_EXCEPTION if nobody answers there."""
+    propose: Callable[[Proposal], asyncio.Future[CommittedIsr]]
+    """Have the controller write an ISR: see `AlterPartitionManager.propose`."""
+
+
+async def _connect_to_nobody(_host: str, _port: int) -> Client:
+    raise ApiError(Error.NETWORK_EXCEPTION, "this broker is alone")
+
+
+def _propose_to_nobody(_: Proposal) -> asyncio.Future[CommittedIsr]:
+    raise AssertionError("a broker that is alone has no ISR to change")
+
+
+ALONE = Peers(
+    settings=ReplicationSettings(),
+    find=lambda _broker_id: None,
+    is_alive=lambda _broker_id: False,
+    broker_epoch=lambda: NO_EPOCH,
+    connect=_connect_to_nobody,
+    propose=_propose_to_nobody,
+)
+"""For tests, and for all that has one broker."""
