@@ -192,7 +192,8 @@ class MirrorFlow(RebalanceListener):
         for partition in positions:
             stream = self.streams.get(partition)
             if stream is not None and stream.oldest is not None and stream.position is not None:
-                records = max(ranges[partition].end - stream.position, 0)
+                start, end = ranges[partition]
+                records = max(0, end - max(stream.position, start))
                 lags[partition] = held_lag(stream.oldest, records, now_ms)
         asked = {each: position for each, position in positions.items() if each not in lags}
         lags |= await ask_lags(self.source, asked, ranges, now_ms)

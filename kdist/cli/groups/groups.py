@@ -40,6 +40,7 @@ _OFFSETS: tuple[Field[Progress], ...] = (
     Field("TOPIC", lambda each: each.partition.topic, "topic"),
     Field("PARTITION", lambda each: each.partition.partition, "partition", is_number=True),
     Field("COMMITTED", lambda each: each.committed, "committed", is_number=True),
+    Field("START", lambda each: each.start, "start", is_number=True),
     Field("END", lambda each: each.end, "end", is_number=True),
     Field("LAG", lambda each: each.lag, "lag", is_number=True),
     Field("MEMBER", lambda each: each.member, "member"),
@@ -68,6 +69,9 @@ def list_them(clients: Clients, as_json: bool) -> None:
 @json_option
 def describe(names: tuple[str, ...], clients: Clients, as_json: bool) -> None:
     """Show members, committed offsets, and lag: how many records a group is behind.
+
+    START and END are the log's. Records that retention took before the group read them, from the
+    committed offset to START, do not count.
 
     Without a name, shows every group. Groups of the protocol of KIP-848 can only be listed.
     """

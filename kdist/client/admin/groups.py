@@ -13,14 +13,13 @@ from kdist.client.admin.asking import ask_brokers, ask_coordinator, group_coordi
 from kdist.client.admin.offsets import list_group_offsets
 from kdist.client.admin.outcomes import each_of, listed, settled
 from kdist.client.cluster import Cluster, did_you_mean, raise_for
-from kdist.client.offsets import find_offsets
+from kdist.client.offsets import find_ranges
 from kdist.errors import ApiError, Error, ProtocolError
-from kdist.model import NO_LEADER, TopicPartition
+from kdist.model import NO_LEADER, OffsetRange, TopicPartition
 from kdist.protocol.consumer_protocol import read_assignment
 from kdist.protocol.delete_groups import DeleteGroupsRequest
 from kdist.protocol.describe_groups import DescribedGroup, DescribedMember, DescribeGroupsRequest
 from kdist.protocol.list_groups import ListGroupsRequest
-from kdist.protocol.list_offsets import LATEST_TIMESTAMP
 
 DEAD = "Dead"  # the state of a group that does not exist
 CONSUMERS = "consumer"  # the protocol type of consumer groups
@@ -48,21 +47,25 @@ class Member(NamedTuple):
 class Progress(NamedTuple):
     """A group's progress in one partition.
 
-    `committed` is None if the group has no committed offset there, `end` if it is unknown, `member`
-    if no member owns the partition.
+    `committed` is None if the group has no committed offset there, `start` and `end` (of the log)
+    if they are unknown, `member` if no member owns the partition.
     """
 
     partition: TopicPartition
     committed: int | None
+    start: int | None
     end: int | None
     member: str | None
 
     @property
     def lag(self) -> int | None:
-        """Offsets between the committed offset and the end; None if either is not known."""
-        if self.committed is None or self.end is None:
+        """How many offsets the group has yet to read; None if that is not known.
+
+        What retention or DeleteRecords took from before the log's start does not count.
+        """
+        if self.committed is None or self.start is None or self.end is None:
             return None
-        return max(0, self.end - self.committed)
+        return max(0, self.end - max(self.committed, self.start))
 
 
 class Group(NamedTuple):
@@ -114,7 +117,7 @@ async def _describe(cluster: Cluster, name: str) -> Group:
     members = tuple(_member(found.protocol_type, each) for each in found.members)
     owners = {each: member.id for member in members for each in member.partitions}
     wanted = sorted({*committed, *owners})
-    ends = await _ends(cluster, wanted)
+    ranges = await _ranges(cluster, wanted)
     return Group(
         name,
         found.group_state,
@@ -122,7 +125,11 @@ async def _describe(cluster: Cluster, name: str) -> Group:
         found.protocol_data,
         coordinator,
         members,
-        tuple(Progress(p, committed.get(p), ends.get(p), owners.get(p)) for p in wanted),
+        tuple(
+            Progress(each, committed.get(each), start, end, owners.get(each))
+            for each in wanted
+            for start, end in (ranges.get(each, (None, None)),)
+        ),
     )
 
 
@@ -173,11 +180,13 @@ def _assignment(group_type: str, assigned: bytes) -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition(each.topic, number) for each in found for number in each.partitions)
 
 
-async def _ends(cluster: Cluster, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """End offsets of those partitions that still exist and have a leader."""
+async def _ranges(
+    cluster: Cluster, wanted: list[TopicPartition]
+) -> dict[TopicPartition, OffsetRange]:
+    """The offsets of those partitions that still exist and have a leader."""
     await cluster.metadata({each.topic for each in wanted})
     led = [each for each in wanted if cluster.leaders.get(each, NO_LEADER) != NO_LEADER]
-    return await find_offsets(cluster, led, LATEST_TIMESTAMP)
+    return await find_ranges(cluster, led)
 
 
 async def delete_groups(cluster: Cluster, names: Iterable[str]) -> None:

@@ -343,13 +343,16 @@ class Core:
         return None if end == NO_OFFSET else end
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """How far the position is behind `high_watermark`; None if either is not known."""
+        """How far the position is behind `high_watermark`; None if either is not known.
+
+        Records that were deleted from before the log's start do not count.
+        """
         end = self.high_watermark(partition)
         found = self.partition(partition)
         self.iteration.settle()
         if end is None or found.position is None or found.is_missing:
             return None
-        return max(0, end - found.position)
+        return max(0, end - max(found.position, found.log_start_offset))
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of these until `resume`; they stay assigned, and keep what is ready."""

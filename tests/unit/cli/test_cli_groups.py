@@ -54,12 +54,20 @@ def test_a_group_without_members_has_offsets_and_lag(cluster: CliCluster, topic:
     group = described(cluster, "slow")
     assert (group["state"], group["members"]) == ("Empty", [])
     assert group["offsets"] == [
-        {"topic": topic, "partition": 1, "committed": 4, "end": 10, "lag": 6, "member": None}
+        {
+            "topic": topic,
+            "partition": 1,
+            "committed": 4,
+            "start": 0,
+            "end": 10,
+            "lag": 6,
+            "member": None,
+        }
     ]
     text = cluster.done("groups", "describe", "slow")
     assert text.splitlines()[0].startswith("slow  Empty, coordinated by ")
     assert "no members" in text
-    assert text.split()[-6:] == [topic, "1", "4", "10", "6", "-"]
+    assert text.split()[-7:] == [topic, "1", "4", "0", "10", "6", "-"]
 
 
 def test_a_foreign_clients_member_is_shown_with_its_partitions(
@@ -140,6 +148,7 @@ def test_a_topic_that_was_deleted_leaves_the_rest_to_be_shown(cluster: CliCluste
         "topic": "kept",
         "partition": 0,
         "committed": 1,
+        "start": 0,
         "end": 1,
         "lag": 0,
         "member": None,

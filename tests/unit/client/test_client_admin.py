@@ -207,6 +207,27 @@ def test_a_group_is_described_with_members_and_lag(admin: Admin, running: CliClu
     assert (listed.state, listed.coordinator) == ("Empty", group.coordinator)
 
 
+def test_records_that_were_deleted_are_in_nobodys_lag(admin: Admin, running: CliCluster) -> None:
+    first, second = filled(admin, running, "emptied")
+    admin.alter_group_offsets("late", {first: 2, second: 8})
+    with Consumer(running.address, auto_offset_reset="none") as consumer:
+        consumer.assign([first])
+        consumer.seek(first, 4)
+        assert consumer.poll(5)
+        admin.delete_records({first: 7, second: 7})
+        group = admin.describe_groups(["late"])["late"]
+        assert [(each.start, each.end, each.lag) for each in group.progress] == [
+            (7, 10, 3),
+            (7, 10, 2),
+        ]
+        admin.delete_records({first: 10})
+        assert admin.describe_groups(["late"])["late"].lag == 2
+        consumer.seek(first, 10)
+        consumer.poll(0.5)  # the broker says where the log starts
+        consumer.seek(first, 4)
+        assert consumer.lag(first) == 0
+
+
 def test_a_group_is_reset_as_planned(admin: Admin, running: CliCluster) -> None:
     first, second = filled(admin, running, "moved")
     admin.alter_group_offsets("movers", {first: 5, second: 5})

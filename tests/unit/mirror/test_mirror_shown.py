@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
-from flow_world import FlowScene, flow_of, play
+from flow_world import FlowScene, flow_of, play, stream_of
 
 from kdist.errors import ApiError, Error
+from kdist.mirror.target import ProduceConnection
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.records.build import build_batch
 from tests.simulator.cluster import create, produce
+from tests.unit.broker.test_broker_delete_records import trim
 
 LABELS = ("f", "t", "0")
 STARTS = {"earliest": 3, "latest": 0}
@@ -79,6 +82,31 @@ def test_a_record_without_a_timestamp_is_not_behind_since_1970(
         await scene.stop()
 
     play(work)
+
+
+def test_records_deleted_at_the_source_are_not_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even while the mirror holds the first of them, which the target does not answer."""
+
+    async def work(scene: FlowScene) -> None:
+        await create(scene.client, "t")
+        mirror = scene.start()
+        await produce(scene.client, "t", b"1", b"2")
+        await scene.until_copied("t", b"1", b"2")
+        flow, stream = flow_of(mirror), stream_of(mirror)
+        monkeypatch.setattr(ProduceConnection, "post", never_answered)
+        for value in (b"3", b"4", b"5"):
+            await produce(scene.client, "t", value)
+        await scene.cluster.until(lambda: flow.measures.streams[LABELS].lag_records == 3)
+        assert stream.oldest is not None
+        assert (await trim(scene.client, 4, topic="t")).error_code == 0
+        await scene.cluster.until(lambda: flow.measures.streams[LABELS].lag_records < 3)
+        assert flow.measures.streams[LABELS].lag_records == 1
+
+    play(work)
+
+
+def never_answered(*_: object) -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().create_future()
 
 
 async def refuse_for_now(*_: object) -> None:
