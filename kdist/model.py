@@ -74,11 +74,13 @@ class Broker(NamedTuple):
 
 
 class LeaderAndIsr(NamedTuple):
-    """A partition's leader and ISR, as in its `state` znode; `eligible` is the controller's only.
+    """A partition's leader and ISR, as in its `state` znode.
 
     `eligible` replicas have left the ISR while it was below its minimum, so that they have all that
     is committed, and may be elected (KIP-966). `is_recovering`: the leader was elected though
-    committed records may be lost by it (KIP-704), and nobody has joined its ISR since.
+    committed records may be lost by it (KIP-704), and has not said that it has recovered.
+    `emptied` replicas got a new disk while nobody led: they are not elected. The first and the last
+    are for controllers only.
     """
 
     leader: int
@@ -88,6 +90,7 @@ class LeaderAndIsr(NamedTuple):
     zk_version: int
     eligible: tuple[int, ...] = ()
     is_recovering: bool = False
+    emptied: tuple[int, ...] = ()
 
 
 def topic_name_fault(name: str) -> str | None:

@@ -26,6 +26,7 @@ from kdist.config.listeners import Listener
 from kdist.config.topic import TopicSettings
 from kdist.errors import KdistError
 from kdist.model import NO_EPOCH, NO_LEADER, Broker, LeaderAndIsr, TopicPartition
+from kdist.zk.cluster_values import VettedDisk
 from kdist.zk.registration import BrokerRegistration
 from kdist.zk.topic_values import NOBODY, Replicas
 
@@ -56,6 +57,17 @@ class OutOfDate(KdistError):
     """The controller context no longer matches ZooKeeper: a new term has to load it."""
 
 
+class Loss(enum.Enum):
+    """What a broker may lack of what it had when its replicas were last judged.
+
+    The value is the sentence's part for log lines.
+    """
+
+    NOTHING = "nothing"
+    UNFLUSHED = "what it had not flushed when its host went down"
+    ALL = "everything, as its disk is a new one"
+
+
 class LiveBroker(NamedTuple):
     """A registered broker; `epoch` is the zxid that created its registration.
 
@@ -66,6 +78,14 @@ class LiveBroker(NamedTuple):
     epoch: int
     registration: BrokerRegistration
     address: Listener
+
+    @property
+    def disk(self) -> VettedDisk | None:
+        """Its disk; None if it does not tell, as a broker of Apache Kafka."""
+        registration = self.registration
+        if registration.disk is None:
+            return None
+        return VettedDisk(registration.disk, registration.content)
 
     @property
     def placed(self) -> Broker:
@@ -107,6 +127,8 @@ class ControllerContext:
         self.queued_for_deletion: set[str] = set()  # topics that are being deleted
         self.unreadable: set[str] = set()  # topics whose znodes are corrupt
         self.shutting_down: dict[int, int] = {}  # the broker epochs of those that want to stop
+        self.vetted_disks: dict[int, VettedDisk] = {}  # as ZooKeeper has them
+        self._judged: dict[int, int] = {}  # broker epochs by whose disks all partitions were judged
         self._states: dict[str, dict[int, LeaderAndIsr]] = {}
         self._vetted: dict[str, dict[int, int]] = {}  # see `bounced`
 
@@ -120,6 +142,27 @@ class ControllerContext:
         """The ids of the registered brokers that may lead: those that are not about to stop."""
         stopping = self.shutting_down  # in a registration that may not be known yet
         return frozenset(i for i, b in self.brokers.items() if stopping.get(i, NO_EPOCH) < b.epoch)
+
+    def loss(self, broker_id: int) -> Loss:
+        """What a live broker may lack, until `note_judged`."""
+        broker, vetted = self.brokers[broker_id], self.vetted_disks.get(broker_id)
+        disk = broker.disk
+        if disk is None or vetted is None or self._judged.get(broker_id) == broker.epoch:
+            return Loss.NOTHING
+        if disk.disk != vetted.disk:
+            return Loss.ALL
+        is_same = None in (disk.content, vetted.content) or disk.content == vetted.content
+        return Loss.NOTHING if is_same else Loss.UNFLUSHED
+
+    def unjudged_disks(self) -> dict[int, VettedDisk]:
+        """The disks of live brokers by which partitions have not been judged yet."""
+        judged, vetted = self._judged, self.vetted_disks
+        new = {i: each.disk for i, each in self.brokers.items() if judged.get(i) != each.epoch}
+        return {i: disk for i, disk in new.items() if disk and disk != vetted.get(i)}
+
+    def note_judged(self) -> None:
+        """All partitions were judged by what the disks of all live brokers may lack."""
+        self._judged = {i: broker.epoch for i, broker in self.brokers.items()}
 
     def replicas(self, partition: TopicPartition) -> tuple[int, ...]:
         """The assigned replicas; none if the partition is not assigned."""

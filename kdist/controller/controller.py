@@ -109,6 +109,7 @@ class Controller:
         metrics.topics = self._reading(lambda cluster: sum(1 for _ in cluster.living_topics()))
         metrics.partitions = self._reading(lambda cluster: sum(1 for _ in cluster.partitions()))
         metrics.offline_partitions = self._reading(_count_offline)
+        metrics.recovering_partitions = self._reading(_count_recovering)
         metrics.topics_queued_for_deletion = self._reading(
             lambda cluster: len(cluster.queued_for_deletion)
         )
@@ -369,3 +370,8 @@ def _timed_out(outcome: Outcome) -> Outcome:
 
 def _count_offline(cluster: ControllerContext) -> int:
     return sum(cluster.partition_state(each) is not ONLINE for each in cluster.partitions())
+
+
+def _count_recovering(cluster: ControllerContext) -> int:
+    states = map(cluster.leader_and_isr, cluster.partitions())
+    return sum(state is not None and state.is_recovering for state in states)

@@ -11,10 +11,8 @@
 So an ISR never becomes empty: one of its last members can lead again when it is back. Each change
 raises the leader epoch. A broker that has re-registered ("bounced") counts as gone and back: what
 it writes after its restart must not share an epoch with what it may have lost.
-
 Eligible is who leaves an ISR that is then below its minimum, until the ISR is back at it. Meanwhile
-the high watermark stands still, so those replicas have all that is committed, and electing one is
-clean (KIP-966).
+the high watermark stands still, so those replicas have all that is committed (KIP-966).
 
 A plan maps partitions to their next state, with the zk version that writing it will produce.
 Source: Apache Kafka's `Election` and `ReplicaStateMachine`; KIP-966.
@@ -25,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from kdist.controller.context import FIRST_ZK_VERSION, ControllerContext, Topic
+from kdist.controller.context import FIRST_ZK_VERSION, ControllerContext, Loss, Topic
 from kdist.model import NO_LEADER, LeaderAndIsr, TopicPartition
 
 Plan = dict[TopicPartition, LeaderAndIsr]
@@ -40,20 +38,26 @@ class Election(NamedTuple):
     isr: tuple[int, ...]
     eligible: tuple[int, ...] = ()
     is_recovering: bool = False
+    emptied: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, state: LeaderAndIsr) -> Election:
         """What was decided last."""
-        return cls(state.leader, state.isr, state.eligible, state.is_recovering)
+        return cls(state.leader, state.isr, state.eligible, state.is_recovering, state.emptied)
 
 
 class Candidates(NamedTuple):
-    """A partition's assigned replicas, and what the brokers can do: be alive, and also lead."""
+    """A partition's assigned replicas, and what the brokers can do: be alive, and also lead.
+
+    `unflushed` and `empty` are those that may lack what they had not flushed, or everything.
+    """
 
     assigned: Sequence[int]
     alive: Collection[int]
     electable: Collection[int]
     min_isr: int
+    unflushed: Collection[int] = ()
+    empty: Collection[int] = ()
 
     def without(self, broker_ids: Collection[int]) -> Candidates:
         """The same while these brokers are gone."""
@@ -67,37 +71,58 @@ def plan_for_broker_change(
     cluster: ControllerContext, partitions: Iterable[TopicPartition], controller_epoch: int
 ) -> Plan:
     """What changes now that the set of live brokers has. New partitions get their first state."""
-    alive, electable = cluster.alive, cluster.electable
+    candidates_for = _candidates(cluster)
     plan: Plan = {}
     for partition in partitions:
-        assigned, state = cluster.replicas(partition), cluster.leader_and_isr(partition)
+        state = cluster.leader_and_isr(partition)
         if state is None:
-            plan[partition] = first_state(assigned, electable, controller_epoch)
+            assigned = cluster.replicas(partition)
+            plan[partition] = first_state(assigned, cluster.electable, controller_epoch)
             continue
-        elected = before = Election.of(state)
-        candidates = Candidates(assigned, alive, electable, cluster.min_isr(partition))
+        before, candidates = Election.of(state), candidates_for(partition)
+        elected = vetted = vet(before, candidates)
         bounced = cluster.bounced(partition)
         if bounced:
-            elected = elect(before, candidates.without(bounced))
+            elected = elect(vetted, candidates.without(bounced))
         after = elect(elected, candidates)
-        if (elected, after) != (before, before) or state.zk_version < FIRST_ZK_VERSION:
+        is_same = before == vetted == elected == after
+        if not is_same or state.zk_version < FIRST_ZK_VERSION:
             plan[partition] = _next_state(state, after, controller_epoch)
     return plan
+
+
+def _candidates(cluster: ControllerContext) -> Callable[[TopicPartition], Candidates]:
+    """The candidates for each partition as the brokers are now."""
+    alive, electable = cluster.alive, cluster.electable
+    unflushed = [each for each in alive if cluster.loss(each) is Loss.UNFLUSHED]
+    empty = [each for each in alive if cluster.loss(each) is Loss.ALL]
+
+    def candidates_for(partition: TopicPartition) -> Candidates:
+        is_flushed = cluster.settings_of(partition.topic).flush_before_expose
+        return Candidates(
+            assigned=cluster.replicas(partition),
+            alive=alive,
+            electable=electable,
+            min_isr=cluster.min_isr(partition),
+            unflushed=() if is_flushed else unflushed,
+            empty=empty,
+        )
+
+    return candidates_for
 
 
 def plan_for_shutdown(
     cluster: ControllerContext, partitions: Iterable[TopicPartition], controller_epoch: int
 ) -> Plan:
     """What changes so that brokers about to stop neither lead nor hold up acknowledgements."""
-    electable = cluster.electable
+    candidates_for = _candidates(cluster)
     plan: Plan = {}
     for partition in partitions:
         state = cluster.leader_and_isr(partition)
         if state is None:
             continue
-        before, assigned = Election.of(state), cluster.replicas(partition)
-        candidates = Candidates(assigned, electable, electable, cluster.min_isr(partition))
-        after = elect(before, candidates)
+        before, candidates = Election.of(state), candidates_for(partition)
+        after = elect(before, candidates._replace(alive=candidates.electable))
         if after.leader != NO_LEADER and after != before:
             plan[partition] = _next_state(state, after, controller_epoch)
     return plan
@@ -127,25 +152,61 @@ def first_state(
     return LeaderAndIsr(leader, 0, isr or assigned, controller_epoch, FIRST_ZK_VERSION)
 
 
+def vet(before: Election, candidates: Candidates) -> Election:
+    """What is left of ISR and eligible replicas, by what these may lack (`Loss`; design R4).
+
+    of all the members                      the ISR then                     who leads
+    some have lost nothing, dead or alive   those of them in it; else those  one of them
+                                            of them that were eligible
+    the rest lacks only what was unflushed  that rest; who is elected, alone one of that rest, which
+                                                                             is recovering
+    all have lost everything                stays as it was                  nobody: `emptied`
+
+    What was unflushed does not count where records are flushed before they are exposed.
+    """
+    lossy = {*candidates.unflushed, *candidates.empty}
+    if lossy.isdisjoint((*before.isr, *before.eligible)):
+        return before
+    isr = tuple(each for each in before.isr if each not in lossy)
+    eligible = tuple(each for each in before.eligible if each not in lossy)
+    rest = tuple(e for e in (*before.isr, *before.eligible) if e in candidates.unflushed)
+    leader = before.leader if before.leader in isr else NO_LEADER
+    if isr:
+        is_below = len(isr) < candidates.min_isr
+        return before._replace(leader=leader, isr=isr, eligible=eligible if is_below else ())
+    if eligible:
+        return before._replace(leader=leader, isr=eligible, eligible=())
+    is_recovering = before.is_recovering or bool(rest)
+    isr = rest or before.isr
+    return before._replace(leader=leader, isr=isr, eligible=(), is_recovering=is_recovering)
+
+
 def elect(before: Election, candidates: Candidates) -> Election:
-    """Leader, ISR and eligible replicas when exactly these brokers are alive."""
+    """What exactly these brokers being alive gives."""
     isr = tuple(replica for replica in before.isr if replica in candidates.alive)
     if before.leader in isr:
-        return _with_isr(before, before.leader, isr, candidates)
-    able = [each for each in candidates.assigned if each in candidates.electable]
-    leader = next((each for each in able if each in isr), NO_LEADER)
+        return _led(before, before.leader, isr, candidates)
+    unfit = {*before.emptied, *candidates.empty}
+    fit = [e for e in candidates.assigned if e in candidates.electable and e not in unfit]
+    leader = next((each for each in fit if each in isr), NO_LEADER)
     if leader != NO_LEADER:
-        return _with_isr(before, leader, isr, candidates)
-    leader = next((each for each in able if each in before.eligible), NO_LEADER)
-    isr = before.isr if leader == NO_LEADER else (leader,)
-    return _with_isr(before, leader, isr, candidates)
+        return _led(before, leader, (leader,) if before.is_recovering else isr, candidates)
+    leader = next((each for each in fit if each in before.eligible), NO_LEADER)
+    if leader != NO_LEADER:
+        return _led(before, leader, (leader,), candidates)
+    after = _led(before, NO_LEADER, before.isr, candidates)
+    return after._replace(emptied=tuple(each for each in candidates.assigned if each in unfit))
 
 
-def _with_isr(
-    before: Election, leader: int, isr: tuple[int, ...], candidates: Candidates
-) -> Election:
+def _led(before: Election, leader: int, isr: tuple[int, ...], candidates: Candidates) -> Election:
     eligible = eligible_after(before, isr, candidates.assigned, candidates.min_isr)
-    return before._replace(leader=leader, isr=isr, eligible=eligible)
+    return Election(leader, isr, eligible, before.is_recovering)
+
+
+def is_unclean(before: LeaderAndIsr, after: LeaderAndIsr) -> bool:
+    """Whether the leader was elected though committed records may be lost by that."""
+    is_known = before.is_recovering and after.leader in (NO_LEADER, *before.isr)
+    return after.is_recovering and not is_known
 
 
 def eligible_after(
@@ -170,4 +231,5 @@ def _next_state(state: LeaderAndIsr, after: Election, controller_epoch: int) -> 
         zk_version=state.zk_version + 1,
         eligible=after.eligible,
         is_recovering=after.is_recovering,
+        emptied=after.emptied,
     )

@@ -10,11 +10,12 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from kdist.controller.channels import ControllerChannelManager
-from kdist.controller.context import ControllerContext, Topic
+from kdist.controller.context import ControllerContext, Loss, Topic
 from kdist.controller.deletions import Deletions
 from kdist.controller.elections import (
     Plan,
     Planner,
+    is_unclean,
     plan_for_broker_change,
     plan_for_new,
     plan_for_shutdown,
@@ -24,6 +25,7 @@ from kdist.controller.topics import Planned
 from kdist.controller.writing import Removed, Writer
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import TopicPartition
+from kdist.storage.names import some_of
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +57,21 @@ class Executor:
         """
         written, found = await self._write_states(partitions, planner)
         self.channels.update_states(written | found)
+
+    async def note_disks(self) -> None:
+        """Note the disks of the live brokers, now that all partitions were judged by them.
+
+        Not in ZooKeeper while there are topics that could not be read and judged: the next
+        controller judges all again.
+        """
+        cluster = self.cluster
+        for broker_id in sorted(cluster.alive):
+            if (loss := cluster.loss(broker_id)) is not Loss.NOTHING:
+                logger.warning("broker %d has come back and may lack %s", broker_id, loss.value)
+        disks = {} if cluster.unreadable else cluster.unjudged_disks()
+        await self._writer.write_disks(disks, cluster.vetted_disks)
+        cluster.vetted_disks.update(disks)
+        cluster.note_judged()
 
     async def elect_first(self, partitions: Iterable[TopicPartition]) -> None:
         """Give their first state to those partitions that have none."""
@@ -109,7 +126,23 @@ class Executor:
 
     def _put_written(self, written: Plan) -> None:
         self._metrics.elections += len(written)
+        self._report_unclean(written)
         self.cluster.put_states(written)
+
+    def _report_unclean(self, written: Plan) -> None:
+        """Say by whose election what may be lost."""
+        unclean: dict[tuple[int, Loss], list[TopicPartition]] = {}
+        for partition, state in written.items():
+            before = self.cluster.leader_and_isr(partition)
+            if before is not None and is_unclean(before, state):
+                leader = state.isr[0]  # nobody else is in it
+                unclean.setdefault((leader, self.cluster.loss(leader)), []).append(partition)
+        for (leader, loss), partitions in unclean.items():
+            self._metrics.unclean_elections += len(partitions)
+            logger.warning(
+                "broker %d was elected for %d partitions though it may lack %s, which is lost: %s",
+                *(leader, len(partitions), loss.value, some_of(partitions)),
+            )
 
     async def _reread(
         self, refused: Plan, written: set[TopicPartition], found: set[TopicPartition]

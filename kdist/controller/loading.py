@@ -18,6 +18,7 @@ from kdist.controller.context import LiveBroker, Topic
 from kdist.model import ZERO_UUID, LeaderAndIsr, TopicPartition
 from kdist.zk import znodes
 from kdist.zk.client import Watch, Znode, ZooKeeper
+from kdist.zk.cluster_values import VettedDisk
 from kdist.zk.errors import CorruptZnode, NoNode
 from kdist.zk.znodes import ZnodeRow
 
@@ -49,6 +50,22 @@ class Loader:
         names = await self._zk.children(znodes.BROKERS.path(), watch)
         found = await gather(self._broker(name) for name in names)
         return {broker.id: broker for broker in found if broker is not None}
+
+    async def vetted_disks(self) -> dict[int, VettedDisk]:
+        """The disks by which brokers' replicas were last judged, as far as they can be read."""
+        try:
+            names = await self._zk.children(znodes.VETTED_DISKS.path())
+        except NoNode:
+            return {}
+        paths = [znodes.VETTED_DISK.path(name) for name in names]
+        found: dict[int, VettedDisk] = {}
+        for name, path, znode in zip(names, paths, await self._zk.get_many(paths), strict=True):
+            try:
+                if znode is not None and _is_id(name):
+                    found[int(name)] = znodes.VETTED_DISK.decode(path, znode.data)
+            except CorruptZnode as error:
+                logger.error("what a broker's disk may have lost is not known: %s", error)
+        return found
 
     async def topic_names(self, watch: Watch) -> list[str]:
         """The names of all topics, sorted; watches the list."""

@@ -145,6 +145,7 @@ class ControllerTerm:
         # What an earlier controller wrote may not have come to this server yet.
         await self._context.zk.sync(znodes.CONTROLLER_EPOCH.path())
         cluster.brokers = await self._loader.brokers(self._watch_brokers())
+        cluster.vetted_disks = await self._loader.vetted_disks()
         deletions = await self._read_deletion_requests()
         names = await self._loader.topic_names(self._watch(ControllerTerm._process_topic_change))
         await self._load_topics(names)
@@ -152,6 +153,7 @@ class ControllerTerm:
         cluster.queued_for_deletion |= cluster.topics.keys() & deletions
         logger.info("controller of %d brokers and %d topics", len(cluster.brokers), len(names))
         await self._executor.elect(cluster.partitions(), plan_for_broker_change)
+        await self._executor.note_disks()
         for _, broker in sorted(cluster.brokers.items()):
             self._channels.add_broker(broker)
         await self._begin_deletions(deletions)
@@ -169,6 +171,7 @@ class ControllerTerm:
         for broker_id in sorted(gone):
             self._channels.remove_broker(broker_id)
         await self._executor.elect(self.cluster.partitions(), plan_for_broker_change)
+        await self._executor.note_disks()
         self._channels.update_brokers(has_new=bool(come))
         self._channels.update_metadata(self._with_replicas_on(gone | come))
         for broker_id in sorted(come):

@@ -18,6 +18,7 @@ from collections.abc import (
     Container,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from functools import lru_cache
@@ -31,7 +32,7 @@ from kdist.controller.topics import Planned
 from kdist.model import LeaderAndIsr, TopicPartition
 from kdist.zk import znodes
 from kdist.zk.client import Create, Delete, Operation, Set, ZooKeeper
-from kdist.zk.cluster_values import EntitySettings
+from kdist.zk.cluster_values import EntitySettings, VettedDisk
 from kdist.zk.election import Leadership, fenced_multi
 from kdist.zk.errors import ConnectionLoss, MultiFailed, NoNode
 from kdist.zk.topic_values import PartitionState, TopicAssignment
@@ -108,6 +109,16 @@ class Writer:
         async for some in self._in_chunks(chunks, write_over):
             topics = [each.topic for each in some]
             yield topics, {each: states[each] for topic in topics for each in topic.partitions}
+
+    async def write_disks(self, disks: Mapping[int, VettedDisk], known: Container[int]) -> None:
+        """Write by which disks the brokers' replicas were judged; `known` have been before."""
+
+        def writing(item: tuple[int, VettedDisk]) -> list[Step]:
+            path, data = znodes.VETTED_DISK.path(item[0]), item[1].encode()
+            return [[Set(path, data) if item[0] in known else Create(path, data)]]
+
+        async for _ in self._in_chunks(chunked(sorted(disks.items()), writing)):
+            pass
 
     async def write_topics(self, topics: Sequence[Topic]) -> list[Topic]:
         """Write assignments and ids of existing topics; returns them with their new versions."""

@@ -14,6 +14,9 @@ class ControllerMetrics(Metrics):
     is_active: int = gauge("1 while this broker is the controller.")
     epoch: int = gauge("The controller epoch of this broker's last election.")
     elections: int = counter("Leaders and ISRs of partitions written to ZooKeeper.")
+    unclean_elections: int = counter(
+        "Leaders elected though committed records may be lost by that."
+    )
     deleted_topics: int = counter("Topics whose deletion was completed.")
     requests: int = counter("Requests to brokers that were answered.")
     failed_requests: int = counter(
@@ -26,4 +29,7 @@ class ControllerMetrics(Metrics):
     topics: Reading = reading("Topics, without those being deleted.")
     partitions: Reading = reading("Partitions of those topics.")
     offline_partitions: Reading = reading("Partitions of those topics without a leader.")
+    recovering_partitions: Reading = reading(
+        "Partitions whose leader was elected so, and has not said that it has recovered."
+    )
     topics_queued_for_deletion: Reading = reading("Topics that are being deleted.")

@@ -49,6 +49,25 @@ class ClusterId(NamedTuple):
         return cls(Fields(path, data).required("id", str))
 
 
+class VettedDisk(NamedTuple):
+    """The disk by which a broker's replicas were last judged, and its content id.
+
+    `content` is None if the broker did not tell it.
+    """
+
+    disk: str
+    content: str | None
+
+    def encode(self) -> bytes:
+        content = {} if self.content is None else {"content": self.content}
+        return to_json({"version": 1, "disk": self.disk, **content})
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> VettedDisk:
+        fields = Fields(path, data)
+        return cls(fields.required("disk", str), fields.optional("content", str))
+
+
 class EntitySettings(NamedTuple):
     """Dynamic settings of a topic, broker, client, user or address."""
 

@@ -7,7 +7,8 @@
 /brokers/topics/<topic>/partitions/<partition>/state
     version 1               leader (-1: none), leader_epoch, isr, controller_epoch,
                             leader_recovery_state: 1 after an unclean election, else missing
-    kdist's own             kdist_eligible: replicas that may be elected after those of the ISR
+    kdist's own             kdist_eligible: replicas that may be elected after those of the ISR;
+                            kdist_emptied: replicas that must not be, as their disks are new
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class PartitionState(NamedTuple):
     controller_epoch: int
     is_recovering: bool = False  # elected though records may be lost, and not yet recovered
     eligible: tuple[int, ...] = ()
+    emptied: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, state: LeaderAndIsr) -> PartitionState:
@@ -77,6 +79,7 @@ class PartitionState(NamedTuple):
             state.controller_epoch,
             state.is_recovering,
             state.eligible,
+            state.emptied,
         )
 
     def with_version(self, zk_version: int) -> LeaderAndIsr:
@@ -89,6 +92,7 @@ class PartitionState(NamedTuple):
             zk_version,
             self.eligible,
             self.is_recovering,
+            self.emptied,
         )
 
     def encode(self) -> bytes:
@@ -103,6 +107,8 @@ class PartitionState(NamedTuple):
             fields["leader_recovery_state"] = 1
         if self.eligible:
             fields["kdist_eligible"] = self.eligible
+        if self.emptied:
+            fields["kdist_emptied"] = self.emptied
         return to_json(fields)
 
     @classmethod
@@ -115,6 +121,7 @@ class PartitionState(NamedTuple):
             controller_epoch=fields.required("controller_epoch", int),
             is_recovering=bool(fields.optional("leader_recovery_state", int)),
             eligible=fields.optional_integers("kdist_eligible"),
+            emptied=fields.optional_integers("kdist_emptied"),
         )
 
 

@@ -29,6 +29,7 @@ from kdist.zk.cluster_values import (
     LockHolder,
     ProducerIdBlock,
     SettingsChange,
+    VettedDisk,
 )
 from kdist.zk.errors import CorruptZnode, NoNode
 from kdist.zk.fields import to_integer
@@ -200,6 +201,8 @@ CONSUMER_OFFSETS = _empty("/consumers/{group}/offsets/{topic}")
 CONSUMER_OFFSET = _number("/consumers/{group}/offsets/{topic}/{partition}")
 
 # kdist's own
+VETTED_DISKS = _empty("/kdist/disks")
+VETTED_DISK = _row("/kdist/disks/{id}", _P, VettedDisk)  # of the broker with this id
 LOCKS = _empty("/kdist/locks")
 # Persistent: a roll holds a lock across many commands (gate_lock.py)
 LOCK = _row("/kdist/locks/{name}", _P, LockHolder)
@@ -213,5 +216,5 @@ STARTING_PATHS = (
     *(row.path() for row in (CONSUMERS, BROKERS, TOPICS, SETTINGS_CHANGES, TOPIC_DELETIONS)),
     *(row.path() for row in (BROKER_SEQUENCE, ISR_CHANGES, PRODUCER_ID_BLOCK, LOG_DIR_EVENTS)),
     *(TOPIC_SETTINGS.parent, CLIENT_SETTINGS.parent, USER_SETTINGS.parent),
-    *(BROKER_SETTINGS.parent, IP_SETTINGS.parent, LOCKS.path()),
+    *(BROKER_SETTINGS.parent, IP_SETTINGS.parent, VETTED_DISKS.path(), LOCKS.path()),
 )

@@ -75,6 +75,7 @@ class Node:
         self.id = broker_id
         self.peer = world.network.add(broker_id)
         self.metrics = ControllerMetrics()
+        self.disk, self.content = f"disk of {broker_id}", "content 1"
         self.controller: Controller | None = None
         self.zk: MemoryZooKeeper | None = None
         self._world = world
@@ -114,6 +115,16 @@ class Node:
         if self.zk is not None:
             self._world.ensemble.suspend(self.zk)
         self.controller = None
+
+    def lose_page_cache(self) -> None:
+        """Its host went down; it is up again, within the session's time."""
+        self.content = f"{self.content} gone"
+        self.expire()
+
+    def replace_disk(self) -> None:
+        """It is on another disk, within the session's time."""
+        self.disk = f"after {self.disk}"
+        self.expire()
 
     def pause(self, ms: float) -> None:
         """Cut off from ZooKeeper for a while, at the end of which it hears what happened."""
@@ -163,7 +174,8 @@ class Node:
     async def _register(self, zk: MemoryZooKeeper) -> None:
         path = znodes.BROKER.path(self.id)
         listener = Listener("PLAINTEXT", f"host-{self.id}", 9092)
-        value = BrokerRegistration((Endpoint(listener, "PLAINTEXT"),), 0)
+        endpoints = (Endpoint(listener, "PLAINTEXT"),)
+        value = BrokerRegistration(endpoints, 0, disk=self.disk, content=self.content)
         while True:
             try:
                 await zk.create(path, znodes.BROKER.encode(value), ephemeral=True)

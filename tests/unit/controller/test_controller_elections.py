@@ -26,10 +26,12 @@ from kdist.controller.elections import (
     Election,
     elect,
     first_state,
+    is_unclean,
     plan_for_broker_change,
     plan_for_shutdown,
 )
 from kdist.model import LeaderAndIsr, TopicPartition
+from kdist.zk.cluster_values import VettedDisk
 from kdist.zk.registration import BrokerRegistration, Endpoint
 
 CLICKS = TopicPartition("clicks", 0)
@@ -202,6 +204,99 @@ def test_nobody_is_eligible_beside_a_leader_that_is_recovering() -> None:
     before = led(1, 1, 2)._replace(is_recovering=True)
     found = planned(cluster({1}, (1, 2), before, min_isr=2))
     assert found == after(1, 1)._replace(is_recovering=True)
+
+
+# What brokers that came back may lack
+
+
+def lossy(before: ControllerContext, **lost: int) -> LeaderAndIsr | None:
+    """What is planned when brokers have registered anew, with this content or that disk."""
+    for name, broker_id in lost.items():
+        before.vetted_disks[broker_id] = VettedDisk("disk", "content")
+        disk = VettedDisk("new", "new") if name == "empty" else VettedDisk("disk", "new")
+        made = live(broker_id, before.newest_registration + 1)
+        registration = made.registration._replace(disk=disk.disk, content=disk.content)
+        before.brokers[broker_id] = made._replace(registration=registration)
+    return planned(before)
+
+
+def recovering(state: LeaderAndIsr) -> LeaderAndIsr:
+    return state._replace(is_recovering=True)
+
+
+def emptied(broker_id: int, *state: int, eligible: tuple[int, ...] = ()) -> LeaderAndIsr:
+    return after(*state, eligible=eligible)._replace(emptied=(broker_id,))
+
+
+@pytest.mark.parametrize(
+    ("lost", "alive", "before", "expected"),
+    [
+        # Somebody has it all, dead or alive.
+        ({"unflushed": 1}, {1, 2}, led(1, 1, 2), after(2, 2)),
+        ({"empty": 1}, {1, 2}, led(1, 1, 2), after(2, 2)),
+        ({"empty": 2}, {1, 2}, led(1, 1, 2), after(1, 1)),
+        ({"unflushed": 1}, {1}, led(-1, 1, 2), after(-1, 2)),
+        ({"unflushed": 1, "empty": 2}, {1, 2}, led(-1, 1, 2, 3), emptied(2, -1, 3)),
+        ({"unflushed": 1}, {1}, led(-1, 1, eligible=(2,)), after(-1, 2)),
+        ({"empty": 1}, {1, 2}, led(-1, 1, eligible=(2,)), after(2, 2)),
+        ({"empty": 1}, {1}, led(-1, 2, eligible=(1, 3)), emptied(1, -1, 2, eligible=(3,))),
+        ({"empty": 3}, {1, 3}, led(1, 1), None),
+        # Nobody has, and some have what was flushed.
+        ({"unflushed": 1}, {1}, led(1, 1), recovering(after(1, 1))),
+        ({"unflushed": 1}, {1, 3}, led(-1, 1), recovering(after(1, 1))),
+        ({"unflushed": 2, "empty": 1}, {1, 2}, led(-1, 1, 2), recovering(after(2, 2))),
+        ({"unflushed": 2, "empty": 1}, {1, 2}, led(-1, 1, eligible=(2,)), recovering(after(2, 2))),
+        # All have lost everything.
+        ({"empty": 1}, {1}, led(1, 1), emptied(1, -1, 1)),
+        ({"empty": 1}, {1, 3}, led(-1, 1), emptied(1, -1, 1)),
+    ],
+)
+def test_who_may_lack_records_leads_only_if_nobody_else_ever_can(
+    lost: dict[str, int], alive: set[int], before: LeaderAndIsr, expected: LeaderAndIsr | None
+) -> None:
+    assert lossy(cluster(alive, (1, 2, 3), before, min_isr=2), **lost) == expected
+
+
+def test_two_that_lack_what_was_unflushed_are_no_isr_together() -> None:
+    made = cluster({1, 2}, (1, 2), led(-1, 2, 1))
+    lossy(made, unflushed=1)
+    assert lossy(made, unflushed=2) == recovering(after(1, 1))
+
+
+def test_records_that_are_flushed_before_they_are_exposed_are_not_lost_with_a_page_cache() -> None:
+    made = cluster({1, 2}, (1, 2), led(1, 1, 2))
+    made.settings_of = lambda _: TopicSettings(flush_before_expose=True)
+    made.put_states({CLICKS: led(1, 1)})
+    assert lossy(made, unflushed=1) == after(1, 1)
+    assert lossy(made, empty=1) == emptied(1, -1, 1)
+
+
+def test_who_was_emptied_is_not_elected_later_either_until_somebody_else_leads() -> None:
+    made = cluster({1}, (1, 2), led(-1, 1))
+    state = lossy(made, empty=1)
+    assert state is not None
+    made.put_states({CLICKS: state})
+    made.vetted_disks[1] = VettedDisk("new", "new")
+    made.note_judged()
+    assert planned(made) is None
+    assert planned(made, {1}) is None
+    made.brokers[2] = live(2)
+    assert planned(made) is None
+
+
+def test_a_broker_that_does_not_tell_its_disk_is_trusted_as_kafkas_are() -> None:
+    made = cluster({1}, (1,), led(-1, 1))
+    made.vetted_disks[1] = VettedDisk("disk", "content")
+    assert planned(made) == after(1, 1)
+
+
+def test_an_election_is_unclean_once() -> None:
+    before, first = led(1, 1), recovering(led(1, 1))
+    assert is_unclean(before, first)
+    assert not is_unclean(first, recovering(led(-1, 1)))
+    assert not is_unclean(recovering(led(-1, 1)), first)
+    assert is_unclean(first, recovering(led(2, 2)))
+    assert not is_unclean(first, before)
 
 
 def test_partitions_of_topics_queued_for_deletion_are_left_alone() -> None:

@@ -1,0 +1,154 @@
+"""Brokers that come back without all they had: on a new disk, or after their host went down."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from controller_world import Cluster
+from test_scenarios_controller_replicas import assign, controller_of, state_of
+
+from kdist.controller import writing
+from kdist.metrics.controller import ControllerMetrics
+from kdist.model import TopicPartition
+from kdist.zk import znodes
+from kdist.zk.cluster_values import VettedDisk
+
+CLICKS = TopicPartition("clicks", 0)
+
+
+def vetted(cluster: Cluster, broker_id: int) -> VettedDisk:
+    path = znodes.VETTED_DISK.path(broker_id)
+    return znodes.VETTED_DISK.decode(path, cluster.ensemble.tree.get(path).data)
+
+
+def metrics_of(cluster: Cluster) -> ControllerMetrics:
+    return controller_of(cluster)._context.metrics
+
+
+async def settle(cluster: Cluster) -> None:
+    """Until all is registered, and the controller has judged what that means."""
+    await cluster.until(lambda: len(cluster.registered()) == len(cluster.alive))
+    await cluster.until(
+        lambda: all(
+            vetted(cluster, node.id) == VettedDisk(node.disk, node.content)
+            for node in cluster.alive
+        )
+    )
+
+
+def test_a_fast_restart_with_an_empty_disk_truncates_nobody() -> None:
+    cluster = Cluster(seed=60)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await assign(cluster, "clicks", (2, 3))
+        assert state_of(cluster, CLICKS)[0].leader == 2
+        cluster.nodes[2].replace_disk()
+        await settle(cluster)
+        await cluster.converge()
+        state, _ = state_of(cluster, CLICKS)
+        assert (state.leader, state.isr, state.eligible) == (3, (3,), ())
+        assert metrics_of(cluster).unclean_elections == 0
+
+    cluster.run(scenario())
+
+
+def test_the_only_replica_leads_on_after_its_host_went_down_and_the_loss_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = Cluster(seed=61)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await assign(cluster, "clicks", (2,), (3,))
+        with caplog.at_level(logging.WARNING):
+            cluster.nodes[2].lose_page_cache()
+            await settle(cluster)
+            await cluster.converge()
+        state, _ = state_of(cluster, CLICKS)
+        assert (state.leader, state.isr, state.is_recovering) == (2, (2,), True)
+        metrics = metrics_of(cluster)
+        assert metrics.unclean_elections == 1
+        assert metrics.recovering_partitions() == 1
+        told = [each.getMessage() for each in caplog.records]
+        assert "broker 2 has come back and may lack what it had not flushed when its host" in (
+            "".join(told)
+        )
+        assert "elected for 1 partitions" in "".join(told)
+        cluster.nodes[2].expire()  # nothing was lost this time
+        await asyncio.sleep(1)
+        await cluster.converge()
+        assert metrics.unclean_elections == 1
+
+    cluster.run(scenario())
+
+
+def test_the_only_replica_on_a_new_disk_is_not_elected_now_nor_by_the_next_controller() -> None:
+    cluster = Cluster(seed=62)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await assign(cluster, "clicks", (2,))
+        cluster.nodes[2].replace_disk()
+        await settle(cluster)
+        await cluster.until(lambda: state_of(cluster, CLICKS)[0].emptied == (2,))
+        assert state_of(cluster, CLICKS)[0].leader == -1
+        cluster.nodes[1].kill()
+        await cluster.until(lambda: cluster.controller)
+        cluster.nodes[2].expire()
+        cluster.nodes[1].start()
+        await asyncio.sleep(5)
+        state, _ = state_of(cluster, CLICKS)
+        assert (state.leader, state.isr, state.emptied) == (-1, (2,), (2,))
+
+    cluster.run(scenario())
+
+
+def test_a_loss_that_no_controller_saw_is_known_to_the_one_after_the_next_registration() -> None:
+    cluster = Cluster(seed=63)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await assign(cluster, "clicks", (2, 3))
+        cluster.nodes[1].kill()
+        await asyncio.sleep(1)
+        cluster.nodes[2].lose_page_cache()
+        await asyncio.sleep(1)
+        cluster.nodes[2].expire()
+        assert cluster.controller is None
+        await cluster.until(lambda: cluster.controller)
+        await cluster.converge()
+        state, _ = state_of(cluster, CLICKS)
+        assert (state.leader, state.isr) == (3, (3,))
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("how", ["lose_page_cache", "replace_disk"])
+def test_a_controller_that_dies_at_any_turn_while_it_judges_a_disk_forgets_no_loss(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "CHUNK", 1)  # each partition is a write that can be the last
+    for turn in range(1, 60):
+        cluster = Cluster(seed=64)
+
+        async def scenario(cluster: Cluster = cluster, turn: int = turn) -> None:
+            await cluster.start()
+            await assign(cluster, "clicks", (2, 3), (3, 2), (2,))
+            registered = cluster.registered()[2]
+            getattr(cluster.nodes[2], how)()
+            await cluster.until(lambda: cluster.registered().get(2, registered) != registered)
+            cluster.loop.arm(turn, cluster.nodes[1].kill)
+            await cluster.until(lambda: not cluster.nodes[1].is_up)
+            await settle(cluster)
+            await asyncio.sleep(3)
+            states = [state_of(cluster, TopicPartition("clicks", i))[0] for i in range(3)]
+            assert [(each.leader, each.isr) for each in states[:2]] == [(3, (3,))] * 2
+            is_cache = how == "lose_page_cache"
+            only = states[2]
+            assert (only.leader, only.is_recovering) == ((2, True) if is_cache else (-1, False))
+            assert only.emptied == (() if is_cache else (2,))
+
+        cluster.run(scenario())
