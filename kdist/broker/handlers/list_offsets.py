@@ -1,8 +1,9 @@
 """ListOffsets (key 2): the offset at a timestamp, at the start or at the end of a partition.
 
 Version 0 is the first design's getOffsetsBefore: the base offsets of segments that were last
-modified before a time, newest first. Source: KIP-79, KIP-207, KIP-734, Kafka's `KafkaApis` and
-`Partition`.
+modified before a time, newest first. A client that debugs is told of any replica, up to its log end
+offset; all others must ask the leader. Source: KIP-79, KIP-207, KIP-734, Kafka's `KafkaApis`,
+`ReplicaManager` and `Partition`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from kdist.protocol.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResult,
 )
+from kdist.protocol.offset_for_leader_epoch import DEBUG_CONSUMER
 from kdist.protocol.schema import NEVER
 from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
@@ -70,9 +72,13 @@ def _answer(
         if key in twice:
             raise ApiError(Error.INVALID_REQUEST, f"the request names {key} twice")
         partition = replicas.get(key)
-        partition.require_leader(asked.current_leader_epoch)
+        if request.replica_id == DEBUG_CONSUMER:
+            end_offset = partition.log.end_offset
+        else:
+            partition.require_leader(asked.current_leader_epoch)
+            level = request.isolation_level if version > 0 else 0
+            end_offset = partition.visible_end(request.replica_id, level)
         if version == 0:
-            end_offset = partition.visible_end(request.replica_id, 0)
             result.old_style_offsets = list_segment_offsets(
                 partition.log,
                 asked.timestamp,
@@ -81,7 +87,6 @@ def _answer(
                 replicas.directory.context.clock.now_ms(),
             )
         else:
-            end_offset = partition.visible_end(request.replica_id, request.isolation_level)
             found = _find(partition, asked.timestamp, end_offset, version)
             result.offset, result.timestamp = found.offset, found.timestamp
             if version >= _FIRST_VERSION_OF_LEADER_EPOCHS:

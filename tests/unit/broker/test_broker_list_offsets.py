@@ -200,3 +200,25 @@ def test_a_timestamp_finds_the_first_record_that_is_not_older(
         stamps += [START_MS + at_ms] * count
     expected = next(((n, at) for n, at in enumerate(stamps) if at >= START_MS + after_ms), (-1, -1))
     assert facts(ask(world, START_MS + after_ms))[1:3] == expected
+
+
+# A client that debugs
+
+DEBUGS = -2  # its replica id
+
+
+def test_a_client_that_debugs_is_told_of_a_follower_too(world: World) -> None:
+    fill(world)
+    world.tell(leader=2, leader_epoch=3, partition_epoch=2)
+    assert ask(world, LATEST).error_code == Error.NOT_LEADER_OR_FOLLOWER
+    assert facts(ask(world, LATEST, replica_id=DEBUGS)) == (0, 5, -1, 2)
+    assert facts(ask(world, EARLIEST, replica_id=DEBUGS))[:2] == (0, 0)
+    assert ask(world, LATEST, 0, replica_id=DEBUGS).old_style_offsets == [5]
+
+
+def test_a_client_that_debugs_is_told_of_uncommitted_records_too(world: World) -> None:
+    fill(world)
+    append_open(world, world.replicas.get(CLICKS), b"open", timestamp=START_MS + 300)
+    end_offset = world.replicas.get(CLICKS).log.end_offset
+    assert ask(world, LATEST, isolation_level=1).offset < end_offset
+    assert ask(world, LATEST, isolation_level=1, replica_id=DEBUGS).offset == end_offset

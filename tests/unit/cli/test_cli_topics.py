@@ -55,6 +55,28 @@ def test_json_has_a_line_for_each_topic(cluster: CliCluster) -> None:
     }
 
 
+def test_replicas_are_shown_with_how_far_they_are_behind(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "copied")
+    cluster.done("produce", "copied", text="a\nb\n")
+    (broker,) = json.loads(cluster.done("topics", "describe", "copied", "--json"))["partitions"][0][
+        "replicas"
+    ]
+    shown = rows(cluster.done("topics", "describe", "copied", "--replicas"))
+    at = shown.index(["PARTITION", "REPLICA", "STATE", "END", "BEHIND", "BYTES", "AGE"])
+    assert shown[at + 1] == ["0", str(broker), "leader", "2", "0", "0", "B", "0.0", "s"]
+    found = json.loads(cluster.done("topics", "describe", "copied", "--replicas", "--json"))
+    assert found["partitions"][0]["replica_states"] == [
+        {
+            "broker": broker,
+            "state": "leader",
+            "end_offset": 2,
+            "lag_records": 0,
+            "lag_bytes": 0,
+            "lag_ms": 0,
+        }
+    ]
+
+
 def test_several_topics_are_created_at_once(cluster: CliCluster) -> None:
     output = cluster.done("topics", "create", "one", "two")
     assert output.splitlines() == [
