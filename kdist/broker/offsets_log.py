@@ -51,6 +51,9 @@ class PartitionedOffsetsLog:
             host = self._replicas.get((OFFSETS_TOPIC, partition))
             if len(data) > host.log.settings.max_message_bytes:
                 raise ApiError(Error.MESSAGE_TOO_LARGE)
+            host.require_leader()
+            if host.is_under_min_isr:  # as a produce with acks=all
+                raise ApiError(Error.NOT_ENOUGH_REPLICAS)
             append = host.append([Batch(read_header(data), data)], now_ms)
         except ApiError as error:
             done(error.error)

@@ -165,6 +165,11 @@ class InSyncReplicas:
             and self._alive(remote.broker_id)
         )
 
+    def lowest_start(self, leader_start_offset: int) -> int:
+        """The lowest log start offset of the replicas alive; -1 if one of them is not known."""
+        alive = (each for each in self.remotes.values() if self._alive(each.broker_id))
+        return min((leader_start_offset, *(each.start_offset for each in alive)))
+
     # What follows for the ISR
 
     def without_laggards(self, leader_end_offset: int, now_ms: int) -> tuple[int, ...] | None:

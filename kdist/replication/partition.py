@@ -33,6 +33,7 @@ from kdist.records.compression import Codec
 from kdist.records.validate import Rules, validate
 from kdist.replication.alter_partition_manager import CommittedIsr, Proposal
 from kdist.replication.delayed import DelayedOperation, DelayedOperations, Dependent
+from kdist.replication.delayed_delete import DelayedDelete, OnDeleted
 from kdist.replication.delayed_produce import DelayedProduce, OnCommitted
 from kdist.replication.in_sync import FollowerFetch, InSyncReplicas
 from kdist.replication.peers import Peers
@@ -324,10 +325,22 @@ class Partition:
         return len(self.state.isr) < needed
 
     @property
+    def is_behind_its_epoch(self) -> bool:
+        """Whether what was there when this broker began to lead is not all known as committed."""
+        in_sync = self.in_sync
+        return in_sync is not None and self.high_watermark < in_sync.epoch_start
+
+    @property
     def is_at_min_isr(self) -> bool:
         """Whether one more replica out of sync would be too many, though one is already."""
         needed = min(self.log.settings.min_insync_replicas, len(self.replicas))
         return len(self.state.isr) == needed < len(self.replicas)
+
+    @property
+    def low_watermark(self) -> int:
+        """The lowest log start offset of the replicas alive; -1 if one of them is not known."""
+        start_offset, in_sync = self.log.start_offset, self.in_sync
+        return start_offset if in_sync is None else in_sync.lowest_start(start_offset)
 
     @property
     def replica_lag(self) -> int:
@@ -399,6 +412,15 @@ class Partition:
         operation = DelayedProduce(self, role, end_offset, done)
         if not operation.attempt():
             self._context.delayed.add(operation, (self,), timeout_ms, client)
+
+    def await_deleted(self, offset: int, timeout_ms: int, done: OnDeleted) -> None:
+        """Call `done` with NONE once every live replica has deleted all below `offset`.
+
+        REQUEST_TIMED_OUT; NOT_LEADER_OR_FOLLOWER once the role is another.
+        """
+        operation = DelayedDelete(self, self.role, offset, done)
+        if not operation.attempt():
+            self._context.delayed.add(operation, (self,), timeout_ms, None)
 
     def request_flush(self) -> None:
         """Have the log flushed, if that may advance the high watermark."""

@@ -137,7 +137,7 @@ def test_a_record_that_only_the_dead_leader_had_is_cut_off_when_it_is_back() -> 
 def test_a_lagging_follower_leaves_the_isr_and_joins_it_again() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.begin()
-        slow = stage.followers()[0]
+        slow = next(each for each in stage.followers() if not each.service.controller.is_active)
         stage.cluster.processes[slow.id].pause()
         leading = stage.replicas()[stage.leader().id]
         assert (await stage.send(b"a")).error_code == Error.NONE

@@ -1,7 +1,8 @@
 """DeleteRecords (key 21): advances a partition's log start offset (KIP-107).
 
-The new start offset is on the disk before the answer, and no read goes below it from then on.
-Segments that lie wholly below it are then deleted; the one that contains it stays until retention.
+The new start offset is on the leader's disk, and all live replicas have taken it, before the
+answer; no read goes below it from then on. Segments that lie wholly below it are then deleted; the
+one that contains it stays until retention.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ async def answer(request: DeleteRecordsRequest, replicas: Replicas) -> DeleteRec
     `cleanup.policy` has no `delete`, INVALID_TOPIC_EXCEPTION for internal topics.
     """
     under_way = [
-        asyncio.ensure_future(_trim(topic.name, each, replicas))
+        asyncio.ensure_future(_trim(topic.name, each, replicas, max(0, request.timeout_ms)))
         for topic in request.topics
         for each in topic.partitions
     ]
@@ -45,7 +46,9 @@ async def answer(request: DeleteRecordsRequest, replicas: Replicas) -> DeleteRec
     )
 
 
-async def _trim(topic: str, asked: TrimmedPartition, replicas: Replicas) -> TrimmedPartitionResult:
+async def _trim(
+    topic: str, asked: TrimmedPartition, replicas: Replicas, timeout_ms: int
+) -> TrimmedPartitionResult:
     result = TrimmedPartitionResult(
         partition_index=asked.partition_index, low_watermark=NO_OFFSET, error_code=Error.NONE
     )
@@ -53,13 +56,15 @@ async def _trim(topic: str, asked: TrimmedPartition, replicas: Replicas) -> Trim
         if topic in INTERNAL_TOPICS:
             raise ApiError(Error.INVALID_TOPIC_EXCEPTION)
         partition = replicas.get(TopicPartition(topic, asked.partition_index))
-        result.low_watermark = await _move_start(partition, asked.offset, replicas.directory)
+        await _move_start(partition, asked.offset, replicas.directory)
+        await _deleted_everywhere(partition, partition.log.start_offset, timeout_ms)
+        result.low_watermark = partition.low_watermark
     except ApiError as error:
         result.error_code = error.error
     return result
 
 
-async def _move_start(partition: Partition, offset: int, directory: LogDirectory) -> int:
+async def _move_start(partition: Partition, offset: int, directory: LogDirectory) -> None:
     start_offset, log = _checked(partition, offset), partition.log
     moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -75,7 +80,19 @@ async def _move_start(partition: Partition, offset: int, directory: LogDirectory
     await moved
     if directory.logs.get(partition.key) is log:  # else it was deleted meanwhile
         directory.retain(lambda _: partition.high_watermark, [log])
-    return log.start_offset
+
+
+async def _deleted_everywhere(partition: Partition, offset: int, timeout_ms: int) -> None:
+    """Wait for the other replicas. REQUEST_TIMED_OUT, NOT_LEADER_OR_FOLLOWER."""
+    ended: asyncio.Future[Error] = asyncio.get_running_loop().create_future()
+
+    def done(error: Error) -> None:
+        if not ended.done():  # cancelled: the broker is stopping
+            ended.set_result(error)
+
+    partition.await_deleted(offset, timeout_ms, done)
+    if error := await ended:
+        raise ApiError(error)
 
 
 def _checked(partition: Partition, offset: int) -> int:

@@ -31,6 +31,7 @@ from kdist.replication.replicas import Replicas
 from kdist.storage.log import Log
 from kdist.storage.reading import TimestampedOffset, find_by_timestamp, find_newest
 
+_FIRST_VERSION_OF_NOT_AVAILABLE = 5
 _FIRST_VERSION_OF_LEADER_EPOCHS = 4
 _FIRST_VERSION_OF = {  # of timestamps with a meaning of their own
     LATEST_TIMESTAMP: 1,
@@ -88,11 +89,16 @@ def _answer(
             )
         else:
             found = _find(partition, asked.timestamp, end_offset, version)
+            is_consumer = request.replica_id < 0
+            if is_consumer and _may_go_back(partition, asked.timestamp, found, end_offset):
+                raise ApiError(Error.OFFSET_NOT_AVAILABLE)
             result.offset, result.timestamp = found.offset, found.timestamp
             if version >= _FIRST_VERSION_OF_LEADER_EPOCHS:
                 result.leader_epoch = found.leader_epoch
     except ApiError as error:
         result.error_code = error.error
+        if error.error is Error.OFFSET_NOT_AVAILABLE and version < _FIRST_VERSION_OF_NOT_AVAILABLE:
+            result.error_code = Error.LEADER_NOT_AVAILABLE
     return result
 
 
@@ -124,6 +130,21 @@ def _find(partition: Partition, timestamp: int, end_offset: int, version: int) -
         return _NOT_FOUND
     found = find_newest(log) if timestamp == MAX_TIMESTAMP else find_by_timestamp(log, timestamp)
     return _NOT_FOUND if found is None or found.offset >= end_offset else found
+
+
+def _may_go_back(
+    partition: Partition, timestamp: int, found: TimestampedOffset, end_offset: int
+) -> bool:
+    """Whether the answer may be lower than one that an earlier leader gave (KIP-207).
+
+    A new leader's high watermark is behind the true one until its followers have fetched. What is
+    below it all the same is the answer of any leader.
+    """
+    if not partition.is_behind_its_epoch:
+        return False
+    if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP):
+        return False
+    return not 0 <= found.offset < end_offset
 
 
 def list_segment_offsets(
