@@ -197,7 +197,6 @@ class TopicSettings(Settings):
     unclean_leader_election_enable: bool = setting(
         default=False,
         broker="unclean.leader.election.enable",
-        doc="Without effect so far: "
-        "whether a replica that is not in sync may become leader when no other is left, "
+        doc="Whether a replica that is not in sync may become leader when no other is left, "
         "which loses records.",
     )

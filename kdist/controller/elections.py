@@ -5,6 +5,8 @@
                          about to stop; a living leader stays      that are alive     ISR stays
                          else eligible replicas that are alive,    the leader alone
                          and not about to stop
+                         else, where a topic allows it, any        the leader alone:
+                         replica that is (unclean election)        it is recovering
     controlled shutdown  ISR members that are alive, and not       without those      all stays as
                          about to stop; then eligible replicas     about to stop      it was
 
@@ -58,10 +60,12 @@ class Candidates(NamedTuple):
     min_isr: int
     unflushed: Collection[int] = ()
     empty: Collection[int] = ()
+    allows_unclean: bool = False
 
     def without(self, broker_ids: Collection[int]) -> Candidates:
-        """The same while these brokers are gone."""
+        """The same while these brokers are gone, but only for a moment: nothing unclean."""
         return self._replace(
+            allows_unclean=False,
             alive=[each for each in self.alive if each not in broker_ids],
             electable=[each for each in self.electable if each not in broker_ids],
         )
@@ -98,14 +102,15 @@ def _candidates(cluster: ControllerContext) -> Callable[[TopicPartition], Candid
     empty = [each for each in alive if cluster.loss(each) is Loss.ALL]
 
     def candidates_for(partition: TopicPartition) -> Candidates:
-        is_flushed = cluster.settings_of(partition.topic).flush_before_expose
+        settings = cluster.settings_of(partition.topic)
         return Candidates(
             assigned=cluster.replicas(partition),
             alive=alive,
             electable=electable,
             min_isr=cluster.min_isr(partition),
-            unflushed=() if is_flushed else unflushed,
+            unflushed=() if settings.flush_before_expose else unflushed,
             empty=empty,
+            allows_unclean=settings.unclean_leader_election_enable,
         )
 
     return candidates_for
@@ -122,7 +127,7 @@ def plan_for_shutdown(
         if state is None:
             continue
         before, candidates = Election.of(state), candidates_for(partition)
-        after = elect(before, candidates._replace(alive=candidates.electable))
+        after = elect(before, candidates._replace(alive=candidates.electable, allows_unclean=False))
         if after.leader != NO_LEADER and after != before:
             plan[partition] = _next_state(state, after, controller_epoch)
     return plan
@@ -194,6 +199,8 @@ def elect(before: Election, candidates: Candidates) -> Election:
     leader = next((each for each in fit if each in before.eligible), NO_LEADER)
     if leader != NO_LEADER:
         return _led(before, leader, (leader,), candidates)
+    if fit and candidates.allows_unclean:
+        return Election(fit[0], (fit[0],), is_recovering=True)
     after = _led(before, NO_LEADER, before.isr, candidates)
     return after._replace(emptied=tuple(each for each in candidates.assigned if each in unfit))
 

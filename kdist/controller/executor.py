@@ -139,9 +139,10 @@ class Executor:
                 unclean.setdefault((leader, self.cluster.loss(leader)), []).append(partition)
         for (leader, loss), partitions in unclean.items():
             self._metrics.unclean_elections += len(partitions)
+            lacks = "what it had not fetched" if loss is Loss.NOTHING else loss.value
             logger.warning(
                 "broker %d was elected for %d partitions though it may lack %s, which is lost: %s",
-                *(leader, len(partitions), loss.value, some_of(partitions)),
+                *(leader, len(partitions), lacks, some_of(partitions)),
             )
 
     async def _reread(

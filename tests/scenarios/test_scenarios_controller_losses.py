@@ -106,6 +106,34 @@ def test_the_only_replica_on_a_new_disk_is_not_elected_now_nor_by_the_next_contr
     cluster.run(scenario())
 
 
+def test_an_unclean_election_begins_when_a_topic_allows_it_and_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = Cluster(seed=65)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await assign(cluster, "clicks", (1, 2))
+        cluster.nodes[2].kill()
+        await cluster.until(lambda: state_of(cluster, CLICKS)[0].isr == (1,))
+        cluster.nodes[2].start()
+        await cluster.converge()
+        cluster.nodes[1].kill()
+        await cluster.until(lambda: cluster.controller)
+        await cluster.until(lambda: state_of(cluster, CLICKS)[0].leader == -1)
+        await asyncio.sleep(5)
+        assert state_of(cluster, CLICKS)[0].leader == -1
+        with caplog.at_level(logging.WARNING):
+            cluster.configure("clicks", unclean_leader_election_enable="true")
+            await cluster.until(lambda: state_of(cluster, CLICKS)[0].leader == 2)
+        state, _ = state_of(cluster, CLICKS)
+        assert (state.isr, state.is_recovering) == ((2,), True)
+        assert metrics_of(cluster).unclean_elections == 1
+        assert "it may lack what it had not fetched, which is lost: clicks-0" in caplog.text
+
+    cluster.run(scenario())
+
+
 def test_a_loss_that_no_controller_saw_is_known_to_the_one_after_the_next_registration() -> None:
     cluster = Cluster(seed=63)
 

@@ -290,6 +290,47 @@ def test_a_broker_that_does_not_tell_its_disk_is_trusted_as_kafkas_are() -> None
     assert planned(made) == after(1, 1)
 
 
+@pytest.mark.parametrize(
+    ("alive", "before", "expected"),
+    [
+        ({2, 3}, led(1, 1), recovering(after(2, 2))),
+        ({3}, led(-1, 1, eligible=(2,)), recovering(after(3, 3))),
+        # Not while anybody has all that is committed.
+        ({2, 3}, led(1, 1, 3), after(3, 3, eligible=(1,))),
+        ({2, 3}, led(-1, 1, eligible=(3,)), after(3, 3, eligible=(1,))),
+        ({4}, led(1, 1), after(-1, 1)),
+    ],
+)
+def test_a_topic_that_allows_it_gets_any_replica_for_a_leader_when_no_other_is_left(
+    alive: set[int], before: LeaderAndIsr, expected: LeaderAndIsr
+) -> None:
+    made = cluster(alive, (1, 2, 3), before)
+    settings = TopicSettings(min_insync_replicas=2, unclean_leader_election_enable=True)
+    made.settings_of = lambda _: settings
+    assert planned(made) == expected
+
+
+def unclean(alive: set[int], before: LeaderAndIsr) -> ControllerContext:
+    made = cluster(alive, (1, 2), before)
+    made.settings_of = lambda _: TopicSettings(unclean_leader_election_enable=True)
+    return made
+
+
+def test_a_leader_that_was_away_for_a_moment_gives_way_to_nobody_that_is_not_in_sync() -> None:
+    made = unclean({1, 2}, led(1, 1))
+    assert planned(made, {1}) == after(1, 1)
+
+
+def test_a_leader_about_to_stop_gives_way_to_nobody_that_is_not_in_sync() -> None:
+    assert stopping(1, unclean({1, 2}, led(1, 1))) is None
+
+
+def test_a_new_disk_is_not_elected_where_a_topic_allows_unclean_elections_either() -> None:
+    made = unclean({1}, led(-1, 1))
+    assert lossy(made, empty=1) == emptied(1, -1, 1)
+    assert lossy(unclean({1, 2}, led(-1, 1)), empty=1) == recovering(after(2, 2))
+
+
 def test_an_election_is_unclean_once() -> None:
     before, first = led(1, 1), recovering(led(1, 1))
     assert is_unclean(before, first)
