@@ -331,7 +331,7 @@ class LogDirectory:
         """Drop all records, and have the log begin at `offset`, beyond its end; then call `done`.
 
         For a replica of which its leader has deleted all that follows. After a power loss the log
-        is as it was, or empty. `is_wanted` and errors are as for `truncate`.
+        has the first of its records, or none. `is_wanted` and errors are as for `truncate`.
         """
 
         def emptied(error: BaseException | None) -> None:
