@@ -15,6 +15,10 @@ from kdist.errors import UserError
 
 Rule = Callable[[BrokerConfig], str | None]
 
+_EVERY_ADDRESS = {"", "0.0.0.0", "::"}
+_SESSION_TIMEOUT_MS = 45_000  # the default of Java's consumer since 3.0, of librdkafka and kdist
+_MINUTE_MS = 60_000
+
 
 def directory_is_one(config: BrokerConfig) -> str | None:
     """`log.dir` names one directory: one broker is one disk."""
@@ -105,6 +109,38 @@ def somebody_can_connect(config: BrokerConfig) -> str | None:
     return f"max.connections is {most}: the controller takes one, and nobody else could connect"
 
 
+def http_address_is_no_listeners(config: BrokerConfig) -> str | None:
+    """`http.address` has a port that no listener has on the same address."""
+    address = parse_host_port(config.broker.http_address or "")
+    if listeners_can_be_read(config) or address is None:
+        return None
+    host, port = address
+    for listener in map(parse_listener, config.broker.listeners):
+        hosts = {host, listener.host}
+        if port == listener.port != 0 and (len(hosts) == 1 or hosts & _EVERY_ADDRESS):
+            return f"http.address and the listener {listener} have the same port"
+    return None
+
+
+def follower_waits_within_its_timeout(config: BrokerConfig) -> str | None:
+    """`replica.fetch.wait.max.ms` is not above `replica.socket.timeout.ms`."""
+    replication = config.replication
+    if replication.fetch_wait_max_ms <= replication.socket_timeout_ms:
+        return None
+    return "replica.fetch.wait.max.ms is above replica.socket.timeout.ms: no fetch could wait"
+
+
+def follower_waits_within_its_lag(config: BrokerConfig) -> str | None:
+    """`replica.fetch.wait.max.ms` is not above `replica.lag.time.max.ms`."""
+    replication = config.replication
+    if replication.fetch_wait_max_ms <= replication.lag_time_max_ms:
+        return None
+    return (
+        "replica.fetch.wait.max.ms is above replica.lag.time.max.ms: the in-sync replicas of a"
+        " quiet partition would come and go"
+    )
+
+
 def session_timeouts_are_ordered(config: BrokerConfig) -> str | None:
     """`group.min.session.timeout.ms` is not above `group.max.session.timeout.ms`."""
     if config.groups.min_session_timeout_ms <= config.groups.max_session_timeout_ms:
@@ -119,6 +155,93 @@ def largest_batch_fits_a_request(config: BrokerConfig) -> str | None:
     return "message.max.bytes is above socket.request.max.bytes: such a batch can never be sent"
 
 
+def commits_fit_a_batch(config: BrokerConfig) -> str | None:
+    """`offset.metadata.max.bytes` is below `message.max.bytes`."""
+    if config.groups.offset_metadata_max_bytes < config.topic_defaults.max_message_bytes:
+        return None
+    return (
+        "offset.metadata.max.bytes is not below message.max.bytes: a commit with as much metadata"
+        " fits no batch, and is refused"
+    )
+
+
+def commits_fit_a_segment(config: BrokerConfig) -> str | None:
+    """`message.max.bytes` is not above `offsets.topic.segment.bytes`."""
+    if config.topic_defaults.max_message_bytes <= config.groups.offsets_topic_segment_bytes:
+        return None
+    return (
+        "offsets.topic.segment.bytes is below message.max.bytes: what a large group has to store"
+        " in one batch may be refused"
+    )
+
+
+def default_session_timeout_is_allowed(config: BrokerConfig) -> str | None:
+    """`group.{min,max}.session.timeout.ms` allow what clients ask for by default."""
+    groups = config.groups
+    if groups.min_session_timeout_ms <= _SESSION_TIMEOUT_MS <= groups.max_session_timeout_ms:
+        return None
+    return (
+        f"group.min.session.timeout.ms ({groups.min_session_timeout_ms}) and"
+        f" group.max.session.timeout.ms ({groups.max_session_timeout_ms}) exclude"
+        f" {_SESSION_TIMEOUT_MS}, which most clients ask for by default: they cannot join a group"
+    )
+
+
+def flushes_are_checked_as_often_as_due(config: BrokerConfig) -> str | None:
+    """`log.flush.scheduler.interval.ms` is not above `log.flush.interval.ms`."""
+    every_ms, due_ms = config.storage.flush_scheduler_interval_ms, config.topic_defaults.flush_ms
+    return _too_seldom("log.flush.scheduler.interval.ms", every_ms, "log.flush.interval.ms", due_ms)
+
+
+def retention_is_checked_as_often_as_due(config: BrokerConfig) -> str | None:
+    """`log.retention.check.interval.ms` is not above `log.retention.ms`."""
+    topic = config.topic_defaults
+    if "delete" not in topic.cleanup_policy or topic.retention_ms < 0:
+        return None
+    every_ms = config.storage.retention_check_interval_ms
+    return _too_seldom(
+        "log.retention.check.interval.ms", every_ms, "log.retention.ms", topic.retention_ms
+    )
+
+
+def producers_are_checked_as_often_as_due(config: BrokerConfig) -> str | None:
+    """`producer.id.expiration.check.interval.ms` is not above `producer.id.expiration.ms`."""
+    return _too_seldom(
+        "producer.id.expiration.check.interval.ms",
+        config.storage.producer_id_expiration_check_interval_ms,
+        "producer.id.expiration.ms",
+        config.storage.producer_id_expiration_ms,
+    )
+
+
+def offsets_are_checked_as_often_as_due(config: BrokerConfig) -> str | None:
+    """`offsets.retention.check.interval.ms` is not above `offsets.retention.minutes`."""
+    return _too_seldom(
+        "offsets.retention.check.interval.ms",
+        config.groups.offsets_retention_check_interval_ms,
+        "offsets.retention.minutes",
+        config.groups.offsets_retention_minutes * _MINUTE_MS,
+    )
+
+
+def _too_seldom(check: str, every_ms: int, limit: str, due_ms: int) -> str | None:
+    if every_ms <= due_ms:
+        return None
+    return f"{check} ({every_ms}) is above {limit} ({due_ms} ms), which takes effect as late"
+
+
+def follower_backs_off_within_its_lag(config: BrokerConfig) -> str | None:
+    """`replica.fetch.backoff.ms` is below `replica.lag.time.max.ms`."""
+    replication = config.replication
+    if replication.fetch_backoff_ms < replication.lag_time_max_ms:
+        return None
+    return (
+        f"replica.fetch.backoff.ms ({replication.fetch_backoff_ms}) is not below"
+        f" replica.lag.time.max.ms ({replication.lag_time_max_ms}): one refused fetch takes a"
+        " follower out of the in-sync replicas"
+    )
+
+
 REFUSES: tuple[Rule, ...] = (
     directory_is_one,
     directory_is_absolute,
@@ -127,7 +250,20 @@ REFUSES: tuple[Rule, ...] = (
     listeners_are_distinct,
     advertised_listeners_exist,
     http_address_can_be_read,
+    http_address_is_no_listeners,
     somebody_can_connect,
     session_timeouts_are_ordered,
+    follower_waits_within_its_timeout,
+    follower_waits_within_its_lag,
 )
-WARNS: tuple[Rule, ...] = (largest_batch_fits_a_request,)
+WARNS: tuple[Rule, ...] = (
+    largest_batch_fits_a_request,
+    commits_fit_a_batch,
+    commits_fit_a_segment,
+    default_session_timeout_is_allowed,
+    flushes_are_checked_as_often_as_due,
+    retention_is_checked_as_often_as_due,
+    producers_are_checked_as_often_as_due,
+    offsets_are_checked_as_often_as_due,
+    follower_backs_off_within_its_lag,
+)

@@ -66,6 +66,7 @@ class GroupSettings(Settings):
     )
     offsets_topic_segment_bytes: int32 = setting(
         default=100 << 20,
-        minimum=1,
-        doc="The `segment.bytes` that `__consumer_offsets` is created with.",
+        minimum=14,
+        doc="The `segment.bytes` that `__consumer_offsets` is created with (Kafka also accepts less"
+        ", which no topic can have).",
     )

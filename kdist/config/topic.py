@@ -42,8 +42,8 @@ class TopicSettings(Settings):
         minimum=0,
         broker="log.roll.jitter.ms",
         broker_synonyms=(Synonym("log.roll.jitter.hours", HOUR_MS),),
-        doc="A random amount up to this is subtracted from `segment.ms`, so that logs do "
-        "not all roll at once.",
+        doc="A random amount up to this, and below `segment.ms`, is subtracted from that, so that "
+        "logs do not all roll at once.",
     )
     segment_index_bytes: int32 = setting(
         default=10 << 20,

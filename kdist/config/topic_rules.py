@@ -13,6 +13,9 @@ from kdist.config.topic import TopicSettings
 
 Rule = Callable[[TopicSettings], str | None]
 
+_INDEX_ENTRY_BYTES = 12  # in the time index, the larger one
+_BATCH_BYTES_MIN = 68  # of a batch with one empty record; there is at most one entry for each
+
 
 def compaction_lags_are_ordered(topic: TopicSettings) -> str | None:
     """`min.compaction.lag.ms` is not above `max.compaction.lag.ms`."""
@@ -50,6 +53,51 @@ def segments_roll_before_retention(topic: TopicSettings) -> str | None:
     )
 
 
+def retention_holds_a_segment(topic: TopicSettings) -> str | None:
+    """`retention.bytes` is not below `segment.bytes`: the active segment is never deleted."""
+    if "delete" not in topic.cleanup_policy or topic.retention_bytes < 0:
+        return None
+    if topic.segment_bytes <= topic.retention_bytes:
+        return None
+    return (
+        f"retention.bytes ({topic.retention_bytes}) is below segment.bytes ({topic.segment_bytes}):"
+        " a partition holds up to a whole segment all the same"
+    )
+
+
+def jitter_is_within_the_age(topic: TopicSettings) -> str | None:
+    """`segment.jitter.ms` is not above `segment.ms`, which bounds it (as in Kafka)."""
+    if topic.segment_jitter_ms <= topic.segment_ms:
+        return None
+    return (
+        f"segment.jitter.ms ({topic.segment_jitter_ms}) is above segment.ms ({topic.segment_ms}),"
+        " and counts as that: a new segment is begun at any age up to it"
+    )
+
+
+def index_outlasts_its_segment(topic: TopicSettings) -> str | None:
+    """An index of `segment.index.bytes` has room for the entries of `segment.bytes`."""
+    entries = topic.segment_index_bytes // _INDEX_ENTRY_BYTES
+    bytes_max = entries * max(topic.index_interval_bytes, _BATCH_BYTES_MIN)
+    if bytes_max >= topic.segment_bytes:
+        return None
+    return (
+        f"segment.index.bytes ({topic.segment_index_bytes}) may be full after {bytes_max} bytes,"
+        f" with index.interval.bytes at {topic.index_interval_bytes}: a new segment is begun then,"
+        f" well before segment.bytes ({topic.segment_bytes})"
+    )
+
+
+def segments_have_index_entries(topic: TopicSettings) -> str | None:
+    """`index.interval.bytes` is not above `segment.bytes`, or no segment has an index entry."""
+    if topic.index_interval_bytes <= topic.segment_bytes:
+        return None
+    return (
+        f"index.interval.bytes ({topic.index_interval_bytes}) is above segment.bytes"
+        f" ({topic.segment_bytes}): indexes stay empty, and a read scans its segment from the start"
+    )
+
+
 def exposed_records_get_flushed(topic: TopicSettings) -> str | None:
     """With `flush.before.expose`, `flush.ms` must be set, so that all records become visible."""
     if not topic.flush_before_expose:
@@ -66,5 +114,9 @@ REFUSES: tuple[Rule, ...] = (compaction_lags_are_ordered, cleanup_policy_is_name
 WARNS: tuple[Rule, ...] = (
     largest_batch_fits_a_segment,
     segments_roll_before_retention,
+    retention_holds_a_segment,
+    jitter_is_within_the_age,
+    index_outlasts_its_segment,
+    segments_have_index_entries,
     exposed_records_get_flushed,
 )

@@ -23,7 +23,7 @@ class RollWatch:
     __slots__ = ("_offset", "_position", "_roll_after_ms", "_settings", "_timestamp")
 
     def __init__(self, settings: TopicSettings, rng: random.Random) -> None:
-        jitter_ms = settings.segment_jitter_ms
+        jitter_ms = min(settings.segment_jitter_ms, settings.segment_ms)  # as in Kafka
         self._roll_after_ms = settings.segment_ms - (rng.randrange(jitter_ms) if jitter_ms else 0)
         self._settings = settings
         self.forget()

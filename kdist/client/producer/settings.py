@@ -176,6 +176,11 @@ def read_settings(values: Mapping[str, Any]) -> ProducerConfig:
         raise UserError(f"partitioner is {partitioner!r}, and must be {allowed}")
     if handler is not None and not isinstance(handler, CallbackHandler):
         raise UserError(f"callback_handler is {handler!r}, and must be a CallbackHandler")
+    if plain.linger_ms >= plain.delivery_timeout_ms:
+        raise UserError(
+            f"linger_ms is {plain.linger_ms:g}, and must be less than delivery_timeout_ms,"
+            f" {plain.delivery_timeout_ms}: a batch would expire before it is sent"
+        )
     is_asked_for = bool({"enable_idempotence", "enable.idempotence"} & values.keys())
     return ProducerConfig(
         plain,

@@ -32,6 +32,10 @@ from tests.unit.client.producer_world import Fault, Scene, play
         ),
         ({"callback_handler": print}, "must be a CallbackHandler"),
         ({"enable_idempotence": True, "acks": 1}, "enable_idempotence needs acks=all"),
+        (
+            {"linger_ms": 2_000, "delivery_timeout_ms": 2_000},
+            "linger_ms is 2000, and must be less than delivery_timeout_ms, 2000",
+        ),
     ],
 )
 def test_a_wrong_setting_is_refused_in_a_sentence(given_: dict[str, Any], sentence: str) -> None:

@@ -130,7 +130,7 @@ def test_a_name_without_effect_is_a_warning_that_names_the_winner() -> None:
 
 
 def test_a_fallback_that_has_a_use_of_its_own_is_no_warning() -> None:
-    text = "log.flush.scheduler.interval.ms=1000\nlog.flush.interval.ms=50\n"
+    text = "log.flush.scheduler.interval.ms=1000\nlog.flush.interval.ms=5000\n"
     assert not warnings_of(text)
 
 

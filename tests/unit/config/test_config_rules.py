@@ -22,6 +22,18 @@ BROKEN_BY = {
     "listeners_are_distinct": {LISTENERS: "PLAINTEXT://a:1,PLAINTEXT://a:2"},
     "advertised_listeners_exist": {ADVERTISED: "PLAINTEXT://0.0.0.0:9092"},
     "http_address_can_be_read": {"http.address": "localhost:http"},
+    "http_address_is_no_listeners": {
+        LISTENERS: "PLAINTEXT://:9092",
+        "http.address": "127.0.0.1:9092",
+    },
+    "follower_waits_within_its_timeout": {
+        "replica.fetch.wait.max.ms": "20000",
+        "replica.socket.timeout.ms": "10000",
+    },
+    "follower_waits_within_its_lag": {
+        "replica.fetch.wait.max.ms": "20000",
+        "replica.lag.time.max.ms": "10000",
+    },
     "somebody_can_connect": {"max.connections": "1"},
     "session_timeouts_are_ordered": {"group.max.session.timeout.ms": "5"},
     "compaction_lags_are_ordered": {
@@ -32,8 +44,26 @@ BROKEN_BY = {
 }
 ODD = {
     "largest_batch_fits_a_request": {"socket.request.max.bytes": "1000"},
-    "largest_batch_fits_a_segment": {"log.segment.bytes": "1000"},
-    "segments_roll_before_retention": {"log.retention.ms": "1000"},
+    "largest_batch_fits_a_segment": {"log.segment.bytes": "5000"},
+    "segments_roll_before_retention": {"log.retention.ms": "300000"},
+    "retention_holds_a_segment": {"log.retention.bytes": "0"},
+    "jitter_is_within_the_age": {"log.roll.ms": "1000", "log.roll.jitter.ms": "1001"},
+    "index_outlasts_its_segment": {"log.index.size.max.bytes": "1000"},
+    "segments_have_index_entries": {
+        "log.segment.bytes": "2000000",
+        "log.index.interval.bytes": "2000001",
+    },
+    "commits_fit_a_batch": {"offset.metadata.max.bytes": "1048588"},
+    "commits_fit_a_segment": {"offsets.topic.segment.bytes": "1048587"},
+    "default_session_timeout_is_allowed": {"group.max.session.timeout.ms": "44999"},
+    "flushes_are_checked_as_often_as_due": {"log.flush.interval.ms": "999"},
+    "retention_is_checked_as_often_as_due": {
+        "log.retention.ms": "299999",
+        "log.roll.ms": "60000",
+    },
+    "producers_are_checked_as_often_as_due": {"producer.id.expiration.ms": "599999"},
+    "offsets_are_checked_as_often_as_due": {"offsets.retention.minutes": "9"},
+    "follower_backs_off_within_its_lag": {"replica.fetch.backoff.ms": "30000"},
     "exposed_records_get_flushed": {"log.flush.before.expose": "true"},
 }
 
@@ -61,6 +91,23 @@ def test_a_contradiction_is_refused(rule: str) -> None:
 def test_an_oddity_is_a_warning(rule: str) -> None:
     (warning,) = broker_from(LEAST | ODD[rule], "f").warnings
     assert warning.endswith("(f).")
+
+
+def test_times_that_are_taken_at_their_word_are_no_oddity() -> None:
+    given = {
+        "log.roll.ms": "1000",
+        "log.roll.jitter.ms": "1000",
+        "log.segment.bytes": "2000000",
+        "log.retention.bytes": "2000000",
+        "log.index.size.max.bytes": "5904",
+        "log.retention.ms": "300000",
+        "log.flush.interval.ms": "1000",
+        "group.min.session.timeout.ms": "45000",
+        "group.max.session.timeout.ms": "45000",
+        "http.address": "127.0.0.1:9092",
+        LISTENERS: "PLAINTEXT://10.0.0.1:9092",
+    }
+    assert not broker_from(LEAST | given).warnings
 
 
 def test_several_contradictions_are_reported_together() -> None:

@@ -254,6 +254,18 @@ def test_jitter_makes_logs_roll_at_different_times() -> None:
     assert len(set(ages)) > 5
 
 
+def test_jitter_above_the_age_counts_as_the_age() -> None:
+    """A new segment for nearly each record would fill the disk with files; as in Kafka."""
+    world = World(seed=5)
+    log = world.log(segment_ms=10_000, segment_jitter_ms=10_000_000)
+    for timestamp in range(0, 200_000, 100):
+        append(world, log, timestamp=START_MS + timestamp)
+    firsts = [segment.base_offset * 100 for segment in log.segments]
+    ages = [after - before for before, after in pairwise(firsts)]
+    assert max(ages) <= 10_100
+    assert 3_000 < sum(ages) / len(ages) < 7_000
+
+
 def test_the_log_rolls_when_an_index_is_full() -> None:
     world = World()
     log = world.log(segment_index_bytes=120, index_interval_bytes=0)
