@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _STEP_BYTES = 1 << 16  # about 4 ms of work
 _RETRY_MS = 500
+_TRUNCATING_MS = 20
 
 
 class PartitionedOffsetsLog:
@@ -102,6 +103,10 @@ class OffsetsLoader:
     ) -> None:
         if self._led.get(loading.partition) is not loading:
             return  # led elsewhere meanwhile
+        if partition.log.is_truncating:  # readers find nothing at its end, though there may be
+            again = partial(self._read, partition, loading, offset, is_told=is_told)
+            self._tasks.call_later(_TRUNCATING_MS, again)
+            return
         offset = max(offset, partition.log.start_offset)  # retention may have moved that meanwhile
         try:
             part = read(partition.log, offset, _STEP_BYTES)

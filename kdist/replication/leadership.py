@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from kdist.errors import Error
 from kdist.model import NO_EPOCH, ZERO_UUID, LeaderAndIsr, TopicPartition, topic_name_fault
+from kdist.protocol.alter_partition import RECOVERING
 from kdist.protocol.leader_and_isr import LeaderAndIsrPartition, LeaderAndIsrRequest
 from kdist.protocol.stop_replica import StopReplicaRequest
 from kdist.protocol.update_metadata import UpdateMetadataRequest
@@ -143,6 +144,7 @@ def _update(topic: str, topic_id: uuid.UUID, state: LeaderAndIsrPartition) -> St
             isr=tuple(state.isr),
             controller_epoch=state.controller_epoch,
             zk_version=state.partition_epoch,
+            is_recovering=state.leader_recovery_state == RECOVERING,
         ),
         tuple(state.replicas),
     )

@@ -20,8 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kdist.config.topic import TopicSettings
@@ -181,6 +180,8 @@ class Partition:
         self._choose_fast_path_rules()
         self.advance_high_watermark()
         self.changed()
+        if state.is_recovering and self.is_leader and self._proposal is None:
+            self._propose(state.isr)  # recovered: there is nothing that this leader waits for
 
     def _take_isr(self, *, is_newer: bool) -> None:
         """Reckon with the others' replicas as the controller's state has them.
@@ -219,6 +220,18 @@ class Partition:
         self._forget_isr()
         self.state = self.state._replace(leader=NOBODY.leader)  # else clients would be sent back
         self._choose_fast_path_rules()
+        self.changed()
+
+    def bounds_moved(self) -> None:
+        """Records were deleted from the log's start, or its end was cut off.
+
+        Below the high watermark that happens after an unclean election alone. Even of a leader: it
+        may have been elected while the leader before it had it cut off.
+        """
+        log = self.log
+        self.high_watermark = min(max(self.high_watermark, log.start_offset), log.end_offset)
+        if self.in_sync is not None:
+            self.in_sync.epoch_start = log.epochs.start_of_latest
         self.changed()
 
     def changed(self) -> None:
@@ -450,6 +463,8 @@ class Partition:
         if in_sync is None or fetch.broker_id not in in_sync.remotes:
             return
         remote = in_sync.remotes[fetch.broker_id]
+        if 0 <= fetch.broker_epoch < remote.broker_epoch:
+            return  # of an earlier life of that broker, which may have lost what it had (KIP-903)
         moved = remote.end_offset != fetch.end_offset
         trimmed = remote.start_offset != fetch.start_offset
         remote.note(fetch, self.log.end_offset, self._now_ms())
@@ -493,23 +508,24 @@ class Partition:
             self._maybe_propose(self.in_sync.without_laggards(self.log.end_offset, self._now_ms()))
 
     def _maybe_propose(self, isr: tuple[int, ...] | None) -> None:
-        in_sync = self.in_sync
-        if isr is None or in_sync is None or self._now_ms() < self._propose_from_ms:
-            return
-        in_sync.propose(isr)
-        state, peers = self.state, self._context.peers
+        if isr is not None and self._now_ms() >= self._propose_from_ms:
+            self._propose(isr)
+
+    def _propose(self, isr: tuple[int, ...]) -> None:
+        """Have the controller write this ISR, and that the leader has recovered."""
+        state, peers, in_sync = self.state, self._context.peers, self.in_sync
+        epochs: Mapping[int, int] = dict.fromkeys(isr, peers.broker_epoch())  # if it is alone
+        if in_sync is not None:
+            in_sync.propose(isr)
+            epochs = in_sync.broker_epochs(isr, peers.broker_epoch())
         self._proposal = answer = peers.propose(
             Proposal(
-                self.topic_id,
-                self.key.partition,
-                state.leader_epoch,
-                state.zk_version,
-                in_sync.broker_epochs(isr, peers.broker_epoch()),
+                self.topic_id, self.key.partition, state.leader_epoch, state.zk_version, epochs
             )
         )
-        answer.add_done_callback(partial(self._judge, in_sync))
+        answer.add_done_callback(self._judge)
 
-    def _judge(self, in_sync: InSyncReplicas, answer: asyncio.Future[CommittedIsr]) -> None:
+    def _judge(self, answer: asyncio.Future[CommittedIsr]) -> None:
         """Take the controller's answer, unless a LeaderAndIsr has overtaken it.
 
         After FENCED_LEADER_EPOCH and INVALID_UPDATE_VERSION one is on its way, and until then the
@@ -519,9 +535,12 @@ class Partition:
             return
         error = answer.exception()
         if error is None:
-            self._take_committed(in_sync, answer.result())
+            self._proposal = None
+            self._take_committed(answer.result())
         elif isinstance(error, ApiError) and error.error is Error.INELIGIBLE_REPLICA:
-            in_sync.withdraw()
+            self._proposal = None
+            if self.in_sync is not None:
+                self.in_sync.withdraw()
             self._propose_from_ms = self._now_ms() + _PROPOSE_AGAIN_MS
             self.advance_high_watermark()
         elif not isinstance(error, ApiError):
@@ -529,14 +548,18 @@ class Partition:
         else:
             logger.info("the ISR of %s stays, for now: %s", self.key, error)
 
-    def _take_committed(self, in_sync: InSyncReplicas, committed: CommittedIsr) -> None:
+    def _take_committed(self, committed: CommittedIsr) -> None:
         before, after = self.state.isr, committed.isr
-        self._context.metrics.isr_shrinks += len(after) < len(before)
-        self._context.metrics.isr_expands += len(after) > len(before)
-        told = logger.info if len(after) > len(before) else logger.warning
-        told("%s: the ISR is %s, was %s", self.key, list(after), list(before))
-        self.state = self.state._replace(isr=after, zk_version=committed.partition_epoch)
-        in_sync.take(self.state, self.replicas, self._now_ms())
+        if len(after) != len(before):
+            is_larger = len(after) > len(before)
+            self._context.metrics.isr_shrinks += not is_larger
+            self._context.metrics.isr_expands += is_larger
+            told = logger.info if is_larger else logger.warning
+            told("%s: the ISR is %s, was %s", self.key, list(after), list(before))
+        version = committed.partition_epoch
+        self.state = self.state._replace(isr=after, zk_version=version, is_recovering=False)
+        if self.in_sync is not None:
+            self.in_sync.take(self.state, self.replicas, self._now_ms())
         self._choose_fast_path_rules()
         self.advance_high_watermark()
         self._context.delayed.changed(self)  # those that wait may now be under the minimum

@@ -224,10 +224,7 @@ class Replicas:
     def _on_bounds_moved(self, log: Log) -> None:
         partition = self.partitions.get(log.partition)
         if partition is not None:
-            # A truncation below it happens after an unclean election alone.
-            within = min(max(partition.high_watermark, log.start_offset), log.end_offset)
-            partition.high_watermark = within
-            partition.changed()
+            partition.bounds_moved()
 
     def drain(self, done: Callable[[], None]) -> None:
         """Resign all leaders and follow nobody; call `done` once no append is in progress, so the

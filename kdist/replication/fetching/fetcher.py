@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 
 _RECONNECT_MS_MIN = 20
 _BACKOFF_MS_MIN = 20
+# A leader may just not have heard what this broker has. With the pauses between them, so many
+# refusals in succession take half a second.
+_TOLD_ERRORS = 5
 _IN_FLIGHT_MAX = 2  # one that waits, and one that overtakes it
 _SESSION_ERRORS = (Error.FETCH_SESSION_ID_NOT_FOUND, Error.INVALID_FETCH_SESSION_EPOCH)
 
@@ -305,8 +308,9 @@ class ReplicaFetcher:
         if isinstance(outcome, ApiError):
             self._back_off(each, outcome)
             return
-        if each.is_current:
-            self._take_offsets(each, result)
+        if not each.is_current:
+            return
+        self._take_offsets(each, result)
         log = each.partition.log
         if log.settings.flush_before_expose:
             self._context.directory.flusher.request(log, partial(self._flushed, each))
@@ -343,15 +347,14 @@ class ReplicaFetcher:
             each.state = FENCED
             self._dirty[key] = None
         else:
-            if not each.errors:
+            if each.errors == _TOLD_ERRORS:
                 logger.warning(
                     "broker %d refuses a fetch of %s: %s", self.leader_id, key, error.name
                 )
             self._back_off(each, None)
 
     def _back_off(self, each: FollowedPartition, error: KdistError | None) -> None:
-        """Leave the partition out for a while: a short one at first, as the leader may just not
-        have heard yet what this broker has heard."""
+        """Leave the partition out for a while, a short one at first."""
         if error is not None and not each.errors:
             logger.warning("%s cannot be followed, for now: %s", each.partition.key, error)
         longest_ms = self._context.peers.settings.fetch_backoff_ms
