@@ -27,8 +27,7 @@ from kdist.config.topic import TopicSettings
 from kdist.errors import ApiError, Error, PoisonousRequest
 from kdist.metrics.replication import ReplicationMetrics
 from kdist.model import NO_EPOCH, LeaderAndIsr, TopicPartition
-from kdist.records.batch import Batch, TimestampType
-from kdist.records.compression import Codec
+from kdist.records.batch import Batch
 from kdist.records.validate import Rules, validate
 from kdist.replication.alter_partition_manager import CommittedIsr, Proposal
 from kdist.replication.delayed import DelayedOperation, DelayedOperations, Dependent
@@ -36,6 +35,7 @@ from kdist.replication.delayed_delete import DelayedDelete, OnDeleted
 from kdist.replication.delayed_produce import DelayedProduce, OnCommitted
 from kdist.replication.in_sync import FollowerFetch, InSyncReplicas
 from kdist.replication.peers import Peers
+from kdist.replication.record_rules import rules_of
 from kdist.replication.roles import Following, Leading, Role
 from kdist.replication.writer import Writer, Writers
 from kdist.storage.append import Append
@@ -50,27 +50,8 @@ READ_COMMITTED = 1  # of Fetch's and ListOffsets' isolation levels
 ACKS_ALL = -1
 NOBODY = LeaderAndIsr(leader=-1, leader_epoch=-1, isr=(), controller_epoch=-1, zk_version=-1)
 
-# The most that records may take when decompressed, where that is necessary (an old format, a
-# compacted topic). It bounds the cost of a request with highly compressed zeros: the conversion
-# holds some three times as much.
-_BODY_BYTES_MAX = 64 << 20
-_BODY_RATIO_MAX = 16
-
 _NS_PER_MS = 1_000_000
 _PROPOSE_AGAIN_MS = 500  # after a follower was refused: it is about to stop, say
-
-_TOPIC_CODECS = {
-    "producer": None,
-    "uncompressed": Codec.NONE,
-    "gzip": Codec.GZIP,
-    "snappy": Codec.SNAPPY,
-    "lz4": Codec.LZ4,
-    "zstd": Codec.ZSTD,
-}
-_TIMESTAMP_TYPES = {
-    "CreateTime": TimestampType.CREATE_TIME,
-    "LogAppendTime": TimestampType.LOG_APPEND_TIME,
-}
 
 
 class PartitionContext(NamedTuple):
@@ -591,16 +572,3 @@ class Partition:
     def epoch_end(self, leader_epoch: int) -> EpochEnd:
         """The end of the newest epoch up to `leader_epoch`, as OffsetForLeaderEpoch answers it."""
         return self.log.epochs.end_offset_for(leader_epoch, self.log.end_offset)
-
-
-def rules_of(settings: TopicSettings) -> Rules:
-    """The rules for a topic's records, from its settings (pure)."""
-    return Rules(
-        message_bytes_max=settings.max_message_bytes,
-        codec=_TOPIC_CODECS[settings.compression_type],
-        is_compacted="compact" in settings.cleanup_policy,
-        timestamp_type=_TIMESTAMP_TYPES[settings.message_timestamp_type],
-        timestamp_before_max_ms=settings.message_timestamp_before_max_ms,
-        timestamp_after_max_ms=settings.message_timestamp_after_max_ms,
-        body_bytes_max=max(_BODY_BYTES_MAX, _BODY_RATIO_MAX * settings.max_message_bytes),
-    )

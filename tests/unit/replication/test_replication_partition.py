@@ -14,7 +14,8 @@ from kdist.records.batch import Batch, TimestampType, read_header
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec
 from kdist.replication.delayed import DelayedOperation
-from kdist.replication.partition import READ_COMMITTED, Partition, rules_of
+from kdist.replication.partition import READ_COMMITTED, Partition
+from kdist.replication.record_rules import rules_of
 from kdist.storage.flushing import flush_now
 from tests.unit.replication.replication_world import (
     BROKER,
