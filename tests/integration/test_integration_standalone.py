@@ -47,8 +47,8 @@ def test_what_was_written_and_committed_is_there_after_a_restart(data: Path) -> 
     # No count is given: it has the three brokers that have data there. On other ports, too.
     with standalone(data) as run:
         assert len(run.pids) == 4
-        assert _without_epochs(run.run("topics", "describe", "clicks", "--json")) == (
-            _without_epochs(described)
+        assert _places_and_offsets(run.run("topics", "describe", "clicks", "--json")) == (
+            _places_and_offsets(described)
         )
         assert offsets(run, "audit") == before
         rest = run.run("consume", "clicks", "--group", "audit", "--until-end")
@@ -60,9 +60,10 @@ def test_what_was_written_and_committed_is_there_after_a_restart(data: Path) -> 
         assert run.living() == []
 
 
-def _without_epochs(described: str) -> list[dict[str, object]]:
+def _places_and_offsets(described: str) -> list[dict[str, object]]:
     partitions: list[dict[str, object]] = json.loads(described)["partitions"]
-    return [{k: v for k, v in each.items() if k != "leader_epoch"} for each in partitions]
+    kept = ("partition", "replicas", "start_offset", "end_offset")
+    return [{name: each[name] for name in kept} for each in partitions]
 
 
 @pytest.mark.stress
@@ -137,6 +138,26 @@ def test_a_broker_that_is_killed_is_told_and_started_again_and_the_others_go_on(
         assert run.run("consume", "clicks", "--from-beginning", "--until-end") == "kept\n"
         assert run.stop() == (0, "", "")
         assert run.living() == []
+
+
+def test_of_three_brokers_one_may_die_and_nothing_stops(data: Path) -> None:
+    with standalone(data, "--brokers", 3) as run:
+        run.run("topics", "create", "clicks", "--partitions", 3)
+        os.kill(run.pids["d03"], signal.SIGKILL)
+        lines = [f"line {number}" for number in range(COUNT)]
+        run.run("produce", "clicks", text="".join(f"{line}\n" for line in lines))
+        seen = run.run("consume", "clicks", "--from-beginning", "--group", "audit", "--until-end")
+        assert sorted(seen.splitlines()) == sorted(lines)
+        all_well = ["in sync, 0 behind"] * 6 + ["leader, 0 behind"] * 3
+        settled(lambda: replicas(run, "clicks") == all_well)
+        assert run.stop()[0] == 0
+
+
+def replicas(run: Standalone, topic: str) -> list[str]:
+    """The state of each replica, and how many records it is behind, sorted."""
+    described = json.loads(run.run("topics", "describe", topic, "--replicas", "--json"))
+    found = [each for part in described["partitions"] for each in part["replica_states"]]
+    return sorted(f"{each['state']}, {each['lag_records']} behind" for each in found)
 
 
 @pytest.mark.stress

@@ -28,6 +28,13 @@ _TAIL_BYTES = 1 << 16
 # Errors that the command prints, and those that `diagnostics` logs.
 _ERROR = re.compile(r"kdist: |\S+Z (?:ERROR|CRITICAL) \S+: ")
 _OWN = frozenset({"broker.id", "listeners", "log.dir", "log.dirs", "zookeeper.connect"})
+_REPLICAS = 3
+# With brokers enough one may die: nothing stops, and nothing that acks=all acknowledged is lost.
+_REPLICATED = {
+    "default.replication.factor": str(_REPLICAS),
+    "offsets.topic.replication.factor": str(_REPLICAS),
+    "min.insync.replicas": str(_REPLICAS - 1),
+}
 _LOST_AND_FOUND = "lost+found"  # if the directory is a filesystem of its own
 
 
@@ -147,7 +154,8 @@ class Home:
         for name in _OWN.intersection(settings):
             raise UserError(f"{name} cannot be set by --config: it is `kdist standalone`'s own")
         plans = [self._plan(number, port + number - 1) for number in range(1, count + 1)]
-        files = [_settings(plan, zookeeper_address, settings) for plan in plans]
+        given = {**(_REPLICATED if count >= _REPLICAS else {}), **settings}
+        files = [_settings(plan, zookeeper_address, given) for plan in plans]
         for each in files:
             broker_from(each, "--config")
         if self._lock is None:
@@ -241,6 +249,8 @@ def _settings(
         # After a killed run, the next one has to wait this long for its ephemeral znodes to go.
         "zookeeper.session.timeout.ms": "6000",
         "group.initial.rebalance.delay.ms": "0",  # in development, groups should start at once
+        # All stop at the same time, so there is soon nobody left who could take leaders over.
+        "controlled.shutdown.retry.backoff.ms": "200",
         **settings,
     }
 

@@ -56,6 +56,9 @@ def standalone(
     kills the brokers. A broker that dies is started again. If one cannot start, or ZooKeeper ends,
     all are stopped, and the command exits with its status. Their logs are in DIR/logs.
 
+    With three brokers or more, topics get three replicas, and min.insync.replicas is 2: a broker
+    may die, and producers and consumers go on. --config changes that.
+
     ZooKeeper needs Java 17 or newer, and its jars come with PySpark: pip install 'kdist[spark]'.
 
     \b

@@ -101,6 +101,28 @@ def test_settings_that_are_given_reach_every_broker(tmp_path: Path) -> None:
         assert load_broker(conf.read_text(), "").broker.num_partitions == 4
 
 
+@pytest.mark.parametrize(
+    ("brokers", "factor", "min_isr"), [(1, 1, 1), (2, 1, 1), (3, 3, 2), (5, 3, 2)]
+)
+def test_three_brokers_or_more_replicate(
+    tmp_path: Path, brokers: int, factor: int, min_isr: int
+) -> None:
+    prepared(tmp_path, brokers)
+    for conf in tmp_path.glob("conf/*.properties"):
+        config = load_broker(conf.read_text(), "")
+        assert config.warnings == ()
+        assert config.broker.default_replication_factor == factor
+        assert config.groups.offsets_topic_replication_factor == factor
+        assert config.topic_defaults.min_insync_replicas == min_isr
+
+
+def test_how_many_replicas_there_are_can_be_chosen(tmp_path: Path) -> None:
+    prepared(tmp_path, 3, **{"default.replication.factor": "2"})
+    config = load_broker((tmp_path / "conf/d01.properties").read_text(), "")
+    assert config.broker.default_replication_factor == 2
+    assert config.topic_defaults.min_insync_replicas == 2
+
+
 def test_the_next_run_has_as_many_brokers_unless_more_are_asked_for(tmp_path: Path) -> None:
     prepared(tmp_path, 2)
     for wanted, count in ((None, 2), (2, 2), (3, 3), (None, 3)):
