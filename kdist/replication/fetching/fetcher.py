@@ -66,13 +66,17 @@ class FetchContext(NamedTuple):
 
 
 class _Round:
-    """One fetch in flight: what receives its answer, in place of a future."""
+    """One fetch in flight: what receives its answer, in place of a future.
 
-    __slots__ = ("_ended", "_fetcher")
+    `number`: how many the fetcher had sent before.
+    """
 
-    def __init__(self, fetcher: ReplicaFetcher) -> None:
+    __slots__ = ("_ended", "_fetcher", "number")
+
+    def __init__(self, fetcher: ReplicaFetcher, number: int) -> None:
         self._fetcher = fetcher
         self._ended = False
+        self.number = number
 
     def done(self) -> bool:
         return self._ended
@@ -98,6 +102,7 @@ class ReplicaFetcher:
         self._dirty: dict[TopicPartition, None] = {}
         self._client: Client | None = None
         self._rounds: list[_Round] = []
+        self._sent = 0  # rounds, over all connections
         self._is_closed = False
         self._is_kicked = False
         self._lost = asyncio.Event()
@@ -106,7 +111,7 @@ class ReplicaFetcher:
 
     def follow(self, partition: Partition, role: Following) -> None:
         """Fetch the partition from here on, beginning with the end of its log."""
-        each = self.followed[partition.key] = FollowedPartition(partition, role)
+        each = self.followed[partition.key] = FollowedPartition(partition, role, self._sent)
         if self._client is not None and not self._session.finds_divergence:
             self._align(each)
         self._touch(partition.key)
@@ -194,7 +199,8 @@ class ReplicaFetcher:
         While one waits at the leader, partitions may become ready: they are followed anew, or their
         flush has ended. Another fetch overtakes it then. A leader of kdist ends the first one, with
         INVALID_FETCH_SESSION_EPOCH; Apache Kafka answers one after the other, and may send records
-        twice, of which the second ones are dropped, as they do not begin where the log ends.
+        twice, of which the second ones are dropped, as they do not begin where the log ends. What
+        its first answer says of a partition that is followed anew is dropped, too.
         """
         client = self._client
         if client is None or self._is_closed or len(self._rounds) >= _IN_FLIGHT_MAX:
@@ -205,7 +211,8 @@ class ReplicaFetcher:
             return
         settings = self._context.peers.settings
         timeout_ms = settings.socket_timeout_ms + settings.fetch_wait_max_ms
-        round_ = _Round(self)
+        round_ = _Round(self, self._sent)
+        self._sent += 1
         self._rounds.append(round_)
         try:
             client.ask_for(round_, request, self._session.version, timeout_ms)
@@ -225,7 +232,7 @@ class ReplicaFetcher:
             return
         self._session.opened(response.session_id)
         try:
-            taken = [each for each in self._results_in(response) if self._take(*each)]
+            taken = [each for each in self._results_in(response, round_) if self._take(*each)]
             if self._dirty or not self._rounds:
                 self._send()
             for each, result in taken:
@@ -234,14 +241,16 @@ class ReplicaFetcher:
             self._context.directory.context.on_failure(failure)
 
     def _results_in(
-        self, response: FetchResponse
+        self, response: FetchResponse, round_: _Round
     ) -> Iterator[tuple[FollowedPartition, FetchPartitionResult]]:
-        """Those of partitions that are still followed in the same role, and ready."""
+        """Those of partitions that are still followed in the role of then, and ready."""
         for topic in response.responses:
             name = self._session.name_of(topic)
             for result in topic.partitions:
                 each = self.followed.get(TopicPartition(name, result.partition_index))
-                if each is not None and each.is_current and each.state is READY:
+                if each is None or not each.is_current or each.state is not READY:
+                    continue
+                if round_.number >= each.first_round:
                     yield each, result
 
     def _refused_whole(self, error: Error) -> None:

@@ -49,13 +49,18 @@ class Told(NamedTuple):
 
 
 class FollowedPartition:
-    """Owner: the `ReplicaFetcher`. `role` is the partition's when the fetcher took it."""
+    """Owner: the `ReplicaFetcher`. `role` is the partition's when the fetcher took it.
 
-    __slots__ = ("errors", "partition", "role", "state")
+    `first_round` is the number of the first fetch that may ask for it in this role: the answers to
+    those before are about an earlier one.
+    """
 
-    def __init__(self, partition: Partition, role: Following) -> None:
+    __slots__ = ("errors", "first_round", "partition", "role", "state")
+
+    def __init__(self, partition: Partition, role: Following, first_round: int) -> None:
         self.partition = partition
         self.role = role
+        self.first_round = first_round
         self.state = READY
         self.errors = 0  # in succession
 

@@ -38,7 +38,7 @@ class Stage:
             partition = self.world.replicas.partitions[key]
             role = partition.role
             assert isinstance(role, Following)
-            self.followed[key] = FollowedPartition(partition, role)
+            self.followed[key] = FollowedPartition(partition, role, first_round=0)
 
     def request(self, *dirty: TopicPartition, is_first: bool = True) -> FetchRequest | None:
         return self.session.request(self.followed, dirty, is_first=is_first)

@@ -1,0 +1,142 @@
+"""What a follower does with the answers of a leader that answers one fetch after the other.
+
+Apache Kafka does: the fetch that overtakes another is read when that one has been answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from replication_world import BROKER, CLICKS, TOPIC_ID, World, batch
+
+from kdist.config.replication import ReplicationSettings
+from kdist.errors import Error
+from kdist.model import Broker
+from kdist.network.client import Client
+from kdist.protocol.fetch import (
+    FetchPartitionResult,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResult,
+)
+from kdist.replication.fetching.fetcher import FetchContext, ReplicaFetcher
+from kdist.replication.peers import ALONE
+from kdist.replication.roles import Following
+
+LEADER, SESSION, NEWEST = 2, 9, 17
+
+
+class Leader:
+    """A connection to a leader that answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, FetchRequest]] = []
+
+    async def negotiate(self) -> None:
+        pass
+
+    def version_of(self, _api: object) -> int:
+        return NEWEST
+
+    def ask_for(self, slot: Any, request: FetchRequest, _version: int, _timeout_ms: float) -> None:
+        self.asked.append((slot, request))
+
+    def close(self) -> None:
+        pass
+
+    def answer(self, **result: Any) -> None:
+        """Answer the oldest fetch with a result for the one partition, or with none."""
+        slot, _ = self.asked.pop(0)
+        told = {"high_watermark": 0, "log_start_offset": 0, "error_code": Error.NONE, **result}
+        partition = FetchPartitionResult(
+            partition_index=CLICKS.partition, last_stable_offset=-1, **told
+        )
+        topic = FetchTopicResult(topic_id=TOPIC_ID, partitions=[partition])
+        slot.set_result(
+            FetchResponse(
+                error_code=Error.NONE, session_id=SESSION, responses=[topic] if result else []
+            )
+        )
+
+
+class Stage:
+    """A fetcher with one partition, followed in epoch 4, whose session is open."""
+
+    def __init__(self) -> None:
+        self.world, self.leader = World(), Leader()
+        self.fetcher = self.world.tasks.loop.run_until_complete(self._make())
+        self.follow(4)
+        self.leader.answer(high_watermark=0)
+
+    async def _make(self) -> ReplicaFetcher:
+        peers = ALONE._replace(
+            settings=ReplicationSettings(),
+            find=lambda broker_id: Broker(broker_id, "m2", 9092),
+            connect=self._connect,
+        )
+        world = self.world
+        context = FetchContext(BROKER, peers, world.directory, world.metrics)
+        return ReplicaFetcher(context, LEADER)
+
+    async def _connect(self, _host: str, _port: int) -> Client:
+        return cast(Client, self.leader)
+
+    def follow(self, epoch: int) -> None:
+        """Have the controller tell of an epoch of the leader's."""
+        replicas = [LEADER, BROKER]
+        self.world.tell(
+            leader=LEADER,
+            leader_epoch=epoch,
+            isr=replicas,
+            replicas=replicas,
+            partition_epoch=epoch,
+        )
+        partition = self.world.replicas.partitions[CLICKS]
+        assert isinstance(partition.role, Following)
+        self.partition = partition
+        self.fetcher.leave(CLICKS)
+        self.fetcher.follow(partition, partition.role)
+        self.world.settle()
+
+    @property
+    def end(self) -> int:
+        return self.partition.log.end_offset
+
+    def asks(self) -> list[tuple[int, int]]:
+        """The epoch and offset of each fetch that is not answered; nothing if it names nothing."""
+        named = [each for _, request in self.leader.asked for each in request.topics]
+        return [
+            (each.current_leader_epoch, each.fetch_offset)
+            for topic in named
+            for each in topic.partitions
+        ]
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    made = Stage()
+    yield made
+    made.fetcher.close()
+    made.world.settle()
+
+
+def test_a_refusal_of_the_last_epoch_does_not_stop_what_is_followed_in_the_next(
+    stage: Stage,
+) -> None:
+    stage.follow(5)  # the leader has heard of it, too, and now answers the fetch that waited
+    assert len(stage.leader.asked) == 2
+    stage.leader.answer(error_code=Error.FENCED_LEADER_EPOCH)
+    assert stage.asks() == [(5, 0)]
+    stage.leader.answer(records=bytes(batch([b"a", b"b"], leader_epoch=5)))
+    assert stage.end == 2
+    assert stage.asks() == [(5, 2)]
+
+
+def test_records_that_were_asked_for_in_the_last_epoch_are_asked_for_again(stage: Stage) -> None:
+    """The leader may have cut them off since, if another led in between."""
+    stage.follow(6)
+    stage.leader.answer(records=bytes(batch([b"lost"], leader_epoch=4)))
+    assert stage.end == 0
+    assert stage.asks() == [(6, 0)]
