@@ -294,7 +294,7 @@ def protocol_page() -> str:
             "API": api.name,
             "Versions": f"{api.oldest} to {api.newest}",
             "Flexible": flexible_cell(api),
-            "For": "clients and brokers" if api.is_advertised else "brokers only",
+            "For": "brokers only" if api.is_between_brokers else "clients and brokers",
             "Meaning": meaning_of(api),
         }
         for api in versions.TABLE

@@ -103,7 +103,9 @@ def _direct(to: Handlers) -> dict[str, DirectHandler]:
             describe_log_dirs.answer(asked, to.replicas.directory)
         ),
         "ApiVersions": lambda asked, call: call.answer_with_error(
-            api_versions.answer(asked, call.version)
+            api_versions.answer(
+                asked, call.version, to_brokers=to.control.is_for_brokers(call.listener)
+            )
         ),
     }
 
@@ -116,6 +118,7 @@ def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
         "UpdateMetadata": to.control.update_metadata,
         "ControlledShutdown": to.control.controlled_shutdown,
         "AlterPartition": to.control.alter_partition,
+        "AllocateProducerIds": to.control.allocate_producer_ids,
         "CreateTopics": lambda asked, _call: to.topics.create(asked),
         "DeleteTopics": lambda asked, call: to.topics.delete(asked, call.version),
         "InitProducerId": lambda asked, _call: to.producer_ids.answer(asked),

@@ -217,6 +217,7 @@ class Service:
     def _make_handlers(self) -> Handlers:
         context, replicas, clock = self._context, self.replicas, self._process.clock
         network = context.config.network
+        producer_ids = ProducerIds(context.zk, self._id)
 
         def config() -> BrokerConfig:
             return self._dynamic.config
@@ -241,9 +242,14 @@ class Service:
             coordinators=FindCoordinatorHandler(self.cache, self.creation),
             groups=self.coordinator,
             topics=TopicsHandler(self.controller, config),
-            producer_ids=ProducerIds(context.zk, self._id),
+            producer_ids=producer_ids,
             control=ControlHandler(
-                replicas, self.cache, self._overrides, self.controller, self._on_metadata_update
+                replicas,
+                self.cache,
+                self._overrides,
+                self.controller,
+                producer_ids,
+                self._on_metadata_update,
             ),
             described_settings=DescribeConfigsHandler(stored, resources, self.cache.loaded),
             altered_settings=AlterConfigsHandler(stored, resources, self.cache.loaded),

@@ -345,6 +345,15 @@ class Controller:
         except ApiError as failure:
             return ControlledShutdownResponse(error_code=failure.error, remaining_partitions=[])
 
+    def check_registration(self, broker_id: int, broker_epoch: int) -> Error:
+        """NOT_CONTROLLER, or why a broker is not the one that is registered; NONE if it is."""
+        if self._term is None:
+            return Error.NOT_CONTROLLER
+        live = self._term.cluster.brokers.get(broker_id)
+        if live is None:
+            return Error.BROKER_ID_NOT_REGISTERED
+        return Error.NONE if live.epoch == broker_epoch else Error.STALE_BROKER_EPOCH
+
     @property
     def _current_term(self) -> ControllerTerm:
         if self._term is None:

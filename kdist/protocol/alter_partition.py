@@ -6,7 +6,7 @@
     2        topics by id
     3        the ISR's members with their broker epochs (KIP-903)
 
-Between brokers only; not advertised.
+Between brokers only.
 """
 
 from __future__ import annotations
@@ -83,4 +83,4 @@ class AlterPartitionResponse:
     topics: list[AlteredTopicResult] = at(default=[])
 
 
-API = Api(56, AlterPartitionRequest, AlterPartitionResponse, newest=3, is_advertised=False)
+API = Api(56, AlterPartitionRequest, AlterPartitionResponse, newest=3, is_between_brokers=True)

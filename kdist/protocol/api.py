@@ -24,8 +24,8 @@ class Api:
     _: dataclasses.KW_ONLY
     oldest: int = 0
     newest: int
-    # Whether ApiVersions lists it; APIs between brokers only are not listed.
-    is_advertised: bool = True
+    # Whether only brokers send it: ApiVersions lists it on the inter-broker listener alone.
+    is_between_brokers: bool = False
     # ControlledShutdown v0 has a header without a client id.
     is_version_0_nameless: bool = False
     # ApiVersions: a client may get a v0 body for any version, and must find where it begins.

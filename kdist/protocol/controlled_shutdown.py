@@ -6,7 +6,7 @@
     2        broker epoch (KIP-380)
     3        flexible (KIP-482)
 
-Between brokers only; not advertised.
+Between brokers only.
 """
 
 from __future__ import annotations
@@ -42,6 +42,6 @@ API = Api(
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     newest=3,
-    is_advertised=False,
+    is_between_brokers=True,
     is_version_0_nameless=True,
 )

@@ -10,7 +10,7 @@
     6        leader recovery state after an unclean election (KIP-704)
     7        whether the controller is a KRaft one (KIP-866)
 
-Between brokers only; not advertised.
+Between brokers only.
 """
 
 from __future__ import annotations
@@ -92,4 +92,4 @@ class LeaderAndIsrResponse:
     topics: list[LeaderAndIsrTopicResult] = at(since=5, default=[])
 
 
-API = Api(4, LeaderAndIsrRequest, LeaderAndIsrResponse, newest=7, is_advertised=False)
+API = Api(4, LeaderAndIsrRequest, LeaderAndIsrResponse, newest=7, is_between_brokers=True)

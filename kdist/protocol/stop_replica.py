@@ -7,7 +7,7 @@
     3        leader epoch, and whether to delete, for each partition (KIP-570)
     4        whether the controller is a KRaft one (KIP-866)
 
-Between brokers only; not advertised.
+Between brokers only.
 """
 
 from __future__ import annotations
@@ -76,4 +76,4 @@ class StopReplicaResponse:
     partition_errors: list[StoppedPartitionResult]
 
 
-API = Api(5, StopReplicaRequest, StopReplicaResponse, newest=4, is_advertised=False)
+API = Api(5, StopReplicaRequest, StopReplicaResponse, newest=4, is_between_brokers=True)

@@ -11,7 +11,7 @@
     7        topic id (KIP-516)
     8        whether the controller is a KRaft one; type of the request (KIP-866)
 
-Between brokers only; not advertised.
+Between brokers only.
 """
 
 from __future__ import annotations
@@ -94,4 +94,4 @@ class UpdateMetadataResponse:
     error_code: int16
 
 
-API = Api(6, UpdateMetadataRequest, UpdateMetadataResponse, newest=8, is_advertised=False)
+API = Api(6, UpdateMetadataRequest, UpdateMetadataResponse, newest=8, is_between_brokers=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from kdist.errors import ProtocolError
 from kdist.protocol import (
+    allocate_producer_ids,
     alter_configs,
     alter_partition,
     api_versions,
@@ -76,6 +77,7 @@ TABLE = (
     offset_delete.API,  # 47
     alter_partition.API,  # 56
     describe_cluster.API,  # 60
+    allocate_producer_ids.API,  # 67
 )
 
 _BY_KEY = {api.key: api for api in TABLE}
@@ -89,10 +91,10 @@ def api_for(key: int) -> Api:
         raise ProtocolError(f"no API has the key {key}") from None
 
 
-def advertised_versions() -> list[ApiVersion]:
+def advertised_versions(*, to_brokers: bool) -> list[ApiVersion]:
     """The APIs for an ApiVersions response, each with its version range."""
     return [
         ApiVersion(api_key=api.key, min_version=api.oldest, max_version=api.newest)
         for api in TABLE
-        if api.is_advertised
+        if to_brokers or not api.is_between_brokers
     ]

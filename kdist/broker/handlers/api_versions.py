@@ -1,4 +1,8 @@
-"""ApiVersions (key 18): what this broker speaks, which is all of the version table for clients."""
+"""ApiVersions (key 18): what this broker speaks, which is all of the version table for clients.
+
+On the inter-broker listener it is the table's other rows, too: Apache Kafka's brokers ask before
+they send AlterPartition or AllocateProducerIds to the controller.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,12 @@ _FIRST_VERSION_WITH_SOFTWARE = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
 
-def answer(request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
+def answer(request: ApiVersionsRequest, version: int, *, to_brokers: bool) -> ApiVersionsResponse:
     """The ranges; INVALID_REQUEST for software whose name is not one (KIP-511)."""
     if version >= _FIRST_VERSION_WITH_SOFTWARE and not _is_named(request):
         return ApiVersionsResponse(error_code=Error.INVALID_REQUEST, api_keys=[])
-    return ApiVersionsResponse(error_code=Error.NONE, api_keys=advertised_versions())
+    versions = advertised_versions(to_brokers=to_brokers)
+    return ApiVersionsResponse(error_code=Error.NONE, api_keys=versions)
 
 
 def unsupported() -> ApiVersionsResponse:

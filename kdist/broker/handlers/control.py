@@ -18,12 +18,17 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Protocol, TypeVar
 
+from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.broker.settings.topics import TopicOverrides
 from kdist.controller.controller import Controller
 from kdist.errors import Error
 from kdist.model import TopicPartition, topic_name_fault
 from kdist.network.connection import Connection
+from kdist.protocol.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
 from kdist.protocol.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from kdist.protocol.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
 from kdist.protocol.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
@@ -57,12 +62,14 @@ class ControlHandler:
         cache: MetadataCache,
         overrides: TopicOverrides,
         controller: Controller,
+        producer_ids: ProducerIds,
         updated: Callable[[Collection[TopicPartition]], None],
     ) -> None:
         self._replicas = replicas
         self._cache = cache
         self._overrides = overrides
         self._controller = controller
+        self._producer_ids = producer_ids
         self._updated = updated
         self._in_order = asyncio.Lock()
         self._line = (0, 0)  # controller epoch and connection number of the newest request
@@ -123,6 +130,17 @@ class ControlHandler:
             return AlterPartitionResponse(error_code=error)
         return await self._controller.alter_partition(request)
 
+    async def allocate_producer_ids(
+        self, request: AllocateProducerIdsRequest, call: Call
+    ) -> AllocateProducerIdsResponse:
+        """AllocateProducerIds: a broker wants a block of producer ids from the controller."""
+        error = self._refuse_listener(call) or self._controller.check_registration(
+            request.broker_id, request.broker_epoch
+        )
+        if error:
+            return AllocateProducerIdsResponse(error_code=error)
+        return await self._producer_ids.allocate(request.broker_id)
+
     def _fence(
         self, request: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest, call: Call
     ) -> Error:
@@ -141,8 +159,12 @@ class ControlHandler:
         return Error.NONE
 
     def _refuse_listener(self, call: Call) -> Error:
-        is_brokers = call.listener == self._controller.listener
-        return Error.NONE if is_brokers else Error.CLUSTER_AUTHORIZATION_FAILED
+        is_allowed = self.is_for_brokers(call.listener)
+        return Error.NONE if is_allowed else Error.CLUSTER_AUTHORIZATION_FAILED
+
+    def is_for_brokers(self, listener: str) -> bool:
+        """Whether brokers reach each other on the listener, whoever else does."""
+        return listener == self._controller.listener
 
 
 async def _carried_out(order: Callable[[Callable[[Response], None]], None]) -> Response:

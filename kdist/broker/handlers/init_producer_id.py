@@ -1,8 +1,9 @@
 """InitProducerId (key 22): ids for idempotent producers, unique in the cluster.
 
 A broker reserves a block of ids in `/latest_producer_id_block` by a versioned write, and hands them
-out one by one. Ids left over when it stops are lost, which is harmless: there are 2^63. A producer
-that asks again gets a new id. Source: KIP-98; Kafka's `ZkProducerIdManager`.
+out one by one. The controller does so for a broker of Apache Kafka, which asks by
+AllocateProducerIds. Ids left over when a broker stops are lost, which is harmless: there are 2^63.
+A producer that asks again gets a new id. Source: KIP-98; Kafka's `ZkProducerIdManager`.
 
 There are no transactions yet. A transactional id is answered TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 here and in FindCoordinator, the only error on which all clients stop and report. On others, such as
@@ -16,6 +17,7 @@ import logging
 
 from kdist.errors import Error
 from kdist.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from kdist.protocol.allocate_producer_ids import AllocateProducerIdsResponse
 from kdist.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
@@ -51,21 +53,34 @@ class ProducerIds:
                 error = Error.COORDINATOR_NOT_AVAILABLE
         return InitProducerIdResponse(error_code=error, producer_epoch=NO_PRODUCER_EPOCH)
 
+    async def allocate(self, broker_id: int) -> AllocateProducerIdsResponse:
+        """A block for another broker; COORDINATOR_NOT_AVAILABLE while ZooKeeper is unavailable."""
+        try:
+            block = await self._take_block(broker_id)
+        except ZooKeeperError as failure:
+            logger.warning("no producer ids for broker %d: %s", broker_id, failure)
+            return AllocateProducerIdsResponse(error_code=Error.COORDINATOR_NOT_AVAILABLE)
+        return AllocateProducerIdsResponse(
+            error_code=Error.NONE,
+            producer_id_start=block.first,
+            producer_id_len=block.last - block.first + 1,
+        )
+
     async def _next(self) -> int:
         async with self._taking:
             following = next(self._left, None)
             if following is None:
-                block = await self._take_block()
+                block = await self._take_block(self._broker_id)
                 self._left = iter(range(block.first, block.last + 1))
                 following = next(self._left)
             return following
 
-    async def _take_block(self) -> ProducerIdBlock:
+    async def _take_block(self, broker_id: int) -> ProducerIdBlock:
         """Reserve the next block; if another broker is faster, the one after."""
         while True:
             data, stat = await self._zk.get(_PATH)
             first = znodes.PRODUCER_ID_BLOCK.decode(_PATH, data).last + 1 if data else 0
-            block = ProducerIdBlock(self._broker_id, first, first + BLOCK_IDS - 1)
+            block = ProducerIdBlock(broker_id, first, first + BLOCK_IDS - 1)
             encoded = znodes.PRODUCER_ID_BLOCK.encode(block)
             try:
                 await self._zk.set(_PATH, encoded, stat.version)

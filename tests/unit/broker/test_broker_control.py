@@ -10,6 +10,9 @@ import pytest
 from kdist.broker.broker import State
 from kdist.errors import Error
 from kdist.network.client import Client, ClientSettings
+from kdist.protocol.allocate_producer_ids import AllocateProducerIdsRequest
+from kdist.protocol.alter_partition import AlterPartitionRequest
+from kdist.protocol.api_versions import ApiVersionsRequest
 from kdist.protocol.controlled_shutdown import ControlledShutdownRequest
 from kdist.protocol.delete_topics import DeleteTopicsRequest
 from kdist.protocol.leader_and_isr import (
@@ -84,14 +87,21 @@ def test_controller_requests_are_accepted_on_the_brokers_listener_only() -> None
             (StopReplicaRequest(topic_states=[], **author), 4),
             (UpdateMetadataRequest(topic_states=[], live_brokers=[], type=2, **author), 8),
             (ControlledShutdownRequest(broker_id=1, broker_epoch=epoch), 3),
+            (AlterPartitionRequest(broker_id=1, broker_epoch=epoch, topics=[]), 3),
+            (AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch), 0),
         )
         host = cluster.network.host("client")
         outside = await Client.connect(host, "m1", 9093, ClientSettings("tests"))
         refused = [(await outside.send(*order)).error_code for order in orders]
-        assert refused == [Error.CLUSTER_AUTHORIZATION_FAILED] * 4
+        assert refused == [Error.CLUSTER_AUTHORIZATION_FAILED] * len(orders)
         assert broker.service.replicas.controller_epoch < 99
         inside = await cluster.client()
-        assert [(await inside.send(*order)).error_code for order in orders] == [Error.NONE] * 4
+        accepted = [(await inside.send(*order)).error_code for order in orders]
+        assert accepted == [Error.NONE] * len(orders)
+        between_brokers = {request.api.key for request, _ in orders}
+        for client, listed in ((outside, set()), (inside, between_brokers)):
+            versions = (await client.send(ApiVersionsRequest(), 0)).api_keys
+            assert {each.api_key for each in versions} & between_brokers == listed
 
     cluster.run(scenario())
 

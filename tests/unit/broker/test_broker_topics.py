@@ -9,6 +9,8 @@ import pytest
 
 from kdist.errors import Error
 from kdist.model import OFFSETS_TOPIC, TopicPartition
+from kdist.network.client import Client
+from kdist.protocol.allocate_producer_ids import AllocateProducerIdsRequest
 from kdist.protocol.create_partitions import CreatePartitionsRequest, GrownTopic
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic, TopicSetting
 from kdist.protocol.delete_topics import DeleteTopicsRequest, TopicToDelete
@@ -319,6 +321,30 @@ def test_producer_ids_are_unique_across_brokers_and_restarts() -> None:
         await take(1, 3)
         assert len(set(found)) == len(found)
         assert max(found) < 4000
+
+    cluster.run(scenario())
+
+
+def test_the_controller_gives_blocks_of_producer_ids_to_registered_brokers() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(1)
+        epoch = (await cluster.started(2)).service.replicas.broker_epoch
+        controller, other = await cluster.client(1), await cluster.client(2)
+
+        async def ask(client: Client, broker_id: int, broker_epoch: int) -> tuple[int, int, int]:
+            request = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
+            answer = await client.send(request, 0)
+            return answer.error_code, answer.producer_id_start, answer.producer_id_len
+
+        assert await ask(controller, 2, epoch) == (Error.NONE, 0, 1000)
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+        assert (await other.send(request, 4)).producer_id == 1000
+        assert await ask(controller, 2, epoch) == (Error.NONE, 2000, 1000)
+        assert await ask(controller, 2, epoch - 1) == (Error.STALE_BROKER_EPOCH, 0, 0)
+        assert await ask(controller, 9, epoch) == (Error.BROKER_ID_NOT_REGISTERED, 0, 0)
+        assert await ask(other, 2, epoch) == (Error.NOT_CONTROLLER, 0, 0)
 
     cluster.run(scenario())
 

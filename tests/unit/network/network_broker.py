@@ -20,7 +20,7 @@ class Broker(Answering):
 
     def __init__(self, versions: list[ApiVersion] | None = None) -> None:
         super().__init__()
-        self.versions = advertised_versions() if versions is None else versions
+        self.versions = advertised_versions(to_brokers=False) if versions is None else versions
         self.waiting: list[tuple[ResponseSlot, int, int]] = []
         self.keys: list[tuple[int, int]] = []
 

@@ -100,7 +100,7 @@ def test_an_api_versions_request_of_an_unknown_version_can_be_answered():
     assert caught.value.header == RequestHeader(18, 99, 7, "me")
     answer = ApiVersionsResponse(
         error_code=Error.UNSUPPORTED_VERSION,
-        api_keys=[api for api in advertised_versions() if api.api_key == 18],
+        api_keys=[api for api in advertised_versions(to_brokers=False) if api.api_key == 18],
     )
     frame = encode_response(0, caught.value.header.correlation_id, answer)
     read = PeerApiVersionsResponse.decode(io.BytesIO(frame), version=4, header=True, framed=True)
@@ -125,13 +125,16 @@ def test_an_unknown_api_is_refused(key):
 
 
 def test_the_advertised_ranges_are_those_that_were_promised():
-    ranges = {api.api_key: (api.min_version, api.max_version) for api in advertised_versions()}
+    advertised = advertised_versions(to_brokers=False)
+    ranges = {api.api_key: (api.min_version, api.max_version) for api in advertised}
     assert ranges == {key: (0, newest) for key, newest in ADVERTISED.items()}
 
 
-def test_requests_between_brokers_are_built_but_not_advertised():
-    hidden = {api.key: api.newest for api in TABLE if not api.is_advertised}
-    assert hidden == {4: 7, 5: 4, 6: 8, 7: 3, 56: 3}
+def test_requests_between_brokers_are_advertised_to_brokers_alone():
+    to_all = advertised_versions(to_brokers=False)
+    to_brokers = [api for api in advertised_versions(to_brokers=True) if api not in to_all]
+    newest = {api.api_key: api.max_version for api in to_brokers}
+    assert newest == {4: 7, 5: 4, 6: 8, 7: 3, 56: 3, 67: 0}
 
 
 def test_request_and_response_turn_flexible_together():
