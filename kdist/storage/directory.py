@@ -335,8 +335,8 @@ class LogDirectory:
         """
 
         def emptied(error: BaseException | None) -> None:
-            if error is None and log.is_busy:
-                self.begin_anew(log, offset, done, is_wanted)
+            if error is None and (log.is_busy or not is_wanted()):
+                self.begin_anew(log, offset, done, is_wanted)  # or refuse to
                 return
             error = error or self._refusal(partial(log.begin_anew, offset, self._now_ms()))
             if error is not None:

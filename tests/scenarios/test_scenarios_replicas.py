@@ -11,6 +11,7 @@ from kdist.broker.broker import Broker
 from kdist.client.admin.asynchronous import AsyncAdmin
 from kdist.errors import Error
 from kdist.model import TopicPartition
+from kdist.replication.fetching.followed import FetchState
 from kdist.replication.partition import Partition
 from tests.simulator.cluster import PORT, Cluster, produce
 
@@ -184,5 +185,51 @@ def test_a_replica_that_was_away_while_records_were_deleted_begins_anew() -> Non
         await stage.cluster.started(away.id)
         await stage.settle(5)
         assert {each.log.start_offset for each in stage.replicas().values()} == {4}
+
+    play(scenario)
+
+
+def test_a_leader_that_became_a_follower_is_counted_on_once_it_has_flushed() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.begin(flush_before_expose="true")
+        former, cluster = stage.leader(), stage.cluster
+        assert (await stage.send(b"a", acks=1)).error_code == 0
+        await cluster.until(lambda: all(p.log.end_offset == 1 for p in stage.replicas().values()))
+        mine = stage.replicas()[former.id]
+        assert mine.log.recovery_point == 0
+        cluster.ensemble.expire(cluster.zks[former.id])
+        await cluster.until(lambda: not mine.is_leader)
+
+        def counted_end() -> int:
+            in_sync = stage.replicas()[stage.leader().id].in_sync
+            assert in_sync is not None
+            return in_sync.remotes[former.id].end_offset
+
+        await cluster.until(lambda: counted_end() == 1)
+        assert mine.log.recovery_point == 1
+
+    play(scenario)
+
+
+def test_a_log_that_is_being_cut_off_is_not_fetched_in_the_next_epoch_until_that_has_ended() -> (
+    None
+):
+    async def scenario(stage: Stage) -> None:
+        await stage.begin()
+        await stage.send(b"a")
+        follower, key = stage.followers()[0], TopicPartition(TOPIC, 0)
+        partition, fetchers = stage.replicas()[follower.id], follower.service.replicas._fetchers
+        ended: list[BaseException | None] = []
+        follower.service.directory.truncate(partition.log, 0, ended.append)
+        assert partition.log.is_truncating
+        epoch = partition.leader_epoch + 1
+        partition.lead_or_follow(partition.state._replace(leader_epoch=epoch), partition.replicas)
+        fetchers.see_to(partition)
+        followed = fetchers._fetchers[partition.state.leader].followed[key]
+        assert followed.role.epoch == epoch
+        assert followed.state is FetchState.BUSY
+        await stage.cluster.until(lambda: followed.state is FetchState.READY)
+        assert not partition.log.is_truncating
+        assert partition.log.end_offset == 0
 
     play(scenario)

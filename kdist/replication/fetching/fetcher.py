@@ -112,9 +112,33 @@ class ReplicaFetcher:
     def follow(self, partition: Partition, role: Following) -> None:
         """Fetch the partition from here on, beginning with the end of its log."""
         each = self.followed[partition.key] = FollowedPartition(partition, role, self._sent)
+        each.state = BUSY
+        self._touch(partition.key)
+        self._settle(each, None)
+
+    def _settle(self, each: FollowedPartition, error: BaseException | None) -> None:
+        """Fetch once what was begun in an earlier role has ended: an append, a truncation.
+
+        Until then the end of the log is not what the leader may count on. Nor is it before it is
+        flushed, with `flush.before.expose`. `error`: of a flush that was asked for here.
+        """
+        if isinstance(error, DiskFull):
+            settle = partial(self._settle, each, None)
+            self._context.tasks.call_later(self._context.peers.settings.fetch_backoff_ms, settle)
+        elif error is None or isinstance(error, ApiError):  # it was to flush what is cut off now
+            each.partition.when_idle(partial(self._settle_idle, each))
+
+    def _settle_idle(self, each: FollowedPartition) -> None:
+        log = each.partition.log
+        if self.followed.get(each.partition.key) is not each or self._is_closed:
+            return
+        is_durable = not log.settings.flush_before_expose or log.recovery_point == log.end_offset
+        if log.is_truncating or not is_durable:
+            self._context.directory.flusher.request(log, partial(self._settle, each))
+            return
+        self._ready(each)
         if self._client is not None and not self._session.finds_divergence:
             self._align(each)
-        self._touch(partition.key)
 
     def leave(self, key: TopicPartition) -> None:
         """Fetch the partition no longer."""
@@ -163,7 +187,8 @@ class ReplicaFetcher:
         self._dirty.clear()
         if not self._session.finds_divergence:
             for each in self.followed.values():
-                self._align(each)
+                if each.state is not BUSY:
+                    self._align(each)
         self._send()
 
     def _hang_up(self) -> None:
