@@ -70,6 +70,7 @@ def settings_page() -> str:
         table([own_row(row) for row in (*LoadSettings.TABLE, *TopicLoadSettings.TABLE)]),
         "## Kafka's settings that kdist refuses\n",
         foreign_list(foreign.REFUSED),
+        nothing_asked(),
         "## Kafka's settings that kdist ignores, with a warning\n",
         foreign_list(foreign.IGNORED),
     ]
@@ -172,6 +173,15 @@ def foreign_list(reasons: dict[str, tuple[str, ...]]) -> str:
         f"- {', '.join(f'`{name}`' for name in names)}: {reason}.\n"
         for reason, names in reasons.items()
     )
+
+
+def nothing_asked() -> str:
+    """The values of refused settings that are accepted all the same."""
+    values = (
+        f"`{value}` for {', '.join(f'`{name}`' for name in names)}"
+        for value, names in foreign.NOTHING.items()
+    )
+    return f"Accepted, with a warning, where they ask for nothing: no value; {'; '.join(values)}.\n"
 
 
 def sample_file() -> str:

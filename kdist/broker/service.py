@@ -31,6 +31,7 @@ from kdist.broker.measures import Measures
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.broker.offsets_log import OffsetsLoader, PartitionedOffsetsLog
 from kdist.broker.routes import Handlers, routes_to
+from kdist.broker.settings.loggers import Loggers
 from kdist.broker.settings.resources import Resources
 from kdist.broker.settings.stored import Owner, StoredSettings
 from kdist.broker.settings.topics import TopicOverrides
@@ -47,6 +48,7 @@ from kdist.protocol import fetch, produce
 from kdist.replication.alter_partition_manager import AlterPartitionManager
 from kdist.replication.peers import Peers
 from kdist.replication.replicas import Replicas
+from kdist.runtime.diagnostics import LogLevels
 from kdist.storage.context import DirectoryContext, Identity
 from kdist.storage.directory import LogDirectory
 from kdist.storage.schedule import Schedule
@@ -232,6 +234,7 @@ class Service:
         hints = LeaderHints(replicas, self.cache)
         stored = StoredSettings(context.zk, self._reload_settings)
         resources = Resources(self.cache, self._dynamic)
+        loggers = Loggers(self._id, LogLevels())
         return Handlers(
             replicas=replicas,
             cache=self.cache,
@@ -251,8 +254,10 @@ class Service:
                 producer_ids,
                 self._on_metadata_update,
             ),
-            described_settings=DescribeConfigsHandler(stored, resources, self.cache.loaded),
-            altered_settings=AlterConfigsHandler(stored, resources, self.cache.loaded),
+            described_settings=DescribeConfigsHandler(
+                stored, resources, loggers, self.cache.loaded
+            ),
+            altered_settings=AlterConfigsHandler(stored, resources, loggers, self.cache.loaded),
         )
 
     async def _reload_settings(self, owner: Owner) -> None:

@@ -48,6 +48,7 @@ class Columns(TypedDict, total=False):
     synonyms: tuple[Synonym, ...]
     broker: str
     broker_synonyms: tuple[Synonym, ...]
+    default_of_synonym: bool
     dynamic: bool
     doc: Required[str]
 
@@ -58,7 +59,8 @@ class Setting:
 
     `names` are its own name and synonyms; `broker_names` are its names in a broker's file. Both are
     in order of precedence, and equal for a broker's setting. While brokers run, a dynamic one is
-    changed by the first of `broker_names` only, as in Kafka.
+    changed by the first of `broker_names` only, as in Kafka. The default is a value of that name
+    too, unless Kafka gives it to a synonym: `log.retention.hours` has one, `log.retention.ms` none.
     """
 
     attribute: str
@@ -71,6 +73,7 @@ class Setting:
     unit: str
     subject: str
     is_dynamic: bool
+    is_default_of_synonym: bool = False
     doc: str
 
     @property
@@ -187,5 +190,6 @@ def _row(attribute: str, shape: Shape, columns: dict[str, Any]) -> Setting:
         unit=columns.get("unit", last_word if last_word in ("ms", "bytes") else ""),
         subject=columns["subject"],
         is_dynamic=columns.get("dynamic", broker is not None),
+        is_default_of_synonym=columns.get("default_of_synonym", False),
         doc=columns["doc"],
     )

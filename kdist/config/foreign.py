@@ -2,8 +2,8 @@
 
 A broker's file from a Kafka cluster is accepted as it is where that does no harm: a setting that
 only tunes a mechanism kdist does not have is ignored, with a warning. One that promises what kdist
-would not do (security, tiered storage, a KRaft quorum) is refused. The first matching pattern
-decides.
+would not do (security, tiered storage, a KRaft quorum) is refused, unless its value asks for
+nothing, as in files that name every setting. The first matching pattern decides.
 """
 
 from __future__ import annotations
@@ -44,14 +44,30 @@ REFUSED = {
         "client.quota.callback.class", "replica.selector.class",
     ),
     "kdist keeps a log on its own disk only": (
-        "remote.*", "log.local.retention.*", "local.retention.*",
+        "remote.storage.enable", "remote.log.storage.system.enable", "remote.log.copy.disable",
+        "remote.log.delete.on.disable", "log.local.retention.*", "local.retention.*",
     ),
     "use listeners and advertised.listeners": (
         "host.name", "port", "advertised.host.name", "advertised.port",
     ),
 }  # fmt: skip
 
+NOTHING = {
+    "false": (
+        "remote.storage.enable", "remote.log.storage.system.enable", "remote.log.copy.disable",
+        "remote.log.delete.on.disable", "zookeeper.metadata.migration.enable", "zookeeper.set.acl",
+        "zookeeper.ssl.client.enable",
+    ),
+    "-2": ("log.local.retention.*", "local.retention.*"),
+    "-1": ("node.id",),
+    "0": ("connections.max.reauth.ms",),
+    "none": ("ssl.client.auth",),
+    "PLAINTEXT": ("security.inter.broker.protocol",),
+}  # fmt: skip
+"""Values of refused settings that ask for nothing, by value: Kafka's defaults. So does no value."""
+
 IGNORED = {
+    "nothing is in tiered storage": ("remote.*",),
     "one thread owns all of a broker's state": (
         "num.network.threads", "num.io.threads", "background.threads", "queued.max.requests",
         "queued.max.request.bytes", "control.plane.listener.name", "log.initial.task.delay.ms",
@@ -138,6 +154,11 @@ def ignored_row(name: str) -> Setting:
     )
 
 
+def _asks_for_nothing(name: str, text: str) -> bool:
+    patterns = NOTHING.get(text, ()) if text else ("*",)
+    return any(fnmatchcase(name, each) for each in patterns)
+
+
 class Judged(NamedTuple):
     """A sentence for each given name that is not a setting, by name: refused or ignored."""
 
@@ -157,7 +178,7 @@ def judge_names(given: Mapping[str, Given], names: Set[str]) -> Judged:
         foreign = find_foreign(name)
         if foreign is None:
             judged.refused[name] = unknown_name(name, value, names)
-        elif foreign.is_refused:
+        elif foreign.is_refused and not _asks_for_nothing(name, value.text.strip()):
             judged.refused[name] = value.sentence(f"{name} cannot be set: {foreign.reason}")
         else:
             judged.ignored[name] = value.sentence(f"{name} is ignored: {foreign.reason}")

@@ -95,7 +95,8 @@ def describe(table: Iterable[Setting], layers: Sequence[Layer]) -> Iterator[Desc
     for row in table:
         origins = tuple(_origins(row, layers))
         name = layers[0].names_of(row)[0].name
-        yield Described(row, name, _text(row, layers), origins[0].source, origins)
+        source = origins[0].source if origins else Source.DEFAULT_CONFIG
+        yield Described(row, name, _text(row, layers), source, origins)
 
 
 def names_in(table: Iterable[Setting], *, of_broker: bool) -> Iterator[str]:
@@ -144,7 +145,7 @@ def _fault(row: Setting, name: str, given: Given, allowed: str) -> str:
 def _origins(row: Setting, layers: Sequence[Layer]) -> Iterator[Origin]:
     for synonym, given, source in _candidates(row, layers):
         yield Origin(synonym.name, HIDDEN if row.is_secret else given.text, source)
-    if not row.is_required:
+    if not (row.is_required or row.is_default_of_synonym):
         yield Origin(row.broker_names[0].name, _shown(row, row.default), Source.DEFAULT_CONFIG)
 
 

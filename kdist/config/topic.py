@@ -35,6 +35,7 @@ class TopicSettings(Settings):
         minimum=1,
         broker="log.roll.ms",
         broker_synonyms=(Synonym("log.roll.hours", HOUR_MS),),
+        default_of_synonym=True,
         doc="A new segment is begun once the active one's first record is this old.",
     )
     segment_jitter_ms: int64 = setting(
@@ -42,6 +43,7 @@ class TopicSettings(Settings):
         minimum=0,
         broker="log.roll.jitter.ms",
         broker_synonyms=(Synonym("log.roll.jitter.hours", HOUR_MS),),
+        default_of_synonym=True,
         doc="A random amount up to this, and below `segment.ms`, is subtracted from that, so that "
         "logs do not all roll at once.",
     )
@@ -86,6 +88,7 @@ class TopicSettings(Settings):
             Synonym("log.retention.minutes", MINUTE_MS),
             Synonym("log.retention.hours", HOUR_MS),
         ),
+        default_of_synonym=True,
         doc="A closed segment whose newest record is older than this is deleted; -1 keeps "
         "it for ever.",
     )
@@ -107,6 +110,7 @@ class TopicSettings(Settings):
         minimum=0,
         broker="log.flush.interval.ms",
         broker_synonyms=(Synonym("log.flush.scheduler.interval.ms"),),
+        default_of_synonym=True,
         doc="A partition's log is flushed once its oldest unflushed record has waited this long.",
     )
     flush_before_expose: bool = setting(

@@ -26,6 +26,7 @@ class ZooKeeperSettings(Settings):
         default=18_000,
         minimum=1,
         synonyms=(Synonym("zookeeper.session.timeout.ms"),),
+        default_of_synonym=True,
         doc="A starting broker gives up if it reaches no ZooKeeper server for this long; "
         "unset, the session timeout.",
     )

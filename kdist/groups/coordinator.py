@@ -214,7 +214,7 @@ class GroupCoordinator:
         """Answers at once; while any partition loads, with an error and the groups known so far."""
         is_loading = self._registry.is_loading
         error = Error.COORDINATOR_LOAD_IN_PROGRESS if is_loading else Error.NONE
-        found = describing.listed(self._registry, request.states_filter)
+        found = describing.listed(self._registry, request.states_filter, request.types_filter)
         self._context.answer(reply, ListGroupsResponse(error_code=error, groups=found))
         self._context.actions.run()
 

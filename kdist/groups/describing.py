@@ -12,6 +12,10 @@ from kdist.protocol.describe_groups import DescribedGroup, DescribedMember
 from kdist.protocol.list_groups import ListedGroup
 from kdist.protocol.operations import OMITTED
 
+CLASSIC = (
+    "classic"  # the type of every group here: its members use JoinGroup, not KIP-848's protocol
+)
+
 
 def described(group_id: str, error: Error, group: Group | None, operations: int) -> DescribedGroup:
     """Describe a group; one that does not exist is Dead, without an error, as in Kafka."""
@@ -38,14 +42,19 @@ def described(group_id: str, error: Error, group: Group | None, operations: int)
     )
 
 
-def listed(groups: Iterable[Group], states: Iterable[str]) -> list[ListedGroup]:
-    """The groups in one of `states`, ignoring case; all groups if `states` is empty (KIP-518)."""
-    wanted = {each.lower() for each in states}
+def listed(
+    groups: Iterable[Group], states: Iterable[str], types: Iterable[str] = ()
+) -> list[ListedGroup]:
+    """The groups of one of `types` in one of `states`, ignoring case; none given: all of them."""
+    wanted, of_types = ({each.lower() for each in given} for given in (states, types))
+    if of_types and CLASSIC not in of_types:
+        return []
     return [
         ListedGroup(
             group_id=each.group_id,
             protocol_type=each.protocol_type or "",
             group_state=each.state.value,
+            group_type=CLASSIC,
         )
         for each in groups
         if not wanted or each.state.value.lower() in wanted

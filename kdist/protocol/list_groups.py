@@ -5,6 +5,7 @@ version  changed
 2        throttling happens after the response is sent (KIP-219)
 3        flexible (KIP-482)
 4        a filter by state; response: state (KIP-518)
+5        a filter by type; response: type (KIP-848)
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from kdist.protocol.schema import at, int16, int32, message, string, struct
 
 @message(flexible=3)
 class ListGroupsRequest:
-    """An empty filter takes every state."""
+    """An empty filter takes everything."""
 
     states_filter: list[string] = at(since=4, default=[])
+    types_filter: list[string] = at(since=5, default=[])
 
 
 @struct
@@ -25,6 +27,7 @@ class ListedGroup:
     group_id: string
     protocol_type: string
     group_state: string = at(since=4, default="", ignorable=True)
+    group_type: string = at(since=5, default="", ignorable=True)
 
 
 @message(flexible=3)
@@ -36,4 +39,4 @@ class ListGroupsResponse:
     groups: list[ListedGroup]
 
 
-API = Api(16, ListGroupsRequest, ListGroupsResponse, newest=4)
+API = Api(16, ListGroupsRequest, ListGroupsResponse, newest=5)

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from typing import TextIO
+from typing import ClassVar, TextIO
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -62,3 +62,52 @@ def _formatter(for_journal: bool) -> logging.Formatter:
     )
     formatter.converter = time.gmtime
     return formatter
+
+
+class LogLevels:
+    """The levels of a process's loggers, in Kafka's names, while it runs (KIP-412).
+
+    A package counts as a logger. One that has no level of its own has that of the package above.
+    """
+
+    ROOT = "root"
+    NAMES: ClassVar[Mapping[str, int]] = {
+        "FATAL": logging.CRITICAL,
+        "ERROR": logging.ERROR,
+        "WARN": logging.WARNING,
+        "INFO": logging.INFO,
+        "DEBUG": logging.DEBUG,
+        "TRACE": 5,
+    }
+
+    def __init__(self, root: logging.Logger | None = None) -> None:
+        self._root = logging.getLogger() if root is None else root
+
+    def all(self) -> dict[str, str]:
+        """The level of each logger."""
+        named = sorted(self._root.manager.loggerDict)
+        return {self.ROOT: self._of(self._root)} | {each: self._of_name(each) for each in named}
+
+    def set(self, name: str, level: str) -> None:
+        """Give a logger one of the levels in `NAMES`."""
+        self._logger(name).setLevel(self.NAMES[level])
+
+    def unset(self, name: str) -> None:
+        """Have a logger follow the package above."""
+        assert name != self.ROOT, "nothing is above it"
+        self._logger(name).setLevel(logging.NOTSET)
+
+    def _logger(self, name: str) -> logging.Logger:
+        return self._root if name == self.ROOT else self._root.manager.getLogger(name)
+
+    def _of_name(self, name: str) -> str:
+        """Without making a package without events of its own a logger."""
+        found: object = self._root.manager.loggerDict[name]
+        while not isinstance(found, logging.Logger):
+            name, _, _ = name.rpartition(".")
+            found = self._root.manager.loggerDict.get(name, None if name else self._root)
+        return self._of(found)
+
+    def _of(self, logger: logging.Logger) -> str:
+        level = logger.getEffectiveLevel()
+        return next((name for name, least in self.NAMES.items() if level >= least), "TRACE")

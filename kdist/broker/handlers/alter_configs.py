@@ -1,5 +1,7 @@
 """AlterConfigs and IncrementalAlterConfigs (keys 33, 44): dynamic settings of topics and brokers.
 
+Levels of loggers are changed by IncrementalAlterConfigs alone (`loggers.py`).
+
 AlterConfigs replaces all dynamic settings of a topic or broker, IncrementalAlterConfigs changes
 only those that it names. The outcome is checked as a whole, and INVALID_CONFIG reports every fault.
 Resources succeed or fail independently, each as a whole. The broker that is asked writes to
@@ -15,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from kdist.broker.settings.loggers import Loggers
 from kdist.broker.settings.resources import Resource, Resources
 from kdist.broker.settings.stored import Overrides, StoredSettings
 from kdist.config.kinds import Kind
@@ -27,6 +30,7 @@ from kdist.protocol.alter_configs import (
     ReplacedResource,
     ReplacingSetting,
 )
+from kdist.protocol.describe_configs import BROKER_LOGGER
 from kdist.protocol.incremental_alter_configs import (
     APPEND,
     DELETE,
@@ -46,9 +50,16 @@ PlanFor = Callable[[Asked, Resource], Plan]
 class AlterConfigsHandler:
     """Owner: the broker. `told` is set once this broker knows the cluster's topics."""
 
-    def __init__(self, stored: StoredSettings, resources: Resources, told: asyncio.Event) -> None:
+    def __init__(
+        self,
+        stored: StoredSettings,
+        resources: Resources,
+        loggers: Loggers,
+        told: asyncio.Event,
+    ) -> None:
         self._stored = stored
         self._resources = resources
+        self._loggers = loggers
         self._told = told
 
     async def replace(self, request: AlterConfigsRequest) -> AlterConfigsResponse:
@@ -92,6 +103,10 @@ class AlterConfigsHandler:
         try:
             if not is_named_once:
                 raise ApiError(Error.INVALID_REQUEST, "the request names the resource twice")
+            if isinstance(asked, ChangedResource) and asked.resource_type == BROKER_LOGGER:
+                _check_changes(asked)
+                self._loggers.change(asked.resource_name, asked.configs, is_trial=is_trial)
+                return result
             resource = self._resources.find(asked.resource_type, asked.resource_name)
             plan = plan_for(asked, resource)
             if is_trial:
@@ -115,8 +130,12 @@ def _replaced(asked: Asked, resource: Resource) -> Plan:
 
 def _changed(asked: Asked, resource: Resource) -> Plan:
     assert isinstance(asked, ChangedResource)
-    _check_given(asked.configs, lambda each: each.config_operation != DELETE)
+    _check_changes(asked)
     return partial(_after, asked.configs, resource)
+
+
+def _check_changes(asked: ChangedResource) -> None:
+    _check_given(asked.configs, lambda each: each.config_operation != DELETE)
 
 
 def _after(changes: Iterable[SettingChange], resource: Resource, before: Overrides) -> Overrides:

@@ -93,7 +93,7 @@ class ProduceHandler:
         result.error_code = error.error
         result.base_offset = result.log_start_offset = NO_OFFSET
         result.log_append_time_ms = NO_TIMESTAMP
-        result.error_message = str(error)
+        result.error_message = error.detail
         if isinstance(error, InvalidRecords):
             result.record_errors = [
                 RecordError(batch_index=fault.batch_index, batch_index_error_message=fault.reason)

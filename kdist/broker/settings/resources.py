@@ -28,7 +28,7 @@ from kdist.config.usable import pick_usable
 from kdist.controller.topics import check_settings, check_size
 from kdist.errors import ApiError, Error
 from kdist.model import topic_name_fault
-from kdist.protocol.describe_configs import ALL_BROKERS, BROKER, TOPIC
+from kdist.protocol.describe_configs import ALL_BROKERS, BROKER, BROKER_LOGGER, TOPIC
 from kdist.zk import znodes
 from kdist.zk.cluster_values import EntitySettings
 from kdist.zk.znodes import ZnodeRow
@@ -153,7 +153,7 @@ class Resources:
             raise ApiError(
                 Error.INVALID_REQUEST,
                 f"resource type {kind}: only topics ({TOPIC}) and brokers ({BROKER}) have"
-                " settings here",
+                f" settings here; levels of loggers ({BROKER_LOGGER}) are changed one by one",
             )
         if name == ALL_BROKERS:
             return AllBrokersResource(self._dynamic, znodes.DEFAULT_ENTITY)

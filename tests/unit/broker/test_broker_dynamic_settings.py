@@ -74,7 +74,6 @@ def test_a_brokers_own_setting_precedes_the_cluster_default_and_that_its_file() 
             ("log.retention.ms", "400000", OWN),
             ("log.retention.ms", "500000", SHARED),
             ("log.retention.hours", "3", Source.STATIC_BROKER_CONFIG),
-            ("log.retention.ms", "604800000", Source.DEFAULT_CONFIG),
         ]
         for name, kind in (("1", BROKER), ("clicks", 2)):
             found = by_name(await describe(client, name, kind, include_synonyms=True))

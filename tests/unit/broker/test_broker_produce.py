@@ -302,6 +302,8 @@ def test_version_8_names_the_invalid_records(world: World, version: int) -> None
     data = batch([b"a", b"b", b"c"], keys=[b"k", None, None])
     (result,) = produce(world, data, version).results
     assert result.error_code == Error.INVALID_RECORD
+    assert not (result.error_message or "").startswith("INVALID_RECORD")  # the code says that
+    assert (result.error_message is not None) == (version == 8)
     blamed = [each.batch_index for each in result.record_errors]
     assert blamed == ([1, 2] if version == 8 else [])
 

@@ -90,7 +90,6 @@ def test_dynamic_broker_settings_go_before_the_files_whatever_the_synonym() -> N
         Origin("retention.ms", "9", Source.DYNAMIC_TOPIC_CONFIG),
         Origin("log.retention.ms", "5", Source.DYNAMIC_DEFAULT_BROKER_CONFIG),
         Origin("log.retention.minutes", "7", Source.STATIC_BROKER_CONFIG),
-        Origin("log.retention.ms", "604800000", Source.DEFAULT_CONFIG),
     )
     assert with_dynamic(config, []).topic_defaults == file.topic_defaults
 
@@ -140,7 +139,6 @@ def test_a_setting_is_described_with_all_the_places_it_could_be_from() -> None:
             Origin("retention.ms", "9", Source.DYNAMIC_TOPIC_CONFIG),
             Origin("log.retention.ms", "5", Source.STATIC_BROKER_CONFIG),
             Origin("log.retention.hours", "2", Source.STATIC_BROKER_CONFIG),
-            Origin("log.retention.ms", "604800000", Source.DEFAULT_CONFIG),
         ),
     )
 
@@ -180,6 +178,32 @@ def test_faults_of_overrides_name_their_topic_and_come_together() -> None:
         " (topic 'logs').",
         "segment.bytes is '1', but must be an integer from 14 to 2147483647 (topic 'logs').",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "harmless", "promise"),
+    [
+        ("remote.storage.enable", "false", "true"),
+        ("remote.log.copy.disable", "false", "true"),
+        ("remote.log.delete.on.disable", "false", "true"),
+        ("local.retention.ms", "-2", "1000"),
+        ("local.retention.bytes", " -2 ", "-1"),
+        ("ssl.keystore.location", "", "keys.jks"),
+        ("security.inter.broker.protocol", "PLAINTEXT", "SSL"),
+        ("process.roles", "", "broker"),
+    ],
+)
+def test_a_refused_setting_is_ignored_where_it_asks_for_nothing(
+    name: str, harmless: str, promise: str
+) -> None:
+    """Tools write every setting, at its default too."""
+    given = LEAST | {name: harmless}
+    assert any(f"{name} is ignored: " in each for each in broker_from(given).warnings)
+    assert broker().topic({name: harmless}) == broker().topic({})
+    with pytest.raises(ConfigError, match=f"{name} cannot be set"):
+        broker_from(LEAST | {name: promise})
+    with pytest.raises(ConfigError, match=f"{name} cannot be set"):
+        broker().topic({name: promise})
 
 
 def test_a_topic_does_not_know_the_brokers_names() -> None:

@@ -259,7 +259,7 @@ class Player:
         caller = self._caller("admin", {"v": "4"})
         self.coordinator.describe_groups(request, caller, self._once(caller, note))
 
-    def _list(self, plain: list[str], _options: Options) -> None:
+    def _list(self, plain: list[str], options: Options) -> None:
         def note(response: ListGroupsResponse) -> None:
             shown = [
                 f"{e.group_id} {e.group_state} {e.protocol_type or '-'}" for e in response.groups
@@ -267,7 +267,8 @@ class Player:
             error = Error.of(response.error_code)
             self.outcomes.append(f"groups {', '.join(shown) or 'none'} {error.name}")
 
-        request = ListGroupsRequest(states_filter=plain)
+        types = [options["type"]] if "type" in options else []
+        request = ListGroupsRequest(states_filter=plain, types_filter=types)
         caller = self._caller("admin", {"v": "4"})
         self.coordinator.list_groups(request, caller, self._once(caller, note))
 

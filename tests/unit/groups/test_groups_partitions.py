@@ -285,6 +285,12 @@ def test_groups_are_listed_by_state() -> None:
             groups other PreparingRebalance consumer NONE
         list Dead
             groups none NONE
+        list type=Classic
+            groups readers Empty -, other PreparingRebalance consumer NONE
+        list empty type=classic
+            groups readers Empty - NONE
+        list type=consumer
+            groups none NONE
     """
     assert play(script) == told(script)
 
