@@ -46,13 +46,13 @@ owner_option = click.option(
 
 class Subject(NamedTuple):
     """The broker, or the host all of whose brokers are meant; its cluster's ZooKeeper, and the
-    min.insync.replicas of its file.
+    min.insync.replicas of its file, None if there is none.
     """
 
     broker: int | None
     host: str | None
     zookeeper: str
-    default_min_isr: int
+    min_isr: int | None
 
 
 class Found(NamedTuple):
@@ -77,7 +77,8 @@ class Found(NamedTuple):
     metavar="FILE",
     callback=not_empty,
     shell_complete=complete_files,
-    help="The broker's file: its id, its ZooKeeper and min.insync.replicas come from there.",
+    help="The broker's file: its id, its ZooKeeper and min.insync.replicas come from there. Without"
+    " it the brokers are asked for min.insync.replicas.",
 )
 @click.option(
     "--expect", "expected", default="", metavar="ID,ID...", help="Brokers that must be registered."
@@ -146,7 +147,7 @@ def _judge(
 
 async def _look(zookeeper: ZooKeeper, subject: Subject, is_after: bool) -> Found:
     """The cluster's state; with --after, also why no record could be written and read."""
-    from kdist.ops.cluster_view import brokers_of_host, read_view
+    from kdist.ops import cluster_view
     from kdist.zk import znodes
 
     if await zookeeper.exists(znodes.BROKERS.path()) is None:  # as with a wrong chroot
@@ -155,8 +156,11 @@ async def _look(zookeeper: ZooKeeper, subject: Subject, is_after: bool) -> Found
         )
     brokers = [] if subject.broker is None else [subject.broker]
     if subject.host is not None:
-        brokers = await brokers_of_host(zookeeper, subject.host)
-    view = await read_view(zookeeper, subject.default_min_isr)
+        brokers = await cluster_view.brokers_of_host(zookeeper, subject.host)
+    min_isr = subject.min_isr
+    if min_isr is None:
+        min_isr = 1 if is_after else await cluster_view.ask_min_isr(zookeeper)
+    view = await cluster_view.read_view(zookeeper, min_isr)
     probed = [each for each in brokers if is_after and each in view.brokers]
     faults = [await _probe(zookeeper, each) for each in probed]
     return Found(brokers, view, list(filter(None, faults)))
@@ -183,7 +187,7 @@ def _subject(
     """The options given, completed from the broker's file. `UserError` if something is missing."""
     if broker is not None and host is not None:
         raise UserError("give --broker or --host, not both")
-    min_isr = 1
+    min_isr = None
     if path is not None:
         from kdist.config.load import load_broker
 

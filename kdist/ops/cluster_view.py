@@ -9,8 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from kdist.client.cluster import Address
-from kdist.errors import UserError
+from kdist.client.admin.asking import ask_brokers
+from kdist.client.admin.health import PATIENCE_S
+from kdist.client.admin.settings import describe_broker_configs
+from kdist.client.cluster import Address, cluster_at
+from kdist.client.zookeeper_session import read_addresses
+from kdist.errors import ApiError, UserError
 from kdist.model import NO_LEADER, TopicPartition, read_digits
 from kdist.ops.gate import PartitionView, View
 from kdist.zk import znodes
@@ -18,8 +22,10 @@ from kdist.zk.client import ZooKeeper
 from kdist.zk.cluster_values import EntitySettings
 from kdist.zk.election import current_controller
 from kdist.zk.errors import NoNode
+from kdist.zk.topic_values import PartitionState
 
 _MIN_ISR = "min.insync.replicas"
+_AT_A_TIME = 200  # znodes in a request
 
 
 async def read_view(zookeeper: ZooKeeper, default_min_isr: int) -> View:
@@ -39,6 +45,32 @@ async def read_view(zookeeper: ZooKeeper, default_min_isr: int) -> View:
         partitions=tuple(each for topic in of_topics for each in topic),
         is_reassigning=await zookeeper.exists(znodes.REASSIGNMENT.path()) is not None,
     )
+
+
+async def ask_min_isr(zookeeper: ZooKeeper) -> int:
+    """The brokers' own min.insync.replicas, the largest that one of them has.
+
+    `UserError` if none answers.
+    """
+    addresses = await read_addresses(zookeeper)
+    if not addresses:
+        return 1  # that there are no brokers is said otherwise
+    with cluster_at(addresses, "kdist-gate", PATIENCE_S * 1000) as cluster:
+        told = await ask_brokers(
+            cluster,
+            lambda broker: describe_broker_configs(cluster, [broker]),
+            patience_s=PATIENCE_S,
+        )
+    found = [
+        int(settings[_MIN_ISR].value or 1)
+        for said in told.values()
+        if not isinstance(said, ApiError)
+        for settings in said.values()
+        if _MIN_ISR in settings
+    ]
+    if not found:
+        raise UserError("no broker says what its min.insync.replicas is: give --config FILE")
+    return max(found)
 
 
 async def brokers_of_host(zookeeper: ZooKeeper, host: str) -> list[int]:
@@ -66,12 +98,9 @@ async def _topic(zookeeper: ZooKeeper, topic: str, default_min_isr: int) -> list
     if assignment is None:
         return []  # deleted since it was listed
     min_isr = _min_isr(await znodes.TOPIC_SETTINGS.read(zookeeper, topic), default_min_isr)
-    return await asyncio.gather(
-        *(
-            _partition(zookeeper, TopicPartition(topic, number), replicas, min_isr)
-            for number, replicas in sorted(assignment.partitions.items())
-        )
-    )
+    replicas = {TopicPartition(topic, n): ids for n, ids in sorted(assignment.partitions.items())}
+    states = await read_states(zookeeper, replicas)
+    return [_viewed(key, ids, states.get(key), min_isr) for key, ids in replicas.items()]
 
 
 def _min_isr(stored: EntitySettings | None, default: int) -> int:
@@ -80,13 +109,29 @@ def _min_isr(stored: EntitySettings | None, default: int) -> int:
     return default if own is None else own
 
 
-async def _partition(
-    zookeeper: ZooKeeper, partition: TopicPartition, replicas: Iterable[int], min_isr: int
+def _viewed(
+    partition: TopicPartition, replicas: Iterable[int], state: PartitionState | None, min_isr: int
 ) -> PartitionView:
-    state = await znodes.PARTITION_STATE.read(zookeeper, *partition)
     if state is None:  # the controller has not got to it yet
         return PartitionView(partition, tuple(replicas), NO_LEADER, (), min_isr)
     return PartitionView(partition, tuple(replicas), state.leader, state.isr, min_isr)
+
+
+async def read_states(
+    zookeeper: ZooKeeper, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, PartitionState]:
+    """The partitions' states; those left out that have none yet, or no more."""
+    wanted = [(each, znodes.PARTITION_STATE.path(*each)) for each in partitions]
+    chunks = [wanted[start : start + _AT_A_TIME] for start in range(0, len(wanted), _AT_A_TIME)]
+    found = await asyncio.gather(
+        *(zookeeper.get_many([path for _, path in chunk]) for chunk in chunks)
+    )
+    return {
+        key: znodes.PARTITION_STATE.decode(path, znode.data)
+        for chunk, got in zip(chunks, found, strict=True)
+        for (key, path), znode in zip(chunk, got, strict=True)
+        if znode is not None
+    }
 
 
 async def _names(zookeeper: ZooKeeper, path: str) -> list[str]:

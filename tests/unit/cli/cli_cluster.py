@@ -102,6 +102,7 @@ class CliCluster:
                 "listeners": "PLAINTEXT://127.0.0.1:0",
                 "group.initial.rebalance.delay.ms": "0",
                 "offsets.topic.num.partitions": "4",
+                "controlled.shutdown.retry.backoff.ms": "50",  # they stop together
             }
             world = BrokerContext(
                 config=broker_from(settings),

@@ -16,6 +16,7 @@ from kdist.cli.main import kdist
 from kdist.client import zookeeper_session
 from kdist.config.listeners import Listener
 from kdist.errors import UserError
+from kdist.ops import cluster_view
 from kdist.runtime.clock import SystemClock
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
@@ -60,10 +61,19 @@ class Ensemble:
             await keeper.create(path, state, make_parents=True)
 
 
+ask_min_isr = cluster_view.ask_min_isr
+
+
+async def nobody_asks(_zookeeper: ZooKeeper) -> int:
+    """Nobody listens where these brokers are registered."""
+    return 1
+
+
 @pytest.fixture(autouse=True)
 def ensemble(monkeypatch: pytest.MonkeyPatch) -> Ensemble:
     made = Ensemble()
     monkeypatch.setattr(zookeeper_session, "zookeeper_at", made.at)
+    monkeypatch.setattr(cluster_view, "ask_min_isr", nobody_asks)
     return made
 
 
@@ -110,6 +120,17 @@ def test_the_brokers_file_gives_its_id_zookeeper_and_min_isr(tmp_path: Path) -> 
     result = gate("--config", file, zookeeper="")
     assert result.exit_code == 1
     assert "clicks-0 would have 1 in-sync replicas, and asks for 2" in result.stdout
+
+
+def test_without_a_file_and_without_a_broker_to_ask_it_cannot_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_view, "ask_min_isr", ask_min_isr)
+    monkeypatch.setattr(cluster_view, "PATIENCE_S", 0.1)
+    result = gate("--broker", 2)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("kdist: no broker answers at 127.0.0.1:1 ")
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
