@@ -49,7 +49,11 @@ _BACKOFF_MS_MIN = 20
 # refusals in succession take half a second.
 _TOLD_ERRORS = 5
 _IN_FLIGHT_MAX = 2  # one that waits, and one that overtakes it
-_SESSION_ERRORS = (Error.FETCH_SESSION_ID_NOT_FOUND, Error.INVALID_FETCH_SESSION_EPOCH)
+_SESSION_ERRORS = (
+    Error.FETCH_SESSION_ID_NOT_FOUND,
+    Error.INVALID_FETCH_SESSION_EPOCH,
+    Error.FETCH_SESSION_TOPIC_ID_ERROR,
+)
 
 
 class FetchContext(NamedTuple):
@@ -68,15 +72,16 @@ class FetchContext(NamedTuple):
 class _Round:
     """One fetch in flight: what receives its answer, in place of a future.
 
-    `number`: how many the fetcher had sent before.
+    `number`: how many the fetcher had sent before. `session_number`: that of its session.
     """
 
-    __slots__ = ("_ended", "_fetcher", "number")
+    __slots__ = ("_ended", "_fetcher", "number", "session_number")
 
-    def __init__(self, fetcher: ReplicaFetcher, number: int) -> None:
+    def __init__(self, fetcher: ReplicaFetcher, number: int, session_number: int) -> None:
         self._fetcher = fetcher
         self._ended = False
         self.number = number
+        self.session_number = session_number
 
     def done(self) -> bool:
         return self._ended
@@ -236,7 +241,7 @@ class ReplicaFetcher:
             return
         settings = self._context.peers.settings
         timeout_ms = settings.socket_timeout_ms + settings.fetch_wait_max_ms
-        round_ = _Round(self, self._sent)
+        round_ = _Round(self, self._sent, self._session.number)
         self._sent += 1
         self._rounds.append(round_)
         try:
@@ -249,6 +254,8 @@ class ReplicaFetcher:
         if round_ not in self._rounds:
             return  # of an earlier connection
         self._rounds.remove(round_)
+        if round_.session_number != self._session.number:
+            return  # of a session that was given up
         is_overtaken = bool(self._rounds)
         error = Error.of(response.error_code)
         if error is not Error.NONE:

@@ -11,7 +11,7 @@ have left it, brings the session down to names.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from kdist.config.replication import ReplicationSettings
 from kdist.model import NO_EPOCH, ZERO_UUID, TopicPartition
@@ -50,7 +50,8 @@ class FollowerSession:
         self._settings = settings
         self._newest = self.version = NEWEST_BY_NAME
         self._topics: dict[uuid.UUID, str] = {}
-        self.id = NO_SESSION
+        self.number = 0  # counts the sessions
+        self.id = self._closed_id = NO_SESSION
         self.epoch = _INITIAL_EPOCH  # of the next request
         self.told: dict[TopicPartition, Told] = {}
 
@@ -70,12 +71,15 @@ class FollowerSession:
         self.reset()
 
     def reset(self) -> None:
-        """The leader remembers nothing: begin anew."""
+        """Begin anew: the leader remembers nothing, or is to forget it."""
+        self.number += 1
+        self._closed_id = self.id or self._closed_id
         self.id, self.epoch = NO_SESSION, _INITIAL_EPOCH
         self.told.clear()
 
     def opened(self, session_id: int) -> None:
         """Take the id that the answer to a request gives."""
+        self._closed_id = NO_SESSION
         if session_id != self.id:
             self.id, self.epoch = session_id, 1 if session_id else _INITIAL_EPOCH
 
@@ -84,12 +88,14 @@ class FollowerSession:
         return topic.topic or self._topics.get(topic.topic_id, "")
 
     def request(
-        self, followed: Followed, dirty: Iterable[TopicPartition], *, is_first: bool
+        self, followed: Followed, dirty: Collection[TopicPartition], *, is_first: bool
     ) -> FetchRequest | None:
         """The next request; None if there is nothing to fetch, or, unless it `is_first`, to tell.
 
         `dirty`: the partitions about which there may be something new to tell.
         """
+        if self.is_open and self._lacks_id(followed, dirty):
+            self.reset()
         if not self.is_open:
             self._begin_anew(followed)
         named: list[tuple[TopicPartition, Told]] = []
@@ -105,6 +111,11 @@ class FollowerSession:
         if not (named or forgotten or (is_first and self.told)):
             return None
         return self._request(named, forgotten)
+
+    def _lacks_id(self, followed: Followed, dirty: Collection[TopicPartition]) -> bool:
+        return self.version >= VERSION_OF_TOPIC_IDS and any(
+            followed[key].partition.topic_id == ZERO_UUID for key in dirty if key in followed
+        )
 
     def _begin_anew(self, followed: Followed) -> None:
         self.told.clear()
@@ -124,7 +135,7 @@ class FollowerSession:
             max_wait_ms=settings.fetch_wait_max_ms,
             min_bytes=settings.fetch_min_bytes,
             max_bytes=settings.fetch_response_max_bytes,
-            session_id=self.id,
+            session_id=self.id or self._closed_id,
             session_epoch=epoch,
             topics=[],
             forgotten_topics_data=[],

@@ -146,3 +146,13 @@ def test_an_old_leader_is_told_no_epoch_of_batches(stage: Stage) -> None:
     assert request is not None
     assert request.topics[0].partitions[0].last_fetched_epoch == -1
     assert not stage.session.finds_divergence
+
+
+def test_a_partition_without_an_id_brings_a_session_down_to_names(stage: Stage) -> None:
+    stage.named()
+    stage.session.opened(9)
+    stage.followed[CLICKS].partition.topic_id = ZERO_UUID
+    request = stage.request(CLICKS)
+    assert request is not None
+    assert (stage.session.version, request.session_id, request.session_epoch) == (12, 9, 0)
+    assert [topic.topic for topic in request.topics] == ["clicks", "views"]
