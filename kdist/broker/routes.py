@@ -21,6 +21,7 @@ from kdist.broker.handlers import (
 from kdist.broker.handlers.alter_configs import AlterConfigsHandler
 from kdist.broker.handlers.control import ControlHandler
 from kdist.broker.handlers.describe_configs import DescribeConfigsHandler
+from kdist.broker.handlers.elect_leaders import ElectLeadersHandler
 from kdist.broker.handlers.fetch import FetchHandler
 from kdist.broker.handlers.find_coordinator import FindCoordinatorHandler
 from kdist.broker.handlers.init_producer_id import ProducerIds
@@ -39,6 +40,7 @@ _CHANGING = (
     "CreateTopics",
     "DeleteTopics",
     "CreatePartitions",
+    "ElectLeaders",
     "DeleteRecords",
     "AlterConfigs",
     "IncrementalAlterConfigs",
@@ -60,6 +62,7 @@ class Handlers(NamedTuple):
     coordinators: FindCoordinatorHandler
     groups: GroupCoordinator
     topics: TopicsHandler
+    elections: ElectLeadersHandler
     producer_ids: ProducerIds
     control: ControlHandler
     described_settings: DescribeConfigsHandler
@@ -123,6 +126,7 @@ def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
         "DeleteTopics": lambda asked, call: to.topics.delete(asked, call.version),
         "InitProducerId": lambda asked, _call: to.producer_ids.answer(asked),
         "CreatePartitions": lambda asked, _call: to.topics.grow(asked),
+        "ElectLeaders": lambda asked, _call: to.elections.answer(asked),
         "DeleteRecords": lambda asked, _call: delete_records.answer(asked, to.replicas),
         "DescribeConfigs": lambda asked, _call: to.described_settings.answer(asked),
         "AlterConfigs": lambda asked, _call: to.altered_settings.replace(asked),

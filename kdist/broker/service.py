@@ -20,6 +20,7 @@ from kdist.broker.fetch_sessions import FetchSessions
 from kdist.broker.handlers.alter_configs import AlterConfigsHandler
 from kdist.broker.handlers.control import ControlHandler
 from kdist.broker.handlers.describe_configs import DescribeConfigsHandler
+from kdist.broker.handlers.elect_leaders import ElectLeadersHandler
 from kdist.broker.handlers.fetch import FetchHandler
 from kdist.broker.handlers.find_coordinator import FindCoordinatorHandler
 from kdist.broker.handlers.init_producer_id import ProducerIds
@@ -245,6 +246,7 @@ class Service:
             coordinators=FindCoordinatorHandler(self.cache, self.creation),
             groups=self.coordinator,
             topics=TopicsHandler(self.controller, config),
+            elections=ElectLeadersHandler(self.controller, self.cache),
             producer_ids=producer_ids,
             control=ControlHandler(
                 replicas,

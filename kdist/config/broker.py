@@ -6,7 +6,7 @@ Kafka 3.9's names and defaults where the meaning is the same; a row that is kdis
 from __future__ import annotations
 
 from kdist.config.declare import Settings, Synonym, setting, settings
-from kdist.config.kinds import int32
+from kdist.config.kinds import int32, int64
 
 
 @settings
@@ -78,6 +78,25 @@ class BrokerSettings(Settings):
         subject="Cluster",
         doc="How long the controller waits for a broker's response before it reconnects, and a"
         " broker that stops for its leaders to be moved.",
+    )
+    auto_leader_rebalance_enable: bool = setting(
+        default=True,
+        doc="Whether the controller gives leaders back to their preferred replicas by itself.",
+    )
+    leader_imbalance_check_interval_seconds: int64 = setting(
+        default=300,
+        minimum=1,
+        doc="The pause between two checks of who is led by another than its preferred replica.",
+    )
+    leader_imbalance_per_broker_percentage: int32 = setting(
+        default=10,
+        minimum=0,
+        doc="A check gives leaders back to a broker that lacks more than this share of them.",
+    )
+    leader_imbalance_elections_per_check: int32 = setting(
+        default=500,
+        minimum=1,
+        doc="kdist's own: how many leaders a check moves at most.",
     )
     controlled_shutdown_enable: bool = setting(
         default=True,

@@ -15,9 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from kdist.controller.commands import (
-    CommandResult,
+    Command,
     CreateTopics,
     DeleteTopics,
     GrowTopics,
@@ -27,10 +28,12 @@ from kdist.controller.commands import (
 )
 from kdist.controller.context import ONLINE, ControllerContext, OutOfDate
 from kdist.controller.isr_proposals import AlterPartition
+from kdist.controller.leader_elections import ElectLeaders, Outcomes, is_imbalanced
 from kdist.controller.term import ControllerDependencies, ControllerTerm
 from kdist.controller.writing import Writer
 from kdist.errors import ApiError, Error
 from kdist.metrics.declare import Reading
+from kdist.model import TopicPartition
 from kdist.protocol.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from kdist.protocol.controlled_shutdown import (
     ControlledShutdownRequest,
@@ -49,6 +52,9 @@ logger = logging.getLogger(__name__)
 RETRY_MS = 200  # between a term that ended in doubt and the next claim
 NOT_LOADED = "The controller has not loaded the cluster in time."
 UNDER_WAY = "The change is under way: it may be made yet."
+UNCONFIRMED = "The change is made, but some brokers have not confirmed it yet."
+
+Result = TypeVar("Result")
 
 
 class ControllerStatus:
@@ -109,6 +115,9 @@ class Controller:
         metrics.topics = self._reading(lambda cluster: sum(1 for _ in cluster.living_topics()))
         metrics.partitions = self._reading(lambda cluster: sum(1 for _ in cluster.partitions()))
         metrics.offline_partitions = self._reading(_count_offline)
+        metrics.imbalanced_partitions = self._reading(
+            lambda cluster: sum(is_imbalanced(cluster, each) for each in cluster.partitions())
+        )
         metrics.recovering_partitions = self._reading(_count_recovering)
         metrics.topics_queued_for_deletion = self._reading(
             lambda cluster: len(cluster.queued_for_deletion)
@@ -288,24 +297,37 @@ class Controller:
         """
         return await self._submit(DeleteTopics(topics), timeout_ms)
 
+    async def elect_leaders(
+        self, partitions: Sequence[TopicPartition] | None, election_type: int, timeout_ms: int
+    ) -> Outcomes:
+        """Elect leaders, and wait, at most `timeout_ms`, until all live brokers know them.
+
+        `partitions` None: all; the outcomes are then of those that needed one. ApiError
+        NOT_CONTROLLER; REQUEST_TIMED_OUT if the controller was not ready, or is still at it.
+        """
+        end_s = asyncio.get_running_loop().time() + timeout_ms / 1000
+        command = ElectLeaders(partitions, election_type)
+        outcomes, settling = await self._carry_out(command, end_s)
+        if await _is_settled(settling, end_s):
+            return outcomes
+        late = ApiError(Error.REQUEST_TIMED_OUT, UNCONFIRMED)
+        return {each: fault or late for each, fault in outcomes.items()}
+
     async def _submit(self, command: TopicsCommand, timeout_ms: int) -> list[Outcome]:
-        loop = asyncio.get_running_loop()
-        end_s = loop.time() + timeout_ms / 1000
+        end_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         try:
             outcomes, settling = await self._carry_out(command, end_s)
         except ApiError as failure:
             return _all_failed(command, failure)
-        if settling:
-            _, late = await asyncio.wait(settling, timeout=max(0.0, end_s - loop.time()))
-            if late:
-                return [_timed_out(outcome) for outcome in outcomes]
+        if not await _is_settled(settling, end_s):
+            return [_timed_out(outcome) for outcome in outcomes]
         return outcomes
 
-    async def _carry_out(self, command: TopicsCommand, end_s: float) -> CommandResult:
+    async def _carry_out(self, command: Command[Result], end_s: float) -> Result:
         """Have the term carry it out. ApiError NOT_CONTROLLER.
 
         At the deadline ApiError REQUEST_TIMED_OUT, while the work goes on: whoever asked may send
-        other requests. If the term ends meanwhile, a creation or growth is tried again in this
+        other requests. If the term ends meanwhile, all but a deletion is tried again in this
         broker's next one.
         """
         loop = asyncio.get_running_loop()
@@ -373,8 +395,16 @@ def _all_failed(command: TopicsCommand, failure: ApiError) -> list[Outcome]:
 def _timed_out(outcome: Outcome) -> Outcome:
     if outcome.error is not Error.NONE:
         return outcome
-    sentence = "The change is made, but some brokers have not confirmed it yet."
-    return outcome._replace(error=Error.REQUEST_TIMED_OUT, sentence=sentence)
+    return outcome._replace(error=Error.REQUEST_TIMED_OUT, sentence=UNCONFIRMED)
+
+
+async def _is_settled(settling: Sequence[asyncio.Future[None]], end_s: float) -> bool:
+    """Whether all are done in time."""
+    if not settling:
+        return True
+    left_s = max(0.0, end_s - asyncio.get_running_loop().time())
+    _, late = await asyncio.wait(settling, timeout=left_s)
+    return not late
 
 
 def _count_offline(cluster: ControllerContext) -> int:

@@ -7,6 +7,10 @@
                          and not about to stop
                          else, where a topic allows it, any        the leader alone:
                          replica that is (unclean election)        it is recovering
+    preferred            the first assigned replica, if it is in   stays as it was    all stays as
+                         the ISR, alive and not about to stop                         it was
+    ordered, unclean     as after a broker change; then any        likewise           all stays as
+                         replica that is alive, new disks last                        it was
     controlled shutdown  ISR members that are alive, and not       without those      all stays as
                          about to stop; then eligible replicas     about to stop      it was
 
@@ -61,6 +65,7 @@ class Candidates(NamedTuple):
     unflushed: Collection[int] = ()
     empty: Collection[int] = ()
     allows_unclean: bool = False
+    allows_empty: bool = False
 
     def without(self, broker_ids: Collection[int]) -> Candidates:
         """The same while these brokers are gone, but only for a moment: nothing unclean."""
@@ -133,6 +138,46 @@ def plan_for_shutdown(
     return plan
 
 
+def plan_for_preferred(
+    cluster: ControllerContext, partitions: Iterable[TopicPartition], controller_epoch: int
+) -> Plan:
+    """Have partitions led by their preferred replicas, where these are in sync."""
+    plan: Plan = {}
+    for partition in partitions:
+        state = cluster.leader_and_isr(partition)
+        if state is not None and may_lead_by_preference(cluster, partition, state):
+            preferred = cluster.replicas(partition)[0]
+            after = Election.of(state)._replace(leader=preferred)
+            plan[partition] = _next_state(state, after, controller_epoch)
+    return plan
+
+
+def may_lead_by_preference(
+    cluster: ControllerContext, partition: TopicPartition, state: LeaderAndIsr
+) -> bool:
+    """Whether another leads, and the preferred replica could."""
+    preferred = cluster.replicas(partition)[0]
+    is_able = preferred in state.isr and preferred in cluster.electable
+    return is_able and state.leader not in (preferred, NO_LEADER)
+
+
+def plan_for_unclean(
+    cluster: ControllerContext, partitions: Iterable[TopicPartition], controller_epoch: int
+) -> Plan:
+    """Have partitions that nobody leads led by any live replica: an operator has ordered it."""
+    candidates_for = _candidates(cluster)
+    plan: Plan = {}
+    for partition in partitions:
+        state = cluster.leader_and_isr(partition)
+        if state is not None and state.leader not in cluster.alive:
+            candidates = candidates_for(partition)
+            any_of_them = candidates._replace(allows_unclean=True, allows_empty=True)
+            after = elect(Election.of(state), any_of_them)
+            if after.leader != NO_LEADER:
+                plan[partition] = _next_state(state, after, controller_epoch)
+    return plan
+
+
 def plan_for_new(
     topics: Iterable[Topic], electable: Collection[int], controller_epoch: int
 ) -> Plan:
@@ -199,10 +244,18 @@ def elect(before: Election, candidates: Candidates) -> Election:
     leader = next((each for each in fit if each in before.eligible), NO_LEADER)
     if leader != NO_LEADER:
         return _led(before, leader, (leader,), candidates)
-    if fit and candidates.allows_unclean:
-        return Election(fit[0], (fit[0],), is_recovering=True)
+    leader = _last_resort(fit, candidates)
+    if leader != NO_LEADER:
+        return Election(leader, (leader,), is_recovering=True)
     after = _led(before, NO_LEADER, before.isr, candidates)
     return after._replace(emptied=tuple(each for each in candidates.assigned if each in unfit))
+
+
+def _last_resort(fit: Sequence[int], candidates: Candidates) -> int:
+    if not candidates.allows_unclean:
+        return NO_LEADER
+    empty = candidates.assigned if candidates.allows_empty else ()
+    return next(iter((*fit, *(e for e in empty if e in candidates.electable))), NO_LEADER)
 
 
 def _led(before: Election, leader: int, isr: tuple[int, ...], candidates: Candidates) -> Election:

@@ -136,7 +136,8 @@ class Executor:
             before = self.cluster.leader_and_isr(partition)
             if before is not None and is_unclean(before, state):
                 leader = state.isr[0]  # nobody else is in it
-                unclean.setdefault((leader, self.cluster.loss(leader)), []).append(partition)
+                loss = Loss.ALL if leader in before.emptied else self.cluster.loss(leader)
+                unclean.setdefault((leader, loss), []).append(partition)
         for (leader, loss), partitions in unclean.items():
             self._metrics.unclean_elections += len(partitions)
             lacks = "what it had not fetched" if loss is Loss.NOTHING else loss.value
@@ -241,6 +242,10 @@ class Executor:
         topic = self.cluster.topics.get(name)
         partitions = topic.partitions if topic else ()
         return [each for each in partitions if self.cluster.leader_and_isr(each) is not None]
+
+    async def complete_preferred_election(self) -> None:
+        """An old tool's request was carried out, as far as that is possible."""
+        await self._writer.complete_preferred_election()
 
     async def refuse_deletion(self, name: str, why: str) -> None:
         """Withdraw a request to delete a topic, and log why."""

@@ -67,6 +67,21 @@ class Loader:
                 logger.error("what a broker's disk may have lost is not known: %s", error)
         return found
 
+    async def preferred_election(self, watch: Watch) -> Sequence[TopicPartition] | None:
+        """What an old tool wants led by preferred replicas; None if it asks for nothing.
+
+        Watches the request. One that is corrupt asks for no partitions.
+        """
+        path = znodes.PREFERRED_ELECTION.path()
+        if await self._zk.exists(path, watch) is None:
+            return None
+        try:
+            found = await znodes.PREFERRED_ELECTION.read(self._zk)
+        except CorruptZnode as error:
+            logger.error("a request for preferred leaders is ignored: %s", error)
+            return ()
+        return None if found is None else found.partitions
+
     async def topic_names(self, watch: Watch) -> list[str]:
         """The names of all topics, sorted; watches the list."""
         return await self._zk.children(znodes.TOPICS.path(), watch)

@@ -32,6 +32,7 @@ from kdist.controller.context import (
 )
 from kdist.controller.elections import plan_for_broker_change
 from kdist.controller.executor import Executor
+from kdist.controller.leader_elections import ElectLeaders, choose_imbalanced
 from kdist.controller.loading import Loader
 from kdist.controller.requests import ControllerIdAndEpoch
 from kdist.controller.topics import Planned, new_topic_id
@@ -39,6 +40,7 @@ from kdist.controller.writing import Writer
 from kdist.errors import ApiError, Error
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import ZERO_UUID, TopicPartition
+from kdist.protocol.elect_leaders import PREFERRED
 from kdist.runtime.clock import Clock
 from kdist.zk import znodes
 from kdist.zk.client import Watch, WatchEvent, ZooKeeper
@@ -46,6 +48,7 @@ from kdist.zk.client import Watch, WatchEvent, ZooKeeper
 logger = logging.getLogger(__name__)
 
 WATCH_CREATED_MS = 250
+FIRST_BALANCE_S = 5  # after the election of a controller; brokers may be starting still
 BROKER_CHANGE_MS = 20  # a host is twelve brokers: those that go or come within this are one event
 
 Result = TypeVar("Result")
@@ -131,9 +134,12 @@ class ControllerTerm:
         if not answer.cancelled():
             answer.exception()  # retrieved here, as the caller may have given up
 
-    async def _carry_out(self, command: Command[Result], answer: asyncio.Future[Result]) -> None:
+    async def _carried_out(self, command: Command[Result]) -> Result:
         context = CommandContext(self._executor, self._context.config(), self._context.rng)
-        result = await command.carry_out(context)
+        return await command.carry_out(context)
+
+    async def _carry_out(self, command: Command[Result], answer: asyncio.Future[Result]) -> None:
+        result = await self._carried_out(command)
         if not answer.done():  # cancelled if the caller has given up
             answer.set_result(result)
 
@@ -157,6 +163,8 @@ class ControllerTerm:
         for _, broker in sorted(cluster.brokers.items()):
             self._channels.add_broker(broker)
         await self._begin_deletions(deletions)
+        await self._process_preferred_election()
+        self._check_balance_in(FIRST_BALANCE_S)
 
     async def _process_broker_change(self) -> None:
         """Brokers have registered, gone, or re-registered."""
@@ -233,6 +241,40 @@ class ControllerTerm:
             each for topic in topics if name in (None, topic.name) for each in topic.partitions
         ]
         await self._executor.elect(found, plan_for_broker_change)
+
+    async def _process_preferred_election(self) -> None:
+        """An old tool asks for preferred leaders."""
+        watch = self._watch(ControllerTerm._process_preferred_election)
+        partitions = await self._loader.preferred_election(watch)
+        if partitions is not None:
+            result = await self._carried_out(ElectLeaders(partitions, PREFERRED))
+            for partition, fault in result.outcomes.items():
+                if fault is not None and fault.error is not Error.ELECTION_NOT_NEEDED:
+                    logger.warning("%s has no preferred leader: %s", partition, fault.detail)
+            await self._executor.complete_preferred_election()
+
+    # The balance of leaders
+
+    def _check_balance_in(self, delay_s: float) -> None:
+        term, loop = weakref.ref(self), asyncio.get_running_loop()
+
+        def due() -> None:
+            if (this := term()) is not None:
+                this._events.put_nowait(this._process_balance_check)
+
+        loop.call_later(delay_s, due)
+
+    async def _process_balance_check(self) -> None:
+        """Give some partitions back to their preferred replicas, as far as settings say."""
+        settings = self._context.config().broker
+        if settings.auto_leader_rebalance_enable:
+            chosen = choose_imbalanced(
+                self.cluster,
+                settings.leader_imbalance_per_broker_percentage,
+                settings.leader_imbalance_elections_per_check,
+            )
+            await self._carried_out(ElectLeaders(chosen, PREFERRED))
+        self._check_balance_in(settings.leader_imbalance_check_interval_seconds)
 
     async def _process_deleted_replicas(
         self, broker_id: int, partitions: Collection[TopicPartition]

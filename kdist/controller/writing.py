@@ -147,6 +147,10 @@ class Writer:
         """Remove the request to delete the topic."""
         await self._write([Delete(znodes.TOPIC_DELETION.path(name))])
 
+    async def complete_preferred_election(self) -> None:
+        """Remove an old tool's request, which is what that tool waits for."""
+        await self._write([Delete(znodes.PREFERRED_ELECTION.path())])
+
     async def remove_topics(self, removed: Sequence[Removed]) -> AsyncIterator[Sequence[str]]:
         """Remove all znodes of topics, chunk by chunk; yields their names once they are gone.
 

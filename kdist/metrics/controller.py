@@ -29,6 +29,9 @@ class ControllerMetrics(Metrics):
     topics: Reading = reading("Topics, without those being deleted.")
     partitions: Reading = reading("Partitions of those topics.")
     offline_partitions: Reading = reading("Partitions of those topics without a leader.")
+    imbalanced_partitions: Reading = reading(
+        "Partitions of those topics that are not led by their preferred replica."
+    )
     recovering_partitions: Reading = reading(
         "Partitions whose leader was elected so, and has not said that it has recovered."
     )

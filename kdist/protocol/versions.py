@@ -21,6 +21,7 @@ from kdist.protocol import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    elect_leaders,
     fetch,
     find_coordinator,
     heartbeat,
@@ -73,6 +74,7 @@ TABLE = (
     describe_log_dirs.API,  # 35
     create_partitions.API,  # 37
     delete_groups.API,  # 42
+    elect_leaders.API,  # 43
     incremental_alter_configs.API,  # 44
     offset_delete.API,  # 47
     alter_partition.API,  # 56

@@ -4,6 +4,8 @@
     version 1, Kafka 0.8    partitions: {"<partition>": [<broker id>, ...]}
     version 2, Kafka 2.4    adding_replicas, removing_replicas: as partitions, during a reassignment
     version 3, Kafka 2.8    topic_id: 16 bytes in base64url without padding
+/admin/preferred_replica_election
+    version 1, Kafka 0.8    partitions: [{"topic": "<topic>", "partition": <partition>}, ...]
 /brokers/topics/<topic>/partitions/<partition>/state
     version 1               leader (-1: none), leader_epoch, isr, controller_epoch,
                             leader_recovery_state: 1 after an unclean election, else missing
@@ -18,7 +20,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kdist.model import LeaderAndIsr, format_uuid, parse_uuid
+from kdist.model import LeaderAndIsr, TopicPartition, format_uuid, parse_uuid
 from kdist.zk.fields import Fields, to_json
 
 Replicas = Mapping[int, tuple[int, ...]]  # broker ids by partition, the preferred leader first
@@ -123,6 +125,30 @@ class PartitionState(NamedTuple):
             eligible=fields.optional_integers("kdist_eligible"),
             emptied=fields.optional_integers("kdist_emptied"),
         )
+
+
+class PreferredElection(NamedTuple):
+    """The partitions that an old tool wants led by their preferred replicas."""
+
+    partitions: tuple[TopicPartition, ...]
+
+    def encode(self) -> bytes:
+        named = [{"topic": each.topic, "partition": each.partition} for each in self.partitions]
+        return to_json({"version": 1, "partitions": named})
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> PreferredElection:
+        fields = Fields(path, data)
+        fields.version(1)
+        return cls(tuple(_partition(fields, each) for each in fields.required("partitions", list)))
+
+
+def _partition(fields: Fields, entry: object) -> TopicPartition:
+    named = entry if isinstance(entry, dict) else {}
+    topic, partition = named.get("topic"), named.get("partition")
+    if not isinstance(topic, str) or not isinstance(partition, int):
+        fields.fail(f"'partitions' has {entry!r}")
+    return TopicPartition(topic, partition)
 
 
 def _topic_id(fields: Fields) -> uuid.UUID | None:

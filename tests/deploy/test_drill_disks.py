@@ -37,11 +37,15 @@ def has_ended(broker: Broker) -> bool:
     return broker.host.unit(broker.unit, "ActiveState")["ActiveState"] in ("failed", "inactive")
 
 
-def take_the_new_disk(lab: Lab, broker: Broker) -> None:
-    """Replace the disk by the playbook, whatever data are on it: the name is the confirmation."""
+def take_the_new_disk(lab: Lab, broker: Broker) -> str:
+    """Replace the disk by the playbook, whatever data are on it: the name is the confirmation.
+
+    Returns what the playbook said.
+    """
     name = f"{broker.host}:{broker.instance}"
-    lab.play("replace-disk", "-e", f"disk={name}", "-e", f"confirm={name}").worked()
+    run = lab.play("replace-disk", "-e", f"disk={name}", "-e", f"confirm={name}").worked()
     await_well([broker])
+    return run.said
 
 
 def test_a_full_disk_refuses_records_and_nothing_else(site: Site, lab: Lab) -> None:
@@ -92,7 +96,9 @@ def test_a_dead_disk_takes_its_broker_along_and_no_other(site: Site, lab: Lab) -
     assert has_ended(victim)
 
     lab.do("disk", "swap", victim.host.name, victim.instance)
-    take_the_new_disk(lab, victim)
+    said = take_the_new_disk(lab, victim)
+    assert "Elected leaders of" in said  # of what nobody else had
+    assert "drill-dead" in said
     assert pids(rest) == before
     assert produce_one(victim.address, "drill-dead", partition) is None
 

@@ -1,4 +1,4 @@
-"""`kdist cluster`: the cluster as a whole, its brokers, its health, its disks."""
+"""`kdist cluster`: the cluster as a whole, its brokers, its health, its disks, its leaders."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from kdist.cli.cluster.disks import disks
+from kdist.cli.cluster.elect import elect
 from kdist.cli.cluster.health import health
 from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.client_settings import Clients, client_options
@@ -70,7 +71,7 @@ def _error(each: Described) -> str | None:
 
 @click.group(cls=CommandGroup)
 def cluster() -> None:
-    """Describe the cluster, say whether it is well, show what is on its disks."""
+    """Describe the cluster, say whether it is well, show its disks, have leaders elected."""
 
 
 @cluster.command()
@@ -128,3 +129,4 @@ async def _shares(asked: Cluster) -> tuple[Counter[int | None], Counter[int]]:
 
 cluster.add_command(health)
 cluster.add_command(disks)
+cluster.add_command(elect)

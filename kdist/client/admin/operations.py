@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kdist.client.admin import brokers, disks, groups, offsets, records, settings, topics
+from kdist.client.admin import brokers, disks, elections, groups, offsets, records, settings, topics
 from kdist.client.operation import Operation
 
 
@@ -33,6 +33,7 @@ class Operations:
     reset_group_offsets = Operation(offsets.reset_group_offsets)
     list_offsets = Operation(offsets.list_offsets)
 
+    elect_leaders = Operation(elections.elect_leaders)
     delete_records = Operation(records.delete_records)
     describe_log_dirs = Operation(disks.describe_log_dirs)
     describe_cluster = Operation(brokers.describe_cluster)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import shutil
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -36,7 +38,9 @@ class CliCluster:
     def __init__(self, directory: Path, brokers: int) -> None:
         self._directory = directory
         self._count = brokers
+        self._starts = 0
         self._loop = TickLoop()
+        self._ensemble = MemoryEnsemble(SystemClock(), random.Random(1))
         self.brokers: list[Broker] = []
 
     @property
@@ -76,6 +80,19 @@ class CliCluster:
         broker = self.brokers.pop(number - 1)
         asyncio.run_coroutine_threadsafe(broker.stop(), self._loop).result(30)
 
+    def start_broker(self, number: int, *, is_disk_new: bool = False) -> None:
+        """Start one that was stopped, as the last of `brokers`; on an empty disk perhaps."""
+        if is_disk_new:
+            shutil.rmtree(self._directory / f"d{number:02d}")
+        asyncio.run_coroutine_threadsafe(self._start_one(number), self._loop).result(30)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait until the condition holds."""
+        end_s = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < end_s, "it did not happen in time"
+            time.sleep(0.05)
+
     def serve(self, started: Future[None], ending: threading.Event) -> None:
         """The thread's work: start the brokers, serve until the end, stop them."""
         asyncio.set_event_loop(self._loop)
@@ -89,32 +106,34 @@ class CliCluster:
             self._loop.close()
 
     async def _start(self) -> None:
-        ensemble = MemoryEnsemble(SystemClock(), random.Random(1))
-        network = AsyncioNetwork(self._loop)
         for number in range(1, self._count + 1):
-            directory = self._directory / f"d{number:02d}"
-            directory.mkdir()
-            settings = {
-                "broker.id": str(number),
-                "broker.host": directory.name,
-                "log.dir": str(directory),
-                "zookeeper.connect": "memory:2181",
-                "listeners": "PLAINTEXT://127.0.0.1:0",
-                "group.initial.rebalance.delay.ms": "0",
-                "offsets.topic.num.partitions": "4",
-                "controlled.shutdown.retry.backoff.ms": "50",  # they stop together
-            }
-            world = BrokerContext(
-                config=broker_from(settings),
-                files=Disk(),
-                process=AsyncioProcess(self._loop, random.Random(number)),
-                network=network,
-                zk=ensemble.client("", session_timeout_ms=SESSION_TIMEOUT_MS),
-                host="host",
-            )
-            broker = Broker(world)
-            await broker.start()
-            self.brokers.append(broker)
+            await self._start_one(number)
+
+    async def _start_one(self, number: int) -> None:
+        directory = self._directory / f"d{number:02d}"
+        directory.mkdir(exist_ok=True)
+        self._starts += 1
+        settings = {
+            "broker.id": str(number),
+            "broker.host": directory.name,
+            "log.dir": str(directory),
+            "zookeeper.connect": "memory:2181",
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "group.initial.rebalance.delay.ms": "0",
+            "offsets.topic.num.partitions": "4",
+            "controlled.shutdown.retry.backoff.ms": "50",  # they stop together
+        }
+        world = BrokerContext(
+            config=broker_from(settings),
+            files=Disk(),
+            process=AsyncioProcess(self._loop, random.Random(self._starts)),
+            network=AsyncioNetwork(self._loop),
+            zk=self._ensemble.client("", session_timeout_ms=SESSION_TIMEOUT_MS),
+            host="host",
+        )
+        broker = Broker(world)
+        await broker.start()
+        self.brokers.append(broker)
 
     async def _stop(self) -> None:
         await asyncio.gather(*(broker.stop() for broker in self.brokers))

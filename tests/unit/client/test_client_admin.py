@@ -72,6 +72,16 @@ def test_topics_are_created_as_asked_and_described(admin: Admin) -> None:
     assert {"placed", "made", "bare"} <= {topic.name for topic in admin.list_topics()}
 
 
+def test_leaders_that_are_as_they_should_be_need_no_election(admin: Admin) -> None:
+    admin.create_topics([NewTopic("led", 2)])
+    partitions = [TopicPartition("led", number) for number in range(2)]
+    assert admin.elect_leaders(partitions) == dict.fromkeys(partitions, False)
+    assert admin.elect_leaders(partitions[:1], is_unclean=True) == {partitions[0]: False}
+    assert admin.elect_leaders() == {}
+    with refused(Error.UNKNOWN_TOPIC_OR_PARTITION):
+        admin.elect_leaders([TopicPartition("led", 2)])
+
+
 def test_of_many_topics_those_that_can_be_are_created(admin: Admin) -> None:
     admin.create_topic("there")
     with pytest.raises(SomeFailed) as caught:

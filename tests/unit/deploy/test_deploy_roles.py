@@ -202,6 +202,13 @@ def test_a_purge_leaves_the_names_of_the_disks_of_vagrants_machines() -> None:
     assert not any(fnmatchcase(found, pattern) for pattern in patterns)
 
 
+def test_replacing_a_disk_orders_an_election_of_its_broker_once_that_was_confirmed() -> None:
+    text = (ROOT / "playbooks/replace-disk.yml").read_text()
+    order = text.index("- --unclean\n          - --replaced\n")
+    assert text.index("was not typed: nothing was done") < order
+    assert text.index("Start its broker") < order
+
+
 def test_replacing_a_disk_shows_the_gates_answer_before_the_confirmation() -> None:
     text = (ROOT / "playbooks/replace-disk.yml").read_text()
     assert text.index("bin/kdist, gate,") < text.index("replaced_gate.stdout_lines")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kdist.protocol import consumer_protocol, elect_leaders, group_records
+from kdist.protocol import consumer_protocol, group_records
 from kdist.protocol.compiler import codec_for
 from kdist.protocol.schema import Shape, WireField, flexible_since, wire_fields
 from kdist.protocol.versions import TABLE
@@ -42,8 +42,6 @@ class Case(NamedTuple):
 def _all_cases() -> list[Case]:
     ranges = [
         *((cls, api.oldest, api.newest) for api in TABLE for cls in (api.request, api.response)),
-        (elect_leaders.ElectLeadersRequest, 0, 2),  # no handler answers it yet
-        (elect_leaders.ElectLeadersResponse, 0, 2),
         (consumer_protocol.ConsumerProtocolSubscription, 0, 3),
         (consumer_protocol.ConsumerProtocolAssignment, 0, 3),
         (group_records.OffsetCommitKey, 0, 1),
