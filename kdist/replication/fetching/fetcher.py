@@ -228,15 +228,15 @@ class ReplicaFetcher:
 
         While one waits at the leader, partitions may become ready: they are followed anew, or their
         flush has ended. Another fetch overtakes it then. A leader of kdist ends the first one, with
-        INVALID_FETCH_SESSION_EPOCH; Apache Kafka answers one after the other, and may send records
-        twice, of which the second ones are dropped, as they do not begin where the log ends. What
-        its first answer says of a partition that is followed anew is dropped, too.
+        INVALID_FETCH_SESSION_EPOCH; Apache Kafka answers one after the other, from what it was told
+        until then. So it may send records twice, or refuse an epoch that it was since told of.
         """
         client = self._client
         if client is None or self._is_closed or len(self._rounds) >= _IN_FLIGHT_MAX:
             return
         dirty, self._dirty = self._dirty, {}
-        request = self._session.request(self.followed, dirty, is_first=not self._rounds)
+        is_first = not self._rounds
+        request = self._session.request(self.followed, dirty, self._sent, is_first=is_first)
         if request is None:
             return
         settings = self._context.peers.settings
@@ -264,7 +264,8 @@ class ReplicaFetcher:
             return
         self._session.opened(response.session_id)
         try:
-            taken = [each for each in self._results_in(response, round_) if self._take(*each)]
+            results = self._results_in(response, round_)
+            taken = [each for each in results if self._take(*each, round_)]
             if self._dirty or not self._rounds:
                 self._send()
             for each, result in taken:
@@ -297,11 +298,15 @@ class ReplicaFetcher:
 
     # One partition's result
 
-    def _take(self, each: FollowedPartition, result: FetchPartitionResult) -> bool:
+    def _take(self, each: FollowedPartition, result: FetchPartitionResult, round_: _Round) -> bool:
         """Append its records, or begin what else it asks for; whether its offsets are to be taken.
 
-        Those of an answer that tells to truncate are not (KAFKA-14704).
+        Those of an answer that tells to truncate are not (KAFKA-14704). Of one to a fetch before
+        the partition's newest only the offsets are: they are not told twice.
         """
+        diverging = _divergence(result)
+        if round_.number < each.asked_round:
+            return not result.error_code and diverging is None
         told = self._session.told.get(each.partition.key)
         if told is None or not told.is_about(each.wanted()):  # another role, or end of the log
             self._dirty[each.partition.key] = None
@@ -309,9 +314,8 @@ class ReplicaFetcher:
         if result.error_code:
             self._refused(each, Error.of(result.error_code))
             return False
-        diverging = result.diverging_epoch
-        if diverging is not None and diverging.epoch >= 0:
-            self._truncate(each, EpochEnd(diverging.epoch, diverging.end_offset))
+        if diverging is not None:
+            self._truncate(each, diverging)
             return False
         each.errors = 0
         return self._append(each, result) if result.records else True
@@ -484,6 +488,12 @@ class ReplicaFetcher:
             )
         else:
             self._back_off(each, None)
+
+
+def _divergence(result: FetchPartitionResult) -> EpochEnd | None:
+    """What the leader says of the epoch from which on the logs differ, if they do."""
+    told = result.diverging_epoch
+    return None if told is None or told.epoch < 0 else EpochEnd(told.epoch, told.end_offset)
 
 
 def _ignore(_: BaseException | None) -> None:

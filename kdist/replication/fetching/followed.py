@@ -52,15 +52,15 @@ class FollowedPartition:
     """Owner: the `ReplicaFetcher`. `role` is the partition's when the fetcher took it.
 
     `first_round` is the number of the first fetch that may ask for it in this role: the answers to
-    those before are about an earlier one.
+    those before are about an earlier one. `asked_round` is that of the last one that named it.
     """
 
-    __slots__ = ("errors", "first_round", "partition", "role", "state")
+    __slots__ = ("asked_round", "errors", "first_round", "partition", "role", "state")
 
     def __init__(self, partition: Partition, role: Following, first_round: int) -> None:
         self.partition = partition
         self.role = role
-        self.first_round = first_round
+        self.first_round = self.asked_round = first_round
         self.state = READY
         self.errors = 0  # in succession
 

@@ -88,11 +88,17 @@ class FollowerSession:
         return topic.topic or self._topics.get(topic.topic_id, "")
 
     def request(
-        self, followed: Followed, dirty: Collection[TopicPartition], *, is_first: bool
+        self,
+        followed: Followed,
+        dirty: Collection[TopicPartition],
+        number: int,
+        *,
+        is_first: bool,
     ) -> FetchRequest | None:
         """The next request; None if there is nothing to fetch, or, unless it `is_first`, to tell.
 
-        `dirty`: the partitions about which there may be something new to tell.
+        `dirty`: the partitions about which there may be something new to tell. `number` is noted in
+        those that the request names.
         """
         if self.is_open and self._lacks_id(followed, dirty):
             self.reset()
@@ -105,7 +111,8 @@ class FollowerSession:
             wanted = each.wanted() if each is not None and each.state is READY else None
             if told is not None and (wanted is None or wanted.topic_id != told.topic_id):
                 forgotten.append((key, self.told.pop(key)))
-            if wanted is not None and wanted != told:
+            if each is not None and wanted is not None and wanted != told:
+                each.asked_round = number
                 self.told[key] = wanted
                 named.append((key, wanted))
         if not (named or forgotten or (is_first and self.told)):

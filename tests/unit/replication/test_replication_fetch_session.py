@@ -41,7 +41,7 @@ class Stage:
             self.followed[key] = FollowedPartition(partition, role, first_round=0)
 
     def request(self, *dirty: TopicPartition, is_first: bool = True) -> FetchRequest | None:
-        return self.session.request(self.followed, dirty, is_first=is_first)
+        return self.session.request(self.followed, dirty, 0, is_first=is_first)
 
     def named(self, *dirty: TopicPartition) -> list[str]:
         """The topics that a request about these names; those to forget have a minus."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
-from replication_world import BROKER, CLICKS, TOPIC_ID, World, batch
+from replication_world import BROKER, CLICKS, TOPIC_ID, VIEWS, World, batch
 
 from kdist.config.replication import ReplicationSettings
 from kdist.errors import Error
@@ -22,6 +22,8 @@ from kdist.protocol.fetch import (
     FetchTopicResult,
 )
 from kdist.replication.fetching.fetcher import FetchContext, ReplicaFetcher
+from kdist.replication.fetching.followed import READY
+from kdist.replication.partition import Partition
 from kdist.replication.peers import ALONE
 from kdist.replication.roles import Following
 
@@ -100,6 +102,16 @@ class Stage:
         self.fetcher.follow(partition, partition.role)
         self.world.settle()
 
+    def follow_another(self) -> Partition:
+        """Have the controller tell of another partition of the leader's."""
+        replicas = [LEADER, BROKER]
+        self.world.tell(VIEWS, leader=LEADER, leader_epoch=4, isr=replicas, replicas=replicas)
+        partition = self.world.replicas.partitions[VIEWS]
+        assert isinstance(partition.role, Following)
+        self.fetcher.follow(partition, partition.role)
+        self.world.settle()
+        return partition
+
     @property
     def end(self) -> int:
         return self.partition.log.end_offset
@@ -140,3 +152,16 @@ def test_records_that_were_asked_for_in_the_last_epoch_are_asked_for_again(stage
     stage.leader.answer(records=bytes(batch([b"lost"], leader_epoch=4)))
     assert stage.end == 0
     assert stage.asks() == [(6, 0)]
+
+
+def test_records_that_come_twice_are_dropped_and_their_offsets_taken(stage: Stage) -> None:
+    other = stage.follow_another()  # so a second fetch overtakes the first, with nothing of this
+    assert [len(request.topics) for _, request in stage.leader.asked] == [0, 1]
+    records = bytes(batch([b"a", b"b"], leader_epoch=4))
+    stage.leader.answer(records=records)
+    assert stage.asks() == [(4, 0), (4, 2)]  # of the other one, and of this
+    stage.leader.answer(records=records, high_watermark=1)
+    assert (stage.end, stage.partition.high_watermark) == (2, 1)
+    assert stage.world.metrics.failed_replications == 0
+    assert stage.fetcher.followed[CLICKS].state is READY
+    assert other.log.end_offset == 0
