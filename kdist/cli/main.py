@@ -49,7 +49,7 @@ _COMMANDS = {
         "Create, list, describe, alter and delete topics.",
     ),
     "produce": ("kdist.cli.produce.produce:produce", "Write lines to a topic, each as a record."),
-    "consume": ("kdist.cli.consume:consume", "Show a topic's records as they arrive."),
+    "consume": ("kdist.cli.consume.consume:consume", "Show topics' records as they arrive."),
     "groups": (
         "kdist.cli.groups.groups:groups",
         "Show consumer groups, members, offsets and lag; reset and delete them.",

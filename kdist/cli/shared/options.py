@@ -72,10 +72,15 @@ path_argument = click.argument(
 )
 
 
-def print_json(value: Any) -> None:
-    """Print a line of JSON. Bytes of a path that are not UTF-8 are escaped, as "\\udcff"."""
+def json_text(value: Any) -> str:
+    """A line of JSON. Bytes of a path that are not UTF-8 are escaped, as "\\udcff"."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    click.echo(text.encode(errors="backslashreplace").decode())
+    return text.encode(errors="backslashreplace").decode()
+
+
+def print_json(value: Any) -> None:
+    """Print a line of JSON."""
+    click.echo(json_text(value))
 
 
 def say(sentence: str, as_json: bool, **row: Any) -> None:

@@ -38,7 +38,34 @@ def topic_argument(function: F) -> F:
     return argument(option(function))
 
 
-def _keep(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+def topics_argument(function: F) -> F:
+    """As `topic_argument`, for any number of `topics`, of which there may be none."""
+    option = click.option(
+        "--topic",
+        "topics_option",
+        metavar="TOPIC",
+        multiple=True,
+        shell_complete=complete_topics,
+        callback=_keep,
+        is_eager=True,  # parsed before the argument
+        expose_value=False,
+        help="The same as an argument TOPIC, as in Kafka's tools; may be repeated.",
+    )
+    argument = click.argument(
+        "topics",
+        metavar="TOPIC...",
+        nargs=-1,
+        shell_complete=complete_topics,
+        callback=_join,
+    )
+    return argument(option(function))
+
+
+def _join(ctx: click.Context, argument: click.Parameter, values: tuple[str, ...]) -> Any:
+    return not_empty(ctx, argument, (*values, *ctx.meta[_BY_OPTION]))
+
+
+def _keep(ctx: click.Context, _: click.Parameter, value: Any) -> None:
     ctx.meta[_BY_OPTION] = value
 
 

@@ -48,9 +48,7 @@ def described(cluster: CliCluster, group: str) -> dict[str, object]:
 
 
 def test_a_group_without_members_has_offsets_and_lag(cluster: CliCluster, topic: str) -> None:
-    cluster.done(
-        "consume", topic, "--group", "slow", "--from-beginning", "--partition", 1, "--max", 4
-    )
+    cluster.done("groups", "reset", "slow", "--topic", f"{topic}:1", "--to-offset", 4)
     group = described(cluster, "slow")
     assert (group["state"], group["members"]) == ("Empty", [])
     assert group["offsets"] == [
@@ -108,7 +106,7 @@ def test_the_groups_of_all_brokers_are_listed(cluster: CliCluster, topic: str, b
 def test_no_offset_is_committed_for_a_group_with_members(
     cluster: CliCluster, topic: str, busy: str
 ) -> None:
-    sentence = cluster.refused("consume", topic, "--group", busy, "--until-end")
+    sentence = cluster.refused("groups", "reset", busy, "--to-latest", "--topic", topic)
     assert sentence == "group busy has 1 member: stop all members to change its offsets"
 
 

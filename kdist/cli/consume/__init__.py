@@ -1,0 +1,1 @@
+"""`kdist consume`: shows the records of topics."""

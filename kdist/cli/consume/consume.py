@@ -1,0 +1,250 @@
+"""`kdist consume`: prints topics' records from a start to an end, alone or in a group."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from kdist.cli.consume.output import Look, Output
+from kdist.cli.consume.ranges import End, Start, end_offsets, start_offsets
+from kdist.cli.shared.client_settings import Clients, client_options
+from kdist.cli.shared.completing import complete_groups
+from kdist.cli.shared.connecting import ask_cluster, check_partition
+from kdist.cli.shared.options import isolation_option, json_option, not_empty
+from kdist.cli.shared.times import TIME_FORMS, Time
+from kdist.cli.shared.topic_arguments import topics_argument
+from kdist.errors import UserError
+from kdist.model import TopicPartition
+from kdist.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from kdist.client.cluster import Cluster
+
+_DEFAULTS: dict[str, Any] = {
+    "auto_offset_reset": "none",  # starts are explicit: an offset that is gone is an error
+    "default_api_timeout_ms": 30_000,  # half the default: a person is waiting
+}
+
+
+def _pattern(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        not_empty(_, option, value)
+        try:
+            re.compile(value)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise click.BadParameter(
+                f"{value!r} is no regular expression: {error}.", param=option
+            ) from None
+    return value
+
+
+@click.command()
+@topics_argument
+@click.option(
+    "--include",
+    "pattern",
+    metavar="REGEX",
+    callback=_pattern,
+    help="Read all topics whose whole names match, instead of named ones.",
+)
+@click.option("--partition", type=click.IntRange(min=0), help="Read this partition only.")
+@click.option("--from-beginning", is_flag=True, help="Begin with the oldest record there is.")
+@click.option("--offset", type=click.IntRange(min=0), help="Begin at this offset.")
+@click.option(
+    "--time",
+    "time_ms",
+    type=Time(),
+    help=f"Begin with the first record of this time: {TIME_FORMS}.",
+)
+@click.option(
+    "--last",
+    type=click.IntRange(min=0),
+    help="Begin so many offsets before the end of each partition.",
+)
+@click.option(
+    "--group",
+    metavar="NAME",
+    callback=not_empty,
+    shell_complete=complete_groups,
+    help="Read as a member of this group, from its committed offsets, and commit for it.",
+)
+@click.option("--max", "limit", type=click.IntRange(min=0), help="Stop after this many records.")
+@click.option(
+    "--until-end", is_flag=True, help="Stop at the end that the topic has when the command starts."
+)
+@click.option(
+    "--until-offset", type=click.IntRange(min=0), help="Stop before this offset in each partition."
+)
+@click.option(
+    "--until-time",
+    type=Time(),
+    help="Stop before the first record of this time or later, in each partition; where there is "
+    "none, at the end.",
+)
+@isolation_option
+@click.option("--keys", is_flag=True, help="Put each record's key and a tab before its value.")
+@click.option(
+    "-f", "--format", "form", metavar="FORMAT", help="What to write for each record, as below."
+)
+@click.option("--null", metavar="TEXT", help="What to write for a null; by default nothing.")
+@client_options("consumer")
+@json_option
+def consume(  # noqa: PLR0913 - one for each option
+    topics: tuple[str, ...],
+    pattern: str | None,
+    partition: int | None,
+    from_beginning: bool,
+    offset: int | None,
+    time_ms: int | None,
+    last: int | None,
+    group: str | None,
+    limit: int | None,
+    until_end: bool,
+    until_offset: int | None,
+    until_time: int | None,
+    isolation: str | None,
+    keys: bool,
+    form: str | None,
+    null: str | None,
+    clients: Clients,
+    as_json: bool,
+) -> None:
+    """Show records of one or more topics as they arrive, until an interrupt.
+
+    Begins at the end unless told otherwise. Values are written as they are, one per line, a null as
+    an empty line. --json also shows offset, time, key and headers, and distinguishes null from
+    empty. Within a partition records are in order.
+
+    FORMAT has kcat's tokens: %t topic, %p partition, %o offset, %T time (ms), %k key, %s value, %h
+    headers, %K and %S the lengths of key and value (-1 for null), %R the latter as four bytes, %%.
+    It ends without a line feed unless it has one: \\n, \\t, \\r, \\x00.
+
+    With --group the command is a member like any other, and shares the partitions with them. They
+    begin at the committed offsets; those without one at the end, or with --from-beginning at the
+    beginning. Offsets are committed every 5 s and on exit.
+
+    \b
+    Examples:
+      kdist consume clicks --last 10 -f '%p %o %T %k=%s\\n'
+      kdist consume clicks --time 2026-11-20T11:40 --until-time 2026-11-20T11:45 --json
+      kdist consume --include 'clicks-.*' --group audit --from-beginning --until-end
+    """
+    what = What(topics, pattern, partition, Start(from_beginning, offset, time_ms, last))
+    what = what._replace(end=End(until_end, until_offset, until_time))
+    settings = clients.settings("consumer", isolation_level=isolation, group_id=group)
+    null_bytes = None if null is None else null.encode(errors="surrogateescape")
+    look = Look(as_json, keys, form, null_bytes)
+    _check(what, look, settings.get("group_id"))
+    output = Output(look.show(), limit)
+    if limit != 0:
+        ask_cluster(clients, lambda cluster: _consume(cluster, what, settings, output))
+
+
+class What(NamedTuple):
+    """What to read: topics, or those that match a pattern; of one topic perhaps one partition."""
+
+    topics: tuple[str, ...]
+    pattern: str | None
+    partition: int | None
+    start: Start
+    end: End = End()
+
+
+def _check(what: What, look: Look, group: str | None) -> None:
+    """`click.UsageError` for options that do not go together, or are wrong by themselves."""
+    if bool(what.topics) == (what.pattern is not None):
+        both = "Give topics, or --include." if what.topics else "Missing argument 'TOPIC...'."
+        raise click.UsageError(both)
+    if what.partition is not None and len(what.topics) != 1:
+        raise click.UsageError("--partition is for one topic.")
+    if look.as_json + look.keys + (look.format is not None) > 1:
+        raise click.UsageError("Give one of --keys, --format and --json.")
+    if look.as_json and look.null is not None:
+        raise click.UsageError("--null is for text: --json has its own null.")
+    start, end = what.start, what.end
+    if start.given > 1:
+        raise click.UsageError("Give one of --from-beginning, --offset, --time and --last.")
+    for option, begin, until in (
+        ("--until-offset", start.offset, end.offset),
+        ("--until-time", start.time_ms, end.time_ms),
+    ):
+        if begin is not None and until is not None and until < begin:
+            raise click.UsageError(f"{option} is before the start.")
+    if end.time_ms is not None and end.time_ms > SystemClock().now_ms():
+        raise click.BadParameter("it is still to come.", param_hint="'--until-time'")
+    if group is not None and (what.partition is not None or start.given > start.from_beginning):
+        raise click.UsageError(
+            f"Group {group} decides where to begin, and in which partitions: leave out --partition,"
+            " --offset, --time and --last; `kdist groups reset` changes its offsets."
+        )
+
+
+async def _consume(cluster: Cluster, what: What, settings: dict[str, Any], output: Output) -> None:
+    from kdist.cli.consume.reading import Reading
+    from kdist.cli.shared.unread import ended_when_unread
+    from kdist.client.consumer.aio import Consumer
+    from kdist.client.consumer.settings import read_settings
+
+    partitions = await _partitions(cluster, what)
+    every = {**_DEFAULTS, **settings}
+    found = read_settings(every)
+    is_member = found.group_id is not None
+    async with Consumer(**every) as consumer:
+        ends = await end_offsets(consumer, partitions, what.end)
+        reset = settings.get("auto_offset_reset")
+        begin = None if reset and not what.start.from_beginning else what.start.from_beginning
+        reading = Reading(consumer, output, ends, from_beginning=begin, is_assigned=not is_member)
+        if is_member:
+            subscribed = [*what.topics] if what.pattern is None else re.compile(what.pattern)
+            consumer.subscribe(subscribed, reading)
+        else:
+            start = _start(what.start, reset)
+            offsets = await start_offsets(
+                cluster,
+                consumer,
+                partitions,
+                start,
+                is_committed_only=found.is_committed_only,
+            )
+            consumer.assign(partitions)
+            for each, at in offsets.items():
+                consumer.seek(each, at)
+        with ended_when_unread():
+            try:
+                await reading.run()
+            finally:
+                if is_member and found.enable_auto_commit:
+                    await consumer.commit()
+
+
+def _start(start: Start, reset: str | None) -> Start:
+    """Where to begin without a group; `auto.offset.reset`, if given, is for want of an option."""
+    if start.given or reset is None:
+        return start
+    if reset == "none":
+        raise UserError("auto.offset.reset is none: say where to begin, as with --from-beginning")
+    return start._replace(from_beginning=reset == "earliest")
+
+
+async def _partitions(cluster: Cluster, what: What) -> list[TopicPartition]:
+    """The partitions that there are now; `UserError` for a topic that does not exist."""
+    if what.pattern is None:
+        names: Iterable[str] = dict.fromkeys(what.topics)
+    else:
+        from kdist.client.admin.topics import list_topics
+
+        matches = re.compile(what.pattern).fullmatch
+        topics = [each for each in await list_topics(cluster) if not each.is_internal]
+        names = [each.name for each in topics if matches(each.name)]
+        if not names:
+            raise UserError(f"no topic's name matches {what.pattern}")
+    found = []
+    for name in names:
+        count = len((await cluster.topic(name)).partitions)
+        check_partition(name, what.partition, count)
+        numbers = range(count) if what.partition is None else (what.partition,)
+        found += [TopicPartition(name, number) for number in numbers]
+    return found
