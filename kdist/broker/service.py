@@ -101,6 +101,7 @@ class Service:
         self.creation = AutoCreation(
             self.cache, lambda: self._dynamic.config, self.access.create, measures.broker
         )
+        self._alive: set[int] = set()  # the brokers for which ISRs were last reviewed
         self._tick_hooks: tuple[Callable[[], None], ...] = ()
         self._dispatches: list[Dispatch] = []
 
@@ -270,6 +271,9 @@ class Service:
             await self._dynamic.load()
 
     def _on_metadata_update(self, gone: Collection[TopicPartition]) -> None:
+        if (alive := self.cache.brokers.keys()) != self._alive:
+            self._alive = set(alive)
+            self.replicas.review_isrs()
         self.coordinator.forget_partitions(gone)
         topic = self.cache.topics.get(OFFSETS_TOPIC)
         if topic is not None:

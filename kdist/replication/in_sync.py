@@ -45,6 +45,7 @@ class RemoteReplica:
         "end_offset",
         "fetched_ms",
         "leader_end_offset",
+        "proposed",
         "start_offset",
     )
 
@@ -55,6 +56,7 @@ class RemoteReplica:
         self.caught_up_ms = caught_up_ms
         self.fetched_ms = NEVER_MS
         self.leader_end_offset = NO_OFFSET  # at its last fetch
+        self.proposed = 0  # the number of the last proposal that it was to join by
 
     def note(self, fetch: FollowerFetch, leader_end_offset: int, now_ms: int) -> None:
         """Note a fetch. One from what was the end at the fetch before it had caught up then."""
@@ -81,6 +83,7 @@ class InSyncReplicas:
         "_counted",
         "_lag_ms_max",
         "_others",
+        "_proposals",
         "epoch_start",
         "isr",
         "leader_id",
@@ -103,6 +106,7 @@ class InSyncReplicas:
         self.proposed: tuple[int, ...] | None = None
         self._lag_ms_max = lag_ms_max
         self._alive = is_alive
+        self._proposals = 0
         self._counted: tuple[RemoteReplica, ...] = ()
         self._others: tuple[RemoteReplica, ...] = ()
 
@@ -123,6 +127,10 @@ class InSyncReplicas:
     def propose(self, isr: tuple[int, ...]) -> None:
         """Reckon with this ISR as well, from now on."""
         self.proposed = isr
+        self._proposals += 1
+        for each in isr:
+            if each not in self.isr:
+                self.remotes[each].proposed = self._proposals
         self._count()
 
     def withdraw(self) -> None:
@@ -192,6 +200,22 @@ class InSyncReplicas:
         if end_offset < max(high_watermark, self.epoch_start) or not self._alive(broker_id):
             return None
         return (*self.isr, broker_id)
+
+    def with_another(
+        self, high_watermark: int, leader_end_offset: int, now_ms: int
+    ) -> tuple[int, ...] | None:
+        """The ISR with a follower that could not be proposed when it fetched; None: nobody may.
+
+        One at the end of an idle partition has nothing more to tell, so it does not fetch again. Of
+        several it is the one that was not proposed for longest, lest one that is refused keep the
+        others out.
+        """
+        for each in sorted(self.remotes.values(), key=lambda remote: remote.proposed):
+            if each.is_in_sync(leader_end_offset, now_ms, self._lag_ms_max):
+                isr = self.with_follower(each.broker_id, high_watermark)
+                if isr is not None:
+                    return isr
+        return None
 
     def broker_epochs(self, isr: Iterable[int], own_epoch: int) -> Mapping[int, int]:
         """The members with their broker epochs, as far as they have told them, for a proposal."""

@@ -161,6 +161,7 @@ class Partition:
         self._choose_fast_path_rules()
         self.advance_high_watermark()
         self.changed()
+        self.review_isr()
         if state.is_recovering and self.is_leader and self._proposal is None:
             self._propose(state.isr)  # recovered: there is nothing that this leader waits for
 
@@ -483,10 +484,20 @@ class Partition:
                 *(self.key, offset, self.high_watermark),
             )
 
-    def maybe_shrink_isr(self) -> None:
-        """Propose the ISR without members that are out of sync; called from time to time."""
-        if self.in_sync is not None:
-            self._maybe_propose(self.in_sync.without_laggards(self.log.end_offset, self._now_ms()))
+    def review_isr(self) -> None:
+        """Propose the ISR without members that are out of sync, or with a follower that is not.
+
+        Called from time to time, and when something has changed besides what followers fetch: a
+        proposal has been decided, or other brokers are alive.
+        """
+        in_sync = self.in_sync
+        if in_sync is not None:
+            end_offset, now_ms = self.log.end_offset, self._now_ms()
+            isr = in_sync.without_laggards(end_offset, now_ms)
+            if isr is None:
+                isr = in_sync.with_another(self.high_watermark, end_offset, now_ms)
+            self._maybe_propose(isr)
+            self.advance_high_watermark()  # one that has stopped fetching may have held it back
 
     def _maybe_propose(self, isr: tuple[int, ...] | None) -> None:
         if isr is not None and self._now_ms() >= self._propose_from_ms:
@@ -523,6 +534,7 @@ class Partition:
             if self.in_sync is not None:
                 self.in_sync.withdraw()
             self._propose_from_ms = self._now_ms() + _PROPOSE_AGAIN_MS
+            self._context.writers.tasks.call_later(_PROPOSE_AGAIN_MS, self.review_isr)
             self.advance_high_watermark()
         elif not isinstance(error, ApiError):
             raise error
@@ -544,6 +556,7 @@ class Partition:
         self._choose_fast_path_rules()
         self.advance_high_watermark()
         self._context.delayed.changed(self)  # those that wait may now be under the minimum
+        self.review_isr()
 
     # Reading
 

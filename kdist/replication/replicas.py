@@ -140,14 +140,18 @@ class Replicas:
         )
         metrics.delayed_operations = lambda: len(self.delayed)
 
+    def review_isrs(self) -> None:
+        """Have leaders propose other ISRs, where replicas are out of sync or in sync again."""
+        for partition in self.partitions.values():
+            partition.review_isr()
+
     def watch_isrs(self) -> None:
-        """From here on look periodically for members of ISRs that are out of sync."""
+        """From here on review all ISRs periodically."""
         lag_ms_max = self._context.peers.settings.lag_time_max_ms
         tasks = self.directory.context.tasks
 
         def look() -> None:
-            for partition in self.partitions.values():
-                partition.maybe_shrink_isr()
+            self.review_isrs()
             tasks.call_later(lag_ms_max / 2, look)
 
         tasks.call_later(lag_ms_max / 2, look)

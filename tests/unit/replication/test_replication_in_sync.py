@@ -149,3 +149,31 @@ def test_the_low_watermark_is_the_lowest_start_of_the_living() -> None:
     stage.in_sync.remotes[SECOND].note(FollowerFetch(SECOND, 15, 3), 15, 0)
     stage.dead.add(THIRD)
     assert stage.in_sync.lowest_start(4) == 3
+
+
+def test_a_follower_at_the_end_that_could_not_join_when_it_fetched_may_join_later() -> None:
+    stage = Stage(LEADER)
+    stage.fetch(SECOND, 15, 15)
+    stage.in_sync.propose((LEADER, SECOND))
+    stage.fetch(THIRD, 15, 15)
+    assert stage.in_sync.with_another(12, 15, 0) is None  # one proposal at a time
+    stage.take(LEADER, SECOND)
+    assert stage.in_sync.with_another(12, 15, 0) == (LEADER, SECOND, THIRD)
+    assert stage.in_sync.with_another(12, 16, LAG_MS) == (LEADER, SECOND, THIRD)
+    assert stage.in_sync.with_another(12, 16, LAG_MS + 1) is None  # it does not keep up
+    stage.dead.add(THIRD)
+    assert stage.in_sync.with_another(12, 15, 0) is None
+
+
+def test_a_follower_that_is_refused_does_not_keep_another_out() -> None:
+    stage = Stage(LEADER)
+    for each in (SECOND, THIRD):
+        stage.fetch(each, 15, 15)
+    found = []
+    for _ in range(3):
+        isr = stage.in_sync.with_another(12, 15, 0)
+        assert isr is not None
+        found.append(isr[-1])
+        stage.in_sync.propose(isr)
+        stage.in_sync.withdraw()
+    assert found == [SECOND, THIRD, SECOND]

@@ -1,0 +1,74 @@
+"""When a leader proposes an ISR: also for followers that have nothing more to tell."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kdist.errors import ApiError, Error
+from kdist.replication.alter_partition_manager import CommittedIsr, Proposal
+from kdist.replication.in_sync import FollowerFetch
+from kdist.replication.peers import ALONE
+from tests.unit.replication.replication_world import BROKER, World
+
+SECOND, THIRD = 2, 3
+
+
+class Stage:
+    """A leader that is alone in the ISR; both others have all that there is, and fetch once."""
+
+    def __init__(self) -> None:
+        self.dead: set[int] = set()
+        self.proposed: list[tuple[Proposal, asyncio.Future[CommittedIsr]]] = []
+        self.world = World()
+        self.partition = partition = self.world.lead(replicas=(BROKER, SECOND, THIRD))
+        peers = ALONE._replace(is_alive=lambda each: each not in self.dead, propose=self.propose)
+        partition._context = partition._context._replace(peers=peers)
+        state = partition.state._replace(leader_epoch=partition.leader_epoch + 1)
+        partition.lead_or_follow(state, (BROKER, SECOND, THIRD))
+
+    def propose(self, proposal: Proposal) -> asyncio.Future[CommittedIsr]:
+        answer: asyncio.Future[CommittedIsr] = self.world.tasks.loop.create_future()
+        self.proposed.append((proposal, answer))
+        return answer
+
+    def fetch(self, broker_id: int) -> None:
+        end_offset = self.partition.log.end_offset
+        self.partition.follower_fetched(FollowerFetch(broker_id, end_offset, 0))
+
+    @property
+    def isrs(self) -> list[tuple[int, ...]]:
+        return [tuple(proposal.isr) for proposal, _ in self.proposed]
+
+
+def test_a_follower_that_fetched_during_a_proposal_is_proposed_after_it() -> None:
+    stage = Stage()
+    stage.fetch(SECOND)
+    stage.fetch(THIRD)
+    assert stage.isrs == [(BROKER, SECOND)]
+    stage.proposed[0][1].set_result(CommittedIsr((BROKER, SECOND), 9))
+    stage.world.settle()
+    assert stage.isrs[1:] == [(BROKER, SECOND, THIRD)]
+
+
+@pytest.mark.parametrize(("wait_ms", "proposed"), [(400, []), (600, [(BROKER, THIRD)])])
+def test_after_a_refusal_another_follower_is_proposed_in_a_while(
+    wait_ms: int, proposed: list[tuple[int, ...]]
+) -> None:
+    stage = Stage()
+    stage.fetch(SECOND)
+    stage.fetch(THIRD)
+    stage.proposed[0][1].set_exception(ApiError(Error.INELIGIBLE_REPLICA))
+    stage.world.settle(wait_ms)
+    assert stage.isrs[1:] == proposed
+
+
+def test_a_follower_that_was_not_known_to_be_alive_is_proposed_when_it_is() -> None:
+    stage = Stage()
+    stage.dead.add(SECOND)
+    stage.fetch(SECOND)
+    assert stage.isrs == []
+    stage.dead.clear()
+    stage.world.replicas.review_isrs()
+    assert stage.isrs == [(BROKER, SECOND)]
