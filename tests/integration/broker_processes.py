@@ -37,9 +37,9 @@ BRIEF_SESSIONS = {"zookeeper_session_timeout_ms": "1500"}
 T = TypeVar("T")
 
 
-def settled(look: Callable[[], T | None]) -> T:
+def settled(look: Callable[[], T | None], within_s: float = SETTLED_S) -> T:
     """Poll `look` until its result is truthy; returns it."""
-    end_s = time.monotonic() + SETTLED_S
+    end_s = time.monotonic() + within_s
     while True:
         found = look()
         if found:

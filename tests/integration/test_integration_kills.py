@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.integration.broker_processes import BrokerProcess, broker_processes, settled
-from tests.integration.fire_load import PARTITIONS, QUIET, Group, Place, Writing, grown, read_topic
+from tests.integration.broker_processes import BrokerProcess, broker_processes
+from tests.integration.fire_load import PARTITIONS, QUIET, Group, Writing, grown, read_topic
+from tests.integration.load_checks import group_saw_all, holds, is_dense, is_once_and_in_order
 from tests.integration.zookeeper_server import PATIENT_TICK_MS, zookeeper_host
 
 QUICK_KILLS, KILLS = 5, 50
@@ -95,37 +96,6 @@ def kill_under_load(
     for partition, offset in promised.items():
         assert positions[partition] >= offset, f"a commit of {partition} was lost"
     return ready_s
-
-
-def holds(found: dict[Place, bytes], acknowledged: dict[Place, bytes]) -> None:
-    """Each acknowledged record is where its producer was told."""
-    wrong = [place for place, value in acknowledged.items() if found.get(place) != value]
-    assert wrong == [], f"{len(wrong)} acknowledged records are lost or replaced"
-
-
-def is_dense(found: dict[Place, bytes]) -> None:
-    """Offsets are 0, 1, 2, ... in each partition."""
-    for partition in range(PARTITIONS):
-        offsets = sorted(offset for p, offset in found if p == partition)
-        assert offsets == list(range(len(offsets)))
-
-
-def is_once_and_in_order(found: dict[Place, bytes], writing: Writing) -> None:
-    """Each partition holds exactly what was produced to it, in that order."""
-    for partition in range(PARTITIONS):
-        values = [found[place] for place in sorted(found) if place[0] == partition]
-        assert values == writing.produced[partition]
-
-
-def group_saw_all(group: Group, writings: list[Writing]) -> None:
-    """The group reads on to the last acknowledged record, and then leaves."""
-    try:
-        for writing in writings:
-            seen, told = group.seen[writing.topic], writing.acknowledged.values
-            settled(lambda s=seen, t=told: t.keys() <= s.keys())
-            assert all(seen[place] == value for place, value in told.items())
-    finally:
-        group.stop()
 
 
 def report(kills: int, ready_s: list[float], writings: list[Writing]) -> None:
