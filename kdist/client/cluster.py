@@ -31,6 +31,8 @@ from kdist.protocol.metadata import (
 from kdist.protocol.schema import NEVER
 
 RETRY_MS = 30_000
+MISSING_S = 10.0
+"""A topic that no broker knows for so long was deleted; sooner, one may not have heard of it."""
 
 T = TypeVar("T")
 
@@ -307,23 +309,37 @@ class Cluster:
     ) -> dict[TopicPartition, Any]:
         """The answer of each partition's leader; `ask` sends one leader a request for several.
 
-        Partitions with a retriable error are retried, at the new leader if it has moved.
+        Partitions with a retriable error are retried, at the new leader if it has moved; those that
+        no broker knows only for `MISSING_S`.
         """
         answers: dict[TopicPartition, Any] = {}
         waiting = set(partitions)
+        missing_since_s: dict[TopicPartition, float] = {}
 
         async def round_of_asking() -> None:
             failed = {}
             for partition, outcome in (await self.ask_leaders_once(waiting, ask)).items():
+                if outcome.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION.code:
+                    missing_since_s.setdefault(partition, self._network.loop.time())
+                else:
+                    missing_since_s.pop(partition, None)
                 if outcome.error_code:
                     failed[partition] = outcome
                 else:
                     answers[partition] = outcome.answer
                     waiting.discard(partition)
-            raise_worst(failed)
+            gone = {each: failed[each] for each in failed if is_gone(each)}
+            raise_worst(gone or failed)
+
+        def is_gone(partition: TopicPartition) -> bool:
+            since_s = missing_since_s.get(partition)
+            return since_s is not None and since_s + MISSING_S <= self._network.loop.time()
+
+        def may_pass(error: ApiError | NoBroker) -> bool:
+            return self.may_pass(error) and not any(map(is_gone, missing_since_s))
 
         if waiting:
-            await self.retried(round_of_asking)
+            await self.retried(round_of_asking, may_pass=may_pass)
         return answers
 
     async def ask_leaders_once(

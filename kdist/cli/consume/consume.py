@@ -87,7 +87,7 @@ def _pattern(_: click.Context, option: click.Parameter, value: str | None) -> st
 @isolation_option
 @click.option("--keys", is_flag=True, help="Put each record's key and a tab before its value.")
 @click.option(
-    "-f", "--format", "form", metavar="FORMAT", help="What to write for each record, as below."
+    "-f", "--format", "form", metavar="FORMAT", help="What to write for each record, as above."
 )
 @click.option("--null", metavar="TEXT", help="What to write for a null; by default nothing.")
 @client_options("consumer")

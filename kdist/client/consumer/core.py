@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from kdist.client.cluster import Address
+from kdist.client.cluster import MISSING_S, Address
 from kdist.client.coding import Coder
 from kdist.client.committed import Offsets
 from kdist.client.consumer.arguments import (
@@ -315,7 +315,7 @@ class Core:
         """The offset of the next record to be returned.
 
         It may have to be looked up: `ApiError` REQUEST_TIMED_OUT after `timeout_s` (None:
-        `default_api_timeout_ms`).
+        `default_api_timeout_ms`), UNKNOWN_TOPIC_OR_PARTITION soon if the topic was deleted.
         """
         check_timeout(timeout_s)
         found = self.partition(partition)
@@ -323,14 +323,24 @@ class Core:
         if timeout_s is None:
             timeout_s = self.settings.default_api_timeout_ms / 1000
         end_s = self.context.now_s() + timeout_s
+        if found.is_missing:
+            self.metadata.refresh()
         while found.is_missing:
             self.context.raise_trouble()
+            self._raise_if_deleted(found.key.topic)
             self._positions.kick()
             if self.context.now_s() >= end_s:
                 raise ApiError(Error.REQUEST_TIMED_OUT, f"the position of {found.key}")
             await self.context.back_off()
         assert found.position is not None
         return found.position
+
+    def _raise_if_deleted(self, topic: str) -> None:
+        since_s = self.metadata.missing_since_s.get(topic)
+        if since_s is not None and since_s + MISSING_S <= self.context.now_s():
+            raise ApiError(
+                Error.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist any more"
+            )
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
         """Where the records end that may be read, as the last fetch said; None before the first.

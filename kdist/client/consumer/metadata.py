@@ -47,7 +47,7 @@ class Metadata:
         self._on_change = on_change
         self._leaders: dict[TopicPartition, Leader] = {}
         self._ids: dict[str, uuid.UUID] = {}
-        self._missing: set[str] = set()  # missing topics that a warning was logged for
+        self.missing_since_s: dict[str, float] = {}  # topics that do not exist, since when
         self._is_stale = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -121,10 +121,10 @@ class Metadata:
                 raise_for(topic.error_code, f"topic {topic.name}")
             if topic.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION:
                 self.counts.pop(topic.name, None)
-                self._warn_once(topic.name)
+                self._note_missing(topic.name)
             elif not topic.error_code:
                 self.counts[topic.name] = len(topic.partitions)
-                self._missing.discard(topic.name)
+                self.missing_since_s.pop(topic.name, None)
             is_same = self._ids.get(topic.name) == topic.topic_id
             self._ids[topic.name] = topic.topic_id
             if not is_same:  # it may have been recreated with fewer partitions
@@ -137,10 +137,10 @@ class Metadata:
                 if not is_same or each.leader_epoch >= self.leader(key).epoch:
                     self._leaders[key] = Leader(each.leader_id, each.leader_epoch)
 
-    def _warn_once(self, name: str) -> None:
-        """Log a missing topic: the name may be misspelt, and polls would just return nothing."""
-        if name not in self._missing:
-            self._missing.add(name)
+    def _note_missing(self, name: str) -> None:
+        """Log a missing topic, once: the name may be misspelt, and polls would return nothing."""
+        if name not in self.missing_since_s:
+            self.missing_since_s[name] = self._context.now_s()
             logger.warning("topic %s does not exist: waiting for it", name)
 
     def _match(self, answer: MetadataResponse) -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from kdist.client.background import ENDING
 from kdist.client.backoff import backoff_s
-from kdist.client.cluster import Cluster, api_error
+from kdist.client.cluster import MISSING_S, Cluster, api_error
 from kdist.client.discovery import find_brokers
 from kdist.client.producer import at_exit
 from kdist.client.producer.accumulator import Accumulator, Need, NeedRoom, NeedTopic, Row
@@ -89,7 +89,7 @@ class Core:
             partial(self._pause_s, context.rng),
             partial(PartitionQueue, hurry=self._hurry, check_waiter=self._check_waiter),
             self._shrink,
-            self._kick,
+            self._metadata_changed,
         )
         self._identities = Identities(self._cluster, self._kick) if is_idempotent else None
         self._settling = Settling(
@@ -160,6 +160,25 @@ class Core:
         for queue in topic.every[count:]:
             why = f"{queue} is gone: the topic was recreated with {count} partitions"
             self._sender.fail_all(queue, ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION, why))
+
+    def _metadata_changed(self) -> None:
+        if self._is_closing:
+            self._fail_missing()
+        self._kick()
+
+    def _fail_missing(self) -> None:
+        """Fail what waits for topics that no longer exist: nobody closes to wait for those.
+
+        A broker that has just started may not have heard of a topic yet, hence the delay.
+        """
+        missed_s = self.loop.time() - MISSING_S
+        for topic in self.accumulator.topics.values():
+            since_s = topic.missing_since_s
+            if since_s is not None and since_s <= missed_s:
+                why = f"topic {topic.name} does not exist any more"
+                error = ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION, why)
+                for queue in topic.every:
+                    self._sender.fail_all(queue, error)
 
     def _refresh(self) -> None:
         self._metadata.refresh()
@@ -320,6 +339,8 @@ class Core:
 
     async def close(self, timeout_s: float | None) -> None:
         """Accept no more, deliver what is there within the time, fail the rest, close everything.
+
+        Records for a topic that has been deleted fail sooner: it is missing for 10 seconds.
 
         If cancelled, it stops delivering but still closes. A second call does nothing.
         """

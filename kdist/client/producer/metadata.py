@@ -169,6 +169,10 @@ class Metadata:
         if topic is None:
             topic = self._known[result.name] = Topic(result.name)
         topic.error = Error.of(result.error_code) if result.error_code else None
+        if topic.error is not Error.UNKNOWN_TOPIC_OR_PARTITION:
+            topic.missing_since_s = None
+        elif topic.missing_since_s is None:
+            topic.missing_since_s = asyncio.get_running_loop().time()
         if topic.error is not None:
             return not topic.error.retriable
         self._update_partitions(topic, result)

@@ -18,7 +18,17 @@ class Topic:
     comes back, its queue goes on with its sequence numbers.
     """
 
-    __slots__ = ("_batches_seen", "error", "every", "id", "name", "queues", "sticky", "turn")
+    __slots__ = (
+        "_batches_seen",
+        "error",
+        "every",
+        "id",
+        "missing_since_s",
+        "name",
+        "queues",
+        "sticky",
+        "turn",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -28,6 +38,7 @@ class Topic:
         self.sticky: PartitionQueue | None = None
         self.turn = 0  # the round-robin counter
         self.error: Error | None = None  # from the latest metadata
+        self.missing_since_s: float | None = None  # by all metadata since; None if it exists
         self._batches_seen = 0
 
     @property

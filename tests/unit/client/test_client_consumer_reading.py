@@ -13,10 +13,11 @@ from kdist.client.consumer.core import WakenUp
 from kdist.client.consumer.fetcher import Fetcher, LogTruncated, OffsetOutOfRange
 from kdist.client.consumer.positions import NoOffset
 from kdist.client.offsets import OffsetAndMetadata
-from kdist.errors import Error, UserError
+from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
+from kdist.protocol.delete_topics import DeleteTopicsRequest, TopicToDelete
 from kdist.protocol.fetch import DivergingEpoch, FetchPartition, FetchPartitionResult
-from tests.simulator.cluster import Cluster, produce
+from tests.simulator.cluster import Cluster, create, produce
 from tests.unit.client.client_group_world import TOPIC, Group, consumer_on, with_topic
 
 ZERO = TopicPartition(TOPIC, 0)
@@ -229,6 +230,42 @@ def test_a_missing_topic_is_reported_once_and_read_when_it_is_created(
     cluster.run(scenario())
     told = [each.message for each in caplog.records if each.name.startswith("kdist.client")]
     assert told == [f"topic {TOPIC} does not exist: waiting for it"]
+
+
+def test_questions_about_a_deleted_topic_are_soon_refused() -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(2)
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+        consumer.assign([ZERO])
+        assert await offsets(consumer, 2) == [0, 1]
+        await group._client.send(
+            DeleteTopicsRequest(topics=[TopicToDelete(name=TOPIC)], timeout_ms=10_000), 6
+        )
+        consumer.seek_to_end(ZERO)
+        for ask in (consumer.position, lambda each: consumer.end_offsets([each])):
+            begun_s = cluster.loop.time()
+            with pytest.raises(ApiError, match=f"^UNKNOWN_TOPIC_OR_PARTITION: .*{TOPIC}"):
+                await ask(ZERO)  # not only after default_api_timeout_ms
+            assert cluster.loop.time() - begun_s < 13
+        await consumer.close()
+
+    with_topic(scenario)
+
+
+def test_a_question_about_a_topic_that_comes_back_is_answered() -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+        consumer.assign([TopicPartition("late", 0)])
+        asking = [
+            asyncio.ensure_future(consumer.position(TopicPartition("late", 0))),
+            asyncio.ensure_future(consumer.end_offsets([TopicPartition("late", 0)])),
+        ]
+        await asyncio.sleep(8)
+        await create(group._client, "late", 1)
+        assert await asyncio.gather(*asking) == [0, {TopicPartition("late", 0): 0}]
+        await consumer.close()
+
+    with_topic(scenario)
 
 
 def test_a_missing_broker_is_reported_and_found_later() -> None:

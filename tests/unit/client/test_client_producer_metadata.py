@@ -13,7 +13,7 @@ from kdist.client.producer.faults import DeliveryTimedOut
 from kdist.errors import ApiError, Error
 from kdist.model import NO_LEADER, TopicPartition
 from kdist.protocol.metadata import MetadataRequest
-from tests.unit.client.producer_world import Scene, play
+from tests.unit.client.producer_world import FINE, Fault, Scene, play
 
 
 @pytest.mark.parametrize("name", [None, 5, b"t", "", "a b", "\ud800", "x" * 40_000])
@@ -140,6 +140,53 @@ def test_nothing_is_asked_for_after_the_records_have_expired() -> None:
             assert asked(scene) == []
 
     play(work)
+
+
+@pytest.mark.parametrize("is_deleted_before", [True, False])
+def test_closing_does_not_wait_for_a_topic_that_was_deleted(is_deleted_before: bool) -> None:
+    def delete(scene: Scene) -> None:
+        unknown = Error.UNKNOWN_TOPIC_OR_PARTITION
+        scene.brokers.topic_errors["t"] = unknown
+        scene.brokers.fault = lambda key, _: Fault(False, unknown) if key.topic == "t" else FINE
+
+    async def work(scene: Scene) -> None:
+        producer = await scene.producer().start()
+        await producer.send_and_wait("t", b"a")
+        delete(scene)
+        sent = [await producer.send("t", b"b", partition=number) for number in range(2)]
+        other = await producer.send("other", b"c")
+        if is_deleted_before:
+            await asyncio.sleep(60)
+            assert not sent[0].done()  # the topic may be created again
+        start_s = asyncio.get_running_loop().time()
+        await producer.close()
+        took_s = asyncio.get_running_loop().time() - start_s
+        assert took_s < (2 if is_deleted_before else 13)
+        assert (await other).offset == 0
+        for each in sent:
+            assert str(each.exception()) == (
+                "UNKNOWN_TOPIC_OR_PARTITION: topic t does not exist any more"
+            )
+
+    play(work, partitions=2)
+
+
+def test_closing_waits_for_a_topic_that_a_broker_has_not_heard_of_yet() -> None:
+    async def work(scene: Scene) -> None:
+        brokers, unknown = scene.brokers, Error.UNKNOWN_TOPIC_OR_PARTITION
+        producer = await scene.producer().start()
+        await producer.send_and_wait("t", b"a")
+        brokers.topic_errors["t"] = unknown
+        brokers.fault = lambda *_: Fault(False, unknown)
+        sent = await producer.send("t", b"b")
+        closing = asyncio.create_task(producer.close())
+        await asyncio.sleep(8)
+        del brokers.topic_errors["t"]
+        brokers.fault = lambda *_: FINE
+        await closing
+        assert (await sent).offset == 1
+
+    play(work, partitions=1)
 
 
 def recreate(scene: Scene, partitions: int) -> None:
