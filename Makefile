@@ -96,6 +96,9 @@ bench-clients: setup  ## Measure the Python clients beside confluent-kafka, kafk
 bench-peer: setup  ## Measure the broker beside Apache Kafka, with confluent-kafka for a client
 	$(PYTHON) benchmarks/bench_peer.py
 
+bench-cluster: setup  ## Measure three brokers beside three of Apache Kafka, replicated, with acks=all
+	$(PYTHON) benchmarks/bench_cluster.py
+
 bench-mirror: .venv/.codec  ## Measure the mirror against decoding and encoding each record, as ratios in one run
 	$(PYTHON) benchmarks/bench_mirror.py
 
@@ -141,4 +144,4 @@ clean:  ## Remove everything that make made, the virtual environment included
 
 FORCE:
 
-.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-clients bench-peer bench-mirror bench-spark bench-compression simulate fuzz generate format clean FORCE
+.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-clients bench-peer bench-cluster bench-mirror bench-spark bench-compression simulate fuzz generate format clean FORCE

@@ -23,6 +23,7 @@ import broker_frames as frames
 import measuring
 from network_peers import Server, cores, free_port, running
 
+from kdist.cli.shared.client_settings import Clients
 from kdist.cli.shared.connecting import ask_cluster
 from kdist.cli.standalone.zookeeper_server import ServerSettings, start_server
 from kdist.client.admin.topics import create_topic, delete_topic
@@ -105,7 +106,7 @@ def kdist_broker(
         subprocess.Popen(command, stdout=log, stderr=log, text=True, cwd=tree) as process,
     ):
         try:
-            _wait_until_ready(process, diagnostics)
+            wait_until_ready(process, diagnostics)
             yield Broker("kdist" if tree is None else OTHER, port, process)
         except RuntimeError:
             print(diagnostics.read_text()[-_TOLD_BYTES:], file=sys.stderr)
@@ -115,7 +116,7 @@ def kdist_broker(
             process.wait(READY_S)
 
 
-def _wait_until_ready(process: subprocess.Popen[str], diagnostics: Path) -> None:
+def wait_until_ready(process: subprocess.Popen[str], diagnostics: Path) -> None:
     end_s = time.monotonic() + READY_S
     while ": ready: " not in diagnostics.read_text():
         if process.poll() is not None or time.monotonic() > end_s:
@@ -141,9 +142,9 @@ def topic(brokers: Sequence[Broker]) -> Iterator[str]:
     """A new topic with one partition on each of these brokers, deleted at the end."""
     addresses, name = [f"127.0.0.1:{each.port}" for each in brokers], f"benchmark-{next(_numbers)}"
     for address in addresses:
-        ask_cluster(address, lambda cluster: create_topic(cluster, name, partitions=1))
+        ask_cluster(Clients.at(address), lambda cluster: create_topic(cluster, name, partitions=1))
     try:
         yield name
     finally:
         for address in addresses:
-            ask_cluster(address, lambda cluster: delete_topic(cluster, name))
+            ask_cluster(Clients.at(address), lambda cluster: delete_topic(cluster, name))

@@ -26,5 +26,5 @@ def test_a_quick_run_measures_both_brokers_at_every_task() -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert len(report["tasks"]) == 10
-    assert all(task["kafka"] > 0 and task["kdist"] > 0 for task in report["tasks"])
+    assert all(task["peer"] > 0 and task["kdist"] > 0 for task in report["tasks"])
     assert set(report["resident_mib"]) == {"Apache Kafka", "kdist"}

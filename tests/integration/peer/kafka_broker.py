@@ -1,6 +1,7 @@
 """One Apache Kafka broker in KRaft's combined mode, on free loopback ports, on any directory.
 
-It can run with a ZooKeeper instead, and then write the formats of older releases (before KIP-724).
+It can run with a ZooKeeper instead: as a member of a cluster, and it can then write the formats of
+older releases (before KIP-724).
 It is stopped as by an operator (`stop`, SIGTERM) or as by a crash (`kill`, SIGKILL), and can be
 restarted on the same directory or a copy of it: ports may change, the cluster id stays.
 """
@@ -62,9 +63,11 @@ class KafkaBroker:
         jvm: Sequence[str] = QUICK_JVM,
         release: str = JUDGE,
         zookeeper: str = "",
+        broker_id: int = 1,
         **settings: str,
     ) -> None:
         self.directory = directory
+        self.id = broker_id
         self._zookeeper = zookeeper
         self._jvm = jvm
         self._release = release
@@ -149,7 +152,7 @@ class KafkaBroker:
         listener, controller = f"PLAINTEXT://{self.address}", f"127.0.0.1:{controller_port}"
         settings = self._settings | {"log.dirs": str(self.data), "listeners": listener}
         if self._zookeeper:
-            settings |= {"broker.id": "1", "zookeeper.connect": self._zookeeper}
+            settings |= {"broker.id": str(self.id), "zookeeper.connect": self._zookeeper}
         else:
             settings |= _OF_KRAFT | {
                 "listeners": f"{listener},CONTROLLER://{controller}",
@@ -175,10 +178,11 @@ class KafkaBroker:
         admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
         while time.monotonic() < deadline:
             try:
-                topics = admin.list_topics(timeout=5).topics.values()
+                found = admin.list_topics(timeout=5)
             except KafkaException:
                 continue  # the port is open but the broker is not yet: list_topics has waited
-            if all(p.leader == 1 for topic in topics for p in topic.partitions.values()):
+            partitions = [p for t in found.topics.values() for p in t.partitions.values()]
+            if self.id in found.brokers and all(p.leader >= 0 for p in partitions):
                 return
             time.sleep(0.05)
         raise AssertionError(f"Kafka's partitions got no leader:\n{self.diagnostics()[-4000:]}")
