@@ -82,6 +82,7 @@ class Service:
         self._listener = listener
         self._id = context.config.broker.id
         self.cache = MetadataCache()
+        self.registered = asyncio.Event()  # set once the broker's epoch is known
         self.directory = self._open_directory()
         measures.watch(self.directory)
         self._tick = context.network.tick
@@ -255,6 +256,7 @@ class Service:
                 self._overrides,
                 self.controller,
                 producer_ids,
+                self.registered,
                 self._on_metadata_update,
             ),
             described_settings=DescribeConfigsHandler(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -232,3 +233,23 @@ def test_a_log_that_is_being_cut_off_is_not_fetched_in_the_next_epoch_until_that
         assert partition.log.end_offset == 0
 
     play(scenario)
+
+
+def test_a_leader_that_is_back_on_a_new_disk_within_its_session_leads_nothing() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.begin()
+        cluster, leader = stage.cluster, stage.leader()
+        assert not leader.service.controller.is_active
+        assert (await stage.send(b"a")).error_code == 0
+        cluster.kill(leader)
+        del cluster.disks[leader.id]
+        starting = asyncio.create_task(cluster.started(leader.id))
+        network = cluster.network.host("operator")
+        async with AsyncAdmin([f"m1:{PORT}"], network=network) as admin:
+            await admin.create_topic("other", 1, 1)  # of which the controller tells all
+        await starting
+        await stage.settle(1)
+        assert len(set(stage.contents())) == 1
+        assert stage.leader().id != leader.id
+
+    play(scenario, seed=1)

@@ -6,7 +6,9 @@ port and knows the epochs can send them, until there are ACLs.
 Requests from a controller are refused if it was replaced, or they are meant for an earlier
 registration of this broker, or come on a connection that the controller has replaced by a newer
 one: a request stuck there when the network failed may arrive much later, and would re-create a
-topic that was deleted meanwhile. LeaderAndIsr first reads the settings of topics new to this broker
+topic that was deleted meanwhile. Before this broker has registered they wait: until then nobody can
+tell which life of it they are meant for, and on a new disk it would lead what the earlier one led,
+and have all followers truncate. LeaderAndIsr first reads the settings of topics new to this broker
 (unless this broker's controller wrote them); requests keep their order meanwhile.
 """
 
@@ -63,6 +65,7 @@ class ControlHandler:
         overrides: TopicOverrides,
         controller: Controller,
         producer_ids: ProducerIds,
+        registered: asyncio.Event,
         updated: Callable[[Collection[TopicPartition]], None],
     ) -> None:
         self._replicas = replicas
@@ -70,6 +73,7 @@ class ControlHandler:
         self._overrides = overrides
         self._controller = controller
         self._producer_ids = producer_ids
+        self._registered = registered
         self._updated = updated
         self._in_order = asyncio.Lock()
         self._line = (0, 0)  # controller epoch and connection number of the newest request
@@ -78,7 +82,7 @@ class ControlHandler:
         self, request: LeaderAndIsrRequest, call: Call
     ) -> LeaderAndIsrResponse:
         """LeaderAndIsr. NETWORK_EXCEPTION if topics' settings cannot be read from ZooKeeper."""
-        if error := self._fence(request, call):
+        if error := await self._fence(request, call):
             return LeaderAndIsrResponse(error_code=error)
         async with self._in_order:
             try:
@@ -97,7 +101,7 @@ class ControlHandler:
 
     async def stop_replica(self, request: StopReplicaRequest, call: Call) -> StopReplicaResponse:
         """StopReplica: stop hosting partitions."""
-        if error := self._fence(request, call):
+        if error := await self._fence(request, call):
             return StopReplicaResponse(error_code=error, partition_errors=[])
         async with self._in_order:
             return await _carried_out(partial(self._replicas.apply_stop_replica, request))
@@ -106,7 +110,7 @@ class ControlHandler:
         self, request: UpdateMetadataRequest, call: Call
     ) -> UpdateMetadataResponse:
         """UpdateMetadata: update the metadata cache."""
-        if error := self._fence(request, call):
+        if error := await self._fence(request, call):
             return UpdateMetadataResponse(error_code=error)
         self._replicas.controller_epoch = request.controller_epoch
         gone = self._cache.update(request)
@@ -141,15 +145,15 @@ class ControlHandler:
             return AllocateProducerIdsResponse(error_code=error)
         return await self._producer_ids.allocate(request.broker_id)
 
-    def _fence(
+    async def _fence(
         self, request: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest, call: Call
     ) -> Error:
         """Why a request is refused. NETWORK_EXCEPTION: the controller has a newer connection."""
         replicas = self._replicas
-        error = self._refuse_listener(call) or fence(
-            request, replicas.controller_epoch, replicas.broker_epoch
-        )
-        if error:
+        if error := self._refuse_listener(call):
+            return error
+        await self._registered.wait()
+        if error := fence(request, replicas.controller_epoch, replicas.broker_epoch):
             return error
         line = (request.controller_epoch, call.connection.number)
         if line < self._line:
