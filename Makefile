@@ -49,7 +49,7 @@ demo: .venv/.codec  ## Two datacenters here, a mirror, a load of real input: KEE
 	@tools/setup_packages.sh demo
 	@$(PYTHON) -m lab.demo $(if $(KEEP),--keep)
 
-stress: setup  ## The clients' own suites whole, 50 kills, floods, the broker's benchmark: takes long
+stress: setup  ## The clients' own suites whole, kills, faults, floods, the broker's benchmark: takes long
 	@$(PYTHON) -m pytest -m stress tests
 
 lint: .venv/.codec .cache/.ansible-lint
@@ -112,6 +112,9 @@ bench-compression: .venv/.codec  ## Measure the compression and checksum librari
 simulate: .venv/.codec  ## Random histories of a whole cluster: SEEDS=n, FIRST_SEED=n, PLANTED=1 hunts known bugs
 	@$(PYTHON) -m tests.simulator --seeds $(or $(SEEDS),20) --first-seed $(or $(FIRST_SEED),0) $(if $(PLANTED),--planted)
 
+chaos: setup  ## Break three brokers every 10 s under foreign clients, as root: MINUTES=n, SEED=n
+	@$(PYTHON) -m tests.chaos --minutes $(or $(MINUTES),20) --seed $(or $(SEED),0)
+
 fuzz: .venv/.codec  ## Throw random bytes at every decoder for ten minutes
 	$(PYTHON) tests/fuzz/fuzz_protocol.py --seconds 600
 
@@ -144,4 +147,4 @@ clean:  ## Remove everything that make made, the virtual environment included
 
 FORCE:
 
-.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-clients bench-peer bench-cluster bench-mirror bench-spark bench-compression simulate fuzz generate format clean FORCE
+.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-clients bench-peer bench-cluster bench-mirror bench-spark bench-compression simulate chaos fuzz generate format clean FORCE

@@ -1,0 +1,182 @@
+"""A run: clients at work, one fault after another, all healed in the end, and the judgement."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.availability import (
+    Occurrence,
+    Outage,
+    acknowledged,
+    latencies,
+    outages,
+)
+from tests.chaos.checker import Anomaly, count_outcomes, judge, shown_errors
+from tests.chaos.clients import (
+    Franz,
+    Membership,
+    Producing,
+    Reading,
+    Refused,
+    Watching,
+    read_all,
+)
+from tests.chaos.faults import FAULTS, HEALTHY_S, draw
+from tests.chaos.history import Journal, load, now_s
+from tests.chaos.replicas import differences
+from tests.chaos.world import World
+
+TOO_LARGE = "too-large"
+EACH_S = 10.0
+SHORT_PAUSE_S = 3.0
+WARM_S = 4.0
+OVERLAP_SHARE = 0.15  # of faults that do not wait until the last is overcome
+SAFE_WITHOUT_SYNC = {"pause", "controller deposed", "blink from zookeeper", "zookeeper leader dies"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run does; `seconds` is for how long faults begin."""
+
+    seed: int
+    seconds: float
+    directory: Path
+    kind: str
+    only: list[str] | None = None
+    is_short: bool = False
+
+
+@dataclass
+class Result:
+    """What a run found."""
+
+    plan: Plan
+    faults: list[Occurrence] = field(default_factory=list)
+    outages: list[Outage] = field(default_factory=list)
+    latencies: list[float] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    anomalies: list[Anomaly] = field(default_factory=list)
+
+
+class Run:
+    """One run in a directory of its own, which keeps its histories and the brokers' logs."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.result = Result(plan)
+        self._begun_s = time.monotonic()
+        self._rng = random.Random(plan.seed)
+        self._troubles: list[str] = []
+        self._paths = [plan.directory / name for name in ("history.jsonl", "franz.jsonl")]
+        self.world = World(plan.directory, plan.kind, self.say)
+
+    def say(self, text: str) -> None:
+        """A line of the transcript."""
+        print(f"{time.monotonic() - self._begun_s:7.1f} s  {text}", flush=True)
+
+    def play(self) -> Result:
+        """The whole run."""
+        journal = Journal(self._paths[0])
+        try:
+            self.world.start()
+            self.say("started")
+            stopped_s = self._load(journal)
+            self._stop_brokers()
+        finally:
+            journal.close()
+            self.world.close()
+        self._judge(stopped_s)
+        return self.result
+
+    def _load(self, journal: Journal) -> float:
+        """Clients at work while faults come and go; when producers stopped."""
+        addresses = self.world.addresses
+        franz = Franz(self._paths[1], addresses)
+        membership = Membership(journal, addresses)
+        producers = [Producing(journal, addresses, f"librdkafka{n}") for n in range(2)]
+        refused = Refused(journal, addresses, TOO_LARGE)
+        readers = [Reading(journal, addresses, "reader"), Watching(journal, addresses, "watcher")]
+        time.sleep(WARM_S)
+        self._inject_all(membership)
+        franz.begin_to_stop()
+        for each in producers:
+            each.begin_to_stop()
+        stopped_s = now_s()
+        for thread in (*producers, refused):
+            thread.stop()
+        self._troubles += franz.stop()
+        self.say("all producers have their answers")
+        if trouble := read_all(journal, addresses, "last-reader"):
+            self._troubles.append(trouble)
+        self._troubles += membership.stop()
+        for thread in readers:
+            thread.stop()
+        for thread in (*producers, refused, *readers):
+            self._troubles += thread.failed
+        return stopped_s
+
+    def _inject_all(self, membership: Membership) -> None:
+        end_s = time.monotonic() + self.plan.seconds
+        for number, kind in enumerate(self._kinds()):
+            if time.monotonic() > end_s and (number or self.plan.seconds == 0):
+                break
+            begun_s = time.monotonic()
+            self._inject(kind)
+            if number % 3 == 2:
+                membership.change()
+            if self._rng.random() >= OVERLAP_SHARE or kind not in SAFE_WITHOUT_SYNC:
+                self._wait_until_healthy(kind)
+            time.sleep(max(0.0, begun_s + self._pause_s() - time.monotonic()))
+        self._wait_until_healthy("the last fault")
+
+    def _kinds(self) -> Iterator[str]:
+        """One round of each kind in a short run, and rounds without end else."""
+        yield from draw(self._rng, self.plan.only, self.plan.is_short)
+        while not self.plan.is_short:
+            yield from draw(self._rng, self.plan.only, self.plan.is_short)
+
+    def _pause_s(self) -> float:
+        return SHORT_PAUSE_S if self.plan.is_short else EACH_S
+
+    def _inject(self, kind: str) -> None:
+        is_counted = not self.world.ill()
+        broker = self.world.choose(self._rng)
+        led = frozenset(p for p, leader in self.world.leaders().items() if leader == broker.id)
+        self.result.faults.append(Occurrence(kind, now_s(), led, is_counted))
+        controller = self.world.controller()
+        self.say(f"{kind}: broker {broker.id}, leads {sorted(led)}, controller {controller}")
+        FAULTS[kind].act(self.world, broker, self._rng)
+
+    def _wait_until_healthy(self, after: str) -> None:
+        begun_s = time.monotonic()
+        if self.world.is_healthy_within(HEALTHY_S):
+            self.say(f"  in sync after {time.monotonic() - begun_s:.1f} s more")
+        else:
+            self._troubles.append(
+                f"not in sync {HEALTHY_S:.0f} s after {after}: {self.world.ill()}"
+            )
+            self.say(self._troubles[-1])
+
+    def _stop_brokers(self) -> None:
+        for broker in self.world.brokers:
+            if broker.is_running:
+                broker.stop()
+        self._troubles += differences([each.disk.log_directory for each in self.world.brokers])
+        for broker in self.world.brokers:
+            self._troubles += [f"broker {broker.id}: {text}" for text in broker.unexpected]
+            log = broker.log.read_text(errors="replace")
+            if count := log.count("Traceback (most recent call last)"):
+                self._troubles.append(f"broker {broker.id}: {count} tracebacks in {broker.log}")
+
+    def _judge(self, stopped_s: float) -> None:
+        events = load(self._paths)
+        self.result.anomalies = [*judge(events), *shown_errors(events, TOO_LARGE)]
+        self.result.anomalies += [Anomaly("trouble", text) for text in self._troubles]
+        self.result.outcomes = count_outcomes(events)
+        self.result.outages = outages(acknowledged(events), self.result.faults, stopped_s)
+        self.result.latencies = latencies(events)

@@ -1,0 +1,161 @@
+"""The cluster that is broken: three brokers, three ZooKeeper servers, and what these know of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import KazooTimeoutError
+
+from tests.chaos.brokers import Broker
+from tests.chaos.clients import MESSAGE_BYTES_MAX, PARTITIONS, QUIET, TOPIC
+from tests.chaos.network import ZOOKEEPER, make_switch
+from tests.chaos.zookeepers import Ensemble
+
+BROKERS = 3
+TOPICS = (TOPIC, "__consumer_offsets")
+POLL_S = 0.1
+CREATED_S = 60.0
+
+
+class World:
+    """All that faults act upon."""
+
+    def __init__(self, directory: Path, kind: str, say: Callable[[str], None]) -> None:
+        make_switch()
+        self.say = say
+        self.ensemble = Ensemble(directory)
+        self.brokers = [
+            Broker(n, directory, self.ensemble.connect, kind) for n in range(1, BROKERS + 1)
+        ]
+        self.addresses = ",".join(each.address for each in self.brokers)
+        logging.getLogger("kazoo").addHandler(
+            logging.NullHandler()
+        )  # it is cut off again and again
+        self._zookeeper = KazooClient(self.ensemble.connect, timeout=10.0)
+        self._leaders: dict[int, int] = {}
+
+    def start(self) -> None:
+        """Start everything and make the topic."""
+        self.ensemble.start()
+        self._zookeeper.start(timeout=30)
+        for each in self.brokers:
+            each.begin()
+        for each in self.brokers:
+            each.wait_until_ready()
+        self._make_topic()
+        assert self.is_healthy_within(CREATED_S, [TOPIC]), (
+            "the topic's replicas did not get in sync"
+        )
+
+    def _make_topic(self) -> None:
+        settings = {"max.message.bytes": str(MESSAGE_BYTES_MAX)}
+        topic = NewTopic(TOPIC, PARTITIONS, BROKERS, config=settings)
+        admin = AdminClient({**QUIET, "bootstrap.servers": self.addresses})
+        end_s = time.monotonic() + CREATED_S
+        while True:
+            try:
+                admin.create_topics([topic], request_timeout=20)[TOPIC].result(30)
+                return
+            except KafkaException:  # a broker may not yet know of all the others
+                if time.monotonic() > end_s:
+                    raise
+                time.sleep(POLL_S)
+
+    def close(self) -> None:
+        """End everything that runs."""
+        self._zookeeper.stop()
+        for each in self.brokers:
+            if each.is_running:
+                each.kill()
+        self.ensemble.kill()
+
+    # What ZooKeeper knows
+
+    def leaders(self) -> dict[int, int]:
+        """The leader of each partition of the topic, as far as ZooKeeper tells; else the last."""
+        states = self._states(TOPIC)
+        if states is not None:
+            self._leaders = {partition: state["leader"] for partition, state in states.items()}
+        return self._leaders
+
+    def controller(self) -> int | None:
+        """The controller's id."""
+        data = self._get("/controller")
+        return None if data is None else int(data["brokerid"])
+
+    def depose(self) -> None:
+        """Delete the controller's znode."""
+        try:
+            self._zookeeper.delete("/controller")
+        except KazooException as error:
+            self.say(f"the controller stays: {error!r}")
+
+    def _get(self, path: str) -> dict[str, object] | None:
+        try:
+            return dict(json.loads(self._zookeeper.get(path)[0]))
+        except (KazooException, KazooTimeoutError):
+            return None
+
+    def _states(self, topic: str) -> dict[int, dict[str, object]] | None:
+        try:
+            numbers = self._zookeeper.get_children(f"/brokers/topics/{topic}/partitions")
+        except (KazooException, KazooTimeoutError):
+            return None
+        states = {
+            int(number): self._get(f"/brokers/topics/{topic}/partitions/{number}/state")
+            for number in numbers
+        }
+        return None if None in states.values() else states  # type: ignore[return-value]
+
+    def ill(self, topics: tuple[str, ...] | list[str] = TOPICS) -> str:
+        """Which partitions have no leader or not all replicas in sync; nothing if none."""
+        found = []
+        for topic in topics:
+            states = self._states(topic)
+            if states is None:
+                return f"{topic} is unknown"
+            for partition, state in sorted(states.items()):
+                if state["leader"] == -1 or len(state["isr"]) < BROKERS:  # type: ignore[arg-type]
+                    found.append(f"{topic}-{partition} {state['leader']} of {state['isr']}")
+        return ", ".join(found)
+
+    def is_healthy_within(
+        self, limit_s: float, topics: tuple[str, ...] | list[str] = TOPICS
+    ) -> bool:
+        """Wait until all replicas of all partitions are in sync."""
+        end_s = time.monotonic() + limit_s
+        while self.ill(topics):
+            if time.monotonic() > end_s:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    # Whom a fault hits
+
+    def choose(self, rng: random.Random) -> Broker:
+        """Mostly the leader of some partition; else the controller or anybody."""
+        leaders = self.leaders()
+        what = rng.random()
+        wanted = leaders.get(rng.randrange(PARTITIONS)) if what < 0.6 else None
+        if 0.6 <= what < 0.8:
+            wanted = self.controller()
+        anybody = rng.choice(self.brokers)
+        return next((each for each in self.brokers if each.id == wanted), anybody)
+
+    def others(self, broker: Broker) -> list[Broker]:
+        """All brokers but this."""
+        return [each for each in self.brokers if each is not broker]
+
+    def cut_zookeeper(self, broker: Broker) -> None:
+        """Nothing passes between the broker and ZooKeeper."""
+        broker.link.drop_from([ZOOKEEPER])
+        broker.link.drop_to([ZOOKEEPER])
