@@ -1,9 +1,10 @@
 """`make demo`: kdist's main job on real input, on this machine, in a few minutes.
 
-It runs two datacenters (each with a real ZooKeeper and two brokers) and a mirror from the first to
-the second, and loads the mirrored topics into Parquet files: every flight that left New York City
-in 2013, and this host's operational data. Everything is in one directory, which is emptied first
-and locked against a second demo. Ctrl-C stops all processes; a second Ctrl-C kills them.
+It runs two datacenters (each with a real ZooKeeper and three brokers, one of which is killed) and a
+mirror from the first to the second, and loads the mirrored topics into Parquet files: every flight
+that left New York City in 2013, and this host's operational data. Everything is in one directory,
+which is emptied first and locked against a second demo. Ctrl-C stops all processes; a second Ctrl-C
+kills them.
 Exits with 1 if something failed, or if the number of rows differs from the flights of any day.
 """
 

@@ -34,7 +34,10 @@ def _figures(outcome: Outcome) -> Iterator[str]:
             "produced",
             f"{count:,} flights, {megabytes:.0f} MB of JSON, in {outcome.produced_s:.1f} s:",
         ),
-        ("", f"{count / outcome.produced_s:,.0f} records/s"),
+        (
+            "",
+            f"{count / outcome.produced_s:,.0f} records/s, while a broker was killed with SIGKILL",
+        ),
         ("mirrored", f"all of them {outcome.mirrored_s:.1f} s after the last was produced;"),
         ("", f"the lag then was {outcome.lag_records} records"),
         (

@@ -1,5 +1,7 @@
 """The demo's steps: produce into the first datacenter, mirror to the second, load from there.
 
+Half-way, a broker of the first is killed, as nothing may be lost or come twice by that.
+
 A user could type every step: the processes are `kdist` commands, and the page at the end names
 them. Only the flights are produced with the client library, as an application would do it.
 """
@@ -7,8 +9,11 @@ them. Only the flights are produced with the client library, as an application w
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,19 +29,24 @@ from lab.demo.stage import HOST, Actor, Stage, call, free_ports
 from lab.demo.telling import step
 
 PARTITIONS = 4
-BROKERS = 2  # in each datacenter
+BROKERS = 3  # in each datacenter: enough for replicas
 
 _SLICE = 4_000  # flights handed to the producer at a time
 _FIRST_PORT = 19_092
 _MIRROR_TIMEOUT_S = 180.0
+_KILLED = "d02"
 
 
 class Datacenter(NamedTuple):
-    """A ZooKeeper and brokers; `broker` is the address for clients to bootstrap from."""
+    """A ZooKeeper and brokers; `broker` is the address for clients to bootstrap from.
+
+    `pids` are its processes', by name.
+    """
 
     name: str
     broker: str
     process: Actor
+    pids: Mapping[str, int]
 
 
 class Outcome(NamedTuple):
@@ -92,6 +102,7 @@ class Play:
             names = ("dc1", "dc2")
             # ZooKeeper takes the port just below its brokers' ports.
             first = free_ports(len(names) * (BROKERS + 1), _FIRST_PORT)
+            started = []
             for number, name in enumerate(names):
                 zookeeper = first + number * (BROKERS + 1)
                 process = self._stage.start(
@@ -100,9 +111,11 @@ class Play:
                     *("--port", str(zookeeper + 1), "--zookeeper-port", str(zookeeper)),
                     *("--data", self._stage.path(name)),
                 )
-                self.datacenters.append(Datacenter(name, f"{HOST}:{zookeeper + 1}", process))
-            for datacenter in self.datacenters:
-                self._stage.wait_for_answer(datacenter.process)
+                started.append((name, f"{HOST}:{zookeeper + 1}", process))
+            for name, broker, process in started:
+                services = self._stage.wait_for_answer(process)["services"]
+                pids = {each["name"]: each["pid"] for each in services}
+                self.datacenters.append(Datacenter(name, broker, process, pids))
             now.outcome = f"each a ZooKeeper and {BROKERS} brokers"
 
     def _start_pipes(self) -> None:
@@ -122,13 +135,14 @@ class Play:
             now.outcome = "from dc1 to dc2"
 
     def _produce(self, sent: list[Flight]) -> float:
-        with step(self._console, "Produce the flights in dc1, as JSON") as now:
+        with step(self._console, "Produce the flights in dc1; kill a broker") as now:
             start_s = time.monotonic()
-            with Producer(
-                bootstrap_servers=self.datacenters[0].broker, compression_type="lz4"
-            ) as producer:
+            source, slices = self.datacenters[0], list(flights.in_slices(sent, _SLICE))
+            with Producer(bootstrap_servers=source.broker, compression_type="lz4") as producer:
                 futures = []
-                for done, part in enumerate(flights.in_slices(sent, _SLICE), start=1):
+                for done, part in enumerate(slices, start=1):
+                    if done == max(1, len(slices) // 2):
+                        os.kill(source.pids[_KILLED], signal.SIGKILL)
                     values, keys = [each.value for each in part], [each.key for each in part]
                     futures.append(producer.send_many(FLIGHTS, values, keys))
                     now.advance_to(min(done * _SLICE, len(sent)), len(sent))
