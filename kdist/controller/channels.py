@@ -77,7 +77,8 @@ class BrokerRequestBatch:
     leaders: set[TopicPartition] = dataclasses.field(default_factory=set)  # by LeaderAndIsr
     metadata: set[TopicPartition] = dataclasses.field(default_factory=set)  # by UpdateMetadata
     deleted: dict[TopicPartition, uuid.UUID] = dataclasses.field(default_factory=dict)
-    stops: set[TopicPartition] = dataclasses.field(default_factory=set)  # by StopReplica
+    deletions: set[TopicPartition] = dataclasses.field(default_factory=set)  # by StopReplica
+    stops: set[TopicPartition] = dataclasses.field(default_factory=set)  # likewise, log kept
     has_brokers: bool = False  # the set of live brokers has changed
     has_new_brokers: bool = False  # and has members that this broker may not know
     waiters: list[asyncio.Future[None]] = dataclasses.field(default_factory=list)
@@ -90,7 +91,7 @@ class BrokerRequestBatch:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is to be sent."""
-        return not (self.leaders or self.stops or self.has_metadata)
+        return not (self.leaders or self.deletions or self.stops or self.has_metadata)
 
     def add(self, other: BrokerRequestBatch) -> None:
         """Merge `other` in, with its waiters."""
@@ -98,6 +99,7 @@ class BrokerRequestBatch:
         self.leaders |= other.leaders
         self.metadata |= other.metadata
         self.deleted |= other.deleted
+        self.deletions |= other.deletions
         self.stops |= other.stops
         self.has_brokers |= other.has_brokers
         self.has_new_brokers |= other.has_new_brokers
@@ -247,20 +249,26 @@ class BrokerChannel:
     async def _send_stop_replica(self, peer: Peer, batch: BrokerRequestBatch) -> BrokerRequestBatch:
         """Send StopReplica, and report what was deleted; returns as `_send_leader_and_isr`."""
         # Checked only now, when it is sent: the topic may have been re-created since.
-        queued = self._context.cluster.queued_for_deletion
-        stops = {each for each in batch.stops if each.topic in queued}
-        if not stops:
+        context = self._context
+        queued = context.cluster.queued_for_deletion
+        deletions = {each for each in batch.deletions if each.topic in queued}
+        request = requests.stop_replica(
+            context.cluster, context.controller, self.broker, deletions, batch.stops
+        )
+        if not request.topic_states:
             return BrokerRequestBatch()
-        request = requests.stop_replica(self._context.controller, self.broker, stops)
         answer = await self._request(peer, request, requests.STOP_REPLICA_VERSION)
         results = {
             TopicPartition(each.topic_name, each.partition_index): Error.of(each.error_code)
             for each in answer.partition_errors
         }
         refused = self._refused("StopReplica", results)
-        deleted = {each for each in stops if results.get(each, Error.NONE) is Error.NONE}
-        self._context.on_replicas_deleted(self.broker, deleted)
-        return BrokerRequestBatch(stops=refused)
+        deleted = {each for each in deletions if results.get(each, Error.NONE) is Error.NONE}
+        if deleted:
+            context.on_replicas_deleted(self.broker, deleted)
+        return BrokerRequestBatch(
+            deletions=refused & deletions, stops=refused & batch.stops - deletions
+        )
 
     async def _request(self, peer: Peer, request: Any, version: int) -> Any:
         answer = await peer.send(request, version)
@@ -326,8 +334,13 @@ class ControllerChannelManager:
         """The topic is being deleted: clients no longer see it."""
         self._add_to_all(BrokerRequestBatch(deleted=dict.fromkeys(topic.partitions, topic.id)))
 
-    def stop(self, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
+    def delete(self, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
         """Have the broker delete its replicas, if it is alive."""
+        if broker_id in self._channels:
+            self._channels[broker_id].add(BrokerRequestBatch(deletions=set(partitions)))
+
+    def stop(self, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
+        """Have the broker fetch no more for its replicas, if it is alive; it keeps their logs."""
         if broker_id in self._channels:
             self._channels[broker_id].add(BrokerRequestBatch(stops=set(partitions)))
 

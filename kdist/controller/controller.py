@@ -29,6 +29,7 @@ from kdist.controller.commands import (
 from kdist.controller.context import ONLINE, ControllerContext, OutOfDate
 from kdist.controller.isr_proposals import AlterPartition
 from kdist.controller.leader_elections import ElectLeaders, Outcomes, is_imbalanced
+from kdist.controller.replica_states import DELETION_INELIGIBLE, OFFLINE, ReplicaState
 from kdist.controller.term import ControllerDependencies, ControllerTerm
 from kdist.controller.writing import Writer
 from kdist.errors import ApiError, Error
@@ -115,6 +116,8 @@ class Controller:
         metrics.topics = self._reading(lambda cluster: sum(1 for _ in cluster.living_topics()))
         metrics.partitions = self._reading(lambda cluster: sum(1 for _ in cluster.partitions()))
         metrics.offline_partitions = self._reading(_count_offline)
+        metrics.offline_replicas = self._count_of(OFFLINE)
+        metrics.replicas_ineligible_for_deletion = self._count_of(DELETION_INELIGIBLE)
         metrics.imbalanced_partitions = self._reading(
             lambda cluster: sum(is_imbalanced(cluster, each) for each in cluster.partitions())
         )
@@ -381,6 +384,10 @@ class Controller:
         if self._term is None:
             raise ApiError(Error.NOT_CONTROLLER)
         return self._term
+
+    def _count_of(self, state: ReplicaState) -> Reading:
+        """As `_reading`, of the replicas in this state."""
+        return lambda: float("nan") if self._term is None else self._term.count_replicas(state)
 
     def _reading(self, count: Callable[[ControllerContext], int]) -> Reading:
         """A metric counted from the controller context; NaN while another is the controller."""

@@ -32,6 +32,10 @@ class Deletions:
         """The replicas that the broker has yet to delete."""
         return {each for left in self._left.values() for each in left.get(broker_id, ())}
 
+    def is_left(self, partition: TopicPartition, broker_id: int) -> bool:
+        """Whether the broker has yet to delete its replica."""
+        return partition in self._left.get(partition.topic, {}).get(broker_id, ())
+
     def complete_replicas(self, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             left = self._left.get(partition.topic, {})

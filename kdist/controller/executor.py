@@ -87,8 +87,9 @@ class Executor:
     async def move_leaders(self, broker_id: int) -> list[TopicPartition]:
         """Have a broker that is about to stop lead nothing, and be in no ISR, where others can be.
 
-        Returns the partitions with other replicas that it leads all the same. Those without count
-        for nothing: they have nowhere to go, and waiting would not help.
+        Only then does it stop fetching. Returns the partitions with other replicas that it leads
+        all the same. Those without count for nothing: they have nowhere to go, and waiting would
+        not help.
         """
         replicas = self.cluster.replicas
         shared = [
@@ -97,6 +98,7 @@ class Executor:
             if broker_id in replicas(each) and len(replicas(each)) > 1
         ]
         await self.elect(shared, plan_for_shutdown)
+        self.channels.stop(broker_id, shared)
         states = ((each, self.cluster.leader_and_isr(each)) for each in shared)
         return [each for each, state in states if state is not None and state.leader == broker_id]
 
@@ -218,14 +220,14 @@ class Executor:
             self.deletions.begin(topic)
             self.channels.update_deleted_topic(topic)
         for broker_id in sorted(self.cluster.alive):
-            self.stop_replicas(broker_id)
+            self.delete_replicas(broker_id)
         await self.complete_deletions()
 
-    def stop_replicas(self, broker_id: int) -> None:
+    def delete_replicas(self, broker_id: int) -> None:
         """Have a broker delete its replicas of topics queued for deletion."""
         left = self.deletions.left_on(broker_id)
         if left:
-            self.channels.stop(broker_id, left)
+            self.channels.delete(broker_id, left)
 
     async def complete_deletions(self) -> None:
         """Remove the znodes of topics queued for deletion that have no replica left."""

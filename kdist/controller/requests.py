@@ -8,7 +8,7 @@ controller remains. Partitions are sorted, so that the same context gives the sa
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
@@ -133,9 +133,20 @@ def update_metadata(
 
 
 def stop_replica(
-    controller: ControllerIdAndEpoch, to: LiveBroker, partitions: Iterable[TopicPartition]
+    cluster: ControllerContext,
+    controller: ControllerIdAndEpoch,
+    to: LiveBroker,
+    deleted: Collection[TopicPartition],
+    stopped: Collection[TopicPartition],
 ) -> StopReplicaRequest:
-    """Have `to` delete its replicas of `partitions`."""
+    """Have `to` delete its replicas of `deleted`, and fetch no more for those of `stopped`.
+
+    Of the latter only those that still need no fetching: not in the ISR, and not led.
+    """
+    epochs = dict.fromkeys(deleted, EPOCH_DURING_DELETION)
+    for partition, state in _states(cluster, stopped).items():
+        if partition not in epochs and to.id not in (state.leader, *state.isr):
+            epochs[partition] = state.leader_epoch
     return StopReplicaRequest(
         controller_id=controller.controller_id,
         controller_epoch=controller.controller_epoch,
@@ -146,13 +157,13 @@ def stop_replica(
                 partition_states=[
                     StoppedPartition(
                         partition_index=each.partition,
-                        leader_epoch=EPOCH_DURING_DELETION,
-                        delete_partition=True,
+                        leader_epoch=epochs[each],
+                        delete_partition=each in deleted,
                     )
                     for each in members
                 ],
             )
-            for name, members in _by_topic(partitions)
+            for name, members in _by_topic(epochs)
         ],
     )
 
@@ -207,7 +218,7 @@ def _updated(
         isr=list(state.isr),
         zk_version=state.zk_version,
         replicas=list(replicas),
-        offline_replicas=[replica for replica in replicas if replica not in cluster.brokers],
+        offline_replicas=[replica for replica in replicas if replica not in cluster.electable],
     )
 
 

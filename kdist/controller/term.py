@@ -34,6 +34,7 @@ from kdist.controller.elections import plan_for_broker_change
 from kdist.controller.executor import Executor
 from kdist.controller.leader_elections import ElectLeaders, choose_imbalanced
 from kdist.controller.loading import Loader
+from kdist.controller.replica_states import ReplicaState, count_replicas
 from kdist.controller.requests import ControllerIdAndEpoch
 from kdist.controller.topics import Planned, new_topic_id
 from kdist.controller.writing import Writer
@@ -118,6 +119,10 @@ class ControllerTerm:
             if not answer.done():
                 answer.set_exception(ApiError(Error.NOT_CONTROLLER))
 
+    def count_replicas(self, state: ReplicaState) -> int:
+        """How many replicas are in this state."""
+        return count_replicas(self.cluster, self._executor.deletions, state)
+
     def submit(self, command: Command[Result]) -> asyncio.Future[Result]:
         """Queue a command for its turn; ApiError NOT_CONTROLLER if the term ends before that.
 
@@ -184,7 +189,7 @@ class ControllerTerm:
         self._channels.update_metadata(self._with_replicas_on(gone | come))
         for broker_id in sorted(come):
             self._channels.add_broker(after[broker_id])
-            self._executor.stop_replicas(broker_id)
+            self._executor.delete_replicas(broker_id)
         self._executor.deletions.release_blocked(self.cluster.alive)
 
     async def _process_topic_change(self) -> None:

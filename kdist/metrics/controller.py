@@ -29,6 +29,9 @@ class ControllerMetrics(Metrics):
     topics: Reading = reading("Topics, without those being deleted.")
     partitions: Reading = reading("Partitions of those topics.")
     offline_partitions: Reading = reading("Partitions of those topics without a leader.")
+    offline_replicas: Reading = reading(
+        "Replicas of those partitions whose broker is down or about to stop."
+    )
     imbalanced_partitions: Reading = reading(
         "Partitions of those topics that are not led by their preferred replica."
     )
@@ -36,3 +39,6 @@ class ControllerMetrics(Metrics):
         "Partitions whose leader was elected so, and has not said that it has recovered."
     )
     topics_queued_for_deletion: Reading = reading("Topics that are being deleted.")
+    replicas_ineligible_for_deletion: Reading = reading(
+        "Replicas of those topics whose broker is down: the deletion waits for it."
+    )

@@ -59,6 +59,7 @@ class FakeBroker:
         """Lose the memory, as a restart does."""
         self.controller_epoch = -1
         self.led: dict[TopicPartition, StateUpdate] = {}
+        self.stopped: set[TopicPartition] = set()  # without deletion
         self.metadata: dict[TopicPartition, StateUpdate] = {}
         self.brokers: set[int] = set()
 
@@ -137,9 +138,12 @@ class FakeBroker:
         for topic in request.topic_states:
             for state in topic.partition_states:
                 partition = TopicPartition(topic.topic_name, state.partition_index)
-                assert state.delete_partition
-                self.logs.pop(partition, None)
-                self.led.pop(partition, None)
+                if state.delete_partition:
+                    self.logs.pop(partition, None)
+                    self.led.pop(partition, None)
+                else:
+                    assert state.leader_epoch >= self.led[partition].leader_epoch
+                    self.stopped.add(partition)
                 self._write("StopReplica", [f"{partition}"])
                 answer.partition_errors.append(
                     StoppedPartitionResult(

@@ -8,14 +8,24 @@ finish the job, and two at once must not both act.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from controller_history import live_through
 from controller_world import Cluster
+from test_scenarios_controller_replicas import assign
 
 from kdist.controller import writing
+from kdist.errors import ApiError, Error
+from kdist.protocol.controlled_shutdown import ControlledShutdownRequest
+from kdist.protocol.elect_leaders import PREFERRED
+from kdist.zk import znodes
+from kdist.zk.client import Set
+from kdist.zk.topic_values import PartitionState
 
-OPERATIONS = ("create", "grow", "delete")
+REQUESTS_SENT_TURNS = 40  # after a write, by which whoever asked for it may be answered
+OPERATIONS = ("create", "grow", "delete", "fail", "stop", "balance")
+REPLICAS = (3, 2, 1)  # of a partition that is on all brokers; its preferred leader is not harmed
 RARER_HARMS = ("pause", "blink", "expire")  # what they find, killing or replacing mostly finds too
 
 
@@ -25,7 +35,58 @@ async def carry_out(cluster: Cluster, operation: str) -> str:
             return await cluster.create("views", 4, retention_ms="5000")
         case "grow":
             return await cluster.grow("clicks", 6)
+        case "fail":
+            await cluster.until(lambda: 2 not in shared_state(cluster).isr)
+            return "NONE"
+        case "stop":
+            return await stop_broker(cluster, 2)
+        case "balance":
+            return await balance(cluster)
     return await cluster.delete("clicks")
+
+
+def shared_state(cluster: Cluster) -> PartitionState:
+    path = znodes.PARTITION_STATE.path("shared", 0)
+    return znodes.PARTITION_STATE.decode(path, cluster.ensemble.tree.get(path).data)
+
+
+async def stop_broker(cluster: Cluster, broker_id: int) -> str:
+    """Ask as a broker does that is about to stop, until it is answered."""
+    while True:
+        if cluster.controller is not None and broker_id in cluster.registered():
+            epoch = cluster.registered()[broker_id]
+            request = ControlledShutdownRequest(broker_id=broker_id, broker_epoch=epoch)
+            answer = await cluster.controller.controlled_shutdown(request)
+            if answer.error_code == Error.NONE:
+                return "NONE"
+        await asyncio.sleep(0.2)
+
+
+async def balance(cluster: Cluster) -> str:
+    """Ask for preferred leaders, until that is answered."""
+    while True:
+        with suppress(ApiError):
+            if cluster.controller is not None:
+                await cluster.controller.elect_leaders(None, PREFERRED, 20_000)
+                return "NONE"
+        await asyncio.sleep(0.2)
+
+
+async def begin(cluster: Cluster, operation: str) -> None:
+    """The cluster before the operation."""
+    await cluster.start()
+    await cluster.create("clicks", 3)
+    await assign(cluster, "shared", REPLICAS)
+    if operation == "fail":
+        cluster.nodes[2].kill()
+        await cluster.until(lambda: 2 not in cluster.registered())
+    if operation == "balance":
+        path = znodes.PARTITION_STATE.path("shared", 0)
+        state = shared_state(cluster)._replace(leader=2, leader_epoch=7, isr=(1, 2, 3))
+        cluster.ensemble.tree.write((Set(path, state.encode()),), 0, 0)
+        cluster.nodes[1].expire()  # the next term finds it
+        await asyncio.sleep(1)
+        await cluster.converge()
 
 
 def harm(cluster: Cluster, how: str) -> None:
@@ -48,8 +109,7 @@ def turns_of(operation: str, seed: int) -> int:
     cluster = Cluster(seed)
 
     async def scenario() -> int:
-        await cluster.start()
-        await cluster.create("clicks", 3)
+        await begin(cluster, operation)
         before = cluster.loop.turns
         assert await carry_out(cluster, operation) == "NONE"
         return cluster.loop.turns - before
@@ -63,15 +123,15 @@ def die_at(turn: int, operation: str, how: str, seed: int) -> None:
     cluster = Cluster(seed)
 
     async def scenario() -> None:
-        await cluster.start()
-        await cluster.create("clicks", 3)
-        node = cluster.nodes[1]
+        await begin(cluster, operation)
         cluster.loop.arm(turn, lambda: harm(cluster, how))
         asking = asyncio.ensure_future(carry_out(cluster, operation))
         await asyncio.sleep(30)
-        if not node.is_up:
-            await cluster.converge()  # without it, as far as that is possible
-            node.start()
+        await cluster.converge()  # without those that are down, as far as that is possible
+        check_isr(cluster, operation)
+        for each in cluster.nodes.values():
+            if not each.is_up:
+                each.start()
         await cluster.converge()
         check_end(cluster, operation)
         asking.cancel()
@@ -79,9 +139,22 @@ def die_at(turn: int, operation: str, how: str, seed: int) -> None:
     cluster.run(scenario())
 
 
+def check_isr(cluster: Cluster, operation: str) -> None:
+    """The partition that is on all brokers is led by one that is alive and has all."""
+    state, up = shared_state(cluster), {node.id for node in cluster.alive}
+    assert state.leader in up & set(state.isr)
+    assert set(state.isr) <= up
+    assert not state.is_recovering
+    match operation:
+        case "stop":
+            assert 2 not in state.isr
+        case "balance":
+            assert state.leader == REPLICAS[0]
+
+
 def check_end(cluster: Cluster, operation: str) -> None:
     """The change was made whole, or not at all."""
-    topics = set(cluster.topics())
+    topics = set(cluster.topics()) - {"shared"}
     partitions = [each for each in cluster.states() if each.topic == "clicks"]
     assert topics <= {"clicks", "views"}
     match operation:
@@ -105,8 +178,8 @@ def test_a_controller_that_is_lost_at_any_turn_leaves_nothing_half_done(
 ) -> None:
     monkeypatch.setattr(writing, "CHUNK", 1)  # each partition is a write that can be the last
     turns = turns_of(operation, seed=14)
-    assert turns > 30
-    for turn in range(1, turns + 5):
+    assert turns > 10
+    for turn in range(1, max(turns, REQUESTS_SENT_TURNS) + 5):
         die_at(turn, operation, how, seed=14)
 
 

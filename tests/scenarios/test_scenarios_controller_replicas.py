@@ -315,6 +315,8 @@ def test_a_broker_that_wants_to_stop_leads_nothing_that_another_replica_can_lead
         states = [state_of(cluster, TopicPartition("clicks", i))[0] for i in range(3)]
         assert [(each.leader, each.isr) for each in states] == [(3, (3,)), (3, (3,)), (2, (2,))]
         await cluster.converge()
+        stopped = {TopicPartition("clicks", 0), TopicPartition("clicks", 1)}
+        await cluster.until(lambda: cluster.nodes[2].peer.stopped == stopped)
         error, _, _ = await propose_for_two(cluster)
         assert error is Error.INELIGIBLE_REPLICA
         cluster.nodes[2].expire()  # it has changed its mind: a new registration may lead again
@@ -355,6 +357,8 @@ def test_a_leader_about_to_stop_gives_way_to_a_replica_that_gets_in_sync_between
         request = ControlledShutdownRequest(broker_id=1, broker_epoch=cluster.registered()[1])
         answer = await controller_of(cluster).controlled_shutdown(request)
         assert len(answer.remaining_partitions) == 1
+        await asyncio.sleep(1)  # it leads on, so it must not be told to stop
+        assert not cluster.nodes[1].peer.stopped
         assert (await propose(cluster, 1, 3))[0] is Error.NONE
         answer = await controller_of(cluster).controlled_shutdown(request)
         assert answer.remaining_partitions == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
 from kdist.config.listeners import Listener
 from kdist.config.topic import TopicSettings
 from kdist.controller.channels import BrokerRequestBatch
@@ -111,9 +113,36 @@ def test_a_topic_queued_for_deletion_is_led_by_nobody_and_told_to_be_gone() -> N
         queued_for_deletion, CONTROLLER, live(1), [], {}, is_full=True
     ).topic_states
     assert (topic.topic_id, [s.leader for s in topic.partition_states]) == (NEW_ID, [-2, -2])
-    [stopped] = stop_replica(CONTROLLER, live(1), [SECOND, FIRST]).topic_states
+    [stopped] = stop_replica(
+        queued_for_deletion, CONTROLLER, live(1), {SECOND, FIRST}, {SECOND}
+    ).topic_states
     assert [state.partition_index for state in stopped.partition_states] == [0, 1]
     assert all(s.delete_partition and s.leader_epoch == -2 for s in stopped.partition_states)
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "is_stopped"), [(1, (1,), True), (1, (1, 3), False), (3, (3,), False)]
+)
+def test_a_replica_is_stopped_once_it_is_out_of_the_isr(
+    leader: int, isr: tuple[int, ...], is_stopped: bool
+) -> None:
+    made = cluster()
+    made.put_states({FIRST: LeaderAndIsr(leader, 5, isr, 9, 7)})
+    topics = stop_replica(made, CONTROLLER, live(3), set(), {FIRST, SECOND}).topic_states
+    found = [
+        (each.partition_index, each.leader_epoch, each.delete_partition)
+        for topic in topics
+        for each in topic.partition_states
+    ]
+    assert found == [(0, 5, False), (1, 4, False)][0 if is_stopped else 1 :]
+
+
+def test_replicas_of_brokers_that_are_gone_or_about_to_stop_are_offline() -> None:
+    made = cluster()
+    made.shutting_down[3] = 73
+    request = update_metadata(made, CONTROLLER, live(1), [FIRST, SECOND], {}, is_full=False)
+    [topic] = request.topic_states
+    assert [each.offline_replicas for each in topic.partition_states] == [[3], [2]]
 
 
 def test_a_full_request_includes_deletions_made_while_the_broker_was_down() -> None:
