@@ -51,6 +51,9 @@ class ZnodesOfTopics:
         """Whether each partition has so many replicas in sync."""
         return all(len(each.isr) == replicas for each in self.states(topic))
 
+    def exists(self, topic: str) -> bool:
+        return self._client.exists(f"/brokers/topics/{topic}") is not None
+
     def is_registered(self, broker_id: int) -> bool:
         return self._client.exists(f"/brokers/ids/{broker_id}") is not None
 

@@ -148,7 +148,7 @@ class KafkaBroker:
 
     def _write_properties(self) -> Path:
         client_port, controller_port = _free_ports(2)
-        self.address = f"127.0.0.1:{client_port}"
+        self.address = f"127.0.0.{self.id}:{client_port}"  # a host of its own, for placement
         listener, controller = f"PLAINTEXT://{self.address}", f"127.0.0.1:{controller_port}"
         settings = self._settings | {"log.dirs": str(self.data), "listeners": listener}
         if self._zookeeper:
