@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from kdist.client.admin.settings import OF_TOPIC, describe_topic_configs
 from kdist.client.admin.topics import NewTopic, create_partitions, create_topics, list_topics
@@ -24,6 +25,13 @@ _NOT_COPIED = (
 )
 
 
+class Refused(NamedTuple):
+    """Why the target refuses, by topic of the source: to have it, or to add partitions to it."""
+
+    topics: dict[str, str]
+    partitions: dict[str, str]
+
+
 async def count_partitions(cluster: Cluster) -> dict[str, int]:
     """The number of partitions of every topic that is not internal."""
     topics = await list_topics(cluster)
@@ -32,19 +40,19 @@ async def count_partitions(cluster: Cluster) -> dict[str, int]:
 
 async def follow_topics(
     source: Cluster, target: Cluster, names: Mapping[str, str], counts: Mapping[str, int]
-) -> dict[str, str]:
+) -> Refused:
     """Create the topics that the target lacks, and add partitions to those that have too few.
 
     `names` maps the source's names to the target's, `counts` has the source's partitions. Returns
-    why the target refused, by topic. `ApiError` for an error that may be transient.
+    what the target refused. `ApiError` for an error that may be transient.
     """
     return await _follow(source, target, names, counts, validate_only=False)
 
 
 async def refused_topics(
     source: Cluster, target: Cluster, names: Mapping[str, str], counts: Mapping[str, int]
-) -> dict[str, str]:
-    """As `follow_topics`, but changes nothing: why the target would refuse, by topic."""
+) -> Refused:
+    """As `follow_topics`, but changes nothing: what the target would refuse."""
     return await _follow(source, target, names, counts, validate_only=True)
 
 
@@ -55,9 +63,9 @@ async def _follow(
     counts: Mapping[str, int],
     *,
     validate_only: bool,
-) -> dict[str, str]:
+) -> Refused:
     existing = await count_partitions(target)
-    refused: dict[str, str] = {}
+    refused = Refused({}, {})
     for topic, name in names.items():
         count = counts[topic]
         try:
@@ -70,7 +78,12 @@ async def _follow(
         except ApiError as error:
             if error.error.retriable:
                 raise
-            refused[topic] = f"the target refuses to create it or to add partitions: {error.detail}"
+            if name in existing:
+                which = f"partitions {existing[name]} to {count - 1} are not mirrored"
+                why = f"{which}: the target refuses to add them: {error.detail}"
+                refused.partitions[topic] = why
+            else:
+                refused.topics[topic] = f"the target refuses to create it: {error.detail}"
     return refused
 
 

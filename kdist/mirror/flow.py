@@ -159,7 +159,7 @@ class MirrorFlow(RebalanceListener):
             try:
                 selection = await self.topics.refresh(self._context.clock.now_ms())
                 self.metrics.mirrored_topics = len(selection.mirrored)
-                self.metrics.held_topics = len(selection.held)
+                self.metrics.held_topics = len(selection.held.keys() - selection.mirrored.keys())
                 self._wanted = frozenset(selection.mirrored)
                 self._show_refused(selection)
                 for partition, stream in self.streams.items():

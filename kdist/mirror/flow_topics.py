@@ -59,12 +59,11 @@ class FlowTopics:
                 break
         self._tell_unmatched(counts)
         refused = await follow_topics(self._source, self._target, selection.mirrored, counts)
-        selection = without(selection, refused)
+        selection = without(selection, refused.topics, refused.partitions)
         for topic, reason in selection.held.items():
             if self.selection.held.get(topic) != reason:
-                logger.warning(
-                    "flow %s: topic %s is not mirrored: %s", self._flow.name, topic, reason
-                )
+                what = "is mirrored in part" if topic in selection.mirrored else "is not mirrored"
+                logger.warning("flow %s: topic %s %s: %s", self._flow.name, topic, what, reason)
         self.selection = selection
         await self._check_copies()
         return selection

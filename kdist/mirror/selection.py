@@ -55,14 +55,17 @@ class Refusal(str):
 
 
 class Selection(NamedTuple):
-    """The topics to mirror, with their names in the target; and why others are held back."""
+    """The topics to mirror, with their names in the target; and why others are held back.
+
+    A topic is in both if only some of its partitions are held back.
+    """
 
     mirrored: dict[str, str]
     held: dict[str, str]
 
     @property
     def refused(self) -> frozenset[str]:
-        """The topics held back because the target cannot have them."""
+        """The topics held back, or some of whose partitions are, as the target cannot have them."""
         return frozenset(each for each, why in self.held.items() if isinstance(why, Refusal))
 
 
@@ -96,8 +99,14 @@ def _held(flow: Flow, topic: str, origin: Origin | None, target_id: str) -> str 
     return None
 
 
-def without(selection: Selection, refused: Mapping[str, str]) -> Selection:
-    """The selection with the refused topics held back, each for its reason."""
-    mirrored = {key: name for key, name in selection.mirrored.items() if key not in refused}
+def without(
+    selection: Selection, topics: Mapping[str, str], partitions: Mapping[str, str] | None = None
+) -> Selection:
+    """The selection with what the target refuses held back, each topic for its reason.
+
+    A topic in `partitions` lacks only some of its partitions there: the others are mirrored.
+    """
+    mirrored = {key: name for key, name in selection.mirrored.items() if key not in topics}
+    refused = {**topics, **(partitions or {})}
     refusals = {topic: Refusal(why) for topic, why in refused.items()}
     return Selection(mirrored, {**selection.held, **refusals})

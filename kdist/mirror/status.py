@@ -18,7 +18,7 @@ from kdist.mirror.copying import count_partitions, refused_topics
 from kdist.mirror.lag import Lag, ask_lags
 from kdist.mirror.origins import read_origins
 from kdist.mirror.position_lookup import why_stopped
-from kdist.mirror.selection import Origin, Selection, begin_at, select
+from kdist.mirror.selection import Origin, Selection, begin_at, select, without
 from kdist.model import OffsetRange, TopicPartition
 
 
@@ -49,6 +49,7 @@ class FlowStatus(NamedTuple):
     partitions: list[PartitionStatus]
     held: dict[str, str]
     unmatched: tuple[str, ...] = ()
+    in_part: frozenset[str] = frozenset()  # held topics of which only some partitions are
 
 
 async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int) -> FlowStatus:
@@ -73,7 +74,9 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
         name = TopicPartition(flow.renamed(each.topic), each.partition)
         rows.append(PartitionStatus(each, name, position, end, lags[each], lost, stopped))
     refused = await refused_topics(source, target, selection.mirrored, counts)
-    return FlowStatus(flow.name, rows, {**selection.held, **refused}, flow.unmatched(counts))
+    held = without(selection, refused.topics, refused.partitions).held
+    in_part = frozenset(refused.partitions)
+    return FlowStatus(flow.name, rows, held, flow.unmatched(counts), in_part)
 
 
 def _begin(

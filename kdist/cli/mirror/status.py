@@ -65,7 +65,8 @@ def _print(found: Sequence[FlowStatus]) -> None:
     print_rows(_PARTITIONS, rows, below=lambda row: _below(row[1]))
     for each in found:
         for topic, reason in each.held.items():
-            click.echo(f"{each.name}: topic {topic} is not mirrored: {reason}")
+            what = "is mirrored in part" if topic in each.in_part else "is not mirrored"
+            click.echo(f"{each.name}: topic {topic} {what}: {reason}")
         for pattern in each.unmatched if each.partitions else ():
             click.echo(f"{each.name}: the pattern {pattern} matches no topic of the source")
         click.echo(_verdict(each))

@@ -12,10 +12,12 @@ from flow_world import FlowScene, flow_of, play
 from kdist.client.admin.topics import delete_topics
 from kdist.client.cluster import Address, Cluster
 from kdist.config.mirror import Flow, FlowSettings
+from kdist.errors import ApiError, Error
+from kdist.mirror import copying
 from kdist.mirror.selection import Origin, Selection, select
 from kdist.mirror.status import FlowStatus, flow_status
 from kdist.network.client import ClientSettings
-from tests.simulator.cluster import PORT, create, produce
+from tests.simulator.cluster import PORT, create, produce, produce_request
 
 
 async def status(scene: FlowScene) -> FlowStatus:
@@ -44,7 +46,7 @@ def test_a_topic_that_the_target_refuses_is_seen_everywhere(
         assert (page.status, found["status"]) == (503, "trouble")
         assert [*found["refused"]] == ["t.a"]
         reason = found["refused"]["t.a"]
-        assert reason.startswith("the target refuses to create it or to add partitions: ")
+        assert reason.startswith("the target refuses to create it: ")
         assert "t_a" in reason
         text = mirror._metrics_page().body.decode()
         (line,) = [line for line in text.splitlines() if line.startswith("kdist_mirror_refused{")]
@@ -70,6 +72,53 @@ def test_a_topic_that_the_target_refuses_is_seen_everywhere(
 
     with caplog.at_level(logging.WARNING):
         play(work)
+
+
+def test_a_target_that_refuses_only_more_partitions_gets_the_others(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuses(*_: object, **__: object) -> None:
+        raise ApiError(Error.POLICY_VIOLATION, "topic copy.t: one partition is enough")
+
+    async def work(scene: FlowScene) -> None:
+        await create(scene.client, "t", 3)
+        await create(scene.client, "copy.t", 1)
+        for partition in range(3):
+            request = produce_request("t", b"%d" % partition, partition=partition)
+            await scene.client.send(request, 9)
+        mirror = scene.start()
+        await scene.until_copied("t", b"0")
+        reason = (
+            "partitions 1 to 2 are not mirrored: the target refuses to add them:"
+            " topic copy.t: one partition is enough"
+        )
+        await asyncio.sleep(5)
+        page = mirror._health_page()
+        assert page.status == 503
+        assert json.loads(page.body)["flows"]["f"]["refused"] == {"t": reason}
+        assert f'reason="{reason}"' in mirror._metrics_page().body.decode()
+        found = await status(scene)
+        assert (found.held, found.in_part) == ({"t": reason}, {"t"})
+        assert {each.source.partition: each.lag.records for each in found.partitions} == {
+            0: 0,
+            1: 1,
+            2: 1,
+        }
+        await produce(scene.client, "t", b"more")
+        await scene.until_copied("t", b"0", b"more")
+        monkeypatch.undo()  # the target has been mended
+        for partition in (1, 2):
+            await scene.until_copied("t", b"%d" % partition, partition=partition)
+        await asyncio.sleep(5)
+        assert mirror._health_page().status == 200
+        assert (await status(scene)).held == {}
+        await scene.stop()
+
+    monkeypatch.setattr(copying, "create_partitions", refuses)
+    with caplog.at_level(logging.WARNING):
+        play(work)
+    said = [each for each in caplog.messages if "is mirrored in part" in each]
+    assert len(said) == 1
 
 
 def test_a_pattern_that_matches_no_topic_is_said(caplog: pytest.LogCaptureFixture) -> None:
