@@ -18,8 +18,6 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from prometheus_client import ProcessCollector
-
 from kdist.broker.broker import Broker
 from kdist.broker.context import BrokerContext
 from kdist.config.broker_config import BrokerConfig
@@ -80,7 +78,7 @@ class BrokerProcess:
 
     async def _main(self, loop: asyncio.AbstractEventLoop) -> int:
         broker = Broker(self._context(loop))
-        broker.measures.exposition.add_collector(ProcessCollector(registry=None))
+        broker.measures.exposition.add_process()
         main = asyncio.current_task()
         assert main is not None
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import os.path
+
+import kdist
+
+_METADATA = "kdist-", ".dist-info"
+
 
 def release() -> str | None:
     """As `0.1.0`; None for a tree that is not installed."""
+    from kdist.runtime.disk import Disk
+
+    start, end = _METADATA
+    for name in Disk().list(os.path.dirname(os.path.dirname(kdist.__file__))):
+        if name.startswith(start) and name.endswith(end):
+            return name.removeprefix(start).removesuffix(end)
     from importlib.metadata import PackageNotFoundError, version  # takes 20 ms
 
     try:

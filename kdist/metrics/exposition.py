@@ -6,25 +6,14 @@ that it sees a consistent state; counting needs no copies or locks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import inf
 from typing import Any
 
-from prometheus_client import generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
-from prometheus_client.metrics_core import Metric as Shown
-from prometheus_client.registry import Collector, CollectorRegistry
-
-from kdist.metrics.declare import Family, M, Metric, Metrics
+from kdist.metrics.declare import Family, M, Metrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Exposition(Collector):
+class Exposition:
     """The groups of one process, and their text.
 
     Owner: the broker, which adds every package's group as it starts.
@@ -32,7 +21,7 @@ class Exposition(Collector):
 
     def __init__(self) -> None:
         self._families: list[Family[Any]] = []
-        self._others: list[Collector] = []
+        self._has_process = False
 
     def add(self, group: Metrics) -> None:
         """Expose a group that has no labels."""
@@ -44,42 +33,12 @@ class Exposition(Collector):
         """Expose all groups that the family has at the time of a scrape."""
         self._families.append(family)
 
-    def add_collector(self, collector: Collector) -> None:
-        """Expose another collector's metrics, such as the library's `ProcessCollector`."""
-        self._others.append(collector)
-
-    def collect(self) -> Iterator[Shown]:
-        """Every metric with its samples, for `prometheus_client`."""
-        for family in self._families:
-            for row in family.group.TABLE:
-                yield _shown(row, family)
-        for other in self._others:
-            yield from other.collect()
+    def add_process(self) -> None:
+        """Expose the process's memory, CPU time and descriptors too, under the usual names."""
+        self._has_process = True
 
     def render(self) -> bytes:
         """The text that a scrape gets, of type `CONTENT_TYPE`."""
-        registry = CollectorRegistry()
-        registry.register(self)
-        return generate_latest(registry)
+        from kdist.metrics.text import render  # takes 50 ms
 
-
-def _shown(row: Metric, family: Family[Any]) -> Shown:
-    if row.type == "histogram":
-        return _shown_histogram(row, family)
-    made = CounterMetricFamily if row.type == "counter" else GaugeMetricFamily
-    shown = made(row.name, row.doc, labels=family.labels)
-    for key, group in family.items():
-        value = getattr(group, row.attribute)
-        shown.add_metric(key, value() if callable(value) else value)
-    return shown
-
-
-def _shown_histogram(row: Metric, family: Family[Any]) -> Shown:
-    shown = HistogramMetricFamily(row.name, row.doc, labels=family.labels)
-    for key, group in family.items():
-        observed = getattr(group, row.attribute)
-        buckets = [
-            ("+Inf" if bound == inf else str(bound), count) for bound, count in observed.buckets()
-        ]
-        shown.add_metric(key, buckets, observed.sum)
-    return shown
+        return render(self._families, has_process=self._has_process)

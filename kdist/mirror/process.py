@@ -7,8 +7,6 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from prometheus_client import ProcessCollector
-
 from kdist.config.mirror import MirrorConfig
 from kdist.errors import KdistError
 from kdist.mirror.flow import MirrorContext
@@ -27,7 +25,7 @@ def run_mirror(config: MirrorConfig, environment: Mapping[str, str]) -> None:
 async def _run(config: MirrorConfig, manager: ServiceManager) -> None:
     loop = asyncio.get_running_loop()
     mirror = Mirror(config, MirrorContext(AsyncioNetwork(loop), SystemClock(), system_rng()))
-    mirror.exposition.add_collector(ProcessCollector(registry=None))
+    mirror.exposition.add_process()
     stop = asyncio.Event()
     bugs: list[Exception] = []
 

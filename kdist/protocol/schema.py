@@ -142,7 +142,24 @@ def struct(cls: type[T]) -> type[T]:
     """Declare a structure within messages; it is flexible where its message is."""
     cls.__annotations__["unknown_tags"] = "dict[int, bytes] | None"
     cls.unknown_tags = None  # type: ignore[attr-defined]
-    return dataclasses.dataclass(slots=True, kw_only=True)(cls)
+    # Dataclasses would generate these for each class, and a docstring from its signature: half of
+    # the time that importing all messages takes.
+    cls.__doc__ = cls.__doc__ or cls.__name__
+    cls.__repr__ = _show  # type: ignore[method-assign]
+    cls.__eq__ = _equals  # type: ignore[method-assign]
+    cls.__hash__ = None  # type: ignore[assignment]
+    return dataclasses.dataclass(slots=True, kw_only=True, repr=False, eq=False)(cls)
+
+
+def _show(message: Any) -> str:
+    fields = (f"{name}={getattr(message, name)!r}" for name in message.__slots__)
+    return f"{type(message).__qualname__}({', '.join(fields)})"
+
+
+def _equals(message: Any, other: Any) -> bool:
+    if type(other) is not type(message):
+        return False
+    return all(getattr(message, name) == getattr(other, name) for name in message.__slots__)
 
 
 def flexible_since(cls: type[Any]) -> int:

@@ -7,29 +7,49 @@ against each other. Both read a memoryview without copying it, which google-crc3
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable
-
-import crcmod.predefined
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 
 from kdist.wire.pure import IS_PURE
 from kdist.wire.varint import Buffer
 
+_EXTENSION = "crc32c._crc32c"
+
 Checksum = Callable[..., int]
 """(data, CRC of the bytes before it = 0) -> the CRC of both, 0 to 2**32 - 1."""
-
-_crcmod: Checksum = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
 def software(data: Buffer, value: int = 0) -> int:
     """CRC-32C, by table, of `data` after bytes whose CRC was `value`."""
-    return _crcmod(data, value)
+    return _by_table()(data, value)
+
+
+@functools.cache
+def _by_table() -> Checksum:
+    import crcmod.predefined  # where it is needed
+
+    found: Checksum = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
+    return found
 
 
 def _load_hardware() -> Checksum | None:
-    try:
-        from crc32c import crc32c as hardware
-    except ImportError:
+    """The function of the package's extension.
+
+    Importing the package would take 30 ms, for a command line and a version that nobody here asks
+    for: a tenth of what a broker's imports take in all.
+    """
+    package = PathFinder.find_spec("crc32c")
+    if package is None:
         return None
+    found = PathFinder.find_spec(_EXTENSION, package.submodule_search_locations)
+    if found is None or found.loader is None:
+        return None
+    module = sys.modules[_EXTENSION] = module_from_spec(found)
+    found.loader.exec_module(module)
+    hardware: Checksum = module.crc32c
     return hardware
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -49,3 +51,20 @@ def test_a_disk_failure_during_a_request_names_disk_and_request() -> None:
     said = sentence_of(failure)
     assert said.startswith(f"{PATH} cannot be used any more, Operation not permitted: ")
     assert "handling a request" in said
+
+
+def test_a_start_does_not_wait_for_imports_that_it_does_not_need() -> None:
+    """A roll pays for them at each broker. `prometheus_client` comes with the first scrape."""
+    report = "import sys, kdist.cli.broker; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", report], capture_output=True, check=True)
+    loaded = set(done.stdout.decode().split())
+    assert "kdist.broker.process" in loaded
+    needless = {
+        "prometheus_client",
+        "http.server",
+        "email",
+        "importlib.metadata",
+        "crcmod",
+        "argparse",
+    }
+    assert not loaded & needless

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
 import kdist.metrics
@@ -154,7 +153,7 @@ def test_a_family_takes_as_many_labels_as_it_has() -> None:
 def test_another_collector_is_shown_beside_the_groups() -> None:
     exposition = Exposition()
     exposition.add(StorageMetrics())
-    exposition.add_collector(ProcessCollector(registry=None))
+    exposition.add_process()
     values = samples_of(exposition)
     assert values["process_open_fds", ()] > 0
     assert values["kdist_log_refused_appends_total", ()] == 0

@@ -66,5 +66,6 @@ def test_the_hardware_serves_unless_pure_is_forced_or_its_package_is_missing() -
     assert implementation() == f"hardware {answer}"
     assert implementation(KDIST_PURE="0") == f"hardware {answer}"
     assert implementation(KDIST_PURE="1") == f"software {answer}"
-    hidden = "import sys; sys.modules['crc32c'] = None"
-    assert implementation(hidden) == f"software {answer}"
+    hidden = "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]"
+    needed = "import crcmod.predefined"  # which the software needs
+    assert implementation(f"{needed}; {hidden}") == f"software {answer}"
