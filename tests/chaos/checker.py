@@ -8,6 +8,7 @@ not, at any time. The kinds of anomalies are near Jepsen's for queues:
 |---|---|
 | lost | acknowledged, and nobody reads it: below what was read, or in a finished last read |
 | duplicate | a value at two offsets |
+| renumbered | a value at two offsets, sent again by its client in another epoch: no fault |
 | reordered | a producer's values are in a partition in another order than it sent them |
 | phantom | a value that nobody sent there, or that was refused for good |
 | torn | a value that is not whole |
@@ -22,7 +23,7 @@ not, at any time. The kinds of anomalies are near Jepsen's for queues:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tests.chaos.history import (
@@ -41,6 +42,8 @@ from tests.chaos.history import (
 )
 
 Place = tuple[int, int]  # partition, offset
+WriterAt = Callable[[Place], object]
+RENUMBERED = "renumbered"
 NOTHING = -1001  # the committed offset of a group that has committed none
 
 
@@ -51,12 +54,18 @@ class Anomaly(NamedTuple):
     text: str
 
 
-def judge(events: Sequence[Event]) -> list[Anomaly]:
-    """All anomalies of a history whose events are in the order of their times."""
+def judge(events: Sequence[Event], writer_at: WriterAt = lambda _: None) -> list[Anomaly]:
+    """All anomalies of a history whose events are in the order of their times.
+
+    `writer_at` tells the producer id and epoch of the record at a place, if that is known. After a
+    batch was refused for its sequence librdkafka begins a new epoch, and sends in it again all that
+    is unanswered, also what another broker has appended without an answer: no broker can know.
+    """
     kept = _Kept(events)
     return [
         *_lost(kept),
         *_wrong_places(kept),
+        *_duplicates(kept, writer_at),
         *_reordered(kept),
         *_phantoms(kept),
         *_positions(events),
@@ -103,7 +112,7 @@ def _value(event: Sent | Answered) -> str:
 
 def _lost(kept: _Kept) -> Iterator[Anomaly]:
     for value, (partition, offset) in kept.promised.items():
-        due = kept.is_finished or offset < kept.end[partition]
+        due = kept.is_finished or 0 <= offset < kept.end[partition]
         if due and value not in kept.places:
             yield Anomaly("lost", f"{value}, acknowledged at {partition}@{offset}")
 
@@ -111,25 +120,33 @@ def _lost(kept: _Kept) -> Iterator[Anomaly]:
 def _wrong_places(kept: _Kept) -> Iterator[Anomaly]:
     promised: dict[Place, list[str]] = defaultdict(list)
     for value, place in kept.promised.items():
+        if place[1] < 0:
+            continue
         promised[place].append(value)
         found = kept.places.get(value, set())
         if found and place not in found:
             yield Anomaly("misplaced", f"{value}, told {_text(place)}, read at {_texts(found)}")
-    for value, places in kept.places.items():
-        if len(places) > 1 and value != TORN:
-            yield Anomaly("duplicate", f"{value} at {_texts(places)}")
     for place in sorted(promised.keys() | kept.read.keys()):
         values = sorted({*promised.get(place, ()), *kept.read.get(place, {})})
         if len(values) > 1:
             yield Anomaly("inconsistent", f"{_text(place)}: {', '.join(values)}")
 
 
+def _duplicates(kept: _Kept, writer_at: WriterAt) -> Iterator[Anomaly]:
+    for value, places in kept.places.items():
+        if len(places) > 1 and value != TORN:
+            writers = {writer_at(place) for place in places}
+            is_renumbered = None not in writers and len(writers) == len(places)
+            kind = RENUMBERED if is_renumbered else "duplicate"
+            yield Anomaly(kind, f"{value} at {_texts(places)}")
+
+
 def _reordered(kept: _Kept) -> Iterator[Anomaly]:
     last: dict[tuple[str, int], tuple[int, int]] = {}  # by producer and partition: number, offset
     for partition, offset in sorted(kept.read):
         for value in kept.read[partition, offset]:
-            if value == TORN:
-                continue
+            if value == TORN or (partition, offset) != min(kept.places[value]):
+                continue  # the second of two is a duplicate, and not out of order too
             producer, _, number = value.split(" ")
             before, at = last.get((producer, partition), (-1, -1))
             if int(number) < before:

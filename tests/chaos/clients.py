@@ -5,6 +5,7 @@ Their patience with a silent broker is a few seconds, so that what is measured i
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import threading
 from pathlib import Path
@@ -33,11 +34,13 @@ from tests.chaos.history import (
 TOPIC = "chaos"
 PARTITIONS = 6
 GROUP = "group"
+LOGGER = "chaos.clients"
 PAUSE_S = 0.1  # between two records of a producer to a partition
 REFUSAL_PAUSE_S = 2.0
 BATCH_BYTES = 10_000
 MESSAGE_BYTES_MAX = 20_000  # of the topic
 ENDED_S = 180.0
+NO_OFFSET = -1
 COMMIT_PAUSE_S = 0.5
 CALL_S = 10.0
 
@@ -110,7 +113,10 @@ class Producing(_Thread):
                     "linger.ms": 5,
                     "batch.size": BATCH_BYTES,
                     "error_cb": self._told,
-                }
+                    "log_level": 7,
+                    "debug": "eos",  # why it began a new epoch, or gave up
+                },
+                logger=logging.getLogger(LOGGER),
             )
             self._is_fatal = False
             while not (self._is_fatal or self.is_stopping.is_set()):
@@ -154,10 +160,19 @@ def send(
     def note(error: KafkaError | None, message: Message) -> None:
         outcome, offset = OK, message.offset()
         if error is not None:
-            outcome = REFUSED if error.code() in _REFUSALS else UNKNOWN
-            offset = -1
+            outcome, offset = REFUSED if error.code() in _REFUSALS else UNKNOWN, None
         text = str(error or "")
-        journal.note(Answered(now_s(), name, partition, number, outcome, offset, text))
+        journal.note(
+            Answered(
+                now_s(),
+                name,
+                partition,
+                number,
+                outcome,
+                NO_OFFSET if offset is None else offset,
+                text,
+            )
+        )
 
     value = value_of(name, partition, number, *size)
     producer.produce(TOPIC, value, partition=partition, on_delivery=note)

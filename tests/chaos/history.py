@@ -32,7 +32,11 @@ class Sent(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What the producer was told of it: OK with its offset, REFUSED for good, or UNKNOWN."""
+    """What the producer was told of it: OK with its offset, REFUSED for good, or UNKNOWN.
+
+    The offset is -1 if it is not known: librdkafka knows by the next batch's acknowledgement that
+    an earlier one is there whose own was lost.
+    """
 
     at_s: float
     producer: str

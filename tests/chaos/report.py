@@ -36,6 +36,8 @@ def lines(result: Result) -> Iterator[str]:
         shares = (("median", 0.5), ("p99", 0.99), ("p99.9", 0.999))
         texts = [f"{name} {quantile(times, share) * 1000:.0f} ms" for name, share in shares]
         yield f"acknowledged after: {', '.join(texts)}, max {times[-1]:.2f} s"
+    if result.renumbered:
+        yield f"sent again in a new epoch by their client, and there twice: {result.renumbered}"
     yield from _anomalies(result)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections import Counter
@@ -16,8 +17,10 @@ from tests.chaos.availability import (
     latencies,
     outages,
 )
-from tests.chaos.checker import Anomaly, count_outcomes, judge, shown_errors
+from tests.chaos.checker import RENUMBERED, Anomaly, Place, count_outcomes, judge, shown_errors
 from tests.chaos.clients import (
+    LOGGER,
+    TOPIC,
     Franz,
     Membership,
     Producing,
@@ -28,7 +31,7 @@ from tests.chaos.clients import (
 )
 from tests.chaos.faults import FAULTS, HEALTHY_S, draw
 from tests.chaos.history import Journal, load, now_s
-from tests.chaos.replicas import differences
+from tests.chaos.replicas import Logs, Writer, read_logs
 from tests.chaos.world import World
 
 TOO_LARGE = "too-large"
@@ -61,6 +64,15 @@ class Result:
     latencies: list[float] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     anomalies: list[Anomaly] = field(default_factory=list)
+    renumbered: int = 0
+
+
+def _log_clients(path: Path) -> None:
+    logger, handler = logging.getLogger(LOGGER), logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
 
 
 class Run:
@@ -72,7 +84,9 @@ class Run:
         self._begun_s = time.monotonic()
         self._rng = random.Random(plan.seed)
         self._troubles: list[str] = []
+        self._logs = Logs([], {})
         self._paths = [plan.directory / name for name in ("history.jsonl", "franz.jsonl")]
+        _log_clients(plan.directory / "clients.log")
         self.world = World(plan.directory, plan.kind, self.say)
 
     def say(self, text: str) -> None:
@@ -166,16 +180,23 @@ class Run:
         for broker in self.world.brokers:
             if broker.is_running:
                 broker.stop()
-        self._troubles += differences([each.disk.log_directory for each in self.world.brokers])
+        self._logs = read_logs([each.disk.log_directory for each in self.world.brokers], TOPIC)
+        self._troubles += self._logs.faults
         for broker in self.world.brokers:
             self._troubles += [f"broker {broker.id}: {text}" for text in broker.unexpected]
             log = broker.log.read_text(errors="replace")
             if count := log.count("Traceback (most recent call last)"):
                 self._troubles.append(f"broker {broker.id}: {count} tracebacks in {broker.log}")
 
+    def _writer_at(self, place: Place) -> Writer | None:
+        writers = self._logs.writers.get(place[0])
+        return None if writers is None else writers.at(place[1])
+
     def _judge(self, stopped_s: float) -> None:
         events = load(self._paths)
-        self.result.anomalies = [*judge(events), *shown_errors(events, TOO_LARGE)]
+        found = [*judge(events, self._writer_at), *shown_errors(events, TOO_LARGE)]
+        self.result.renumbered = sum(each.kind == RENUMBERED for each in found)
+        self.result.anomalies = [each for each in found if each.kind != RENUMBERED]
         self.result.anomalies += [Anomaly("trouble", text) for text in self._troubles]
         self.result.outcomes = count_outcomes(events)
         self.result.outages = outages(acknowledged(events), self.result.faults, stopped_s)

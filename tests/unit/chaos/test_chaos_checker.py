@@ -75,8 +75,27 @@ def test_an_acknowledged_record_above_all_that_was_read_may_still_come() -> None
     assert found(sent(0), told(0, 7), sent(1), read(1, 1)) == []
 
 
+def test_an_acknowledged_record_of_unknown_offset_is_somewhere() -> None:
+    events = [sent(0), told(0, -1), Finished(60, "r")]
+    assert found(*events) == ["lost"]
+    assert found(*events, read(3, 0)) == []
+
+
 def test_a_value_at_two_offsets_is_a_duplicate() -> None:
     assert found(sent(0), told(0, 0), read(0, 0), read(1, 0)) == ["duplicate"]
+
+
+def test_a_value_in_two_epochs_of_its_producer_was_sent_twice_by_its_client() -> None:
+    events = [sent(0), told(0, 1), read(0, 0, at=50), read(1, 0, at=51)]
+    writers = {(PART, 0): (7, 0), (PART, 1): (7, 1)}
+    assert [each.kind for each in judge(events, writers.get)] == ["renumbered"]
+    writers[PART, 1] = (7, 0)
+    assert [each.kind for each in judge(events, writers.get)] == ["duplicate"]
+
+
+def test_the_second_of_two_is_no_disorder_too() -> None:
+    events = [sent(0), sent(1), read(0, 0, at=50), read(1, 1, at=51), read(2, 0, at=52)]
+    assert found(*events) == ["duplicate"]
 
 
 def test_a_value_that_is_elsewhere_than_its_producer_was_told_is_misplaced() -> None:
