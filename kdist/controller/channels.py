@@ -281,8 +281,16 @@ class BrokerChannel:
         return answer
 
     def _refused(self, api: str, results: dict[TopicPartition, Error]) -> set[TopicPartition]:
-        """Log every refusal, as nothing else reports it; returns those with a retriable error."""
-        refused = {each: error for each, error in results.items() if error is not Error.NONE}
+        """Log every refusal, as nothing else reports it; returns those with a retriable error.
+
+        A broker of Apache Kafka refuses a leader epoch that it has already, as it refuses an older
+        one, with STALE_CONTROLLER_EPOCH. So it does for nearly all of a full request.
+        """
+        is_kafkas = not self.broker.registration.is_kdists
+        known = Error.STALE_CONTROLLER_EPOCH if is_kafkas else Error.NONE
+        refused = {
+            each: error for each, error in results.items() if error not in (Error.NONE, known)
+        }
         self._context.metrics.refused_partitions += len(refused)
         for partition, error in refused.items():
             logger.warning(

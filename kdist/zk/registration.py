@@ -46,6 +46,11 @@ class BrokerRegistration(NamedTuple):
         return next((e for e in self.endpoints if e.listener.name == listener_name), None)
 
     @property
+    def is_kdists(self) -> bool:
+        """Whether kdist has registered it, and not Apache Kafka."""
+        return (self.host, self.disk, self.content) != (None, None, None)
+
+    @property
     def plain(self) -> list[Listener]:
         """The listeners that kdist's clients can speak to: without TLS and SASL."""
         return [each.listener for each in self.endpoints if each.protocol == "PLAINTEXT"]

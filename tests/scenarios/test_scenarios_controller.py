@@ -309,6 +309,23 @@ def test_a_partition_that_a_broker_refuses_for_now_is_told_again() -> None:
     cluster.run(scenario())
 
 
+@pytest.mark.parametrize(("is_kdists", "counted"), [(True, 1), (False, 0)])
+def test_a_broker_of_kafkas_may_say_that_it_knows_a_leader_epoch(
+    is_kdists: bool, counted: int
+) -> None:
+    cluster = Cluster(seed=11)
+
+    async def scenario() -> None:
+        if not is_kdists:
+            cluster.nodes[2].disk = cluster.nodes[2].content = None
+        await cluster.start()
+        cluster.nodes[2].peer.refusals = [Error.STALE_CONTROLLER_EPOCH]
+        assert await cluster.create("clicks") == "NONE"
+        assert sum(node.metrics.refused_partitions for node in cluster.alive) == counted
+
+    cluster.run(scenario())
+
+
 def test_only_the_controller_takes_requests() -> None:
     cluster = Cluster(seed=12)
 
