@@ -21,6 +21,7 @@ from kdist.client.classic.connector import (
     Stream,
     Whitelist,
 )
+from kdist.client.classic.producer import MessageSet, Producer
 from kdist.client.classic.simple import (
     EARLIEST_TIME,
     LATEST_TIME,
@@ -29,8 +30,7 @@ from kdist.client.classic.simple import (
     SimpleConsumer,
 )
 from kdist.client.producer.callbacks import CallbackHandler
-from kdist.client.producer.message import Message, MessageSet
-from kdist.client.producer.sync import Producer
+from kdist.client.producer.message import Message
 
 __all__ = [
     "EARLIEST_TIME",

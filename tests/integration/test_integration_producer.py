@@ -18,15 +18,16 @@ from cutting_proxy import CuttingProxy
 from peer.kafka_broker import KafkaBroker
 from standalone_process import Standalone, free_ports, standalone
 
+from kdist.client.classic import producer as classic
 from kdist.client.cluster import NoBroker
 from kdist.client.producer import asynchronous, callbacks, faults, message, results, sync
 from kdist.client.producer.asynchronous import AsyncProducer
 from kdist.client.producer.callbacks import CallbackHandler
 from kdist.client.producer.faults import BufferFull, ProducerClosed
-from kdist.client.producer.message import Message, MessageSet
+from kdist.client.producer.message import Message
 from kdist.client.producer.results import Sent
 from kdist.client.producer.sync import Producer
-from kdist.errors import ApiError, Error, UserError
+from kdist.errors import ApiError, Error, UserError, WrongType
 from kdist.model import OffsetRange
 from kdist.records import _reference_keys
 
@@ -290,11 +291,13 @@ class Watching(CallbackHandler):
 
 
 def test_a_callback_handler_sees_the_stages_of_the_queue(cluster: Standalone) -> None:
+    cluster.run("topics", "create", "stages")  # that it is created by itself may take longer
     handler = Watching()
-    with Producer(
+    with classic.Producer(
         bootstrap_servers=address(cluster), callback_handler=handler, max_block_ms=300
     ) as producer:
-        producer.send("stages", MessageSet([b"a", Message(b"b", key=b"k")])).result(WAIT_S)
+        several = classic.MessageSet([b"a", Message(b"b", key=b"k")])
+        producer.send("stages", several).result(WAIT_S)
         with pytest.raises(ApiError):
             producer.send("stages", b"c", partition=3)
     assert handler.told == [
@@ -338,13 +341,28 @@ def test_the_asyncio_front_sends_as_the_other_does(cluster: Standalone) -> None:
     assert values(address(cluster), "aio") == [*numbers(2_000), b"v"]
 
 
+def test_a_message_set_is_sent_with_one_call(cluster: Standalone) -> None:
+    cluster.run("topics", "create", "sets")
+    messages = classic.MessageSet([b"a", Message(b"b", key=b"k", timestamp=9)])
+    messages.append(b"value")  # type: ignore[arg-type]  # as many bytes as a message has fields
+    with classic.Producer(bootstrap_servers=address(cluster)) as producer:
+        for beside in ({"key": b"k"}, {"partition": 0}, {"timestamp": 5}, {"headers": []}):
+            with pytest.raises(WrongType, match="are those of each Message"):
+                producer.send("sets", messages, **beside)  # type: ignore[call-overload]
+        assert producer.send("sets", messages).result(WAIT_S)[0][0].end == 3
+        assert producer.send("sets", b"one").result(WAIT_S).offset == 3
+    assert values(address(cluster), "sets") == [b"a", b"b", b"value", b"one"]
+
+
 def test_the_examples_run_as_they_are_written(cluster: Standalone) -> None:
     world = {"broker": address(cluster), "asyncio": asyncio, "Producer": Producer}
-    world |= {"Message": Message, "MessageSet": MessageSet}
+    world |= {"Message": Message}
     finder = doctest.DocTestFinder()
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    for module in (message, callbacks, sync, asynchronous, results, faults, _reference_keys):
-        tests = finder.find(module, extraglobs=world)
+    modules = (message, callbacks, sync, asynchronous, results, faults, _reference_keys, classic)
+    for module in modules:
+        own = {"Producer": classic.Producer} if module is classic else {}
+        tests = finder.find(module, extraglobs=world | own)
         for each in sorted(tests, key=lambda test: test.lineno or 0):
             runner.run(each)
     assert runner.summarize(verbose=False).failed == 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack
 
 from kdist.client.operation import check_timeout
 from kdist.client.producer.arguments import checked_partition
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
 from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.core import Core, Steps
-from kdist.client.producer.message import Message, MessageSet
+from kdist.client.producer.message import Message
 from kdist.client.producer.results import RecordMetadata, Sent, SentMany
 from kdist.client.producer.settings import ProducerKeywords, read_settings
 from kdist.client.settings import Servers
@@ -57,10 +57,6 @@ class AsyncProducer:
             raise RuntimeError("the producer is not started: use `async with`, or call `start`")
         return self._core
 
-    @overload
-    async def send(self, topic: str, value: MessageSet) -> SentMany: ...
-
-    @overload
     async def send(
         self,
         topic: str,
@@ -69,17 +65,7 @@ class AsyncProducer:
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
-    ) -> Sent: ...
-
-    async def send(
-        self,
-        topic: str,
-        value: Any,
-        key: Any = None,
-        headers: Headers | None = None,
-        partition: int | None = None,
-        timestamp: int | None = None,
-    ) -> Sent | SentMany:
+    ) -> Sent:
         """As `Producer.send`: returns once the record is in a batch; await the future it returns
         for the acknowledgement.
         """
@@ -99,10 +85,6 @@ class AsyncProducer:
                 sent = accumulator.add_quick(topic, value, key, partition, headers, timestamp)
                 if sent is not None:
                     return sent
-        if isinstance(value, MessageSet):
-            return await self._drive(
-                self._started.add_set(topic, value, key, headers, partition, timestamp)
-            )
         core = self._started
         if core.has_handler:
             message = Message(value, key, headers or (), partition, timestamp)

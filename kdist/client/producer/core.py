@@ -38,14 +38,14 @@ from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, Reques
 from kdist.client.producer.faults import BufferFull, ProducerClosed
 from kdist.client.producer.identity import Identities
 from kdist.client.producer.link import LinkSettings
-from kdist.client.producer.message import Message, MessageSet
+from kdist.client.producer.message import Message
 from kdist.client.producer.metadata import Metadata
 from kdist.client.producer.results import Sent, SentMany, make_known
 from kdist.client.producer.sender import Sender
 from kdist.client.producer.settings import ProducerConfig
 from kdist.client.producer.settling import Settling
 from kdist.client.producer.topic import Topic
-from kdist.errors import ApiError, Error, UserError, WrongType
+from kdist.errors import ApiError, Error, UserError
 from kdist.network.client import ClientSettings
 from kdist.records.compression import Codec
 from kdist.records.record import Headers
@@ -236,12 +236,6 @@ class Core:
             encoded_column(self._value_encoder, values, topic, "value"),
             None if keys is None else encoded_column(self._key_encoder, keys, topic, "key"),
         ).steps()
-
-    def add_set(self, topic: str, messages: MessageSet, *beside: Any) -> Steps[SentMany]:
-        """As `add_each`; `WrongType` if a key or the like is given beside the messages' own."""
-        if any(each is not None for each in beside):
-            raise WrongType("key, headers, partition and timestamp are those of each Message")
-        return self.add_each(topic, MessageSet(messages))  # values may have been put in since
 
     def add_each(self, topic: str, messages: Iterable[Message]) -> Steps[SentMany]:
         """As `add_many`, for messages that may have headers, partitions and timestamps."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack
 
 from kdist.client.background import FORKED, BackgroundLoop
 from kdist.client.operation import check_timeout
@@ -14,7 +14,7 @@ from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
 from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.core import Core, Steps
 from kdist.client.producer.faults import BufferFull
-from kdist.client.producer.message import Message, MessageSet
+from kdist.client.producer.message import Message
 from kdist.client.producer.results import Sent, SentMany
 from kdist.client.producer.settings import ProducerKeywords, read_settings
 from kdist.client.settings import Servers
@@ -58,10 +58,6 @@ class Producer:
         self._accumulator.abandon(FORKED)
         self._lock = self._accumulator.lock
 
-    @overload
-    def send(self, topic: str, value: MessageSet) -> SentMany: ...
-
-    @overload
     def send(
         self,
         topic: str,
@@ -70,18 +66,8 @@ class Producer:
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
-    ) -> Sent: ...
-
-    def send(
-        self,
-        topic: str,
-        value: Any,
-        key: Any = None,
-        headers: Headers | None = None,
-        partition: int | None = None,
-        timestamp: int | None = None,
-    ) -> Sent | SentMany:
-        """Queue a record, or a `MessageSet`, for sending, and return its future.
+    ) -> Sent:
+        """Queue a record for sending, and return its future.
 
         The key determines the partition unless `partition` is given; `timestamp` is in ms since the
         epoch, None for now. The call blocks for up to `max_block_ms` while `buffer_memory` is full,
@@ -90,9 +76,9 @@ class Producer:
         `ProducerClosed`, and `WrongType` for an argument of the wrong type, such as a `str` value.
 
         >>> with Producer(bootstrap_servers=broker) as producer:
-        ...     many = producer.send("clicks", MessageSet([b"a", Message(b"b", key=b"user-7")]))
-        ...     sum(range.end - range.start for each in many.result(10).values() for range in each)
-        2
+        ...     sent = [producer.send("clicks", page, key=b"user-7") for page in (b"a", b"b")]
+        ...     [each.result(timeout=10).offset for each in sent]
+        [1, 2]
         """
         if type(value) is bytes:
             # The fast path: a value alone, while the topic's sticky batch has room. It is inlined
@@ -111,8 +97,6 @@ class Producer:
                 sent = self._accumulator.add_quick(topic, value, key, partition, headers, timestamp)
                 if sent is not None:
                     return sent
-        if isinstance(value, MessageSet):
-            return self._drive(self._core.add_set(topic, value, key, headers, partition, timestamp))
         core = self._core
         if core.has_handler:
             message = Message(value, key, headers or (), partition, timestamp)

@@ -13,7 +13,6 @@ import pytest
 
 from kdist.client.producer.batch import PartitionQueue, ProducerBatch
 from kdist.client.producer.faults import ProducerClosed
-from kdist.client.producer.message import Message, MessageSet
 from kdist.client.producer.results import Sent
 from kdist.errors import UserError
 from tests.examples import first_of
@@ -96,15 +95,3 @@ def test_a_results_timeout_may_be_of_any_length(timeout: float) -> None:
 
     threading.Thread(target=answer).start()
     assert Sent(batch, 0).result(timeout).offset == 3
-
-
-def test_values_appended_to_a_message_set_are_sent_as_messages() -> None:
-    async def work(scene: Scene) -> None:
-        messages = MessageSet([Message(b"a", partition=0)])
-        messages.append(b"value")  # type: ignore[arg-type]  # as many bytes as a message has fields
-        async with scene.producer() as producer:
-            await (await producer.send("t", messages))
-        kept = [each for kept in scene.brokers.kept.values() for each in kept.values()]
-        assert set(kept) == {b"a", b"value"}
-
-    play(work)

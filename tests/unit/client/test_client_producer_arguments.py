@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kdist.client.producer.message import Message, MessageSet
+from kdist.client.classic.producer import MessageSet
 from kdist.client.producer.sync import Producer
 from tests.unit.client.producer_world import Scene, play
 
@@ -67,14 +67,11 @@ def test_a_flush_with_a_timeout_of_zero_does_not_wait() -> None:
     play(work)
 
 
-@pytest.mark.parametrize("beside", [{"key": b"k"}, {"partition": 0}, {"timestamp": 5}])
-def test_arguments_beside_a_message_set_are_not_ignored(beside: Any) -> None:
+def test_a_message_set_of_the_first_design_is_no_value() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer() as producer:
-            several = MessageSet([b"a", Message(b"b", key=b"k")])
-            with pytest.raises(TypeError, match="are those of each Message"):
-                await producer.send("t", several, **beside)
-            assert (await (await producer.send("t", several)))[0][0].end == 2
+            with pytest.raises(TypeError, match="a value is of type MessageSet, not bytes or None"):
+                await producer.send("t", MessageSet([b"a"]))
 
     play(work)
 

@@ -15,7 +15,6 @@ from kdist.client.producer.faults import (
     ProducerClosed,
     RecordTooLarge,
 )
-from kdist.client.producer.message import Message, MessageSet
 from kdist.client.producer.results import Sent
 from kdist.errors import ApiError, Error
 from kdist.model import OffsetRange, TopicPartition
@@ -369,7 +368,8 @@ def test_all_parts_of_a_record_arrive(codec: str) -> None:
         async with scene.producer(compression_type=codec) as producer:
             await producer.send("t", None, b"k", [("h", b"1"), ("h", None)], timestamp=7)
             await producer.send("t", bytearray(b"v"))
-            await producer.send("t", MessageSet([b"w", Message(b"x", timestamp=9)]))
+            await producer.send("t", b"w")
+            await producer.send("t", b"x", timestamp=9)
             await producer.flush()
         one, two, three, four = scene.brokers.kept[T0].records
         assert one[1:] == (7, b"k", None, (("h", b"1"), ("h", None)))
