@@ -59,10 +59,11 @@ class GroupSettings(Settings):
         doc="How many partitions `__consumer_offsets` is created with; must not be changed "
         "afterwards.",
     )
-    offsets_topic_replication_factor: int32 = setting(
-        default=1,
+    offsets_topic_replication_factor: int32 | None = setting(
+        default=None,
         minimum=1,
-        doc="How many replicas `__consumer_offsets` is created with (Kafka's default is 3).",
+        doc="How many replicas `__consumer_offsets` is created with; unset, 3, or as many as there"
+        " are hosts alive then.",
     )
     offsets_topic_segment_bytes: int32 = setting(
         default=100 << 20,

@@ -28,6 +28,7 @@ from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic, TopicSetting
 from kdist.protocol.delete_topics import TopicToDelete
 
+OFFSETS_REPLICAS = 3  # of `__consumer_offsets`, as far as there are hosts
 PARTITIONS_MAX = 10_000  # per topic: fits its znode within ZooKeeper's limit, with a margin
 SETTINGS_BYTES_MAX = 32_767  # per topic or broker: fits a string of a response, and a znode
 BROKER_DEFAULT = -1  # partitions or replication factor, in a request (KIP-464)
@@ -80,8 +81,9 @@ def completed(new: NewTopic, config: BrokerConfig) -> NewTopic:
     made = dataclasses.replace(new, configs=[*new.configs, *left])
     if not new.assignments and new.num_partitions == BROKER_DEFAULT:
         made.num_partitions = groups.offsets_topic_num_partitions
-    if not new.assignments and new.replication_factor == BROKER_DEFAULT:
-        made.replication_factor = groups.offsets_topic_replication_factor
+    factor = groups.offsets_topic_replication_factor
+    if not new.assignments and new.replication_factor == BROKER_DEFAULT and factor is not None:
+        made.replication_factor = factor
     return made
 
 
@@ -197,10 +199,12 @@ def _placed(
     count, factor = new.num_partitions, new.replication_factor
     if count == BROKER_DEFAULT:
         count = config.broker.num_partitions
-    if factor == BROKER_DEFAULT:
-        factor = config.broker.default_replication_factor
     _check_count(count)
     order = interleave(live.placed for live in cluster.brokers.values())
+    if factor == BROKER_DEFAULT and new.name == OFFSETS_TOPIC:  # and the setting is unset
+        factor = max(1, min(OFFSETS_REPLICAS, len({broker.host for broker in order})))
+    elif factor == BROKER_DEFAULT:
+        factor = config.broker.default_replication_factor
     start = rng.randrange(len(order)) if order else 0
     return place(order, range(count), factor, start)
 

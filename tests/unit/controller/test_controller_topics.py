@@ -15,6 +15,7 @@ from kdist.controller.context import ControllerContext, LiveBroker, Topic
 from kdist.controller.topics import (
     check_deletable,
     check_once,
+    completed,
     find_deletable,
     plan_growth,
     plan_topic,
@@ -98,6 +99,36 @@ def test_a_topic_is_placed_over_the_brokers_with_an_id_and_its_settings() -> Non
 def test_minus_one_means_the_brokers_defaults() -> None:
     planned = create(new(partitions=-1, factor=-1))
     assert [len(replicas) for replicas in planned.topic.assignment.values()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("given", "hosts", "factor"),
+    [(None, 1, 1), (None, 2, 2), (None, 3, 3), (None, 5, 3), ("2", 3, 2), ("1", 5, 1)],
+)
+def test_groups_positions_have_three_replicas_or_as_many_as_there_are_hosts(
+    given: str | None, hosts: int, factor: int
+) -> None:
+    config = CONFIG
+    if given is not None:
+        config = broker_from(GIVEN | {"offsets.topic.replication.factor": given})
+    made = cluster()
+    del made.topics["__consumer_offsets"]
+    listener = Listener("PLAINTEXT", "host", 9092)
+    for i in range(10):
+        registration = BrokerRegistration((), 0, host=f"host-{i % hosts}")
+        made.brokers[i] = LiveBroker(i, 1, registration, listener)
+    topic = completed(new("__consumer_offsets", partitions=-1, factor=-1), config)
+    planned = plan_topic(topic, made, config, random.Random(1), {})
+    assert {len(each) for each in planned.topic.assignment.values()} == {factor}
+
+
+def test_groups_positions_wait_for_as_many_hosts_as_are_asked_for() -> None:
+    config = broker_from(GIVEN | {"offsets.topic.replication.factor": "4"})
+    made = cluster()
+    del made.topics["__consumer_offsets"]
+    topic = completed(new("__consumer_offsets", partitions=-1, factor=-1), config)
+    with pytest.raises(ApiError, match="INVALID_REPLICATION_FACTOR"):
+        plan_topic(topic, made, config, random.Random(1), {})
 
 
 def test_a_chosen_assignment_is_taken() -> None:
