@@ -113,6 +113,7 @@ class Controller:
         self._changed = asyncio.Event()  # the session's state, or who is controller
         metrics = context.metrics
         metrics.brokers = self._reading(lambda cluster: len(cluster.brokers))
+        metrics.fenced_brokers = self._reading(_count_fenced)
         metrics.topics = self._reading(lambda cluster: sum(1 for _ in cluster.living_topics()))
         metrics.partitions = self._reading(lambda cluster: sum(1 for _ in cluster.partitions()))
         metrics.offline_partitions = self._reading(_count_offline)
@@ -416,6 +417,11 @@ async def _is_settled(settling: Sequence[asyncio.Future[None]], end_s: float) ->
 
 def _count_offline(cluster: ControllerContext) -> int:
     return sum(cluster.partition_state(each) is not ONLINE for each in cluster.partitions())
+
+
+def _count_fenced(cluster: ControllerContext) -> int:
+    assigned = (each for topic in cluster.topics.values() for each in topic.assignment.values())
+    return len({replica for replicas in assigned for replica in replicas} - cluster.alive)
 
 
 def _count_recovering(cluster: ControllerContext) -> int:

@@ -26,6 +26,7 @@ class ControllerMetrics(Metrics):
         "Partitions for which a broker answered a request with an error."
     )
     brokers: Reading = reading("Brokers that are registered.")
+    fenced_brokers: Reading = reading("Brokers that have replicas and are not registered.")
     topics: Reading = reading("Topics, without those being deleted.")
     partitions: Reading = reading("Partitions of those topics.")
     offline_partitions: Reading = reading("Partitions of those topics without a leader.")

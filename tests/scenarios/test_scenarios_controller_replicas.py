@@ -185,6 +185,36 @@ def test_who_is_eligible_leads_when_the_isr_is_gone_and_not_after_the_minimum_wa
     cluster.run(scenario())
 
 
+def test_what_a_broker_that_is_gone_leaves_behind_is_counted() -> None:
+    cluster = Cluster(seed=55, brokers=4)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await assign(cluster, "clicks", (2, 3), (3, 2), (3,))
+        await assign(cluster, "views", (1, 3))
+        metrics = controller_of(cluster)._context.metrics
+
+        def counts() -> tuple[float, ...]:
+            return (
+                metrics.fenced_brokers(),
+                metrics.offline_replicas(),
+                metrics.offline_partitions(),
+                metrics.imbalanced_partitions(),
+                metrics.replicas_ineligible_for_deletion(),
+            )
+
+        assert counts() == (0, 0, 0, 0, 0)
+        for broker_id in (3, 4):  # one of them has replicas
+            cluster.nodes[broker_id].kill()
+        await cluster.until(lambda: len(cluster.registered()) == 2)
+        await cluster.converge()
+        assert counts() == (1, 4, 1, 2, 0)
+        assert await cluster.delete("views") == "NONE"
+        assert counts() == (1, 3, 1, 2, 1)
+
+    cluster.run(scenario())
+
+
 # States that someone else writes
 
 
