@@ -121,7 +121,7 @@ fuzz: .venv/.codec  ## Throw random bytes at every decoder for ten minutes
 generate: .venv/.codec  ## Write the pages and samples that are derived from the code
 	$(PYTHON) -m tools.generate
 	$(PYTHON) -m tools.maps
-	$(PYTHON) tools/dashboards.py
+	$(PYTHON) -m tools.dashboards
 
 format: .venv/.codec  ## Put the code into its one format
 	$(PYTHON) -m ruff format .

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from lab.hosts import parse_yaml
+
 ROOT = Path(__file__).resolve().parents[1]
 PANELS = ROOT / "monitoring" / "dashboards.yml"
 PLACE = ROOT / "monitoring" / "dashboards"
@@ -32,8 +34,8 @@ class Panel(NamedTuple):
 
 
 def read_panels() -> dict[str, list[Panel]]:
-    """The panels of each dashboard, from monitoring/dashboards.yml."""
-    declared = yaml.safe_load(PANELS.read_text(encoding="utf-8"))
+    """The panels of each dashboard; a `yaml.YAMLError` names a title or legend given twice."""
+    declared = parse_yaml(PANELS.read_text(encoding="utf-8"))
     return {
         title: [Panel(p["title"], p["unit"], p["shows"], p.get("is", "timeseries")) for p in panels]
         for title, panels in declared.items()
@@ -123,7 +125,12 @@ def pages() -> dict[Path, str]:
 
 def main(arguments: list[str]) -> int:
     """Write stale files; with `--check`, name them instead and return 1."""
-    stale = {p: text for p, text in pages().items() if not p.exists() or p.read_text() != text}
+    try:
+        found = pages()
+    except yaml.YAMLError as error:
+        print(f"{PANELS}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    stale = {p: text for p, text in found.items() if not p.exists() or p.read_text() != text}
     if "--check" in arguments:
         for path in stale:
             print(f"{path.relative_to(ROOT)} is stale: run `make generate`.", file=sys.stderr)

@@ -127,6 +127,22 @@ def test_the_dashboards_are_generated_from_their_panels() -> None:
     assert {path.name for path in DASHBOARDS} == {path.name for path in dashboards.pages()}
 
 
+def test_a_dashboard_or_legend_given_twice_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = dashboards.PANELS.read_text(encoding="utf-8")
+    monkeypatch.setattr(dashboards, "PANELS", tmp_path / "panels.yml")
+    title, legend = "\nCluster:\n", "      brokers up: 'up'\n"
+    assert title in text
+    for twice in (
+        text + title.lstrip() + "  []\n",
+        text.replace("    shows:\n", f"    shows:\n{legend}{legend}", 1),
+    ):
+        (tmp_path / "panels.yml").write_text(twice, encoding="utf-8")
+        assert dashboards.main(["--check"]) == 1
+        assert "is given twice" in capsys.readouterr().err
+
+
 def test_a_dashboard_has_room_for_all_its_expressions() -> None:
     for title, panels in dashboards.read_panels().items():
         made = dashboards.dashboard(title, panels)
