@@ -43,6 +43,7 @@ SETTINGS = {
     "zookeeper.connect": "memory",
     "zookeeper.session.timeout.ms": "6000",
     "offsets.topic.num.partitions": "3",
+    "offsets.topic.replication.factor": "1",
     "group.initial.rebalance.delay.ms": "0",
     "log.dir.reserved.bytes": "0",
 }

@@ -158,12 +158,9 @@ class Invariants:
         self.known.states[key] = state
         self._trace.note(f"{key} has leader {state.leader} in epoch {state.leader_epoch}")
         if before is not None:
-            require(
-                state.leader_epoch > before.leader_epoch
-                or state._replace(controller_epoch=0) == before._replace(controller_epoch=0),
-                f"S5: the leader epoch of {key} goes from {before} to {state}",
-                key,
-            )
+            is_same_leader = (state.leader, state.leader_epoch) == before[:2]  # its own proposal
+            sentence = f"S5: the leader epoch of {key} goes from {before} to {state}"
+            require(state.leader_epoch > before.leader_epoch or is_same_leader, sentence, key)
         require(bool(state.isr), f"S4: the ISR of {key} is empty", key)
         is_led_in_isr = state.leader == -1 or state.leader in state.isr
         require(is_led_in_isr, f"S4: the leader of {key} is not in the ISR: {state}", key)
