@@ -172,7 +172,9 @@ CONTROLLER_EPOCH = _number("/controller_epoch")
 
 # The cluster
 CLUSTER_ID = _row("/cluster/id", _P, ClusterId)
-PRODUCER_ID_BLOCK = _row("/latest_producer_id_block", _P, ProducerIdBlock)  # empty at first
+# A Kafka broker that is the first makes it without data. To make it with empty data, which is not
+# the same for Kafka's controller, would keep that from handing out ids.
+PRODUCER_ID_BLOCK = _row("/latest_producer_id_block", _P, ProducerIdBlock)
 
 # Dynamic settings
 TOPIC_SETTINGS = _row("/config/topics/{topic}", _P, EntitySettings)
@@ -215,7 +217,7 @@ ROWS: tuple[ZnodeRow[object], ...] = tuple(
 # Created by a starting broker where missing, in this order, empty and with their parents.
 STARTING_PATHS = (
     *(row.path() for row in (CONSUMERS, BROKERS, TOPICS, SETTINGS_CHANGES, TOPIC_DELETIONS)),
-    *(row.path() for row in (BROKER_SEQUENCE, ISR_CHANGES, PRODUCER_ID_BLOCK, LOG_DIR_EVENTS)),
+    *(row.path() for row in (BROKER_SEQUENCE, ISR_CHANGES, LOG_DIR_EVENTS)),
     *(TOPIC_SETTINGS.parent, CLIENT_SETTINGS.parent, USER_SETTINGS.parent),
     *(BROKER_SETTINGS.parent, IP_SETTINGS.parent, VETTED_DISKS.path(), LOCKS.path()),
 )

@@ -22,7 +22,7 @@ from kdist.protocol.init_producer_id import InitProducerIdRequest, InitProducerI
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
 from kdist.zk.cluster_values import ProducerIdBlock
-from kdist.zk.errors import BadVersion, ZooKeeperError
+from kdist.zk.errors import BadVersion, NodeExists, NoNode, ZooKeeperError
 
 logger = logging.getLogger(__name__)
 
@@ -78,13 +78,19 @@ class ProducerIds:
     async def _take_block(self, broker_id: int) -> ProducerIdBlock:
         """Reserve the next block; if another broker is faster, the one after."""
         while True:
-            data, stat = await self._zk.get(_PATH)
+            try:
+                data, stat = await self._zk.get(_PATH)
+            except NoNode:
+                data, stat = b"", None
             first = znodes.PRODUCER_ID_BLOCK.decode(_PATH, data).last + 1 if data else 0
             block = ProducerIdBlock(broker_id, first, first + BLOCK_IDS - 1)
             encoded = znodes.PRODUCER_ID_BLOCK.encode(block)
             try:
-                await self._zk.set(_PATH, encoded, stat.version)
-            except BadVersion:
+                if stat is None:
+                    await self._zk.create(_PATH, encoded)
+                else:
+                    await self._zk.set(_PATH, encoded, stat.version)
+            except (BadVersion, NodeExists):
                 continue
             return block
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import Any
 
@@ -20,6 +21,7 @@ from kdist.protocol.metadata import MetadataRequest, MetadataTopic
 from kdist.protocol.stop_replica import StopReplicaRequest
 from kdist.protocol.update_metadata import UpdateMetadataRequest
 from kdist.wire.primitives import STRING_BYTES_MAX
+from kdist.zk import znodes
 from tests.simulator.cluster import Cluster, create, produce
 from tests.unit.broker.broker_configs import by_name, describe, own
 
@@ -321,6 +323,26 @@ def test_producer_ids_are_unique_across_brokers_and_restarts() -> None:
         await take(1, 3)
         assert len(set(found)) == len(found)
         assert max(found) < 4000
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("is_made_by_kafka", [False, True])
+def test_the_first_block_of_producer_ids_goes_to_one_broker(is_made_by_kafka: bool) -> None:
+    """Kafka's controller cannot read a znode with empty data: so brokers make none in advance."""
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(1)
+        await cluster.started(2)
+        path = znodes.PRODUCER_ID_BLOCK.path()
+        assert cluster.ensemble.tree.exists(path) is None
+        if is_made_by_kafka:
+            await cluster.zks[1].create(path)
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+        clients = [await cluster.client(broker_id) for broker_id in (1, 2)]
+        answers = await asyncio.gather(*(client.send(request, 4) for client in clients))
+        assert sorted(each.producer_id for each in answers) == [0, 1000]
 
     cluster.run(scenario())
 
