@@ -177,12 +177,24 @@ class KazooSession:
         self.timeout_ms = session_timeout_ms
         connection = self.client._connection
         self._connect, connection._connect = connection._connect, self._connected
+        self._ping, connection._send_ping = connection._send_ping, self._ping_once_turned
 
     def _connected(self, *server: object) -> tuple[float, float]:
         """In kazoo's thread. The only place where kazoo reveals the timeout the server granted."""
         read_timeout_ms, connect_timeout_ms = self._connect(*server)
         self.timeout_ms = min(self.timeout_ms, round(read_timeout_ms * 3 / 2))
         return read_timeout_ms, connect_timeout_ms
+
+    def _ping_once_turned(self, connect_timeout_s: float) -> None:
+        """In kazoo's thread. A session lives as long as the loop turns, not as this thread does.
+
+        A loop that hangs, in a write to a disk that does, serves nobody: others must lead then. So
+        a ping waits for a turn of the loop, until the session would be over without it.
+        """
+        turned = threading.Event()
+        self.post(turned.set)
+        if turned.wait(self.timeout_ms / 1000):
+            self._ping(connect_timeout_s)
 
     def start(self) -> None:
         """Begin to connect; `state_changed` is called when it succeeds."""

@@ -162,24 +162,37 @@ def kill_on_full_disk(world: World, broker: Broker, rng: random.Random) -> None:
 
 def hang_disk(world: World, broker: Broker, rng: random.Random) -> None:
     """Writes to a disk hang for less than the session."""
-    broker.disk.hang()
-    time.sleep(SHORTER_S)
-    broker.disk.go_on()
+    _hang(broker, SHORTER_S)
 
 
 def hang_disk_for_long(world: World, broker: Broker, rng: random.Random) -> None:
     """Writes to a disk hang for longer than the session."""
+    _hang(broker, LONGER_S)
+
+
+def _hang(broker: Broker, seconds: float) -> None:
     broker.disk.hang()
-    time.sleep(LONGER_S)
+    time.sleep(seconds)
     broker.disk.go_on()
+
+
+def hang_after_election(world: World, broker: Broker, rng: random.Random) -> None:
+    """A broker comes back, and just as it leads again the disk of the controller hangs."""
+    controller = world.controller()
+    others = [each for each in world.brokers if each.id != controller]
+    back, hung = rng.choice(others), next(each for each in world.brokers if each.id == controller)
+    world.say(f"  of the controller {hung.id}, after broker {back.id} was killed")
+    back.kill()
+    back.end_session()
+    back.start()
+    world.wait_until_it_leads(back, HEALTHY_S)
+    _hang(hung, LONGER_S)
 
 
 def slow_disk(world: World, broker: Broker, rng: random.Random) -> None:
     """Writes to a disk hang again and again."""
     for _ in range(SLOW_TURNS):
-        broker.disk.hang()
-        time.sleep(SLOW_TURN_S)
-        broker.disk.go_on()
+        _hang(broker, SLOW_TURN_S)
         time.sleep(SLOW_TURN_S)
 
 
@@ -308,6 +321,7 @@ FAULTS: dict[str, Fault] = {
     "killed on full disk": Fault(kill_on_full_disk),
     "disk hangs": Fault(hang_disk),
     "disk hangs for long": Fault(hang_disk_for_long, is_cheap=False, limit_s=HOST_S),
+    "disk hangs after election": Fault(hang_after_election, is_cheap=False),
     "disk slow": Fault(slow_disk, is_cheap=False),
     "disk lost": Fault(lose_disk, limit_s=PROCESS_S),
     "disk returns": Fault(disk_returns, limit_s=PROCESS_S),

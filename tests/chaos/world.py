@@ -139,6 +139,12 @@ class World:
             time.sleep(POLL_S)
         return True
 
+    def wait_until_it_leads(self, broker: Broker, limit_s: float) -> None:
+        """Wait until the broker leads some partition, but no longer than that."""
+        end_s = time.monotonic() + limit_s
+        while broker.id not in self.leaders().values() and time.monotonic() < end_s:
+            time.sleep(POLL_S / 10)
+
     # Whom a fault hits
 
     def choose(self, rng: random.Random) -> Broker:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 from zookeeper_server import (
+    CONNECTION_TIMEOUT_MS,
     PATIENT_SESSION_TIMEOUT_MS,
     PATIENT_TICK_MS,
     TICK_MS,
@@ -104,6 +107,22 @@ async def test_a_server_that_stands_still_is_given_up_until_it_goes_on(
         if zk.state is SessionState.EXPIRED:
             await zk.reconnect()
         assert (await zk.get("/a")).data in (b"", b"outcome unknown")
+
+
+@in_loop
+async def test_a_session_ends_when_the_loop_stands_still(host: ZooKeeperHost) -> None:
+    address = host.settings.address
+    zk = KazooZooKeeper(ConnectString.parse(address), 1_000, CONNECTION_TIMEOUT_MS)
+    await zk.connect()
+    await zk.create("/standing-still", ephemeral=True)
+    watching, gone = KazooClient(address), threading.Event()
+    await asyncio.to_thread(watching.start)
+    assert watching.exists("/standing-still", watch=lambda _: gone.set()) is not None
+    # The loop turns no more until then, though kazoo's thread could ping all the while.
+    assert gone.wait(10)
+    await in_state(zk, SessionState.EXPIRED)
+    await zk.close()
+    await asyncio.to_thread(watching.stop)
 
 
 @in_loop
