@@ -33,6 +33,7 @@ SETTINGS = {
     "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "zookeeper.connection.timeout.ms": "60000",
     "replica.lag.time.max.ms": "5000",
+    "leader.imbalance.check.interval.seconds": "5",
     "log.segment.bytes": "1000000",
 }
 _OF_KDIST = {"log.dir": "{log}", "broker.host": "host{id}", "log.dir.reserved.bytes": "0"}
