@@ -214,6 +214,7 @@ class Partition:
         self.high_watermark = min(max(self.high_watermark, log.start_offset), log.end_offset)
         if self.in_sync is not None:
             self.in_sync.epoch_start = log.epochs.start_of_latest
+        self.advance_high_watermark()
         self.changed()
 
     def changed(self) -> None:
@@ -380,9 +381,12 @@ class Partition:
         Called when that may have changed: an append was published; with `flush.before.expose`, the
         log was flushed; that setting or `min.insync.replicas` changed; this broker began to lead; a
         follower has fetched; the ISR has changed. Operations that wait for it are attempted when
-        this tick of the loop ends.
+        this tick of the loop ends. Nothing is committed while the log is being cut off, as a broker
+        that leads already may yet do on the word of an earlier leader: its end is about to move.
         """
         log, in_sync = self.log, self.in_sync
+        if log.is_truncating:
+            return
         committed = log.recovery_point if log.settings.flush_before_expose else log.end_offset
         if in_sync is not None:
             if self.is_under_min_isr:
@@ -442,8 +446,8 @@ class Partition:
     def follower_fetched(self, fetch: FollowerFetch) -> None:
         """A follower has been read to up to the end of its log, in this leader epoch."""
         in_sync = self.in_sync
-        if in_sync is None or fetch.broker_id not in in_sync.remotes:
-            return
+        if in_sync is None or fetch.broker_id not in in_sync.remotes or self.log.is_truncating:
+            return  # while it is being cut off, a follower may be beyond what will be its end
         remote = in_sync.remotes[fetch.broker_id]
         if 0 <= fetch.broker_epoch < remote.broker_epoch:
             return  # of an earlier life of that broker, which may have lost what it had (KIP-903)

@@ -295,6 +295,7 @@ class LogDirectory:
         if offset >= log.end_offset:
             log.truncate_epochs()
             log.end_truncation()
+            self._bounds_moved(log)
             self.flusher.request(log, done)
             return
         truncation = Truncation(log, offset, self.context.clock.now_ms())
@@ -313,10 +314,10 @@ class LogDirectory:
                 return
             if error is None:
                 truncation.finish()
-                self._bounds_moved(log)
             else:
                 truncation.give_up()
             log.end_truncation()
+            self._bounds_moved(log)
             # Even if truncation failed: a flush requested meanwhile has been waiting.
             self.flusher.request(log, done if error is None else None)
             self.flusher.cut(log, log.end_offset, ApiError(Error.NOT_LEADER_OR_FOLLOWER))

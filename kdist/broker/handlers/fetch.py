@@ -294,6 +294,9 @@ class _Fetch(DelayedOperation):
             raise ApiError(Error.UNKNOWN_LEADER_EPOCH, "only a replica may fetch as one")
         diverging = _diverging_epoch(partition, asked) if asked.last_fetched_epoch >= 0 else None
         if diverging is None:
+            log = partition.log
+            if follower_id >= 0 and log.end_offset < asked.fetch_offset <= log.reserved_offset:
+                return partition, None  # it has what is still being written here
             cold_before = len(self._cold)
             part = self._take(partition, asked)
             if follower_id >= 0 and len(self._cold) == cold_before:

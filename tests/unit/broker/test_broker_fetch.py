@@ -213,6 +213,22 @@ def test_only_an_assigned_replica_may_fetch_as_one(broker: Broker, version: int)
     assert as_follower(broker, 2, version).errors == [0]
 
 
+def test_a_follower_that_has_what_its_new_leader_still_writes_is_not_out_of_range() -> None:
+    """Else it would cut that off, and fetch it again."""
+    broker = Broker()
+    broker.lead(CLICKS, replicas=[1, 2])
+    log = broker.replicas.partitions[CLICKS].log
+    log.reserved_offset += 3
+    request = {"replica_id": 2, "max_wait_ms": 0}
+    assert broker.fetch({CLICKS: log.reserved_offset}, **request).errors == [0]
+    assert broker.fetch({CLICKS: log.reserved_offset + 1}, **request).errors == [
+        Error.OFFSET_OUT_OF_RANGE
+    ]
+    in_sync = broker.replicas.partitions[CLICKS].in_sync
+    assert in_sync is not None
+    assert in_sync.remotes[2].end_offset == -1
+
+
 def as_follower(broker: Broker, broker_id: int, version: int) -> Fetch:
     if version < 15:
         return broker.fetch({CLICKS: 0}, version, replica_id=broker_id)

@@ -10,7 +10,7 @@ from kdist.errors import ApiError, Error
 from kdist.replication.alter_partition_manager import CommittedIsr, Proposal
 from kdist.replication.in_sync import FollowerFetch
 from kdist.replication.peers import ALONE
-from tests.unit.replication.replication_world import BROKER, World
+from tests.unit.replication.replication_world import BROKER, World, append
 
 SECOND, THIRD = 2, 3
 
@@ -72,3 +72,20 @@ def test_a_follower_that_was_not_known_to_be_alive_is_proposed_when_it_is() -> N
     stage.dead.clear()
     stage.world.replicas.review_isrs()
     assert stage.isrs == [(BROKER, SECOND)]
+
+
+def test_a_leader_whose_log_is_being_cut_off_commits_nothing_and_counts_nobody() -> None:
+    """An earlier leader has told it to, and it is elected before that has ended."""
+    stage = Stage()
+    partition, world = stage.partition, stage.world
+    for value in (b"a", b"b", b"c"):
+        append(world, partition, value)
+    partition.high_watermark = 0
+    world.directory.truncate(partition.log, 1, lambda _: None)
+    partition.advance_high_watermark()
+    stage.fetch(SECOND)
+    assert (partition.high_watermark, stage.isrs) == (0, [])
+    world.settle()
+    assert (partition.log.end_offset, partition.high_watermark) == (1, 1)
+    assert partition.in_sync is not None
+    assert partition.in_sync.remotes[SECOND].end_offset == -1
