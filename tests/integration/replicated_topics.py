@@ -51,6 +51,11 @@ class ZnodesOfTopics:
         """Whether each partition has so many replicas in sync."""
         return all(len(each.isr) == replicas for each in self.states(topic))
 
+    def is_moved(self, topic: str) -> bool:
+        """Whether some of its replicas are being moved to other brokers."""
+        found = self._json(f"/brokers/topics/{topic}")
+        return bool(found["adding_replicas"] or found["removing_replicas"])
+
     def exists(self, topic: str) -> bool:
         return self._client.exists(f"/brokers/topics/{topic}") is not None
 

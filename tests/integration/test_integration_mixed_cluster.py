@@ -7,6 +7,7 @@ tool finds nothing wrong with them, and nothing that was acknowledged is lost or
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -26,7 +28,7 @@ from peer.kafka_dump import Batch, read_dump
 from peer.kafka_peer import dump_log_segments, run_tool
 
 from tests.integration.broker_processes import settled
-from tests.integration.fire_load import PARTITIONS, Group, Writing, grown, read_topic
+from tests.integration.fire_load import PARTITIONS, Group, Place, Writing, grown, read_topic
 from tests.integration.load_checks import group_saw_all, holds, is_dense, is_once_and_in_order
 from tests.integration.mixed_cluster import (
     IDS,
@@ -232,3 +234,65 @@ def setting(client: AdminClient, name: str) -> str:
     resource = ConfigResource(ConfigResource.Type.TOPIC, LOADED)
     found: str = client.describe_configs([resource])[resource].result(30)[name].value
     return found
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("cluster", [{1, 2}], ids=["two-of-kafka"], indirect=True)
+def test_records_are_deleted_and_replicas_moved_between_kinds(
+    cluster: MixedCluster, tmp_path: Path
+) -> None:
+    (kdist,), kafka = cluster.kdists, min(cluster.kafkas)
+    cluster.move_controller(cluster.kafkas)
+    create(cluster, LOADED)
+    for away in (kdist, kafka):
+        begin_anew(cluster, away)
+    cluster.move_controller(cluster.kafkas)
+    move_replicas(cluster, tmp_path, [sorted(cluster.kafkas)] * PARTITIONS)
+    left = [cluster.members[kdist].data / f"{LOADED}-{number}" for number in range(PARTITIONS)]
+    settled(lambda: not any(place.exists() for place in left), PATIENCE_S)
+    before = contents(cluster)
+    move_replicas(cluster, tmp_path, [[kdist]] * PARTITIONS)
+    assert {each.leader for each in cluster.znodes.states(LOADED)} == {kdist}
+    assert contents(cluster) == before
+
+
+def begin_anew(cluster: MixedCluster, away: int) -> None:
+    """While a broker is away, delete all that it has: then it has nothing that its leaders have."""
+    cluster.kill(away)
+    cluster.await_leaders_but(away, LOADED)
+    writing = Writing(cluster.addresses, LOADED, True)
+    grown(writing.acknowledged.values, 1000)
+    writing.stop()
+    ends = {n: max(o for p, o in writing.acknowledged.values if p == n) for n in range(PARTITIONS)}
+    asked = [TopicPartition(LOADED, number, end - 10) for number, end in ends.items()]
+    client = AdminClient({"bootstrap.servers": cluster.addresses})
+    for at, deleted in client.delete_records(asked).items():
+        assert deleted.result(30).low_watermark == at.offset
+    cluster.start(away)
+    cluster.settle(LOADED)
+    kept = contents(cluster)
+    assert len(kept) == 11 * PARTITIONS
+    elect_preferred(cluster)  # so the one that was away leads a partition
+    assert contents(cluster) == kept
+
+
+def contents(cluster: MixedCluster) -> dict[Place, bytes]:
+    return read_topic(cluster.addresses, LOADED, {})
+
+
+def move_replicas(cluster: MixedCluster, directory: Path, replicas: list[list[int]]) -> None:
+    """By Java's tool, until each partition has exactly these replicas, and all are in sync."""
+    plan = directory / "plan.json"
+    moves = [
+        {"topic": LOADED, "partition": number, "replicas": each}
+        for number, each in enumerate(replicas)
+    ]
+    plan.write_text(json.dumps({"version": 1, "partitions": moves}))
+    run_tool(
+        "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+        *("--bootstrap-server", cluster.addresses),
+        *("--reassignment-json-file", str(plan), "--execute"),
+    )
+    wanted = [frozenset(each) for each in replicas]
+    settled(lambda: [each.isr for each in cluster.znodes.states(LOADED)] == wanted, PATIENCE_S)
+    settled(lambda: not cluster.znodes.is_moved(LOADED), PATIENCE_S)
