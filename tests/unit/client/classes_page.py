@@ -1,0 +1,125 @@
+"""docs/reference/classes.md as sentences, for the tests that try each of them.
+
+`says` names a sentence of the page by its beginning, and fails if the page has none; what follows
+it tries it. A sentence of `SECTIONS` that is neither said in a test nor in `ELSEWHERE` fails
+`test_every_sentence_is_tried`, so whoever adds one also says how it is tried.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from kdist import Consumer, TopicPartition
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/reference/classes.md").read_text(encoding="utf-8")
+PATIENCE_S = 30
+SECTIONS = ("Producer", "Sent", "SentMany", "Consumer", "ConsumedRecord", "Batch", "Admin")
+SECTIONS += ("CodingContext", "NewTopic", "OffsetAndMetadata", "OffsetAndTimestamp", "OffsetRange")
+SECTIONS += ("RebalanceListener", "RecordMetadata", "TopicPartition", "ShiftBy", "ToEarliest")
+SECTIONS += ("ToLatest", "ToOffset", "ToTime", "AdminKeywords", "ConsumerKeywords")
+SECTIONS += ("ProducerKeywords", "Errors")
+
+ELSEWHERE = {  # the beginning of a sentence: where it is tried, and a word of that test
+    "Settings have the names of Kafka": ("unit/client/test_client_keywords.py", "TABLE"),
+    "`settings` are those that": ("unit/client/test_client_keywords.py", "TABLE"),
+    "The type of a dict of settings": ("unit/client/test_client_keywords.py", "Keywords"),
+    "`buffer_memory` stayed full for": (
+        "unit/client/test_client_producer_sending.py",
+        "BufferFull",
+    ),
+    "The group has rebalanced without": (
+        "integration/test_integration_consumer_groups.py",
+        "CommitFailed",
+    ),
+    "Process fewer records between": (
+        "integration/test_integration_consumer_groups.py",
+        "max_poll_interval_ms",
+    ),
+    "The record was not acknowledged": (
+        "unit/client/test_client_producer_sending.py",
+        "DeliveryTimedOut",
+    ),
+    "It may still have been written": (
+        "unit/client/test_client_producer_sending.py",
+        "DeliveryTimedOut",
+    ),
+    "The log was truncated below": ("unit/client/test_client_consumer_reading.py", "LogTruncated"),
+    "The call blocks for up to": ("unit/client/test_client_producer_sending.py", "BufferFull"),
+    "Deliver what was sent, for up to": ("unit/client/test_client_producer_sending.py", "close("),
+    "Records still undelivered then": (
+        "unit/client/test_client_producer_sending.py",
+        "ProducerClosed",
+    ),
+    "`UserError` where waiting would": ("unit/client/test_client_no_waiting.py", "UserError"),
+    "Commit if auto-commit is on": ("unit/client/test_client_consumer_groups.py", "instance_id"),
+    "While an exception is handled": (
+        "unit/client/test_client_consumer_closing.py",
+        "returned_last_before_a_failure",
+    ),
+    "With `isolation_level` read_comm": (
+        "integration/test_integration_consumer_kafka.py",
+        "read_committed",
+    ),
+    "Raises `CommitFailed` if": ("integration/test_integration_consumer_groups.py", "CommitFailed"),
+    "If that is of partitions that no": (
+        "unit/client/test_client_consumer_groups_going_on.py",
+        "there is no cuts-0 any more",
+    ),
+    "The records as an Arrow": ("unit/client/test_client_consumer_batch.py", "to_arrow"),
+    "`columns` are of": ("unit/client/test_client_consumer_batch.py", "to_arrow"),
+    "Offsets are int64": ("unit/client/test_client_consumer_batch.py", "to_arrow"),
+    "Only the named columns": ("unit/client/test_client_consumer_batch.py", "to_arrow"),
+    "Have partitions led by": ("unit/broker/test_broker_elections.py", "elect"),
+    "True for each that": ("unit/client/test_client_admin.py", "elect_leaders"),
+    "`SomeFailed` where the preferred": ("unit/client/test_client_admin.py", "elect_leaders"),
+    "`is_unclean`: have those": ("unit/client/test_client_admin.py", "elect_leaders"),
+    "The records that it lacks are": ("unit/broker/test_broker_elections.py", "unclean"),
+    "An API that kdist does not know": ("unit/client/test_client_admin.py", "describe_versions"),
+    "A broker that does not answer, or": ("unit/client/test_client_admin.py", "patience_s"),
+    "These were lost, and others": ("integration/test_integration_consumer_groups.py", "on_lost"),
+    "By default calls `on_revoked`": ("integration/test_integration_consumer_groups.py", "on_lost"),
+    "With `kdist.aio` they may be": (
+        "unit/client/test_client_consumer_groups.py",
+        "async def on_revoked",
+    ),
+}
+
+
+def sentences() -> list[str]:
+    """The sentences of the sections, without markup of headings."""
+    found = []
+    for section in re.split(r"\n(?=## )", PAGE):
+        title = section.partition("\n")[0].removeprefix("## ")
+        if title in SECTIONS:
+            text = section.partition("\n## kdist")[0]
+            text = re.sub(r"(?m)^(#.*|(Fields|Keys): .*)$", "", text)
+            text = re.sub(r"(?m)^- `\w+`(?:, a kind of `\w+`)?: ", "\n", text)
+            for paragraph in text.split("\n\n"):
+                flat = " ".join(paragraph.split())
+                found += [each for each in re.split(r"(?<=\.) (?=[A-Z`])", flat) if each]
+    return found
+
+
+SENTENCES = sentences()
+
+
+def says(*beginnings: str) -> None:
+    """The page says this, and the lines that follow try it."""
+    for each in beginnings:
+        assert any(sentence.startswith(each) for sentence in SENTENCES), f"no more said: {each}"
+
+
+def place(topic: str, number: int = 0) -> TopicPartition:
+    return TopicPartition(topic, number)
+
+
+def taken(consumer: Consumer, count: int) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < count:
+        records = consumer.poll(PATIENCE_S)
+        assert records
+        found += records
+    return found
