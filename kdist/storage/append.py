@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from kdist.errors import ApiError, CorruptRecords, Error, OutOfDescriptors
-from kdist.model import NO_EPOCH
+from kdist.model import NO_EPOCH, NO_TIMESTAMP
 from kdist.records.batch import Batch, BatchHeader, crc_fault, header_fault, is_partial, read_header
 from kdist.records.codec import BatchSpan, BatchTotals, find_span, producer_headers
 from kdist.runtime.files import Buffer
@@ -178,11 +178,13 @@ def checked_spans(
     offset, epoch = -1, NO_EPOCH
     for number, buffer in enumerate(records, 1):
         view, position = memoryview(buffer), 0
-        while position < len(view) and not (number == len(records) and is_partial(view, position)):
+        while position < len(view):
             span = find_span(
                 view, position, len(view), offset, INT64_MAX, _TRUST_NONE, span_bytes_max
             )
             if span is None:
+                if number == len(records) and is_partial(view, position):
+                    break
                 raise _fault(view, position, offset)
             if not epoch <= span.leader_epoch <= leader_epoch:
                 raise ApiError(
@@ -194,6 +196,18 @@ def checked_spans(
             position += span.size
             offset, epoch = span.last_offset, span.leader_epoch
     return found
+
+
+def span_totals(spans: Sequence[BatchSpan], start_offset: int) -> BatchTotals:
+    """The totals of spans that take the offsets from `start_offset` on (pure)."""
+    size, records, newest_ms, has_producers = 0, 0, NO_TIMESTAMP, False
+    for span in spans:  # mostly one, for which a loop takes a third of what four sums do
+        size += span.size
+        records += span.record_count
+        newest_ms = max(newest_ms, span.newest_ms)
+        has_producers = has_producers or span.has_producers
+    offsets = spans[-1].last_offset + 1 - start_offset if spans else 0
+    return BatchTotals(size, offsets, records, newest_ms, has_producers)
 
 
 def _fault(view: memoryview, position: int, offset_before: int) -> ApiError:

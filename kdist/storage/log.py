@@ -27,11 +27,18 @@ from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
 from kdist.errors import ApiError, Error
 from kdist.metrics.storage import StorageMetrics
-from kdist.model import NO_TIMESTAMP, TopicPartition
+from kdist.model import TopicPartition
 from kdist.records.batch import Batch
 from kdist.records.codec import BatchSpan, BatchTotals, assign, batch_totals
 from kdist.runtime.files import Buffer, Files
-from kdist.storage.append import Append, appendable_prefix, checked_spans, reserve_space, undo
+from kdist.storage.append import (
+    Append,
+    appendable_prefix,
+    checked_spans,
+    reserve_space,
+    span_totals,
+    undo,
+)
 from kdist.storage.epochs import LeaderEpochs, encode_epochs
 from kdist.storage.names import (
     LEADER_EPOCHS,
@@ -215,14 +222,7 @@ class Log:
         self._refuse_while_truncating()
         if spans:
             self._check_place(spans, now_ms)
-        end_offset = spans[-1].last_offset + 1 if spans else self.reserved_offset
-        totals = BatchTotals(
-            sum(span.size for span in spans),
-            end_offset - self.reserved_offset,
-            sum(span.record_count for span in spans),
-            max((span.newest_ms for span in spans), default=NO_TIMESTAMP),
-            any(span.has_producers for span in spans),
-        )
+        totals = span_totals(spans, self.reserved_offset)
         segment = self._make_room(totals, now_ms) if spans else self.segments[-1]
         buffers: list[Buffer] = [data for _, data in found]
         position = self._reserved_position

@@ -242,7 +242,10 @@ class _Fetch(DelayedOperation):
             if session is not None:
                 is_follower = self._follower_id >= 0
                 cached.depend_on(partition.growth if partition and is_follower else partition)
-            if partition is None or not self._is_at_end(partition, cached):
+            if partition is not None and self._is_at_end(partition, cached):
+                if self._follower_id >= 0:
+                    self._note_follower(partition, cached.asked)
+            else:
                 try:
                     partition, what = self._read(cached)
                 except ApiError as error:
@@ -256,18 +259,19 @@ class _Fetch(DelayedOperation):
                 self._found.append((cached, partition, what))
 
     def _is_at_end(self, partition: Partition, cached: CachedPartition) -> bool:
-        """Whether a consumer's fetch is valid and at the log end, so there is nothing to read."""
-        asked = cached.asked
+        """Whether the fetch is valid and at the log end, so there is nothing to read."""
+        asked, log, follower_id = cached.asked, partition.log, self._follower_id
         return (
-            asked.fetch_offset == partition.log.end_offset
+            asked.fetch_offset == log.end_offset
             and partition.is_leader
             and (
                 asked.current_leader_epoch < 0
                 or asked.current_leader_epoch == partition.leader_epoch
             )
-            and asked.last_fetched_epoch < 0
+            # In the newest epoch nothing before the log end diverges.
+            and (asked.last_fetched_epoch < 0 or asked.last_fetched_epoch == log.epochs.latest)
             and self._version >= FIRST_VERSION_OF_ZSTD
-            and self._follower_id < 0
+            and (follower_id < 0 or follower_id in partition.replicas)
             and cached.is_of(partition)
         )
 

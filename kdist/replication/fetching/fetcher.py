@@ -308,7 +308,7 @@ class ReplicaFetcher:
         if round_.number < each.asked_round:
             return not result.error_code and diverging is None
         told = self._session.told.get(each.partition.key)
-        if told is None or not told.is_about(each.wanted()):  # another role, or end of the log
+        if told is None or not each.still_wants(told):  # another role, or end of the log
             self._dirty[each.partition.key] = None
             return False
         if result.error_code:

@@ -43,10 +43,6 @@ class Told(NamedTuple):
     start_offset: int
     topic_id: uuid.UUID
 
-    def is_about(self, wanted: Told) -> bool:
-        """Whether an answer to this is one to what is wanted now."""
-        return self[:3] == wanted[:3]
-
 
 class FollowedPartition:
     """Owner: the `ReplicaFetcher`. `role` is the partition's when the fetcher took it.
@@ -74,3 +70,12 @@ class FollowedPartition:
         log, topic_id = self.partition.log, self.partition.topic_id
         last_epoch = log.epochs.latest
         return Told(log.reserved_offset, self.role.epoch, last_epoch, log.start_offset, topic_id)
+
+    def still_wants(self, told: Told) -> bool:
+        """Whether an answer to this is one to what is wanted now: `wanted` begins the same."""
+        log = self.partition.log
+        return (
+            told.offset == log.reserved_offset
+            and told.leader_epoch == self.role.epoch
+            and told.last_epoch == log.epochs.latest
+        )

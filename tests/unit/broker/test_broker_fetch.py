@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kdist.broker.handlers.fetch import _Fetch
 from kdist.broker.handlers.produce import ProduceHandler
 from kdist.errors import Error
 from kdist.model import TopicPartition
@@ -32,7 +33,7 @@ from tests.unit.replication.replication_world import (
 from tests.written_records import iter_records
 
 MAGIC_0, MAGIC_1 = (0, 1), (2, 3)
-ALL = range(18)
+ALL, NEWEST = range(18), 17
 
 
 @pytest.fixture
@@ -229,10 +230,41 @@ def test_a_follower_that_has_what_its_new_leader_still_writes_is_not_out_of_rang
     assert in_sync.remotes[2].end_offset == -1
 
 
-def as_follower(broker: Broker, broker_id: int, version: int) -> Fetch:
+def test_a_follower_at_the_end_is_not_read_for(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.tell(replicas=[1, 2], isr=[1, 2])
+    append(broker, broker.replicas.partitions[CLICKS], b"0")
+    read = []
+    monkeypatch.setattr(_Fetch, "_read", lambda self, cached: read.append(cached) or (None, None))
+    as_follower(broker, 2, NEWEST, offset=1, partition={"last_fetched_epoch": 0})
+    assert broker.replicas.partitions[CLICKS].high_watermark == 1
+    assert read == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        ({"last_fetched_epoch": 1}, Error.OFFSET_OUT_OF_RANGE),
+        ({"current_leader_epoch": 1}, Error.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+def test_a_follower_at_the_end_of_another_epoch_is_refused(
+    broker: Broker, asked: dict[str, int], error: Error
+) -> None:
+    broker.tell(replicas=[1, 2], isr=[1, 2])
+    append(broker, broker.replicas.partitions[CLICKS], b"0")
+    assert as_follower(broker, 2, NEWEST, offset=1, partition=asked).errors == [error]
+    assert broker.replicas.partitions[CLICKS].high_watermark == 0
+
+
+def as_follower(
+    broker: Broker, broker_id: int, version: int, offset: int = 0, **fields: Any
+) -> Fetch:
     if version < 15:
         return broker.fetch({CLICKS: 0}, version, replica_id=broker_id)
-    return broker.fetch({CLICKS: 0}, version, replica_state=ReplicaState(replica_id=broker_id))
+    state = ReplicaState(replica_id=broker_id)
+    return broker.fetch({CLICKS: offset}, version, replica_state=state, **fields)
 
 
 # --- topic ids ------------------------------------------------------------------------------------
