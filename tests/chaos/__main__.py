@@ -42,7 +42,9 @@ def play(given: argparse.Namespace) -> int:
     from tests.chaos.report import lines
     from tests.chaos.run import Plan, Run
 
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    # A shell without job control has what it starts in the background ignore Ctrl-C.
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.default_int_handler)
     directory = given.directory or Path(tempfile.mkdtemp(prefix="kdist-chaos-"))
     only = given.only.split(",") if given.only else None
     plan = Plan(given.seed, given.minutes * 60, directory, given.peer, only, given.short)

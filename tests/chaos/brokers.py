@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from pathlib import Path
 
@@ -20,6 +21,7 @@ SESSION_TIMEOUT_MS = 6_000
 READY_S = 90.0
 STOPPED_S = 60.0
 END_SESSION_S = 30.0
+METRICS_S = 10.0
 
 SETTINGS = {
     "listeners": "PLAINTEXT://{address}:9092",
@@ -36,7 +38,12 @@ SETTINGS = {
     "leader.imbalance.check.interval.seconds": "5",
     "log.segment.bytes": "1000000",
 }
-_OF_KDIST = {"log.dir": "{log}", "broker.host": "host{id}", "log.dir.reserved.bytes": "0"}
+_OF_KDIST = {
+    "log.dir": "{log}",
+    "broker.host": "host{id}",
+    "log.dir.reserved.bytes": "0",
+    "http.address": "{address}:8080",
+}
 _OF_KAFKA = {"log.dirs": "{log}", "num.io.threads": "2", "num.network.threads": "2"}
 _READY = {KDIST: ": ready: ", KAFKA: "started (kafka.server.KafkaServer)"}
 
@@ -148,6 +155,16 @@ class Broker:
         """Stop or continue it."""
         assert self._process is not None
         self._process.send_signal(what)
+
+    def save_metrics(self, path: Path) -> None:
+        """What it counts, for whoever looks for the reason of a trouble."""
+        if self.kind == KDIST:
+            url = f"http://{self.link.address}:8080/metrics"
+            try:
+                with urllib.request.urlopen(url, timeout=METRICS_S) as answer:
+                    path.write_bytes(answer.read())
+            except OSError as error:
+                path.write_text(f"{error}\n")
 
     def end_session(self) -> None:
         """What the unit's ExecStopPost does once the process is gone; Kafka has nothing like it."""

@@ -38,6 +38,7 @@ TOO_LARGE = "too-large"
 EACH_S = 10.0
 SHORT_PAUSE_S = 3.0
 WARM_S = 4.0
+METRICS_PAUSE_S = 5.0
 OVERLAP_SHARE = 0.15  # of faults that do not wait until the last is overcome
 SAFE_WITHOUT_SYNC = {"pause", "controller deposed", "blink from zookeeper", "zookeeper leader dies"}
 
@@ -175,6 +176,15 @@ class Run:
                 f"not in sync {HEALTHY_S:.0f} s after {after}: {self.world.ill()}"
             )
             self.say(self._troubles[-1])
+            self._save_metrics()
+
+    def _save_metrics(self) -> None:
+        """Twice, so that it can be seen what goes on in vain."""
+        for turn in ("a", "b"):
+            for broker in self.world.brokers:
+                name = f"metrics{len(self._troubles)}{turn}-broker{broker.id}.txt"
+                broker.save_metrics(self.plan.directory / name)
+            time.sleep(METRICS_PAUSE_S)
 
     def _stop_brokers(self) -> None:
         for broker in self.world.brokers:
