@@ -199,7 +199,7 @@ def clients_of(ctx: click.Context, kinds: Sequence[Kind] = ("admin",)) -> Client
     named = ctx.params.get("profile") or ctx.meta.get(_NAMED)
     if named:
         layers.append(_file_layer(_profile_path(named)))
-    if source is ParameterSource.ENVIRONMENT or (ctx.resilient_parsing and broker):
+    if source is ParameterSource.ENVIRONMENT:
         layers.append(_broker_layer(broker))
     if not named:
         layers += _unnamed_profile()
@@ -292,6 +292,8 @@ def _complete_profiles(_: click.Context, __: click.Parameter, begun: str) -> lis
 
 def _note_profile(ctx: click.Context, parameter: click.Parameter, name: str | None) -> None:
     ctx.meta[_NAMED] = not_empty(ctx, parameter, name)
+    if name is not None and not ctx.resilient_parsing:
+        _profile_path(name)  # a mistake, whether or not the command asks a cluster
 
 
 PROFILE_HELP = f"A file of settings for the clients: NAME{_ENDING} in ~/.config/kdist."

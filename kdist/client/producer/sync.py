@@ -153,7 +153,8 @@ class Producer:
     def close(self, timeout_s: float | None = None) -> None:
         """Deliver what was sent, for up to `timeout_s` seconds (None: no limit), then shut down.
 
-        Records still undelivered then fail with `ProducerClosed`. A second call does nothing.
+        Records still undelivered then fail with `ProducerClosed`. Those for a topic that was
+        deleted fail once it is missing for 10 seconds. A second call does nothing.
         """
         check_timeout(timeout_s)
         if self._is_closing or self._accumulator.is_closed or self._background.is_elsewhere:

@@ -178,6 +178,8 @@ def test_a_missing_profile_gets_the_nearest(home: Path) -> None:
     assert refused.stderr.startswith("kdist: there is no profile ../kdist/prod: ")
     refused = run(home, "--profile", "", "topics", "list", program=kdist)
     assert refused.exit_code == 2
+    refused = run(home, "--profile", "prd", "completion", "bash", program=kdist)
+    assert refused.exit_code == 1
 
 
 def test_a_missing_file_is_a_sentence(home: Path) -> None:
@@ -242,5 +244,10 @@ def test_names_are_completed_from_the_profiles_cluster(cluster: CliCluster, home
     (home / "kdist/here.properties").write_text(f"bootstrap.servers={cluster.address}\n")
     variables = {"_KDIST_COMPLETE": "bash_complete", "COMP_CWORD": "5"}
     line = "kdist --profile here topics describe profile-t"
+    result = run(home, program=kdist, COMP_WORDS=line, **variables)
+    assert result.stdout == "plain,profile-topic\n"
+    (home / "kdist/here.properties").rename(home / "kdist/default.properties")
+    variables["COMP_CWORD"] = "3"
+    line = "kdist topics describe profile-t"
     result = run(home, program=kdist, COMP_WORDS=line, **variables)
     assert result.stdout == "plain,profile-topic\n"

@@ -49,6 +49,10 @@ ELSEWHERE = {  # the beginning of a sentence: where it is tried, and a word of t
     "The log was truncated below": ("unit/client/test_client_consumer_reading.py", "LogTruncated"),
     "The call blocks for up to": ("unit/client/test_client_producer_sending.py", "BufferFull"),
     "Deliver what was sent, for up to": ("unit/client/test_client_producer_sending.py", "close("),
+    "Those for a topic that was deleted": (
+        "unit/client/test_client_producer_metadata.py",
+        "closing_does_not_wait",
+    ),
     "Records still undelivered then": (
         "unit/client/test_client_producer_sending.py",
         "ProducerClosed",
