@@ -61,8 +61,11 @@ class Acknowledged:
 class Writing:
     """Unique values to one topic with acks=all, retried until they are acknowledged."""
 
-    def __init__(self, address: str, topic: str, is_idempotent: bool) -> None:
+    def __init__(
+        self, address: str, topic: str, is_idempotent: bool, *, burst: int = BURST
+    ) -> None:
         self.topic = topic
+        self._burst = burst
         self.acknowledged = Acknowledged()
         self.produced: dict[int, list[bytes]] = defaultdict(list)
         self.fatal: list[str] = []
@@ -97,7 +100,7 @@ class Writing:
     def _run(self) -> None:
         number = 0
         while not self._is_stopping.wait(PAUSE_S):
-            for _ in range(BURST):
+            for _ in range(self._burst):
                 self._produce(number)
                 number += 1
             self._producer.poll(0)
@@ -207,8 +210,11 @@ def _read_until(reader: Consumer, ends: dict[int, int]) -> dict[Place, bytes]:
     found: dict[Place, bytes] = {}
     give_up_s = time.monotonic() + READ_S
     while ends:
-        assert time.monotonic() < give_up_s, f"no records up to {ends}"
-        for message in reader.consume(2000, 0.1):
+        assert time.monotonic() < give_up_s, f"no more records, and none up to {ends}"
+        messages = reader.consume(2000, 0.1)
+        if messages:
+            give_up_s = time.monotonic() + READ_S
+        for message in messages:
             partition, offset = place_of(message)
             error = message.error()
             assert error is None or error.retriable(), error

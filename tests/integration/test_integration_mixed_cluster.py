@@ -45,6 +45,7 @@ LOADED, JAVAS, OFFSETS = "loaded", "javas", "__consumer_offsets"
 ASSIGNMENT = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]  # each broker is once the preferred leader
 JAVA_RECORDS = 500
 ROUNDS = 8  # of the long form
+BURST = 30  # records of the producer, every 20 ms or so
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ class Load:
 
     def __init__(self, cluster: MixedCluster) -> None:
         self.cluster = cluster
-        self.writing = Writing(cluster.addresses, LOADED, True)
+        self.writing = Writing(cluster.addresses, LOADED, True, burst=BURST)
         self.group = Group(cluster.addresses, "readers", [LOADED])
 
     def grow(self) -> None:
