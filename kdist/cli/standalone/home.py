@@ -32,7 +32,6 @@ _REPLICAS = 3
 # With brokers enough one may die: nothing stops, and nothing that acks=all acknowledged is lost.
 _REPLICATED = {
     "default.replication.factor": str(_REPLICAS),
-    "offsets.topic.replication.factor": str(_REPLICAS),
     "min.insync.replicas": str(_REPLICAS - 1),
 }
 _LOST_AND_FOUND = "lost+found"  # if the directory is a filesystem of its own

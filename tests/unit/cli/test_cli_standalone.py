@@ -112,7 +112,6 @@ def test_three_brokers_or_more_replicate(
         config = load_broker(conf.read_text(), "")
         assert config.warnings == ()
         assert config.broker.default_replication_factor == factor
-        assert config.groups.offsets_topic_replication_factor == factor
         assert config.topic_defaults.min_insync_replicas == min_isr
 
 
