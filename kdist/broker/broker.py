@@ -264,7 +264,7 @@ class Broker:
 
     def _know_epoch(self, epoch: int) -> None:
         self._epoch = epoch
-        self.service.replicas.broker_epoch = epoch
+        self.service.replicas.know_epoch(epoch)
         self.service.registered.set()
 
     def _configure(self, config: BrokerConfig) -> None:

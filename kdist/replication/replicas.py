@@ -140,6 +140,13 @@ class Replicas:
         )
         metrics.delayed_operations = lambda: len(self.delayed)
 
+    def know_epoch(self, broker_epoch: int) -> None:
+        """The broker has registered. Leaders are to hear in which epoch, for every partition: they
+        cannot propose a replica of an earlier one for the ISR."""
+        is_another, self.broker_epoch = 0 <= self.broker_epoch < broker_epoch, broker_epoch
+        if is_another:
+            self._fetchers.renew()
+
     def review_isrs(self) -> None:
         """Have leaders propose other ISRs, where replicas are out of sync or in sync again."""
         for partition in self.partitions.values():

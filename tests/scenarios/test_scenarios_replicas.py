@@ -253,3 +253,19 @@ def test_a_leader_that_is_back_on_a_new_disk_within_its_session_leads_nothing() 
         assert stage.leader().id != leader.id
 
     play(scenario, seed=1)
+
+
+def test_a_leader_hears_of_a_followers_next_registration_though_nothing_is_new() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.begin()
+        follower = stage.followers()[0]
+        epoch = follower.service.replicas.broker_epoch + 1
+        follower.service.replicas.know_epoch(epoch)
+
+        def heard() -> bool:
+            leading = [p.in_sync for p in stage.replicas().values() if p.in_sync is not None]
+            return any(each.remotes[follower.id].broker_epoch == epoch for each in leading)
+
+        await stage.cluster.until(heard)
+
+    play(scenario)

@@ -150,6 +150,12 @@ class ReplicaFetcher:
         if self.followed.pop(key, None) is not None:
             self._touch(key)
 
+    def renew(self) -> None:
+        """Begin another connection and session, whose first fetch names all partitions."""
+        if self._client is not None:
+            self._hang_up()
+            self._lost.set()
+
     def close(self) -> None:
         """Fetch nothing any more."""
         self._is_closed = True

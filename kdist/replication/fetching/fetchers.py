@@ -45,6 +45,11 @@ class Fetchers:
             fetcher.close()
             del self._fetchers[leader]
 
+    def renew(self) -> None:
+        """Tell all leaders again of all that is fetched from them."""
+        for fetcher in self._fetchers.values():
+            fetcher.renew()
+
     def close(self) -> None:
         """Fetch nothing any more."""
         for fetcher in self._fetchers.values():
