@@ -20,6 +20,7 @@ CODEC = [
         "_compiled_decoding",
         "_compiled_keys",
         "_compiled_spans",
+        "_compiled_walk",
         "_compiled_produced",
     )
 ]

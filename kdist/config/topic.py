@@ -185,6 +185,12 @@ class TopicSettings(Settings):
         broker_synonyms=(Synonym("log.message.timestamp.difference.max.ms"),),
         doc="A record whose CreateTime lies further in the future than this is refused.",
     )
+    message_compressed_validation_enable: bool = setting(
+        default=False,
+        broker="log.message.compressed.validation.enable",
+        doc="kdist's own: whether a compressed batch is unpacked when it is produced, and refused "
+        "if its records cannot be read, as one that is not compressed always is.",
+    )
     message_downconversion_enable: bool = setting(
         default=True,
         broker="log.message.downconversion.enable",

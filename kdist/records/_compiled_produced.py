@@ -21,9 +21,10 @@ from cython.cimports.cpython.buffer import (
     PyObject_GetBuffer,
 )
 from cython.cimports.kdist.records._big_endian import header_fields, int16, int32, int64
+from cython.cimports.kdist.records._compiled_walk import are_usual
 
 from kdist.model import NO_TIMESTAMP
-from kdist.records import _reference_produced, batch
+from kdist.records import _reference_produced, _reference_walk, batch
 from kdist.records.batch import Batch, BatchHeader
 from kdist.records.record import INT64_MAX
 from kdist.wire.crc32c import crc32c
@@ -143,6 +144,11 @@ def _check(
         and (attributes or count * _RECORD_SIZE_MIN <= size - _HEADER_SIZE)
         and (producer_id < 0 or sequence >= 0)
         and _crc32c(whole[start + _CHECKED_POSITION : end]) == crc
+        and (
+            attributes
+            or are_usual(at + _HEADER_SIZE, at + size, count, base_timestamp)
+            or _reference_walk.are_whole(whole[start + _HEADER_SIZE : end], count, base_timestamp)
+        )
     ):
         return None
     header: object = _new_tuple(_BatchHeader, header_fields(at))

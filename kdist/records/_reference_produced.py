@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kdist.model import NO_TIMESTAMP
+from kdist.records._reference_walk import are_whole
 from kdist.records.batch import (
     CHECKED_POSITION,
     HEADER,
@@ -74,7 +75,8 @@ def check_batch(
     """The single batch from `start` to `end`, if it is valid for a log with plain `validate.Rules`.
 
     It must have at most `size_max` bytes, a codec up to `codec_max` and a writable buffer, and be
-    as a producer has to send it. None for anything else.
+    as a producer has to send it, down to its records if they are not compressed. None for anything
+    else.
     """
     size = end - start
     if not HEADER_SIZE <= size <= size_max or buffer.readonly:
@@ -91,6 +93,10 @@ def check_batch(
         and (header.attributes or count * RECORD_SIZE_MIN <= size - HEADER_SIZE)
         and (header.producer_id < 0 or header.base_sequence >= 0)
         and crc32c(buffer[start + CHECKED_POSITION : end]) == header.crc
+        and (
+            header.attributes
+            or are_whole(buffer[start + HEADER_SIZE : end], count, header.base_timestamp)
+        )
     ):
         return Batch(header, buffer[start:end])
     return None

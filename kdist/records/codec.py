@@ -2,8 +2,9 @@
 
 `KDIST_PURE=1` forces the reference. `IMPLEMENTATION` is "compiled" or "reference". The functions
 are documented in `_reference.py` (the records in a batch's body), `_reference_produced.py` (a
-batch's way to its log) and `_reference_spans.py` (scanning a log, many batches at a time). Whole
-batches, with header, CRC and compression: `build.py`.
+batch's way to its log), `_reference_walk.py` (whether its records can be read) and
+`_reference_spans.py` (scanning a log, many batches at a time). Whole batches, with header, CRC and
+compression: `build.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ __all__ = [
     "TAGS_BYTES",
     "BatchSpan",
     "BatchTotals",
+    "are_whole",
     "assign",
     "batch_totals",
     "check_batch",
@@ -43,10 +45,12 @@ if TYPE_CHECKING:
     from kdist.records import _reference as _codec
     from kdist.records import _reference_produced as _produced
     from kdist.records import _reference_spans as _spans
+    from kdist.records import _reference_walk as _walk
 else:
     _codec = compiled_or("kdist.records._reference", "kdist.records._compiled")
     _produced = compiled_or("kdist.records._reference_produced", "kdist.records._compiled_produced")
     _spans = compiled_or("kdist.records._reference_spans", "kdist.records._compiled_spans")
+    _walk = compiled_or("kdist.records._reference_walk", "kdist.records._compiled_walk")
 
 IMPLEMENTATION = "compiled" if _codec.__name__.endswith("_compiled") else "reference"
 encode_records = _codec.encode_records
@@ -65,5 +69,6 @@ check_batch = _produced.check_batch
 find_plain_span = _produced.find_plain_span
 batch_totals = _produced.batch_totals
 assign = _produced.assign
+are_whole = _walk.are_whole
 find_span = _spans.find_span
 producer_headers = _spans.producer_headers

@@ -1,12 +1,12 @@
 """Validation of a produced record set before it is appended (pure).
 
-A batch of magic 2 is checked by its header and CRC alone and passed on unchanged: it is not
-decompressed or decoded unless the topic's rules need that (design D5). Message sets of old clients
-are converted first. Not here: sequence numbers, which need the producer's state, and offsets, which
-the log assigns.
+A batch of magic 2 is checked by its header and CRC, and record by record if it is not compressed;
+then it is passed on unchanged. It is not decompressed or decoded unless the topic's rules need that
+(design D5). Message sets of old clients are converted first. Not here: sequence numbers, which need
+the producer's state, and offsets, which the log assigns.
 
-Not checked, unlike in Kafka: that the records match the count and max timestamp in their header,
-since that would mean decoding all of them. Readers reject a wrong count.
+Not checked, unlike in Kafka: the max timestamp in the header, and the records of a compressed batch
+unless the topic asks for that.
 Source: Kafka's `ProduceRequest.validateRecords`, `UnifiedLog.analyzeAndValidateRecords` and
 `LogValidator`.
 """
@@ -23,7 +23,13 @@ from kdist.records import batch as batch_format
 from kdist.records import message_set
 from kdist.records.batch import Batch, BatchHeader, TimestampType
 from kdist.records.build import BODY_BYTES_MAX, read_body, read_records
-from kdist.records.codec import check_batch, decode_records, find_null_key
+from kdist.records.codec import (
+    are_whole,
+    check_batch,
+    decode_numbers,
+    decode_records,
+    find_null_key,
+)
 from kdist.records.compression import CODEC_MASK, Codec
 from kdist.records.convert import recompress, up_convert
 from kdist.records.message_set import Message
@@ -53,16 +59,19 @@ class Rules:
     """`message.timestamp.before.max.ms`: how far back a record's timestamp may lie."""
     timestamp_after_max_ms: int = NO_LIMIT
     """`message.timestamp.after.max.ms`: how far ahead."""
+    validates_compressed: bool = False
+    """`message.compressed.validation.enable`: unpack each batch, to refuse what nobody can read."""
     body_bytes_max: int = BODY_BYTES_MAX
     """The limit for a body, where it has to be decompressed."""
 
     is_plain: bool = dataclasses.field(init=False)
-    """These rules need no more than a batch's header and CRC, and never change a batch."""
+    """These rules need no more than `check_batch` looks at, and never change a batch."""
 
     def __post_init__(self) -> None:
         is_plain = (
             self.codec is None
             and not self.is_compacted
+            and not self.validates_compressed
             and not self.is_append_time
             and self.timestamp_before_max_ms == self.timestamp_after_max_ms == NO_LIMIT
         )
@@ -142,6 +151,8 @@ def _magic(records: Buffer, api_version: int) -> int:
 def _accept(batch: Buffer, rules: Rules, api_version: int, now_ms: int) -> Batch:
     header = _checked_header(batch, rules, api_version)
     try:
+        if rules.validates_compressed or not header.attributes & CODEC_MASK:
+            _check_records(batch, header, rules)
         if rules.is_compacted:
             _check_keys(batch, header, rules)
         if not rules.is_append_time:
@@ -213,6 +224,14 @@ def _check_size(size: int, rules: Rules) -> None:
             Error.MESSAGE_TOO_LARGE,
             f"{size} bytes are more than the {rules.message_bytes_max} a batch may have",
         )
+
+
+def _check_records(batch: Buffer, header: BatchHeader, rules: Rules) -> None:
+    body = read_body(batch, 0, header, body_bytes_max=rules.body_bytes_max)
+    count, base_timestamp = header.record_count, header.base_timestamp
+    if not are_whole(body, count, base_timestamp):
+        decode_numbers(body, count, 0, base_timestamp)  # which says what is wrong
+        raise _invalid("the offset deltas of the batch's records do not count from 0 on")
 
 
 def _check_keys(batch: Buffer, header: BatchHeader, rules: Rules) -> None:

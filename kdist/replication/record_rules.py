@@ -33,6 +33,7 @@ def rules_of(settings: TopicSettings) -> Rules:
         message_bytes_max=settings.max_message_bytes,
         codec=_TOPIC_CODECS[settings.compression_type],
         is_compacted="compact" in settings.cleanup_policy,
+        validates_compressed=settings.message_compressed_validation_enable,
         timestamp_type=_TIMESTAMP_TYPES[settings.message_timestamp_type],
         timestamp_before_max_ms=settings.message_timestamp_before_max_ms,
         timestamp_after_max_ms=settings.message_timestamp_after_max_ms,

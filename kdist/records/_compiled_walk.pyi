@@ -1,0 +1,3 @@
+"""What mypy sees of `_compiled_walk.py`, whose source is in Cython's terms."""
+
+from kdist.records._reference_walk import are_whole as are_whole
