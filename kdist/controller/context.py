@@ -128,7 +128,6 @@ class ControllerContext:
         self.unreadable: set[str] = set()  # topics whose znodes are corrupt
         self.shutting_down: dict[int, int] = {}  # the broker epochs of those that want to stop
         self.vetted_disks: dict[int, VettedDisk] = {}  # as ZooKeeper has them
-        self._judged: dict[int, int] = {}  # broker epochs by whose disks all partitions were judged
         self._states: dict[str, dict[int, LeaderAndIsr]] = {}
         self._vetted: dict[str, dict[int, int]] = {}  # see `bounced`
 
@@ -144,25 +143,20 @@ class ControllerContext:
         return frozenset(i for i, b in self.brokers.items() if stopping.get(i, NO_EPOCH) < b.epoch)
 
     def loss(self, broker_id: int) -> Loss:
-        """What a live broker may lack, until `note_judged`."""
-        broker, vetted = self.brokers[broker_id], self.vetted_disks.get(broker_id)
-        disk = broker.disk
-        if disk is None or vetted is None or self._judged.get(broker_id) == broker.epoch:
+        """What a live broker may lack, as long as its disk is not in `vetted_disks`."""
+        disk, vetted = self.brokers[broker_id].disk, self.vetted_disks.get(broker_id)
+        if disk is None or vetted is None:
             return Loss.NOTHING
         if disk.disk != vetted.disk:
             return Loss.ALL
         is_same = None in (disk.content, vetted.content) or disk.content == vetted.content
         return Loss.NOTHING if is_same else Loss.UNFLUSHED
 
-    def unjudged_disks(self) -> dict[int, VettedDisk]:
+    def unvetted_disks(self) -> dict[int, VettedDisk]:
         """The disks of live brokers by which partitions have not been judged yet."""
-        judged, vetted = self._judged, self.vetted_disks
-        new = {i: each.disk for i, each in self.brokers.items() if judged.get(i) != each.epoch}
-        return {i: disk for i, disk in new.items() if disk and disk != vetted.get(i)}
-
-    def note_judged(self) -> None:
-        """All partitions were judged by what the disks of all live brokers may lack."""
-        self._judged = {i: broker.epoch for i, broker in self.brokers.items()}
+        disks = {i: each.disk for i, each in self.brokers.items()}
+        vetted = self.vetted_disks
+        return {i: disk for i, disk in disks.items() if disk and disk != vetted.get(i)}
 
     def replicas(self, partition: TopicPartition) -> tuple[int, ...]:
         """The assigned replicas; none if the partition is not assigned."""

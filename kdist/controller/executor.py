@@ -61,17 +61,16 @@ class Executor:
     async def note_disks(self) -> None:
         """Note the disks of the live brokers, now that all partitions were judged by them.
 
-        Not in ZooKeeper while there are topics that could not be read and judged: the next
-        controller judges all again.
+        Also while there are topics that could not be read: judging all the others again, at the
+        next controller, would take replicas out of ISRs that have long been filled.
         """
         cluster = self.cluster
         for broker_id in sorted(cluster.alive):
             if (loss := cluster.loss(broker_id)) is not Loss.NOTHING:
                 logger.warning("broker %d has come back and may lack %s", broker_id, loss.value)
-        disks = {} if cluster.unreadable else cluster.unjudged_disks()
+        disks = cluster.unvetted_disks()
         await self._writer.write_disks(disks, cluster.vetted_disks)
         cluster.vetted_disks.update(disks)
-        cluster.note_judged()
 
     async def elect_first(self, partitions: Iterable[TopicPartition]) -> None:
         """Give their first state to those partitions that have none."""

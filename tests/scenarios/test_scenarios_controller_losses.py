@@ -134,6 +134,28 @@ def test_an_unclean_election_begins_when_a_topic_allows_it_and_is_told(
     cluster.run(scenario())
 
 
+def test_a_topic_that_cannot_be_read_has_no_replica_judged_twice() -> None:
+    cluster = Cluster(seed=66)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await assign(cluster, "clicks", (2,))
+        tool = cluster.nodes[3].zk
+        assert tool is not None
+        await tool.create(znodes.TOPIC.path("corrupt"), b"no json")
+        cluster.nodes[2].lose_page_cache()
+        await settle(cluster)
+        await cluster.until(lambda: state_of(cluster, CLICKS)[0].leader == 2)
+        epoch = state_of(cluster, CLICKS)[0].leader_epoch
+        cluster.nodes[1].kill()
+        await cluster.until(lambda: cluster.controller)
+        await asyncio.sleep(5)
+        assert state_of(cluster, CLICKS)[0].leader_epoch == epoch
+        assert metrics_of(cluster).unclean_elections == 0
+
+    cluster.run(scenario())
+
+
 def test_a_loss_that_no_controller_saw_is_known_to_the_one_after_the_next_registration() -> None:
     cluster = Cluster(seed=63)
 

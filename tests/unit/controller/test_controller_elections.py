@@ -276,8 +276,7 @@ def test_who_was_emptied_is_not_elected_later_either_until_somebody_else_leads()
     state = lossy(made, empty=1)
     assert state is not None
     made.put_states({CLICKS: state})
-    made.vetted_disks[1] = VettedDisk("new", "new")
-    made.note_judged()
+    made.vetted_disks |= made.unvetted_disks()
     assert planned(made) is None
     assert planned(made, {1}) is None
     made.brokers[2] = live(2)
