@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -37,13 +37,14 @@ from tests.integration.mixed_cluster import (
     MixedCluster,
     mixed_cluster,
 )
-from tests.integration.replicated_topics import segments
+from tests.integration.replicated_topics import log_bytes, segments
 
 pytestmark = pytest.mark.peer
 
-LOADED, JAVAS, OFFSETS = "loaded", "javas", "__consumer_offsets"
+LOADED, JAVAS, COMPACTED, OFFSETS = "loaded", "javas", "compacted", "__consumer_offsets"
 ASSIGNMENT = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]  # each broker is once the preferred leader
 JAVA_RECORDS = 500
+NUMBERS, KEYS = 6000, 90  # of the compacted topic; the keys of a partition are its own
 ROUNDS = 8  # of the long form
 BURST = 30  # records of the producer, every 20 ms or so
 
@@ -237,6 +238,7 @@ def setting(client: AdminClient, name: str) -> str:
     return found
 
 
+@pytest.mark.stress
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("cluster", [{1, 2}], ids=["two-of-kafka"], indirect=True)
 def test_records_are_deleted_and_replicas_moved_between_kinds(
@@ -248,13 +250,18 @@ def test_records_are_deleted_and_replicas_moved_between_kinds(
     for away in (kdist, kafka):
         begin_anew(cluster, away)
     cluster.move_controller(cluster.kafkas)
-    move_replicas(cluster, tmp_path, [sorted(cluster.kafkas)] * PARTITIONS)
+    move_replicas(cluster, tmp_path, LOADED, sorted(cluster.kafkas))
     left = [cluster.members[kdist].data / f"{LOADED}-{number}" for number in range(PARTITIONS)]
     settled(lambda: not any(place.exists() for place in left), PATIENCE_S)
     before = contents(cluster)
-    move_replicas(cluster, tmp_path, [[kdist]] * PARTITIONS)
+    move_replicas(cluster, tmp_path, LOADED, [kdist])
     assert {each.leader for each in cluster.znodes.states(LOADED)} == {kdist}
     assert contents(cluster) == before
+    make_compacted(cluster)
+    move_replicas(cluster, tmp_path, COMPACTED, [kdist])
+    found = sorted(map(int, contents(cluster, COMPACTED).values()))
+    assert len(found) < NUMBERS
+    assert {number % KEYS: number for number in found} == {n % KEYS: n for n in range(NUMBERS)}
 
 
 def begin_anew(cluster: MixedCluster, away: int) -> None:
@@ -277,16 +284,48 @@ def begin_anew(cluster: MixedCluster, away: int) -> None:
     assert contents(cluster) == kept
 
 
-def contents(cluster: MixedCluster) -> dict[Place, bytes]:
-    return read_topic(cluster.addresses, LOADED, {})
+def contents(cluster: MixedCluster, topic: str = LOADED) -> dict[Place, bytes]:
+    return read_topic(cluster.addresses, topic, {})
 
 
-def move_replicas(cluster: MixedCluster, directory: Path, replicas: list[list[int]]) -> None:
+def make_compacted(cluster: MixedCluster) -> None:
+    """A topic of Kafka's brokers in whose logs compaction has left gaps."""
+    settings = {
+        "cleanup.policy": "compact",
+        "segment.bytes": "50000",
+        "min.cleanable.dirty.ratio": "0.01",
+    }
+    new = NewTopic(
+        COMPACTED,
+        num_partitions=PARTITIONS,
+        replica_assignment=[sorted(cluster.kafkas)] * PARTITIONS,
+        config=settings,
+    )
+    client = AdminClient({"bootstrap.servers": cluster.addresses})
+    client.create_topics([new])[COMPACTED].result(30)
+    failed: list[KafkaError] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.addresses,
+            "batch.num.messages": 50,
+            "on_delivery": lambda error, _: error and failed.append(error),
+        }
+    )
+    for number in range(NUMBERS):
+        key, value = b"%d" % (number % KEYS), b"%0200d" % number
+        producer.produce(COMPACTED, value, key, partition=number % PARTITIONS)
+    assert (producer.flush(60), failed) == (0, [])
+    leaders = [
+        cluster.members[min(cluster.kafkas)].data / f"{COMPACTED}-{n}" for n in range(PARTITIONS)
+    ]
+    settled(lambda: all(len(log_bytes(each)) < 200_000 for each in leaders), PATIENCE_S)
+
+
+def move_replicas(cluster: MixedCluster, directory: Path, topic: str, replicas: list[int]) -> None:
     """By Java's tool, until each partition has exactly these replicas, and all are in sync."""
     plan = directory / "plan.json"
     moves = [
-        {"topic": LOADED, "partition": number, "replicas": each}
-        for number, each in enumerate(replicas)
+        {"topic": topic, "partition": number, "replicas": replicas} for number in range(PARTITIONS)
     ]
     plan.write_text(json.dumps({"version": 1, "partitions": moves}))
     run_tool(
@@ -294,6 +333,6 @@ def move_replicas(cluster: MixedCluster, directory: Path, replicas: list[list[in
         *("--bootstrap-server", cluster.addresses),
         *("--reassignment-json-file", str(plan), "--execute"),
     )
-    wanted = [frozenset(each) for each in replicas]
-    settled(lambda: [each.isr for each in cluster.znodes.states(LOADED)] == wanted, PATIENCE_S)
-    settled(lambda: not cluster.znodes.is_moved(LOADED), PATIENCE_S)
+    wanted = [frozenset(replicas)] * PARTITIONS
+    settled(lambda: [each.isr for each in cluster.znodes.states(topic)] == wanted, PATIENCE_S)
+    settled(lambda: not cluster.znodes.is_moved(topic), PATIENCE_S)
