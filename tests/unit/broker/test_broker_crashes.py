@@ -174,6 +174,7 @@ def test_a_bug_in_queued_produces_ends_the_broker_though_another_request_has_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(cluster: Cluster, broker: Broker) -> None:
+        cluster.network.conditions = cluster.network.conditions._replace(cut_share=0)
         way = await raw(cluster)
         produced = framed(produce_request("clicks", b"x", acks=1), 9)
         way.send(produced)  # the fast path knows the next one
