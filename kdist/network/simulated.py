@@ -43,6 +43,7 @@ class SimulatedNetwork:
         self._rng = rng
         self._are_parted = False
         self._sides: dict[str, int] = {}  # of the partition, by host
+        self._one_way: set[tuple[str, str]] = set()  # hosts from and to which nothing passes
         self._held: dict[SimulatedTransport, None] = {}  # with bytes that the partition stops
         self._listening: dict[Address, _Listening] = {}
         self._transports: dict[SimulatedTransport, None] = {}  # in the order they were made
@@ -59,9 +60,14 @@ class SimulatedNetwork:
         self._sides = {host: number for number, side in enumerate(sides) for host in side}
         self._are_parted = True
 
+    def block(self, host: str, other: str) -> None:
+        """Let nothing pass from one host to another, until `heal`; the way back stays open."""
+        self._one_way.add((host, other))
+
     def heal(self) -> None:
-        """End the partition. Bytes that it stopped arrive."""
+        """End the partition and all that is blocked. Bytes that it stopped arrive."""
         self._are_parted = False
+        self._one_way.clear()
         held, self._held = self._held, {}
         for transport in held:
             self.loop.call_in_world(self.loop.world_time(), transport.deliver)
@@ -70,7 +76,9 @@ class SimulatedNetwork:
         self._held[transport] = None
 
     def is_cut(self, host: str, other: str) -> bool:
-        """Whether a partition separates two hosts."""
+        """Whether nothing passes from one host to another."""
+        if (host, other) in self._one_way:
+            return True
         if not self._are_parted or host == other:
             return False
         sides = self._sides
@@ -118,7 +126,7 @@ class SimulatedNetwork:
         """Connect `host` to `remote`, and return the connected protocol."""
         deadline = self.loop.time() + _CONNECT_S_MAX
         await self._travel()
-        while self.is_cut(host, remote.host):
+        while self.is_cut(host, remote.host) or self.is_cut(remote.host, host):
             if self.loop.time() >= deadline:
                 raise TimeoutError(f"connecting to {remote.host}:{remote.port} timed out")
             await asyncio.sleep(1)  # until the next SYN

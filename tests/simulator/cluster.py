@@ -84,7 +84,8 @@ class Cluster:
         self.zks: dict[int, MemoryZooKeeper] = {}
         self.processes: dict[int, VirtualProcess] = {}
         self.brokers: dict[int, Broker] = {}  # the last of each id
-        self.boots = Counter[int]()  # of their machines
+        self.hosts: Mapping[int, str] = {}  # machines that brokers share; others have their own
+        self.boots = Counter[int]()  # as each broker's machine counts them
         self._begun: list[VirtualProcess] = beside._begun if beside else []
         self.statuses: list[str] = []
 
@@ -110,13 +111,12 @@ class Cluster:
     def broker(self, broker_id: int = 1, /, **settings: str) -> Broker:
         """A broker, not started yet, on the disk that its last run left."""
         if broker_id not in self.disks:
-            disk = self.disks[broker_id] = SimulatedDisk(self.stream("disk"), self.clock)
-            disk.make_directory("/d")
-            disk.sync_directory("/")
+            self.replace_disk(broker_id)
         given = {
             "broker.id": str(broker_id),
             "log.dir": "/d",
             "listeners": f"PLAINTEXT://:{PORT}",
+            "broker.host": self.machine(broker_id),
             **self.settings,
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
@@ -138,6 +138,16 @@ class Cluster:
         )
         process.on_failure = partial(self._failed, broker)
         return broker
+
+    def replace_disk(self, broker_id: int) -> None:
+        """Give a broker that does not run an empty disk."""
+        disk = self.disks[broker_id] = SimulatedDisk(self.stream("disk"), self.clock)
+        disk.make_directory("/d")
+        disk.sync_directory("/")
+
+    def machine(self, broker_id: int) -> str:
+        """The host that a broker is on. On the network each broker is one of its own."""
+        return self.hosts.get(broker_id, f"m{broker_id}")
 
     def process(self, name: str) -> VirtualProcess:
         """A client's process; what it raises ends the run, unless it was killed."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from typing import TYPE_CHECKING
 
 from kdist.network.simulated_transport import Conditions
 from kdist.runtime.simulated_disk import Call
+from kdist.runtime.virtual_process import VirtualProcess
 from kdist.zk import znodes
 from kdist.zk.client import Delete
 
@@ -19,7 +21,9 @@ CONDITIONS = Conditions(cut_share=0.05)
 FREE_BYTES = 1 << 40
 SETTLED_S = 10.0  # by when what was begun has ended by itself
 CALLS_MAX = 20  # that change the disk, before a broker dies in one
-AIMED_SHARE = 0.3  # of faults that hit the controller's broker
+AIMED_SHARE = 0.3  # of faults that hit the controller's broker; of the others, a leader
+STRUCK_SHARE = 0.02  # of fragile moments, at which a fault comes
+EMPTY_DISK = "empty disk"
 
 
 class Faults:
@@ -33,6 +37,8 @@ class Faults:
         self._rng = history.cluster.stream("faults")
         self._kinds = history.shape.kinds
         self._is_over = False
+        self._is_on = False
+        self.stopped: set[int] = set()  # brokers that stay so until the end
 
     async def go_on(self) -> None:
         """Break things, one after the other, for the time that the shape says."""
@@ -44,6 +50,7 @@ class Faults:
             cluster.ensemble.lost_answers = 0.05
         for name in ZOOKEEPER:
             cluster.ensemble.lag(name, shape.lag_ms)
+        self._is_on = True
         while self._loop.time() < end_s:
             await asyncio.sleep(rng.uniform(0, 2 * shape.pause_s))
             self._machines.restart_due(self._loop.time())
@@ -51,6 +58,7 @@ class Faults:
                 kind, broker_id = rng.choice(self._kinds), self._victim()
                 self._history.trace.note(f"m{broker_id} suffers: {kind}")
                 KINDS[kind](self, broker_id)
+        self._is_on = False
 
     def _victim(self) -> int:
         up, rng = self._machines.up, self._rng
@@ -60,7 +68,25 @@ class Faults:
             found = znodes.CONTROLLER.decode(path, tree.get(path).data).broker_id
             if found in up:
                 return found
+        leaders = [each.leader for each in self._history.known.states.values() if each.leader in up]
+        if rng.random() < AIMED_SHARE and leaders:
+            return rng.choice(leaders)
         return rng.choice(up)
+
+    def maybe_strike(self, broker_id: int, moment: str) -> None:
+        """Have a fault come at a fragile moment of a broker, or right after it."""
+        rng = self._rng
+        if not self._is_on or rng.random() >= STRUCK_SHARE or broker_id in self._machines.down:
+            return
+        kind = rng.choice(self._kinds)
+        self._history.trace.note(f"m{broker_id} is to suffer at {moment}: {kind}")
+        self._history.trace.count(f"struck at {moment}")
+        delay_s = rng.choice((0, 0.002, 0.02))
+        Context().run(self._loop.call_later, delay_s, self._strike, kind, broker_id)
+
+    def _strike(self, kind: str, broker_id: int) -> None:
+        if self._is_on and broker_id not in self._machines.down:
+            KINDS[kind](self, broker_id)
 
     def _later(self, delay_s: float, call: Callable[..., object], *args: object) -> None:
         self._loop.call_later(delay_s, call, *args)
@@ -71,7 +97,11 @@ class Faults:
         self._machines.end(broker_id)
 
     def lose_power(self, broker_id: int) -> None:
-        self._machines.end(broker_id, is_power_lost=True)
+        self._machines.lose_power(broker_id)
+
+    def replace_disk(self, broker_id: int) -> None:
+        if self._history.copies.may_replace_disk(broker_id):
+            self._machines.replace_disk(broker_id)
 
     def die_in_a_call(self, broker_id: int) -> None:
         is_power_lost = self._rng.random() < 0.4
@@ -85,7 +115,13 @@ class Faults:
     def pause(self, broker_id: int) -> None:
         process = self._cluster.processes[broker_id]
         process.pause()
-        self._later(self._rng.choice((0.1, 1, 5, 9)), process.resume)
+        shape = self._history.shape
+        longer_s = 1.2 * self._rng.choice((shape.session_s, shape.lag_s))
+        self._later(self._rng.choice((0.1, 1, 5, longer_s)), self._resume, broker_id, process)
+
+    def _resume(self, broker_id: int, process: VirtualProcess) -> None:
+        if broker_id not in self.stopped:
+            process.resume()
 
     def step_the_clock(self, broker_id: int) -> None:
         self._cluster.processes[broker_id].clock.skew(
@@ -164,12 +200,20 @@ class Faults:
     # The network
 
     def cut_off(self, broker_id: int) -> None:
-        """From all others, or from the clients or ZooKeeper alone."""
+        """From all others, or from the clients or ZooKeeper alone, or from some brokers, perhaps
+        in one direction."""
         rng, network = self._rng, self._cluster.network
         mine = {f"m{broker_id}"}
         brokers = {f"m{each}" for each in self._machines.ids}
         clients = set(self._history.client_hosts)
-        match rng.randrange(3):
+        match rng.randrange(6):
+            case 3 | 4 | 5 as which if len(brokers) > 1:
+                others = sorted(brokers - mine)
+                for other in rng.sample(others, rng.randint(1, len(others))):
+                    if which != 4:
+                        network.block(f"m{broker_id}", other)
+                    if which != 5:
+                        network.block(other, f"m{broker_id}")
             case 0:
                 network.partition(sorted(mine), sorted((brokers | clients | {*ZOOKEEPER}) - mine))
             case 1:
@@ -198,10 +242,9 @@ class Faults:
 
     # The end
 
-    async def end(self) -> None:
-        """Have all of them pass: everything is up and in touch, and nothing is slow or full."""
+    def calm(self) -> None:
+        """Have the network, ZooKeeper and the calls of disks be well from here on."""
         self._is_over = True
-        self._history.trace.note("all faults end")
         cluster = self._cluster
         cluster.network.conditions = CONDITIONS
         cluster.network.heal()
@@ -210,13 +253,21 @@ class Faults:
             cluster.ensemble.lag(name, 0)
             cluster.ensemble.restart(name)
         self._machines.spare()
-        await asyncio.sleep(SETTLED_S)
         for broker_id in self._machines.ids:
-            disk = cluster.disks[broker_id]
-            disk.fill(FREE_BYTES)
-            _speed_up(disk)
+            cluster.disks[broker_id].fill(FREE_BYTES)
+            _speed_up(cluster.disks[broker_id])
+
+    async def end(self) -> None:
+        """Have all of them pass: everything is up and in touch, and nothing is slow or full."""
+        self._history.trace.note("all faults end")
+        self.calm()
+        self.stopped.clear()
+        for broker_id in self._machines.up:
+            self._cluster.processes[broker_id].resume()
+        await asyncio.sleep(SETTLED_S)
+        self.calm()  # what was to happen later has happened
         while not self._machines.are_ready:
-            self._machines.restart_due(self._loop.time() + 60)
+            self._machines.restart_due(float("inf"))
             await asyncio.sleep(0.5)
 
 
@@ -227,6 +278,7 @@ def _speed_up(disk: object) -> None:
 KINDS: dict[str, Callable[[Faults, int], None]] = {
     "kill": Faults.kill,
     "lose power": Faults.lose_power,
+    EMPTY_DISK: Faults.replace_disk,
     "die in a call": Faults.die_in_a_call,
     "stop": Faults.stop,
     "pause": Faults.pause,

@@ -9,14 +9,17 @@ stop, and `rest.py` says what must have become true.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from kdist.groups.context import partition_for
 from kdist.model import OFFSETS_TOPIC, TopicPartition
+from kdist.replication.partition import Partition
 from tests.simulator.cluster import SETTINGS, Cluster
-from tests.simulator.counting import counting
+from tests.simulator.core import Core
 from tests.simulator.faults import CONDITIONS, ZOOKEEPER, Faults
 from tests.simulator.invariants import Invariants
 from tests.simulator.machines import Machines
+from tests.simulator.moments import witnessed
 from tests.simulator.operating import HOST as OPERATOR
 from tests.simulator.operating import Operating
 from tests.simulator.probing import HOST as PROBER
@@ -39,12 +42,16 @@ class History:
         self._drawing = cluster.stream("shape")
         self.shape = shape = draw_shape(self._drawing)
         cluster.settings |= shape.settings
+        cluster.hosts = shape.hosts
         cluster.network.conditions = CONDITIONS
         self.trace = Trace(cluster)
         self.machines = Machines(self.trace, shape.broker_ids, cluster.stream("machines"))
         self.machines.is_skewed = "wrong clock" in shape.kinds
-        self.invariants = Invariants(self.trace, self.machines)
-        self.known = self.invariants.known
+        self.invariants = Invariants(self.trace, self.machines, shape.topics)
+        self.known, self.copies = self.invariants.known, self.invariants.copies
+        self.machines.on_ending = self.invariants.look_at
+        self.machines.on_damage = self.copies.damage
+        self.faults: Faults | None = None  # once they begin
         self.readings = Readings(self)
         self.client_hosts = [OPERATOR, PROBER, "reader"]
         self.producers: list[Producing] = []
@@ -55,7 +62,7 @@ class History:
         """Let it happen."""
         self.cluster.loop.before_time_moves = self._before_time_moves
         try:
-            with counting(self.trace.count):
+            with witnessed(self):
                 self.cluster.run(self._traced())
         except Exception as error:  # noqa: BLE001 - a bug ends the history, and is what it found
             self._end(error)  # unless it came of ending what was left
@@ -107,9 +114,12 @@ class History:
         self.reader = Reading(self, "reader", None)
         self.group = Group(self)
         self.probing = Probing(self)
-        self.faults = faults = Faults(self)
+        faults = self.faults = Faults(self)
         self.operating.begin()
         await faults.go_on()
+        if self.shape.has_core:
+            faults.calm()
+            await Core(self, faults).judge()
         try:
             async with asyncio.timeout(2 * PATIENCE_S):
                 await faults.end()
@@ -131,21 +141,38 @@ class History:
         """Records were deleted: nobody will be given those."""
         self.trace.add(key, start_offset)
 
+    # What the code's moments tell (`moments.Witness`)
+
+    def count(self, state: str) -> None:
+        self.trace.count(state)
+
+    def advanced(self, partition: Partition, before: int) -> None:
+        self._checked(self.copies.advanced, partition, before)
+
+    def truncating(self, partition: Partition, offset: int) -> None:
+        self.trace.count("follower truncates")
+        self._checked(self.copies.truncating, partition, offset)
+
+    def is_fragile(self, broker_id: int, moment: str) -> None:
+        if self.faults is not None:
+            self.faults.maybe_strike(broker_id, moment)
+
+    def _checked(self, check: Callable[..., None], *given: object) -> None:
+        """In a broker's code a violation might be taken for a bug of one request."""
+        try:
+            check(*given)
+        except Violation as error:
+            self.cluster.loop.end_run(error)
+
     # What may be gone
 
     def may_be_lost(
-        self, key: TopicPartition, first_s: float, last_s: float | None = None, acks: str = "all"
+        self, key: TopicPartition, since_s: float, offset: int | None = None, acks: str = "all"
     ) -> bool:
-        """Whether a power loss may have taken what was written between these times.
-
-        Only with acks=all does an answer wait for the flush.
-        """
-        last_s = first_s if last_s is None else last_s
-        if self.shape.is_flushed and acks == "all":
-            return False
-        assignment = self.known.assignment(key.topic)
-        hosts = () if assignment is None else assignment.partitions.get(key.partition, ())
-        return any(self.machines.may_have_lost(each, first_s, last_s) for each in hosts)
+        """Whether power losses and new disks may have taken what was written at a time."""
+        if acks == "all":
+            return self.copies.may_be_lost(key, since_s, offset)
+        return self.copies.may_be_lost_uncommitted(key, since_s)
 
     def may_offsets_be_lost(self, group: str, since_s: float) -> bool:
         """The same of what was committed for a group."""

@@ -12,15 +12,16 @@ from collections.abc import Sequence
 
 from kdist.broker.broker import Broker
 from kdist.model import OFFSETS_TOPIC, TopicPartition
-from kdist.records.batch import read_header
 from kdist.replication.partition import Partition
+from kdist.replication.roles import Role, still_leads
 from kdist.zk import znodes
 from kdist.zk.client import Check, Operation, WatchEvent
 from kdist.zk.memory import MemoryZooKeeper
 from kdist.zk.topic_values import PartitionState, TopicAssignment
+from tests.simulator.copies import Copies
 from tests.simulator.machines import Machines
 from tests.simulator.record import NEVER_S, Trace, Violation, require
-from tests.simulator.shape import MORTAL
+from tests.simulator.shape import MORTAL, TopicShape
 
 EVERY_S = 0.2
 _EPOCH = znodes.CONTROLLER_EPOCH.path()
@@ -53,17 +54,17 @@ class Known:
 class Invariants:
     """Owner: the history."""
 
-    def __init__(self, trace: Trace, machines: Machines) -> None:
+    def __init__(self, trace: Trace, machines: Machines, topics: dict[str, TopicShape]) -> None:
         self._trace = trace
         self._machines = machines
         self._cluster = trace.cluster
         self._tree = trace.cluster.ensemble.tree
         self.known = Known()
+        self.copies = Copies(trace, topics, self._is_of_topic)
         # The session that wrote the controller epoch last, and the client whose it was.
         self._elected: tuple[int, MemoryZooKeeper | None] = (0, None)
-        self._high_watermarks: dict[Partition, tuple[int, int]] = {}  # with the epoch
-        self._ends: dict[Partition, int] = {}
-        self._places: dict[Partition, tuple[int, int]] = {}  # segment and position, read so far
+        # With the role in which each was seen, high watermark and log end.
+        self._marks: dict[Partition, tuple[Role, int, int]] = {}
         self._epochs: dict[TopicPartition, int] = {}
         self._controller_epochs: dict[Broker, int] = {}
         self._acting: dict[int, int] = {}  # who acted in a controller epoch
@@ -144,6 +145,7 @@ class Invariants:
             known.topics.pop(topic, None)
         self._trace.note(f"topic {topic} {'is there' if is_there else 'is gone'}")
         if not is_there:
+            self.copies.forget_topic(topic)
             self._trace.count("topic deleted", topic in MORTAL)  # not the probe of `rest.py`
             known.created_s[topic] = NEVER_S
         elif known.created_s.get(topic, NEVER_S) == NEVER_S:
@@ -156,18 +158,47 @@ class Invariants:
         state = znodes.PARTITION_STATE.decode(path, self._tree.get(path).data)
         before = self.known.states.get(key)
         self.known.states[key] = state
-        self._trace.note(f"{key} has leader {state.leader} in epoch {state.leader_epoch}")
+        epoch, isr, eligible = state.leader_epoch, state.isr, state.eligible
+        self._trace.note(
+            f"{key} has leader {state.leader} in epoch {epoch}, ISR {isr}, eligible {eligible}"
+        )
+        is_new_epoch = before is None or epoch > before.leader_epoch
         if before is not None:
-            is_same_leader = (state.leader, state.leader_epoch) == before[:2]  # its own proposal
+            is_isr_change = (epoch, state.leader) == (before.leader_epoch, before.leader)
             sentence = f"S5: the leader epoch of {key} goes from {before} to {state}"
-            require(state.leader_epoch > before.leader_epoch or is_same_leader, sentence, key)
-        require(bool(state.isr), f"S4: the ISR of {key} is empty", key)
-        is_led_in_isr = state.leader == -1 or state.leader in state.isr
+            require(is_new_epoch or is_isr_change, sentence, key)
+            self._trace.count("ISR shrank", is_isr_change and len(isr) < len(before.isr))
+            self._trace.count("ISR expanded", is_isr_change and len(isr) > len(before.isr))
+            was_eligible = state.leader in before.eligible and state.leader not in before.isr
+            self._trace.count("eligible replica elected", was_eligible)
+            self._trace.count("recovering leader elected", is_new_epoch and state.is_recovering)
+        require(bool(isr), f"S4: the ISR of {key} is empty", key)
+        is_led_in_isr = state.leader == -1 or state.leader in isr
         require(is_led_in_isr, f"S4: the leader of {key} is not in the ISR: {state}", key)
-        if key.topic == OFFSETS_TOPIC and state.leader != -1:
+        topic = self.known.topics.get(key.topic)
+        if topic is not None:
+            replicas = topic.partitions.get(key.partition, ())
+            is_assigned = {*isr, *eligible} <= {*replicas}
+            require(is_assigned, f"S4: {key} is assigned to {replicas}, and has {state}", key)
+            self._look_at_members(key, state)
+            self.copies.changed(key, state, replicas)
+        if key.topic == OFFSETS_TOPIC and state.leader != -1 and is_new_epoch:
             leaders = self.known.offsets_leaders[key.partition]
-            leaders.append(state.leader_epoch)
+            leaders.append(epoch)
             self._trace.count("offsets partition loaded again", len(leaders) > 1)
+
+    def _look_at_members(self, key: TopicPartition, state: PartitionState) -> None:
+        """S3, of those that are in the ISR now."""
+        for broker in self._machines.brokers():
+            found = broker.service.replicas.partitions.get(key)
+            if found is not None and broker.id in state.isr and self._is_of_topic(found):
+                self.copies.look(broker.id, found)
+
+    def _is_of_topic(self, partition: Partition) -> bool:
+        """Whether it is of the topic that has the name now."""
+        topic = self.known.topics.get(partition.key.topic)
+        is_there = topic is not None and partition.key in self.known.states
+        return is_there and topic is not None and partition.topic_id == topic.topic_id
 
     # Brokers
 
@@ -186,8 +217,7 @@ class Invariants:
             writers = replicas._context.writers
             if writers.thread_until_ns > broker.context.process.clock.monotonic_ns():
                 self._trace.count("writer thread used")
-            for partition in replicas.partitions.values():
-                self._check_partition(broker.id, partition)
+            self.look_at(broker)
 
     def _check_controller(self, broker: Broker) -> None:
         controller = broker.service.controller
@@ -199,6 +229,11 @@ class Invariants:
                 f"S12: m{other} and m{broker.id} are controllers of epoch {leadership.epoch}",
             )
 
+    def look_at(self, broker: Broker) -> None:
+        """One broker's replicas, as when it is about to end."""
+        for partition in broker.service.replicas.partitions.values():
+            self._check_partition(broker.id, partition)
+
     def _check_partition(self, broker_id: int, partition: Partition) -> None:
         key, log, mark, epoch = (
             *(partition.key, partition.log, partition.high_watermark, partition.leader_epoch),
@@ -207,18 +242,17 @@ class Invariants:
         is_in_order = start <= mark <= end and log.recovery_point <= end <= log.reserved_offset
         require(is_in_order, f"S6: {key} on m{broker_id}: {start}, {mark}, {end}", key)
         require(partition.last_stable_offset <= mark, f"S6: {key}: LSO above {mark}", key)
-        lowest, since = self._high_watermarks.get(partition, (0, epoch))
-        require(mark >= lowest, f"S6: the high watermark of {key} fell to {mark}", key)
-        require(since <= epoch, f"S12: m{broker_id} goes back to epoch {epoch} of {key}", key)
-        self._high_watermarks[partition] = mark, epoch
-        before = self._ends.get(partition, 0)
-        require(end >= before, f"S8: the end of {key} fell from {before} to {end}", key)
-        self._ends[partition] = end
-        if log.has_files and not log.is_truncating:
-            self._check_new_batches(broker_id, partition)
-        state, topic = self.known.states.get(key), self.known.topics.get(key.topic)
-        if state is None or topic is None or partition.topic_id != topic.topic_id:
+        role, lowest, end_before = self._marks.get(partition, (partition.role, 0, 0))
+        require(role.epoch <= epoch, f"S12: m{broker_id} goes back to epoch {epoch} of {key}", key)
+        if still_leads(role, partition.role):
+            require(mark >= lowest, f"S6: the high watermark of {key} fell to {mark}", key)
+            sentence = f"S8: the end of {key} fell from {end_before} to {end}"
+            require(end >= end_before, sentence, key)
+        self._marks[partition] = partition.role, mark, end
+        if not self._is_of_topic(partition):
             return  # it is being deleted
+        self.copies.look(broker_id, partition)
+        state = self.known.states[key]
         is_known = epoch <= state.leader_epoch
         require(is_known, f"S5: m{broker_id} has epoch {epoch} of {key}, ZooKeeper {state}", key)
         if partition.is_leader and epoch > self._epochs.get(key, -1):
@@ -226,22 +260,3 @@ class Invariants:
             self._trace.note(f"{key} is led by m{broker_id} in epoch {epoch} from {end}")
             if log.reserved_offset > end:
                 self._trace.count("leader epoch began during an append")
-
-    def _check_new_batches(self, broker_id: int, partition: Partition) -> None:
-        """S2: OffsetForLeaderEpoch tells of the epoch that each batch has, as it is on the disk."""
-        log, names = partition.log, self._cluster.disks[broker_id]._names
-        base, position = self._places.get(partition, (-1, 0))
-        for segment in log.segments:
-            if segment.base_offset < base:
-                continue
-            if segment.base_offset > base:
-                base, position = segment.base_offset, 0
-            data = names.content(segment.path).data  # without a call, which might be to fail
-            while position < segment.size:
-                header = read_header(data, position)
-                epoch, last = header.partition_leader_epoch, header.last_offset
-                told = epoch if last < log.start_offset else log.epochs.epoch_of(last)
-                sentence = f"S2: {partition.key} has epoch {epoch} at {last}, and tells of {told}"
-                require(told == epoch, sentence, partition.key)
-                position += header.size
-        self._places[partition] = base, position

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import partial
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from kdist.errors import DiskFailed, KdistError
 from kdist.model import TopicPartition
 from kdist.runtime.simulated_faults import Call, PowerLoss
 from kdist.storage.names import CLEAN_SHUTDOWN
-from tests.simulator.record import NEVER_S, Trace, Violation
+from tests.simulator.record import Trace, Violation
 
 _CHANGING = ("write", "sync", "sync_directory", "create", "rename", "remove", "truncate")
 LOG_DIR = "/d"  # as `Cluster` has it
@@ -33,7 +34,7 @@ class Stopped(NamedTuple):
 class Machines:
     """Owner: the history."""
 
-    def __init__(self, trace: Trace, broker_ids: range, rng: random.Random) -> None:
+    def __init__(self, trace: Trace, broker_ids: Sequence[int], rng: random.Random) -> None:
         self.trace = trace
         self.cluster = trace.cluster
         self.loop = trace.cluster.loop
@@ -43,8 +44,9 @@ class Machines:
         self.down: dict[int, float] = {}  # brokers, with the time at which each is to return
         self.starting: dict[int, asyncio.Task[None]] = {}
         self._stopped: dict[int, Stopped] = {}
-        self._power_lost_s: dict[int, list[float]] = {each: [] for each in broker_ids}
-        self._flushed_s: dict[int, float] = dict.fromkeys(broker_ids, NEVER_S)
+        self._durable_ends: dict[int, dict[TopicPartition, int]] = {each: {} for each in broker_ids}
+        self.on_ending: Callable[[Broker], None] = lambda _: None
+        self.on_damage: Callable[..., None] = lambda *_given, **_named: None
         self._doomed: dict[int, bool] = {}  # to die in a call; whether by a power loss
         self.deleted_while_down: set[int] = set()
 
@@ -61,15 +63,6 @@ class Machines:
         """Those that are ready."""
         found = [self.cluster.brokers[each] for each in self.up]
         return [each for each in found if each.state is State.READY and not each.failure.done()]
-
-    # What survives
-
-    def may_have_lost(self, broker_id: int, first_s: float, last_s: float) -> bool:
-        """Whether what a broker wrote between these times, and flushed for nobody, may be gone."""
-        return any(
-            first_s <= lost_s and not last_s <= self._flushed_s[broker_id] <= lost_s
-            for lost_s in self._power_lost_s[broker_id]
-        )
 
     # Lives
 
@@ -107,7 +100,9 @@ class Machines:
             self.loop.end_run(Violation(f"S20: m{broker.id} recovers after a clean stop"))
         for key, (topic_id, end) in stopped.ends.items():
             found = broker.service.replicas.partitions.get(key)
-            if found is not None and found.topic_id == topic_id and found.log.end_offset < end:
+            if found is None or found.topic_id != topic_id or len(found.replicas) > 1:
+                continue  # a follower's end may have been cut off already, to agree with its leader
+            if found.log.end_offset < end:
                 sentence = f"S20: {key} ended at {end}, and {found.log.end_offset} after the start"
                 self.loop.end_run(Violation(sentence, key))
         self.trace.count("clean stop")
@@ -132,11 +127,33 @@ class Machines:
             self.trace.count("disk failed", has_disk_failed)
             self.end(broker.id, is_power_lost=has_disk_failed)
 
+    def lose_power(self, broker_id: int) -> None:
+        """A broker's host goes off, with all brokers on it."""
+        machine = self.cluster.machine
+        for each in self.ids:
+            if machine(each) == machine(broker_id):
+                self.end(each, is_power_lost=True)
+
+    def replace_disk(self, broker_id: int) -> None:
+        """A broker dies with its disk, and comes back with an empty one."""
+        self.end(broker_id)
+        self._stopped.pop(broker_id, None)
+        self.cluster.replace_disk(broker_id)
+        self.on_damage(broker_id, {}, is_disk_new=True)
+        self._durable_ends[broker_id] = {}
+        self.trace.note(f"m{broker_id} has a new disk")
+        self.trace.count("disk replaced")
+
     def end(self, broker_id: int, *, is_power_lost: bool = False) -> None:
         """Kill a broker; it returns after a while, within its session's time or not."""
         if broker_id in self.down:
             return
         broker = self.cluster.brokers[broker_id]
+        if broker.state is State.READY:
+            self.on_ending(broker)
+        if broker._service is not None:
+            logs = broker.service.directory.logs
+            self._durable_ends[broker_id] |= {key: log.recovery_point for key, log in logs.items()}
         self._doomed.pop(broker_id, None)
         self.trace.harvest(broker)
         self.cluster.processes[broker_id].resume()
@@ -149,7 +166,7 @@ class Machines:
         self.down[broker_id] = self.loop.time() + self.rng.choice((0.2, 2, 8, 15))
         self.trace.count("broker restarted")
         if is_power_lost:
-            self._power_lost_s[broker_id].append(self.trace.now_s)
+            self.on_damage(broker_id, self._durable_ends[broker_id], is_disk_new=False)
             self.trace.count("power lost")
         self.trace.note(f"m{broker_id} ends, power lost: {is_power_lost}")
 
@@ -210,7 +227,6 @@ class Machines:
                     if key in partitions
                 }
             )
-            self._flushed_s[broker_id] = self.trace.now_s
         self.trace.note(f"m{broker_id} has stopped: {broker.state.value}")
         self.end(broker_id, is_power_lost=is_power_lost)
 

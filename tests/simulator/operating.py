@@ -14,6 +14,7 @@ from kdist.errors import KdistError
 from kdist.model import TopicPartition
 from kdist.zk import znodes
 from tests.simulator.cluster import PORT
+from tests.simulator.faults import EMPTY_DISK
 from tests.simulator.record import require
 from tests.simulator.shape import MORTAL, TOPIC
 
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
 HOST = "operator"
 _PARTITIONS_MAX = 5
 _MOMENT_S = 0.02  # in which another controller may be elected
+_MIN_ISR = "min.insync.replicas"
 _CHANGES = {
     "compression.type": ("producer", "lz4", "gzip"),
     "message.timestamp.type": ("CreateTime", "LogAppendTime"),
     "segment.bytes": ("10000", "100000"),
     "retention.ms": ("3600000", "7200000"),
+    "retention.bytes": ("-1", "20000"),
+    _MIN_ISR: ("1", "2"),
 }
 
 
@@ -103,7 +107,8 @@ class Operating:
 
     async def _create(self, topic: str, count: int) -> None:
         self._trace.note(f"operator creates {topic} of {count}")
-        await self.admin.create_topic(topic, count, 1)
+        shape = self._history.shape.topics[topic]
+        await self.admin.create_topic(topic, count, shape.replication_factor, shape.settings)
         found = self._known.counts().get(topic)
         require(found == count, f"S9: {topic} was created with {count}, and has {found}")
 
@@ -120,7 +125,8 @@ class Operating:
         self._trace.count("topic grown")
 
     async def _change(self, topic: str) -> None:
-        name = self._rng.choice(sorted(_CHANGES))
+        names = {*_CHANGES} - ({_MIN_ISR} if EMPTY_DISK in self._history.shape.kinds else set())
+        name = self._rng.choice(sorted(names))
         value = self._rng.choice(_CHANGES[name])
         self._trace.note(f"operator sets {name}={value} of {topic}")
         await self.admin.incremental_alter_topic_configs(topic, {name: value})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from kdist.broker import offsets_log
 from kdist.broker.offsets_log import PartitionedOffsetsLog
@@ -20,16 +20,8 @@ from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
 from kdist.storage.producers import ProducerStates
 from kdist.zk.client import Operation, ZooKeeper
-
-__all__ = ["PLANTED", "patched", "planted"]
-
-
-class Bug(NamedTuple):
-    """`make` gets what `name` of `owner` is, and returns what replaces it."""
-
-    owner: Any
-    name: str
-    make: Callable[[Any], Any]
+from tests.simulator.bug import Bug, Planted, patched
+from tests.simulator.planted_replicas import PLANTED_IN_REPLICATION
 
 
 def _begin_epoch_at_end(begin: Callable[..., None]) -> Callable[..., None]:
@@ -41,13 +33,6 @@ def _begin_epoch_at_end(begin: Callable[..., None]) -> Callable[..., None]:
             log.reserved_offset = reserved
 
     return begin_epoch
-
-
-def _answer_before_flush(_: Callable[..., None]) -> Callable[..., None]:
-    def await_committed(self: Partition, *asked: Any) -> None:
-        asked[-1](Error.NONE)
-
-    return await_committed
 
 
 def _forget_producers(_: Callable[..., Any]) -> Callable[..., Any]:
@@ -98,12 +83,9 @@ def _stop_unflushed(flush: Callable[..., None]) -> Callable[..., None]:
     return flush_unless_stopping
 
 
-PLANTED: dict[str, Bug] = {
+PLANTED: dict[str, Planted] = {
     "an epoch begins at the log's end, not behind the appends under way": Bug(
         Log, "begin_epoch", _begin_epoch_at_end
-    ),
-    "acks=all is answered before the flush": Bug(
-        Partition, "await_committed", _answer_before_flush
     ),
     "producers' states are not rebuilt at a start": Bug(
         loading, "loaded_producers", _forget_producers
@@ -116,19 +98,8 @@ PLANTED: dict[str, Bug] = {
     "a deleted log's directory stays": Bug(Background, "remove_tree", _leave_files),
     "consumers read what is not committed": Bug(Partition, "visible_end", _read_to_the_end),
     "a stop is called clean that has flushed nothing": Bug(LogDirectory, "_flush", _stop_unflushed),
+    **PLANTED_IN_REPLICATION,
 }
-
-
-@contextmanager
-def patched(bug: Bug) -> Iterator[None]:
-    """Within the block it is replaced."""
-    owner, name, make = bug
-    sound = vars(owner)[name]
-    setattr(owner, name, make(getattr(owner, name)))
-    try:
-        yield
-    finally:
-        setattr(owner, name, sound)
 
 
 @contextmanager
@@ -137,5 +108,6 @@ def planted(bug: str) -> Iterator[None]:
     if not bug:
         yield
         return
-    with patched(PLANTED[bug]):
+    found = PLANTED[bug]
+    with patched(*([found] if isinstance(found, Bug) else found)):
         yield

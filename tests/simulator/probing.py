@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 HOST = "prober"
 GROUP = "positions"
+_PATIENCE_S = 40.0
 _DOUBT_S = 30.0  # for so long a commit without an answer may yet be carried out
 
 
@@ -73,7 +74,18 @@ class Probing:
                 except KdistError as error:
                     self._trace.note(f"{HOST}: {error}")
             for key in self._history.stable_partitions():
+                await self._compare_at_last(key)
+
+    async def _compare_at_last(self, key: TopicPartition) -> None:
+        """The coordinator may yet have to be elected."""
+        end_s = self._trace.now_s + _PATIENCE_S
+        while True:
+            try:
                 await self._compare(key)
+            except KdistError as error:
+                require(self._trace.now_s < end_s, f"L1: {key}'s commits are not told: {error}")
+            else:
+                return
 
     # S16
 

@@ -51,15 +51,15 @@ class Readings:
         before, since_s = self.seen.setdefault((key, offset), (value, history.trace.now_s))
         if before == value:
             return
-        if not self.may_change(key, since_s):
+        if not self.may_change(key, offset, since_s):
             given = f"{reader} is given {value[:20]!r} at {offset} of {key}"
             sentence = f"S17: {given}, and {before[:20]!r} was there"
             history.cluster.loop.end_run(Violation(sentence, key))
         self.seen[key, offset] = value, history.trace.now_s
 
-    def may_change(self, key: TopicPartition, since_s: float) -> bool:
+    def may_change(self, key: TopicPartition, offset: int, since_s: float) -> bool:
         """Whether what was read then, after a fetch at some time before, may be gone."""
-        return self._history.may_be_lost(key, since_s - _BUFFERED_S, since_s)
+        return self._history.may_be_lost(key, since_s - _BUFFERED_S, offset)
 
 
 class Reading:

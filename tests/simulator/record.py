@@ -29,6 +29,21 @@ SOMETIMES = (
     *("acknowledged", "not acknowledged", "refused for good", "retry was a duplicate"),
     *("rebalance", "member expired", "member died", "offset committed", "commit in doubt"),
     *("offsets partition loaded again", "fetch session evicted"),
+    *("disk replaced", "all who may be elected have lost something", "committed records lost"),
+    *("ISR shrank", "ISR expanded", "eligible replica elected", "recovering leader elected"),
+    *(
+        "under min ISR",
+        "high watermark below the epoch's start",
+        "duplicate of what is not committed",
+    ),
+    *("proposal refused: FENCED_LEADER_EPOCH", "proposal refused: INVALID_UPDATE_VERSION"),
+    *("proposal refused: INELIGIBLE_REPLICA", "LeaderAndIsr while a proposal was pending"),
+    *("diverging epoch", "follower truncates", "follower begins anew"),
+    *("follower was refused: FENCED_LEADER_EPOCH", "follower was refused: OFFSET_OUT_OF_RANGE"),
+    "acks=all answered late with NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+    "acks=all answered late with NOT_LEADER_OR_FOLLOWER",
+    *(f"a core went on while others were {how}" for how in ("dead", "stopped", "cut off")),
+    *(f"struck at {moment}" for moment in ("a proposal", "a truncation", "a change of role")),
 )
 """What must come up in many seeds, or else the faults do not reach it."""
 

@@ -9,62 +9,119 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from tests.simulator.faults import KINDS
+from kdist.model import OFFSETS_TOPIC
+from tests.simulator.faults import EMPTY_DISK, KINDS
 
 TOPIC = "clicks"  # it stays; the others are deleted and created again
 MORTAL = ("views", "likes")
 MESSAGE_BYTES_MAX = 8_000  # less than any segment
 
 
+class TopicShape(NamedTuple):
+    """How a topic is created; `settings` are its own."""
+
+    replication_factor: int
+    min_insync: int
+    is_flushed: bool  # before records are exposed
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {
+            "min.insync.replicas": str(self.min_insync),
+            "flush.before.expose": str(self.is_flushed).lower(),
+            "flush.ms": "500" if self.is_flushed else "9223372036854775807",
+        }
+
+
 class Shape(NamedTuple):
     """One seed's."""
 
-    broker_ids: range
+    hosts: dict[int, str]  # of the brokers, which lose power together
     partitions: dict[str, int]  # of the topics that there are at first
+    topics: dict[str, TopicShape]  # of all that there may be
     kinds: tuple[str, ...]  # of faults
     pause_s: float  # between faults, on average
     faults_s: float  # for which they go on
-    is_flushed: bool  # before records are exposed
     settings: dict[str, str]  # of all brokers
     producers: int
     members: int  # of the group, most of the time
     strategy: str
     lag_ms: int  # of ZooKeeper's followers, from the beginning
+    has_core: bool  # some brokers are well again before the others
+
+    @property
+    def broker_ids(self) -> list[int]:
+        return list(self.hosts)
+
+    @property
+    def session_s(self) -> float:
+        return int(self.settings["zookeeper.session.timeout.ms"]) / 1000
+
+    @property
+    def fetch_wait_s(self) -> float:
+        return int(self.settings["replica.fetch.wait.max.ms"]) / 1000
+
+    @property
+    def lag_s(self) -> float:
+        return int(self.settings["replica.lag.time.max.ms"]) / 1000
 
 
 def draw_shape(rng: random.Random) -> Shape:
     """A seed's shape."""
-    is_flushed = rng.random() < 0.5
     # Few at a time: a cluster that is never well for a while does not get far.
     kinds = tuple(rng.sample(sorted(KINDS), rng.choice((1, 2, 3, 4, 8))))
     mortal = {name: rng.randint(1, 3) for name in MORTAL if rng.random() < 0.5}
+    hosts = _draw_hosts(rng)
+    # A partition all of whose disks were replaced is offline for good. So it is if one is, while
+    # the others are away, unless there must be two at least.
+    least = 2 if EMPTY_DISK in kinds else 1
+    names = (TOPIC, *MORTAL, OFFSETS_TOPIC)
+    topics = {name: _draw_topic(rng, len({*hosts.values()}), least) for name in names}
     return Shape(
-        broker_ids=range(1, rng.choice((1, 2, 3, 3, 4)) + 1),
+        hosts=hosts,
         partitions={TOPIC: rng.randint(1, 3)} | mortal,
+        topics=topics,
         kinds=kinds,
         pause_s=rng.uniform(0.8, 4),
         faults_s=rng.choice((12.0, 20.0, 35.0)),
-        is_flushed=is_flushed,
-        settings=_settings(rng, is_flushed),
+        settings=_settings(rng, topics[OFFSETS_TOPIC]),
         producers=rng.randint(1, 3),
         members=rng.randint(1, 3),
         strategy=rng.choice(("range", "roundrobin", "sticky", "cooperative-sticky")),
         lag_ms=rng.choice((0, 0, 50, 1_000)),
+        has_core=rng.random() < 0.4,
     )
 
 
-def _settings(rng: random.Random, is_flushed: bool) -> dict[str, str]:
-    settings = {
+def _draw_hosts(rng: random.Random) -> dict[int, str]:
+    """Two to four brokers, of which two may share a host."""
+    count = rng.choice((2, 3, 3, 3, 4))
+    shared = rng.random() < 0.3 and count > 2
+    return {each: f"h{1 if shared and each == count else each}" for each in range(1, count + 1)}
+
+
+def _draw_topic(rng: random.Random, hosts: int, least: int) -> TopicShape:
+    factor = max(least, min(hosts, rng.choice((1, 2, 3, 3, 3))))
+    min_insync = max(least, min(factor, rng.choice((1, 2, 2))))
+    return TopicShape(factor, min_insync, rng.random() < 0.4)
+
+
+def _settings(rng: random.Random, offsets: TopicShape) -> dict[str, str]:
+    return {
         "auto.create.topics.enable": "false",  # `Operating` alone creates them
         "message.max.bytes": str(MESSAGE_BYTES_MAX),
         "log.segment.bytes": str(rng.choice((10_000, 40_000, 1 << 30))),
+        "log.retention.check.interval.ms": "3000",
         "log.segment.delete.delay.ms": str(rng.choice((0, 500, 3_000))),
         "max.incremental.fetch.session.cache.slots": str(rng.choice((1, 2, 1_000))),
         "log.message.timestamp.type": rng.choice(("CreateTime", "CreateTime", "LogAppendTime")),
         "compression.type": rng.choice(("producer", "producer", "gzip")),
-    }
-    if is_flushed:
-        settings |= {"log.flush.before.expose": "true", "log.flush.interval.ms": "500"}
-    elif rng.random() < 0.3:
-        settings["log.flush.interval.messages"] = str(rng.randint(1, 20))
-    return settings
+        "zookeeper.session.timeout.ms": str(rng.choice((2_000, 4_000, 6_000, 10_000))),
+        "replica.lag.time.max.ms": str(rng.choice((1_000, 3_000, 10_000))),
+        "replica.fetch.wait.max.ms": str(rng.choice((10, 50, 500, 500))),
+        "replica.socket.timeout.ms": str(rng.choice((1_000, 5_000, 30_000))),
+        "offsets.topic.replication.factor": str(offsets.replication_factor),
+        "min.insync.replicas": str(offsets.min_insync),
+        "log.flush.before.expose": str(offsets.is_flushed).lower(),
+        "log.flush.interval.messages": str(rng.choice((1, 10, 1 << 40, 1 << 40))),
+    } | ({"log.flush.interval.ms": "500"} if offsets.is_flushed else {})

@@ -62,6 +62,23 @@ def test_a_partition_stops_bytes_both_ways_and_its_end_lets_them_arrive(
     simulation.run(scenario)
 
 
+def test_what_is_blocked_one_way_passes_the_other(simulation: Simulation) -> None:
+    async def scenario(served: Served) -> None:
+        peer = await served.peer()
+        peer.send(b"park")
+        await until(lambda: len(served.handler.parked) == 1)
+        simulation.network.block("client", "server")
+        peer.send(b"during")
+        served.handler.parked[0][0].send((framed(b"parked"),))
+        assert await peer.answers(1) == [b"parked"]
+        await asyncio.sleep(60)
+        assert served.handler.seen == [b"park"]
+        simulation.network.heal()
+        await until(lambda: served.handler.seen == [b"park", b"during"])
+
+    simulation.run(scenario)
+
+
 def test_connecting_through_a_partition_waits_for_its_end_or_times_out(
     simulation: Simulation,
 ) -> None:

@@ -1,0 +1,321 @@
+"""Every replica's log beside what is committed (S1 to S3, S6, S7, S23), and what may be lost.
+
+A batch is committed once a leader's high watermark has passed it. From then on whoever may lead has
+it, and whatever anybody takes for committed is that. Nothing of a disk is trusted but its bytes.
+
+A power loss takes what a replica has not flushed, a new disk takes all. As long as one of those who
+may be elected, in the ISR or eligible, has lost nothing, or has it again, nothing committed may be
+lost. Only what was written before the end of a time in which all of them had lost something, from
+the lowest offset on that is sure to be on all their disks, may go.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import NamedTuple
+
+from kdist.model import TopicPartition
+from kdist.records.batch import read_header
+from kdist.replication.partition import Partition
+from kdist.storage.segment import Segment
+from kdist.zk.topic_values import PartitionState
+from tests.simulator.record import Trace, Violation, require
+from tests.simulator.shape import TopicShape
+
+_FOREVER_S = float("inf")
+_end = attrgetter("end")
+
+
+class Batch(NamedTuple):
+    """A batch as it is on a disk; `crc` is of all but its offset and epoch."""
+
+    base: int
+    end: int
+    epoch: int
+    crc: int
+
+
+class _Read:
+    """How far a segment has been read."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.generation = segment.generation
+        self.position = 0
+        self.count = 0  # of batches
+
+
+class Copy:
+    """One replica's log in one life of its broker, read as it grows."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.batches: list[Batch] = []
+        self.agreed_end = 0  # up to where it was compared with what is committed
+        self._reads: list[_Read] = []
+
+    def read(self, content: Callable[[str], bytearray]) -> list[Batch]:
+        """Take in what is new, without a call of the disk, which might be to fail."""
+        log, reads = self.partition.log, self._reads
+        if not log.has_files or log.is_truncating:
+            return []
+        segments = log.segments
+        while reads and reads[0].segment is not segments[0]:  # retention has removed it
+            del self.batches[: reads.pop(0).count]
+        same = 0
+        for each, segment in zip(reads, segments, strict=False):
+            if each.segment is not segment or each.generation != segment.generation:
+                break
+            same += 1
+        del self.batches[sum(each.count for each in reads[:same]) :]
+        del reads[same:]
+        self.agreed_end = min(self.agreed_end, self.batches[-1].end if self.batches else 0)
+        before = len(self.batches)
+        if reads:
+            self._read(reads[-1], content)
+        for segment in segments[same:]:
+            reads.append(_Read(segment))
+            self._read(reads[-1], content)
+        return self.batches[before:]
+
+    def _read(self, read: _Read, content: Callable[[str], bytearray]) -> None:
+        segment = read.segment
+        if read.position == segment.size:
+            return
+        data = content(segment.path)
+        while read.position < segment.size:
+            header = read_header(data, read.position)
+            end, epoch = header.next_offset, header.partition_leader_epoch
+            self.batches.append(Batch(header.base_offset, end, epoch, header.crc))
+            read.position += header.size
+            read.count += 1
+
+    def between(self, start: int, end: int) -> Iterable[Batch]:
+        """The whole batches in this range of offsets."""
+        for each in self.batches[bisect_left(self.batches, start + 1, key=_end) :]:
+            if each.end > end:
+                return
+            yield each
+
+
+class Loss(NamedTuple):
+    """In this time all who might be elected had lost what lies from this offset on, perhaps."""
+
+    begin_s: float
+    end_s: float
+    from_offset: int
+
+
+class Committed:
+    """What is known of one partition, of whatever topic has the name now."""
+
+    def __init__(self, shape: TopicShape) -> None:
+        self.shape = shape
+        self.state: PartitionState | None = None
+        self.replicas: tuple[int, ...] = ()
+        self.end = 0
+        self.batches: dict[int, Batch] = {}  # that are committed, by base offset
+        self.times_s: dict[int, float] = {}  # when they were
+        self.places: dict[tuple[int, int], Batch] = {}  # all that ever were, by offset and epoch
+        self.damaged: dict[int, int] = {}  # brokers, with the offset to which they lack nothing
+        self.losses: list[Loss] = []
+        self.power_lost_s: list[float] = []  # by any replica
+
+    def may_be_lost(self, since_s: float, offset: int) -> bool:
+        return any(each.end_s >= since_s and offset >= each.from_offset for each in self.losses)
+
+
+class Copies:
+    """Owner: `Invariants`, which tells of all changes."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        topics: dict[str, TopicShape],
+        is_of_topic: Callable[[Partition], bool],
+    ) -> None:
+        """`is_of_topic`: whether a partition is of the topic that has its name now."""
+        self._trace = trace
+        self._is_of_topic = is_of_topic
+        self._disks = trace.cluster.disks
+        self._shapes = topics
+        self._copies: dict[Partition, Copy] = {}
+        self._partitions: dict[TopicPartition, Committed] = {}
+
+    def of(self, key: TopicPartition) -> Committed:
+        found = self._partitions.get(key)
+        if found is None:
+            shape = self._shapes.get(key.topic, TopicShape(1, 1, is_flushed=False))
+            found = self._partitions[key] = Committed(shape)
+        return found
+
+    def forget_topic(self, name: str) -> None:
+        """It was deleted; another of the name may come."""
+        for key in [key for key in self._partitions if key.topic == name]:
+            del self._partitions[key]
+
+    def may_be_lost(self, key: TopicPartition, since_s: float, offset: int | None = None) -> bool:
+        """Whether what was committed at a time, at an offset or any, may be gone."""
+        offset = _ANY if offset is None else offset
+        return self.of(key).may_be_lost(since_s, offset)
+
+    def may_be_lost_uncommitted(self, key: TopicPartition, since_s: float) -> bool:
+        """The same of what the leader alone had, by acks=1."""
+        found = self.of(key)
+        return found.shape.replication_factor > 1 or any(
+            each >= since_s for each in found.power_lost_s
+        )
+
+    # What happens to replicas
+
+    def changed(
+        self, key: TopicPartition, state: PartitionState, replicas: tuple[int, ...]
+    ) -> None:
+        """ZooKeeper has another state of a partition."""
+        found = self.of(key)
+        found.state, found.replicas = state, replicas
+        self._see_losses(found)
+
+    def damage(
+        self, broker_id: int, durable_ends: dict[TopicPartition, int], *, is_disk_new: bool
+    ) -> None:
+        """A broker has lost power, or has got a new disk."""
+        for key, found in self._partitions.items():
+            if broker_id not in found.replicas:
+                continue
+            found.power_lost_s.append(self._trace.now_s)
+            if is_disk_new or not found.shape.is_flushed:
+                end = 0 if is_disk_new else durable_ends.get(key, 0)
+                found.damaged[broker_id] = min(end, found.damaged.get(broker_id, end))
+                self._see_losses(found)
+
+    def _see_losses(self, found: Committed) -> None:
+        if found.state is None:
+            return
+        electable = {*found.state.isr, *found.state.eligible}
+        is_open = bool(found.losses) and found.losses[-1].end_s == _FOREVER_S
+        if electable <= found.damaged.keys():
+            end = min(found.damaged[each] for each in electable)
+            if is_open:
+                begin_s, _, before = found.losses.pop()
+                found.losses.append(Loss(begin_s, _FOREVER_S, min(before, end)))
+            else:
+                found.losses.append(Loss(self._trace.now_s, _FOREVER_S, end))
+                self._trace.count("all who may be elected have lost something")
+        elif is_open:
+            found.losses[-1] = found.losses[-1]._replace(end_s=self._trace.now_s)
+
+    def may_replace_disk(self, broker_id: int) -> bool:
+        """Whether each partition that it hosts has somebody else who has lost nothing: else it
+        would be offline for good, as nobody knows what it had."""
+        return all(
+            bool({*found.state.isr, *found.state.eligible} - found.damaged.keys() - {broker_id})
+            for found in self._partitions.values()
+            if broker_id in found.replicas and found.state is not None
+        )
+
+    # What partitions tell
+
+    def advanced(self, partition: Partition, before: int) -> None:
+        """A leader's high watermark has moved."""
+        if not self._is_of_topic(partition):
+            return
+        key, mark = partition.key, partition.high_watermark
+        found, isr = self.of(key), partition.state.isr
+        needed = min(partition.log.settings.min_insync_replicas, len(found.replicas))
+        sentence = f"S23: {key} is committed from {before} to {mark} by {isr}, needed are {needed}"
+        require(len(partition.replicas) <= 1 or len(isr) >= needed, sentence, key)
+        copy = self._read(partition._context.broker_id, partition)
+        if mark > found.end and (not found.losses or self._is_led_by(found, partition)):
+            self._commit(found, copy)
+
+    def _is_led_by(self, found: Committed, partition: Partition) -> bool:
+        state, broker_id = found.state, partition._context.broker_id
+        leader = state and (state.leader, state.leader_epoch)
+        return partition.is_leader and leader == (broker_id, partition.leader_epoch)
+
+    def _commit(self, found: Committed, copy: Copy) -> None:
+        for each in copy.between(found.end, copy.partition.high_watermark):
+            found.batches[each.base] = each
+            found.times_s[each.base] = self._trace.now_s
+            found.end = each.end
+
+    def truncating(self, partition: Partition, offset: int) -> None:
+        """A follower is about to cut its log off."""
+        key, mark = partition.key, partition.high_watermark
+        who = f"m{partition._context.broker_id}"
+        self._trace.note(f"{key} on {who} is cut off at {offset}, high watermark {mark}")
+        is_sound = offset >= mark or bool(self.of(key).losses)
+        is_sound = is_sound or not self._is_of_topic(partition)
+        require(is_sound, f"S7: {who} truncates {key} to {offset}, below {mark}", key)
+
+    def look(self, broker_id: int, partition: Partition) -> None:
+        """Compare one replica's log, as it is now, with the others' and with what is committed."""
+        copy = self._read(broker_id, partition)
+        key, log, mark = partition.key, partition.log, partition.high_watermark
+        found = self.of(key)
+        if log.is_truncating or found.state is None:
+            return
+        is_led = self._is_led_by(found, partition)
+        if is_led and mark > found.end:
+            self._commit(found, copy)
+        is_known = mark <= found.end or bool(found.losses)
+        sentence = f"S6: m{broker_id} takes {key} for committed to {mark}, and it is to {found.end}"
+        require(is_known, sentence, key)
+        fault = self._fault(found, copy)
+        if is_led and fault:
+            times_s = (at for base, at in found.times_s.items() if base >= copy.agreed_end)
+            when_s = max(times_s, default=0.0)
+            is_lost = found.may_be_lost(when_s, copy.agreed_end)
+            require(is_lost, f"S1: m{broker_id} leads {key}, {fault}", key)
+            self._lose(found, copy)
+            fault = ""
+        if not fault and found.damaged.pop(broker_id, None) is not None:
+            self._see_losses(found)
+        if broker_id in found.state.isr and found.damaged.get(broker_id, found.end) >= found.end:
+            require(not fault, f"S3: m{broker_id} is in the ISR of {key}, {fault}", key)
+
+    def _fault(self, found: Committed, copy: Copy) -> str:
+        """What is wrong with a copy that must have all that is committed; "" if nothing is."""
+        for each in copy.between(copy.agreed_end, found.end):
+            committed = found.batches.get(each.base)
+            if committed != each:
+                if each.end <= copy.partition.high_watermark and not found.losses:
+                    sentence = f"S2: {copy.partition.key} has {each}, and {committed} is committed"
+                    raise Violation(sentence, copy.partition.key)
+                return f"has {each} where {committed} is committed"
+            copy.agreed_end = each.end
+        end = copy.partition.log.end_offset
+        return f"ends at {end}, and {found.end} is committed" if end < found.end else ""
+
+    def _lose(self, found: Committed, copy: Copy) -> None:
+        """What was committed is gone, as may happen: the rest is what the leader has of it."""
+        end = copy.agreed_end
+        for base in [base for base, each in found.batches.items() if each.end > end]:
+            del found.batches[base], found.times_s[base]
+        self._trace.note(f"{copy.partition.key} has lost {end} to {found.end}")
+        self._trace.count("committed records lost")
+        found.end = min(found.end, end)
+
+    def _read(self, broker_id: int, partition: Partition) -> Copy:
+        copy = self._copies.get(partition)
+        if copy is None:
+            copy = self._copies[partition] = Copy(partition)
+        names, key = self._disks[broker_id]._names, partition.key
+        log, places = partition.log, self.of(key).places
+        new = copy.read(lambda path: names.content(path).data)
+        epoch = copy.batches[-len(new) - 1].epoch if len(copy.batches) > len(new) else -1
+        for each in new:
+            last = each.end - 1
+            told = each.epoch if last < log.start_offset else log.epochs.epoch_of(last)
+            sentence = f"S2: {key} has epoch {each.epoch} at {last}, and tells of {told}"
+            require(told == each.epoch, sentence, key)
+            require(each.epoch >= epoch, f"S5: {key} has {each} after epoch {epoch}", key)
+            epoch, other = each.epoch, places.setdefault((each.base, each.epoch), each)
+            require(other == each, f"S2: {key} has {each} and {other}", key)
+        return copy
+
+
+_ANY = 1 << 62
