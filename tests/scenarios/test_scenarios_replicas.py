@@ -269,3 +269,17 @@ def test_a_leader_hears_of_a_followers_next_registration_though_nothing_is_new()
         await stage.cluster.until(heard)
 
     play(scenario)
+
+
+def test_a_new_topics_settings_are_known_where_zookeeper_lags() -> None:
+    cluster = Cluster(servers=("z1", "z2", "z3"))
+
+    async def scenario() -> None:
+        stage = Stage(cluster)
+        for name in ("z1", "z2", "z3"):
+            cluster.ensemble.lag(name, 2_000)
+        await stage.begin(min_insync_replicas="3")
+        settings = [each.log.settings for each in stage.replicas().values()]
+        assert [each.min_insync_replicas for each in settings] == [3, 3, 3]
+
+    cluster.run(scenario())

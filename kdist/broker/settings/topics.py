@@ -81,8 +81,15 @@ class TopicOverrides:
         await self._load_some([topic[0] for topic in topics if topic])
 
     async def load_new(self, topics: Mapping[str, uuid.UUID]) -> None:
-        """Read the settings of those topics that are not known with these ids."""
-        await self._load_some([name for name in topics if self._is_new(name, topics[name])])
+        """Read the settings of those topics that are not known with these ids.
+
+        A server that lags may not have them yet, and a topic without its `min.insync.replicas`
+        would commit what too few replicas have.
+        """
+        new = [name for name in topics if self._is_new(name, topics[name])]
+        if new:
+            await self._zk.sync(znodes.TOPIC_SETTINGS.path(new[0]))
+        await self._load_some(new)
         self._ids.update(topics)
 
     def _is_new(self, topic: str, topic_id: uuid.UUID) -> bool:
