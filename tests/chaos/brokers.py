@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -45,7 +46,6 @@ _OF_KDIST = {
     "http.address": "{address}:8080",
 }
 _OF_KAFKA = {"log.dirs": "{log}", "num.io.threads": "2", "num.network.threads": "2"}
-_READY = {KDIST: ": ready: ", KAFKA: "started (kafka.server.KafkaServer)"}
 
 # Where the broker reads which boot of its host it is in, it finds what the harness says.
 _BOOTED = 'mount --bind "$1" /proc/sys/kernel/random/boot_id && shift && exec "$@"'
@@ -101,7 +101,7 @@ class Broker:
     def wait_until_ready(self) -> None:
         """Return once it says that it is; a broker that ends instead is unexpected."""
         end_s = time.monotonic() + READY_S
-        while _READY[self.kind] not in self.said():
+        while not self._is_ready():
             if not self.is_running:
                 self.unexpected.append(f"ended while it started: {self.said()[-300:]}")
                 return
@@ -109,6 +109,12 @@ class Broker:
                 self.unexpected.append(f"not ready in {READY_S:.0f} s: {self.said()[-300:]}")
                 return
             time.sleep(0.05)
+
+    def _is_ready(self) -> bool:
+        if self.kind == KDIST:
+            return ": ready: " in self.said()
+        with socket.socket() as probe:
+            return probe.connect_ex((self.link.address, PORT)) == 0
 
     def said(self) -> str:
         """What it has said since it was last started."""

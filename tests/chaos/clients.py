@@ -67,7 +67,7 @@ class _Thread:
         self.name = name
         self.failed: list[str] = []
         self.is_stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
@@ -65,7 +65,9 @@ class World:
             try:
                 admin.create_topics([topic], request_timeout=20)[TOPIC].result(30)
                 return
-            except KafkaException:  # a broker may not yet know of all the others
+            except KafkaException as error:  # a broker may not yet know of all the others
+                if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    return  # an attempt without an answer made it
                 if time.monotonic() > end_s:
                     raise
                 time.sleep(POLL_S)
