@@ -39,18 +39,22 @@ def main() -> int:
 
 def play(given: argparse.Namespace) -> int:
     """In the run's own namespaces."""
+    from tests.chaos.faults import FAULTS
     from tests.chaos.report import lines
-    from tests.chaos.run import Plan, Run
+    from tests.chaos.result import Plan
+    from tests.chaos.run import Run
 
     # A shell without job control has what it starts in the background ignore Ctrl-C.
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.default_int_handler)
-    directory = given.directory or Path(tempfile.mkdtemp(prefix="kdist-chaos-"))
     only = given.only.split(",") if given.only else None
+    if unknown := set(only or ()) - FAULTS.keys():
+        sys.exit(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
+    directory = given.directory or Path(tempfile.mkdtemp(prefix="kdist-chaos-"))
     plan = Plan(given.seed, given.minutes * 60, directory, given.peer, only, given.short)
     print(f"seed {plan.seed}, in {directory}", flush=True)
     result = Run(plan).play()
-    for line in lines(result):
+    for line in lines(result, {kind: fault.limit_s for kind, fault in FAULTS.items()}):
         print(line)
     return 1 if result.anomalies else 0
 

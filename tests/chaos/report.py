@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tests.chaos.availability import Outage, quantile
-from tests.chaos.faults import FAULTS
-from tests.chaos.run import Result
+from tests.chaos.result import Result
 
 SHOWN_OF_A_KIND = 10
 
 
-def lines(result: Result) -> Iterator[str]:
-    """Faults and what followed, records and latencies, anomalies."""
+def lines(result: Result, limits_s: Mapping[str, float | None]) -> Iterator[str]:
+    """Faults and what followed, records and latencies, anomalies.
+
+    `limits_s`: for how long a partition may be unavailable after each kind, where that is promised.
+    """
     yield ""
     yield (
         f"{'fault':24}{'count':>6}   unavailable, s: {'led by the target':^25}"
@@ -27,7 +29,7 @@ def lines(result: Result) -> Iterator[str]:
     for kind in sorted(counts):
         led = sorted(each.seconds for each in by_kind[kind] if each.was_led)
         others = sorted(each.seconds for each in by_kind[kind] if not each.was_led)
-        limit_s = FAULTS[kind].limit_s
+        limit_s = limits_s.get(kind)
         wanted = "" if limit_s is None else f"{limit_s:.1f}"
         yield f"{kind:24}{counts[kind]:>6}{'':19}{_three(led)}   {_three(others)}   {wanted:>6}"
     yield ""

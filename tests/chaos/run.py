@@ -5,14 +5,11 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.availability import (
     Occurrence,
-    Outage,
     acknowledged,
     latencies,
     outages,
@@ -32,6 +29,7 @@ from tests.chaos.clients import (
 from tests.chaos.faults import FAULTS, HEALTHY_S, draw
 from tests.chaos.history import Journal, load, now_s
 from tests.chaos.replicas import Logs, Writer, read_logs
+from tests.chaos.result import Plan, Result
 from tests.chaos.world import World
 
 TOO_LARGE = "too-large"
@@ -41,31 +39,6 @@ WARM_S = 4.0
 METRICS_PAUSE_S = 5.0
 OVERLAP_SHARE = 0.15  # of faults that do not wait until the last is overcome
 SAFE_WITHOUT_SYNC = {"pause", "controller deposed", "blink from zookeeper", "zookeeper leader dies"}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a run does; `seconds` is for how long faults begin."""
-
-    seed: int
-    seconds: float
-    directory: Path
-    kind: str
-    only: list[str] | None = None
-    is_short: bool = False
-
-
-@dataclass
-class Result:
-    """What a run found."""
-
-    plan: Plan
-    faults: list[Occurrence] = field(default_factory=list)
-    outages: list[Outage] = field(default_factory=list)
-    latencies: list[float] = field(default_factory=list)
-    outcomes: Counter[str] = field(default_factory=Counter)
-    anomalies: list[Anomaly] = field(default_factory=list)
-    renumbered: int = 0
 
 
 def _log_clients(path: Path) -> None:
