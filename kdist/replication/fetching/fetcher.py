@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 
 from kdist.errors import ApiError, DiskFailed, DiskFull, Error, KdistError
 from kdist.metrics.replication import ReplicationMetrics
-from kdist.model import TopicPartition
+from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.client import Client
 from kdist.protocol import fetch
 from kdist.protocol.fetch import FetchPartitionResult, FetchResponse
@@ -142,8 +142,6 @@ class ReplicaFetcher:
             self._context.directory.flusher.request(log, partial(self._settle, each))
             return
         self._ready(each)
-        if self._client is not None and not self._session.finds_divergence:
-            self._align(each)
 
     def leave(self, key: TopicPartition) -> None:
         """Fetch the partition no longer."""
@@ -196,10 +194,9 @@ class ReplicaFetcher:
         self._lost.clear()
         self._session.begin(client.version_of(fetch.API))
         self._dirty.clear()
-        if not self._session.finds_divergence:
-            for each in self.followed.values():
-                if each.state is not BUSY:
-                    self._align(each)
+        for each in self.followed.values():
+            if each.state is READY:
+                self._ready(each)
         self._send()
 
     def _hang_up(self) -> None:
@@ -417,9 +414,12 @@ class ReplicaFetcher:
 
     def _ready(self, each: FollowedPartition) -> None:
         key = each.partition.key
-        if self.followed.get(key) is each and not self._is_closed:
-            each.state = READY
-            self._touch(key)
+        if self.followed.get(key) is not each or self._is_closed:
+            return
+        each.state = READY
+        if self._client is not None and not self._session.finds_divergence:
+            self._maybe_align(each)
+        self._touch(key)
 
     def _truncate(self, each: FollowedPartition, leader: EpochEnd) -> None:
         """Cut the log off where it diverges, then go on from there."""
@@ -445,9 +445,9 @@ class ReplicaFetcher:
 
     # Leaders that do not find the divergence, and logs that lie outside the leader's
 
-    def _align(self, each: FollowedPartition) -> None:
-        """Ask an old leader where the logs diverge, before the first fetch."""
-        if each.partition.log.epochs.latest >= 0:
+    def _maybe_align(self, each: FollowedPartition) -> None:
+        """Ask an old leader where the logs diverge, until they do not, before the first fetch."""
+        if not each.is_aligned and each.partition.log.epochs.latest >= 0:
             each.state = BUSY
             self._start(self._find_divergence(each), each)
 
@@ -462,11 +462,13 @@ class ReplicaFetcher:
             self._back_off(each, error)
 
     async def _find_divergence(self, each: FollowedPartition) -> None:
-        client = self._client
-        if client is not None:
-            found = await end_of_epoch(client, self._context.broker_id, each)
-            if each.is_current and self.followed.get(each.partition.key) is each:
-                self._truncate(each, found)
+        client, epoch = self._client, each.partition.log.epochs.latest
+        if client is None:
+            raise ApiError(Error.NETWORK_EXCEPTION, "the connection is gone")
+        found = await end_of_epoch(client, self._context.broker_id, each)
+        if each.is_current and self.followed.get(each.partition.key) is each:
+            each.is_aligned = found.epoch in (epoch, NO_EPOCH)  # else it is to be asked again
+            self._truncate(each, found)
 
     async def _find_place(self, each: FollowedPartition) -> None:
         """The log ends beyond the leader's, or before its start.

@@ -51,13 +51,14 @@ class FollowedPartition:
     those before are about an earlier one. `asked_round` is that of the last one that named it.
     """
 
-    __slots__ = ("asked_round", "errors", "first_round", "partition", "role", "state")
+    __slots__ = ("asked_round", "errors", "first_round", "is_aligned", "partition", "role", "state")
 
     def __init__(self, partition: Partition, role: Following, first_round: int) -> None:
         self.partition = partition
         self.role = role
         self.first_round = self.asked_round = first_round
         self.state = READY
+        self.is_aligned = False  # with a leader that does not find by itself where logs diverge
         self.errors = 0  # in succession
 
     @property

@@ -12,20 +12,28 @@ import pytest
 from replication_world import BROKER, CLICKS, TOPIC_ID, VIEWS, World, batch
 
 from kdist.config.replication import ReplicationSettings
-from kdist.errors import Error
+from kdist.errors import ApiError, Error
 from kdist.model import Broker
 from kdist.network.client import Client
+from kdist.protocol.api import Api
 from kdist.protocol.fetch import (
     FetchPartitionResult,
     FetchRequest,
     FetchResponse,
     FetchTopicResult,
 )
+from kdist.protocol.offset_for_leader_epoch import EpochEnd as PartitionEnd
+from kdist.protocol.offset_for_leader_epoch import (
+    EpochEndTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
 from kdist.replication.fetching.fetcher import FetchContext, ReplicaFetcher
 from kdist.replication.fetching.followed import READY
 from kdist.replication.partition import Partition
 from kdist.replication.peers import ALONE
 from kdist.replication.roles import Following
+from kdist.storage.epochs import EpochEnd
 
 LEADER, SESSION, NEWEST = 2, 9, 17
 
@@ -39,7 +47,7 @@ class Leader:
     async def negotiate(self) -> None:
         pass
 
-    def version_of(self, _api: object) -> int:
+    def version_of(self, _api: Api) -> int:
         return NEWEST
 
     def ask_for(self, slot: Any, request: FetchRequest, _version: int, _timeout_ms: float) -> None:
@@ -67,7 +75,8 @@ class Stage:
     """A fetcher with one partition, followed in epoch 4, whose session is open."""
 
     def __init__(self) -> None:
-        self.world, self.leader = World(), Leader()
+        self.world = World()
+        self.leader: Any = Leader()
         self.fetcher = self.world.tasks.loop.run_until_complete(self._make())
         self.follow(4)
         self.leader.answer(high_watermark=0)
@@ -165,3 +174,40 @@ def test_records_that_come_twice_are_dropped_and_their_offsets_taken(stage: Stag
     assert stage.world.metrics.failed_replications == 0
     assert stage.fetcher.followed[CLICKS].state is READY
     assert other.log.end_offset == 0
+
+
+class OldLeader(Leader):
+    """One of before Fetch 12: it does not look where logs diverge, but answers if asked for it."""
+
+    def __init__(self, *ends: EpochEnd | Error) -> None:
+        super().__init__()
+        self.ends = list(ends)
+        self.epochs: list[int] = []  # that it was asked for
+
+    def version_of(self, _api: Api) -> int:
+        return 11
+
+    async def send(self, request: OffsetForLeaderEpochRequest, _version: int) -> Any:
+        self.epochs.append(request.topics[0].partitions[0].leader_epoch)
+        end = self.ends.pop(0)
+        if isinstance(end, Error):
+            raise ApiError(end)
+        found = PartitionEnd(
+            error_code=0, partition=0, leader_epoch=end.epoch, end_offset=end.end_offset
+        )
+        return OffsetForLeaderEpochResponse(topics=[EpochEndTopic(topic="", partitions=[found])])
+
+
+def test_an_old_leader_is_asked_until_the_logs_do_not_diverge() -> None:
+    stage = Stage()
+    for epoch in (1, 3, 4):
+        stage.leader.answer(records=bytes(batch([b"a"], base_offset=stage.end, leader_epoch=epoch)))
+    assert (stage.end, stage.partition.log.epochs.latest) == (3, 4)
+    stage.fetcher.failed(ApiError(Error.NETWORK_EXCEPTION))
+    stage.leader = old = OldLeader(Error.NOT_LEADER_OR_FOLLOWER, EpochEnd(2, 2), EpochEnd(1, 1))
+    stage.follow(5)
+    stage.world.settle(2_000)
+    assert old.epochs == [4, 4, 1]
+    assert stage.end == 1
+    assert stage.fetcher.followed[CLICKS].state is READY
+    assert [part.fetch_offset for part in old.asked[-1][1].topics[0].partitions] == [1]
