@@ -34,29 +34,26 @@ from cluster_contenders import (
     kafka_cluster,
     kdist_cluster,
     path_of,
-    states_of,
 )
 from cluster_probe import first_produces
 from confluent_kafka import KafkaError, Message, Producer
 from kazoo.client import KazooClient
 from measuring import make_room
 
-_FLUSH_S = 60
+_FLUSH_S = 240
 _OVERHEAD_BYTES = 76  # the most that a message takes besides its value
-_SPREAD_PARTITIONS, _SPREAD_SHARE = 100, 5  # so many partitions get a fifth of the messages
 _LOOK_S, _LOOKS_MAX, _IDLE_SHARE = 0.5, 20, 0.1
 _WATCH_S = 0.01
-_SETTLING_S = 5.0
+_SETTLING = 3  # times as long as is measured then
 _LATENCY_PARTITIONS = 16
 _CATCH_UP_PARTITIONS = 16
 _MIB = 1 << 20
 
 
 class Scale(NamedTuple):
-    """How long a run is. In a full one rounds are even, so each contender goes first as often."""
+    """How long a run is. Rounds are even in a full one: each contender goes first as often."""
 
     rounds: int
-    slow_rounds: int
     messages: int
     latency_s: float
     catch_up_mib: int
@@ -65,8 +62,8 @@ class Scale(NamedTuple):
     idle_s: float
 
 
-FULL = Scale(4, 2, 300_000, 5, 512, 1_000, 2_000, 30)
-QUICK = Scale(1, 1, 2_000, 0.2, 4, 20, 20, 1)
+FULL = Scale(2, 300_000, 5, 512, 1_000, 2_000, 30)
+QUICK = Scale(1, 2_000, 0.2, 4, 20, 20, 1)
 
 
 class Measured(NamedTuple):
@@ -85,15 +82,16 @@ class Outcome(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What is asked of each cluster. A slow task runs fewer times, and not to warm up.
+    """What is asked of each cluster.
 
-    `size` is that of the messages that it produces, of which there are `Scale.messages`.
+    `room` is how many bytes it writes to each broker's disk, for each of `Scale.messages`. One that
+    takes long runs `rounds_max` times and not to warm up.
     """
 
     rows: Sequence[Measured]
     run: Callable[[Cluster, Scale], Outcome]
-    size: int = 0
-    is_slow: bool = False
+    room: int = 0
+    rounds_max: int | None = None
 
 
 # Tasks
@@ -122,9 +120,11 @@ def _fill(cluster: Cluster, topic: str, partitions: int, size: int, count: int) 
     assert producer.flush(_FLUSH_S) == 0, "not all were acknowledged"
 
 
-def _produce(size: int, partitions: int) -> Task:
+def _produce(size: int, partitions: int, share: int) -> Task:
+    """`share`: what part of `Scale.messages` is produced."""
+
     def run(cluster: Cluster, scale: Scale) -> Outcome:
-        count = scale.messages // (_SPREAD_SHARE if partitions > _SPREAD_PARTITIONS else 1)
+        count = scale.messages // share
         with _topic(cluster, partitions) as topic:
             cpu_s, started_s = cluster.cpu_s(), time.perf_counter()
             _fill(cluster, topic, partitions, size, count)
@@ -132,10 +132,10 @@ def _produce(size: int, partitions: int) -> Task:
         return Outcome((count / seconds,), cpu_s / count * 1e6)
 
     name = f"produce {size} B, {partitions} partition{'s' if partitions > 1 else ''}"
-    return Task((Measured(name, "messages/s", True),), run, size)
+    return Task((Measured(name, "messages/s", True),), run, (size + _OVERHEAD_BYTES) // share)
 
 
-def _latency(rate: int) -> Task:
+def _latency(rate: int, linger_ms: int) -> Task:
     """From when a message is due until all in-sync replicas have acknowledged it."""
 
     def run(cluster: Cluster, scale: Scale) -> Outcome:
@@ -146,7 +146,9 @@ def _latency(rate: int) -> Task:
             assert error is None, error
             took_ms.append((time.perf_counter() - due_s) * 1e3)
 
-        producer = Producer({"bootstrap.servers": cluster.address, "acks": "all", "linger.ms": 0})
+        producer = Producer(
+            {"bootstrap.servers": cluster.address, "acks": "all", "linger.ms": linger_ms}
+        )
         with _topic(cluster, _LATENCY_PARTITIONS) as topic:
             for number in range(_LATENCY_PARTITIONS):  # connect to all leaders
                 producer.produce(topic, b"x", partition=number)
@@ -219,9 +221,7 @@ def _failover(cluster: Cluster, scale: Scale) -> Outcome:
     """From the end of a killed broker's session until all that it led is served by others."""
     with _topic(cluster, scale.failed_over) as topic:
         killed = _no_controller(cluster)
-        led = {
-            each.partition for each in states_of(cluster.address, topic) if each.leader == killed.id
-        }
+        led = {each.partition for each in cluster.states(topic) if each.leader == killed.id}
         assert len(led) >= scale.failed_over // BROKERS
         left = [each.address for each in cluster.members if each is not killed]
         ended = threading.Event()
@@ -242,10 +242,13 @@ def _failover(cluster: Cluster, scale: Scale) -> Outcome:
 
 
 def _idle(cluster: Cluster, scale: Scale) -> Outcome:
-    """What a broker uses of a core with nothing to do, as a mean of the three."""
+    """What a broker uses of a core with nothing to do, as a mean of the three.
+
+    New partitions are work for a while: kdist creates their files bit by bit, for instance.
+    """
     bare = _share(cluster, scale.idle_s)
     with _topic(cluster, scale.idle):
-        time.sleep(min(_SETTLING_S, scale.idle_s))
+        time.sleep(_SETTLING * scale.idle_s)
         return Outcome((bare, _share(cluster, scale.idle_s)))
 
 
@@ -262,15 +265,20 @@ def _memory(cluster: Cluster, _: Scale) -> Outcome:
 def tasks(scale: Scale) -> list[Task]:
     """All of them, in the order in which they run."""
     return [
-        *(_produce(size, partitions) for size in (100, 1024) for partitions in (1, 16, 200)),
-        _latency(1_000),
-        _latency(20_000),
-        Task((Measured("memory of three brokers", "MiB"),), _memory, is_slow=True),
-        Task((Measured("fill an empty disk", "MB/s", True),), _catch_up, is_slow=True),
+        _produce(100, 1, 1),
+        _produce(100, 16, 1),
+        _produce(100, 200, 20),
+        _produce(1024, 1, 3),
+        _produce(1024, 16, 3),
+        _produce(1024, 200, 20),
+        _latency(1_000, linger_ms=0),
+        _latency(20_000, linger_ms=5),
+        Task((Measured("memory of three brokers", "MiB"),), _memory, rounds_max=1),
+        Task((Measured("fill an empty disk", "MB/s", True),), _catch_up, rounds_max=2),
         Task(
             (Measured(f"fail over, {scale.failed_over:,} partitions", "s"),),
             _failover,
-            is_slow=True,
+            rounds_max=2,
         ),
         Task(
             (
@@ -278,7 +286,7 @@ def tasks(scale: Scale) -> list[Task]:
                 Measured(f"idle broker, {scale.idle:,} replicas", "% of a core"),
             ),
             _idle,
-            is_slow=True,
+            rounds_max=1,
         ),
     ]
 
@@ -287,17 +295,21 @@ def tasks(scale: Scale) -> list[Task]:
 
 
 def measure(task: Task, clusters: Sequence[Cluster], scale: Scale) -> dict[str, list[Outcome]]:
-    """All rounds of a task, after one uncounted round of each contender unless it is slow."""
+    """All rounds of a task, after one uncounted round of each contender to warm up."""
     outcomes: dict[str, list[Outcome]] = {each.name: [] for each in clusters}
-    first, end = (0, scale.slow_rounds) if task.is_slow else (-1, scale.rounds)
-    for number in range(first, end):
+    rounds = range(-1, scale.rounds)
+    if task.rounds_max is not None:
+        rounds = range(min(task.rounds_max, scale.rounds))
+    for number in rounds:
         for cluster in clusters if number % 2 else reversed(clusters):
             _settle(clusters)
-            make_room(REPLICATION * scale.messages * (task.size + _OVERHEAD_BYTES))
+            make_room(REPLICATION * scale.messages * task.room)
             outcome = task.run(cluster, scale)
             if number >= 0:
                 outcomes[cluster.name].append(outcome)
-            print(".", end="", file=sys.stderr, flush=True)
+            values = ", ".join(f"{each:,.2f}" for each in outcome.values)
+            line = f"{task.rows[0].name}: {cluster.name}: {values}; {outcome.cpu_us:.2f} us"
+            print(line, file=sys.stderr, flush=True)
     return outcomes
 
 
@@ -338,7 +350,7 @@ def clusters(directory: Path, beside: Path | None) -> Iterator[list[Cluster]]:
 def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", help="tasks in one of whose names this is")
+    parser.add_argument("--only", action="append", help="tasks whose name has this in it; repeats")
     parser.add_argument("--quick", action="store_true", help="does it run?")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--beside", metavar="DIR", type=Path, help="another checkout of kdist")
@@ -347,14 +359,13 @@ def main() -> None:
     chosen = [
         task
         for task in tasks(scale)
-        if not options.only or any(options.only in row.name for row in task.rows)
+        if not options.only or any(part in row.name for part in options.only for row in task.rows)
     ]
     with (
         tempfile.TemporaryDirectory(prefix="bench-cluster-") as name,
         clusters(Path(name), options.beside) as both,
     ):
         found = [each for task in chosen for each in lines(task, measure(task, both, scale))]
-    print(file=sys.stderr)
     if options.json:
         print(json.dumps([each._asdict() for each in found]))
     else:

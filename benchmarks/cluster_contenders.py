@@ -168,6 +168,17 @@ class Cluster:
         for deleted in admin.delete_topics([name], request_timeout=SETTLED_S).values():
             deleted.result(SETTLED_S)
 
+    def states(self, topic: str) -> list[ReplicaState]:
+        """The topic's partitions, once a broker tells them."""
+        found: list[ReplicaState] = []
+
+        def look() -> bool:
+            found[:] = states_of(self.address, topic)
+            return bool(found)
+
+        settled(look)
+        return found
+
     def await_in_sync(self, topic: str, partitions: int) -> None:
         """Wait until all replicas of all partitions are in sync, as every broker tells it."""
         for member in self.members:
