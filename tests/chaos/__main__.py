@@ -24,6 +24,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of what is done to whom, and when")
     parser.add_argument("--only", help="kinds of faults, with commas between; all if not given")
     parser.add_argument("--short", action="store_true", help="each cheap kind once, without pauses")
+    parser.add_argument(
+        "--flushed", action="store_true", help="with log.flush.before.expose; all hosts may be lost"
+    )
     parser.add_argument("--peer", choices=("kdist", "kafka"), default="kdist", help="whose brokers")
     parser.add_argument("--directory", type=Path, help="an empty one, for what the run leaves")
     given = parser.parse_args()
@@ -51,7 +54,11 @@ def play(given: argparse.Namespace) -> int:
     if unknown := set(only or ()) - FAULTS.keys():
         sys.exit(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
     directory = given.directory or Path(tempfile.mkdtemp(prefix="kdist-chaos-"))
-    plan = Plan(given.seed, given.minutes * 60, directory, given.peer, only, given.short)
+    plan = Plan(
+        *(given.seed, given.minutes * 60, directory, given.peer, only),
+        is_short=given.short,
+        is_flushed=given.flushed,
+    )
     print(f"seed {plan.seed}, in {directory}", flush=True)
     result = Run(plan).play()
     for line in lines(result, {kind: fault.limit_s for kind, fault in FAULTS.items()}):

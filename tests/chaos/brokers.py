@@ -14,12 +14,14 @@ from pathlib import Path
 
 from tests.chaos.disk import Disk
 from tests.chaos.network import Link
+from tests.chaos.result import Plan
 from tests.integration.peer.kafka_peer import QUICK_JVM, java_command
 
 KDIST, KAFKA = "kdist", "kafka"
 PORT = 9092
 SESSION_TIMEOUT_MS = 6_000
 READY_S = 90.0
+RESTART_S = 1.0
 STOPPED_S = 60.0
 END_SESSION_S = 30.0
 METRICS_S = 10.0
@@ -54,9 +56,10 @@ _BOOTED = 'mount --bind "$1" /proc/sys/kernel/random/boot_id && shift && exec "$
 class Broker:
     """A broker with its host, disk and directory; what it says is in `log`."""
 
-    def __init__(self, number: int, directory: Path, connect: str, kind: str) -> None:
+    def __init__(self, number: int, plan: Plan, connect: str) -> None:
+        directory = plan.directory
         self.id = number
-        self.kind = kind
+        self.kind = plan.kind
         self.link = Link(number)
         self.disk = Disk(directory, f"disk{number}")
         self.log = directory / f"broker{number}.log"
@@ -64,8 +67,10 @@ class Broker:
         self._boot = directory / f"boot{number}"
         self._boot_host()
         self._file = directory / f"broker{number}.properties"
-        settings = SETTINGS | (_OF_KDIST if kind == KDIST else _OF_KAFKA)
+        settings = SETTINGS | (_OF_KDIST if self.kind == KDIST else _OF_KAFKA)
         settings |= {"broker.id": str(number), "zookeeper.connect": connect}
+        if plan.is_flushed:
+            settings["log.flush.before.expose"] = "true"
         names = {"address": self.link.address, "log": self.disk.log_directory, "id": number}
         self._file.write_text("".join(f"{k}={v.format(**names)}\n" for k, v in settings.items()))
         self._process: subprocess.Popen[bytes] | None = None
@@ -102,7 +107,10 @@ class Broker:
         """Return once it says that it is; a broker that ends instead is unexpected."""
         end_s = time.monotonic() + READY_S
         while not self._is_ready():
-            if not self.is_running:
+            if not self.is_running and self.kind == KAFKA:
+                time.sleep(RESTART_S)  # its last session has not expired: its supervisor goes on
+                self.begin()
+            elif not self.is_running:
                 self.unexpected.append(f"ended while it started: {self.said()[-300:]}")
                 return
             if time.monotonic() > end_s:

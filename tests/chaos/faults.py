@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.chaos.brokers import SESSION_TIMEOUT_MS, Broker
+from tests.chaos.result import Plan
 from tests.chaos.world import World
 
 SESSION_S = SESSION_TIMEOUT_MS / 1000
@@ -27,11 +28,15 @@ Act = Callable[[World, Broker, random.Random], None]
 
 @dataclass(frozen=True)
 class Fault:
-    """`limit_s` is how long a partition may be unavailable after it, where that was promised."""
+    """`limit_s` is how long a partition may be unavailable after it, where that was promised.
+
+    One that `needs_flush` loses records unless brokers flush them before they tell of them.
+    """
 
     act: Act
     is_cheap: bool = True
     limit_s: float | None = None
+    needs_flush: bool = False
 
 
 def kill(world: World, broker: Broker, rng: random.Random) -> None:
@@ -299,6 +304,18 @@ def kill_all(world: World, broker: Broker, rng: random.Random) -> None:
         each.wait_until_ready()
 
 
+def lose_all_hosts(world: World, broker: Broker, rng: random.Random) -> None:
+    """All hosts lose power at once, and with it all that was not synced."""
+    for each in world.brokers:
+        each.lose_power()
+    order = rng.sample(world.brokers, len(world.brokers))
+    for each in order:
+        each.boot()
+        each.begin()
+    for each in order:
+        each.wait_until_ready()
+
+
 PROCESS_S = 2.0
 HOST_S = SESSION_S + 2.0
 
@@ -334,10 +351,15 @@ FAULTS: dict[str, Fault] = {
     "zookeeper leader pauses": Fault(zookeeper_leader_pauses, is_cheap=False),
     "two killed": Fault(kill_two),
     "all killed": Fault(kill_all, is_cheap=False),
+    "all hosts lost": Fault(lose_all_hosts, is_cheap=False, needs_flush=True),
 }
 
 
-def draw(rng: random.Random, only: list[str] | None, is_short: bool) -> list[str]:
+def draw(rng: random.Random, plan: Plan) -> list[str]:
     """The order of faults: each kind once, in random order; the caller draws again for more."""
-    kinds = only or [kind for kind, fault in FAULTS.items() if fault.is_cheap or not is_short]
+    kinds = plan.only or [
+        kind
+        for kind, fault in FAULTS.items()
+        if (fault.is_cheap or not plan.is_short) and (plan.is_flushed or not fault.needs_flush)
+    ]
     return rng.sample(kinds, len(kinds))

@@ -12,7 +12,10 @@ from tests.chaos.checker import Anomaly
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run does; `seconds` is for how long faults begin."""
+    """What a run does; `seconds` is for how long faults begin.
+
+    `is_flushed`: brokers tell of records once they are on disk (kdist's `log.flush.before.expose`).
+    """
 
     seed: int
     seconds: float
@@ -20,6 +23,7 @@ class Plan:
     kind: str
     only: list[str] | None = None
     is_short: bool = False
+    is_flushed: bool = False
 
 
 @dataclass

@@ -61,7 +61,7 @@ class Run:
         self._logs = Logs([], {})
         self._paths = [plan.directory / name for name in ("history.jsonl", "franz.jsonl")]
         _log_clients(plan.directory / "clients.log")
-        self.world = World(plan.directory, plan.kind, self.say)
+        self.world = World(plan, self.say)
 
     def say(self, text: str) -> None:
         """A line of the transcript."""
@@ -124,9 +124,9 @@ class Run:
 
     def _kinds(self) -> Iterator[str]:
         """One round of each kind in a short run, and rounds without end else."""
-        yield from draw(self._rng, self.plan.only, self.plan.is_short)
+        yield from draw(self._rng, self.plan)
         while not self.plan.is_short:
-            yield from draw(self._rng, self.plan.only, self.plan.is_short)
+            yield from draw(self._rng, self.plan)
 
     def _pause_s(self) -> float:
         return SHORT_PAUSE_S if self.plan.is_short else EACH_S

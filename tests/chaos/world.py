@@ -7,7 +7,6 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -18,6 +17,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from tests.chaos.brokers import Broker
 from tests.chaos.clients import MESSAGE_BYTES_MAX, PARTITIONS, QUIET, TOPIC
 from tests.chaos.network import ZOOKEEPER, make_switch
+from tests.chaos.result import Plan
 from tests.chaos.zookeepers import Ensemble
 
 BROKERS = 3
@@ -29,13 +29,11 @@ CREATED_S = 60.0
 class World:
     """All that faults act upon."""
 
-    def __init__(self, directory: Path, kind: str, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
         make_switch()
         self.say = say
-        self.ensemble = Ensemble(directory)
-        self.brokers = [
-            Broker(n, directory, self.ensemble.connect, kind) for n in range(1, BROKERS + 1)
-        ]
+        self.ensemble = Ensemble(plan.directory)
+        self.brokers = [Broker(n, plan, self.ensemble.connect) for n in range(1, BROKERS + 1)]
         self.addresses = ",".join(each.address for each in self.brokers)
         logging.getLogger("kazoo").addHandler(
             logging.NullHandler()
