@@ -38,6 +38,11 @@ def test_a_rolling_restart_under_load_shows_clients_no_error(tmp_path: Path) -> 
     run(tmp_path, SHORT_S, "--short", "--only", "roll")
 
 
+@pytest.mark.timeout(SHORT_S + 20)
+def test_what_is_flushed_outlives_the_power_loss_of_all_hosts(tmp_path: Path) -> None:
+    run(tmp_path, SHORT_S, "--short", "--flushed", "--only", "all hosts lost")
+
+
 @pytest.mark.stress
 @pytest.mark.timeout(LONG_S + 20)
 def test_brokers_keep_their_promises_through_a_fault_every_ten_seconds(tmp_path: Path) -> None:
