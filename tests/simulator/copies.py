@@ -207,11 +207,12 @@ class Copies:
         elif is_open:
             found.losses[-1] = found.losses[-1]._replace(end_s=self._trace.now_s)
 
-    def may_replace_disk(self, broker_id: int) -> bool:
-        """Whether each partition that it hosts has somebody else who has lost nothing: else it
-        would be offline for good, as nobody knows what it had."""
+    def may_replace_disk(self, broker_id: int, up: Iterable[int]) -> bool:
+        """Whether each partition that it hosts has somebody else who is up and has lost nothing:
+        else it might be offline for good, as nobody knows what it had."""
+        sound = {*up} - {broker_id}
         return all(
-            bool({*found.state.isr, *found.state.eligible} - found.damaged.keys() - {broker_id})
+            bool({*found.state.isr, *found.state.eligible} & sound - found.damaged.keys())
             for found in self._partitions.values()
             if broker_id in found.replicas and found.state is not None
         )

@@ -78,6 +78,8 @@ class Core:
             if self._loop.time() >= end_s:
                 raise Violation(f"{found[0]}, with {self._lost} {self._is_how}", found[1])
             self._machines.restart_due(self._loop.time())
+            if self._is_how == "cut off":
+                self._cut_off()  # again: an earlier fault may have had the network healed
             await asyncio.sleep(0.5)
 
     def _are_started(self) -> Fault:

@@ -100,7 +100,7 @@ class Faults:
         self._machines.lose_power(broker_id)
 
     def replace_disk(self, broker_id: int) -> None:
-        if self._history.copies.may_replace_disk(broker_id):
+        if self._history.copies.may_replace_disk(broker_id, self._machines.up):
             self._machines.replace_disk(broker_id)
 
     def die_in_a_call(self, broker_id: int) -> None:

@@ -248,7 +248,8 @@ class Invariants:
             require(mark >= lowest, f"S6: the high watermark of {key} fell to {mark}", key)
             sentence = f"S8: the end of {key} fell from {end_before} to {end}"
             require(end >= end_before, sentence, key)
-        self._marks[partition] = partition.role, mark, end
+        # On the word of an earlier leader it may be cut off yet; nobody appends meanwhile.
+        self._marks[partition] = partition.role, mark, 0 if log.is_truncating else end
         if not self._is_of_topic(partition):
             return  # it is being deleted
         self.copies.look(broker_id, partition)

@@ -36,7 +36,7 @@ SOMETIMES = (
         "high watermark below the epoch's start",
         "duplicate of what is not committed",
     ),
-    *("proposal refused: FENCED_LEADER_EPOCH", "proposal refused: INVALID_UPDATE_VERSION"),
+    "proposal refused: FENCED_LEADER_EPOCH",
     *("proposal refused: INELIGIBLE_REPLICA", "LeaderAndIsr while a proposal was pending"),
     *("diverging epoch", "follower truncates", "follower begins anew"),
     *("follower was refused: FENCED_LEADER_EPOCH", "follower was refused: OFFSET_OUT_OF_RANGE"),

@@ -55,6 +55,8 @@ class Rest:
         await self._in_time(history.operating.end(), "L5: the operator is not answered")
         await self._in_time(history.probing.end(), "L5: the prober is not answered")
         await self._until(lambda: not self._known.to_be_deleted, "L6: a topic is still there")
+        await self._until(lambda: self._machines.are_ready, "L7: a broker does not start")
+        await self._in_time(self._order_elections(), "L5: the operator is not answered")
         await self._until(self._are_led, "L1: a partition has no leader")
         for key in self._partitions():
             self._check_log(key)
@@ -90,6 +92,17 @@ class Rest:
             await asyncio.sleep(0.2)
 
     # Leaders
+
+    async def _order_elections(self) -> None:
+        """As an operator: have somebody lead where all who might have lost everything (R4)."""
+        history = self._history
+        await asyncio.sleep(QUIET_S)  # by then the controller has judged all disks
+        lost = [key for key, state in self._known.states.items() if state.emptied]
+        if lost:
+            history.trace.note(f"operator has leaders elected of {lost}")
+            elect = history.operating.admin.elect_leaders(lost, is_unclean=True)
+            await history.operating.process.run(elect)
+            history.trace.count("operator had an empty replica lead")
 
     def _partitions(self) -> list[TopicPartition]:
         counts = self._known.counts()
