@@ -182,7 +182,7 @@ class VoidFile(DiskFile):
 class VoidDisk(HastyDisk):
     """A disk whose new `.log` files are void."""
 
-    def create(self, path: str) -> DiskFile:
+    def create(self, path: str, *, is_secret: bool = False) -> DiskFile:  # noqa: ARG002
         file = super().create(path)
         if not path.endswith(".log"):
             return file

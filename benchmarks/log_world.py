@@ -70,8 +70,15 @@ class HastyDisk(Disk):
     def sync_directory(self, path: str) -> None:
         pass
 
-    def replace(self, path: str, content: bytes, *, durable: bool = True) -> None:  # noqa: ARG002
-        super().replace(path, content, durable=False)
+    def replace(
+        self,
+        path: str,
+        content: bytes,
+        *,
+        durable: bool = True,  # noqa: ARG002
+        is_secret: bool = False,
+    ) -> None:
+        super().replace(path, content, durable=False, is_secret=is_secret)
 
 
 def tell(text: str) -> None:

@@ -111,6 +111,8 @@ def test_a_broker_that_is_lost_fails_what_is_not_acknowledged_and_nothing_hangs(
         consumer.assign([TopicPartition("clicks", 0)])
         assert len(consumer.poll(WAIT_S)) == 2
         broker = next(pid for name, pid in run.pids.items() if name != "zookeeper")
+        os.kill(run.process.pid, signal.SIGSTOP)  # else it would start the broker again
+        clients.callback(os.kill, run.process.pid, signal.SIGCONT)
         os.kill(broker, signal.SIGKILL)
         with pytest.raises(DeliveryTimedOut):
             patient.send("clicks", b"lost").result(WAIT_S)

@@ -156,7 +156,8 @@ def logs_are_equal(cluster: MixedCluster) -> None:
     partitions = [f"{topic}-{n}" for topic in (LOADED, JAVAS) for n in range(PARTITIONS)]
     partitions += [f"{OFFSETS}-{n}" for n in range(OFFSETS_PARTITIONS)]
     lengths = {each: len(cluster.await_equal_logs(each)) for each in partitions}
-    assert all(length for each, length in lengths.items() if not each.startswith(OFFSETS))
+    for topic in (LOADED, JAVAS):  # Java's producer may leave a partition out
+        assert any(lengths[f"{topic}-{n}"] for n in range(PARTITIONS))
     files = segments(place for each in partitions for place in cluster.places(each))
     dumped = read_dump(dump_log_segments(files, "--deep-iteration"))
     assert dumped.keys() == set(files)

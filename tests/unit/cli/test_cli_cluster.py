@@ -14,9 +14,9 @@ def test_the_cluster_is_described(cluster: CliCluster) -> None:
     assert found["controller"] in (1, 2)
     assert [each["broker"] for each in found["brokers"]] == [1, 2]
     assert found["brokers"][0]["versions"]["Metadata"] == [0, 12]
-    assert sum(each["leads"] for each in found["brokers"]) == (
-        sum(each["replicas"] for each in found["brokers"])
-    )
+    assert any(each["leads"] for each in found["brokers"])
+    for each in found["brokers"]:  # some partitions have replicas on both
+        assert each["leads"] <= each["replicas"]
     lines = cluster.done("cluster", "describe").splitlines()
     assert lines[0].startswith(f"Cluster {found['cluster']}: 2 brokers, controller ")
     assert lines[1].split()[:4] == ["BROKER", "ADDRESS", "RACK", "ROLE"]
