@@ -38,8 +38,8 @@ from kdist.protocol.fetch import (
     FetchRequest,
     FetchTopic,
 )
-from kdist.replication.delayed import DelayedOperation
-from kdist.replication.partition import Growth, Partition
+from kdist.replication.delayed import DelayedOperation, Growth
+from kdist.replication.partition import Partition
 from kdist.runtime.clock import Clock
 
 EVICTION_MS = 120_000  # Kafka's, and no setting there either

@@ -29,7 +29,7 @@ from kdist.broker.handlers.produce import ProduceHandler
 from kdist.broker.handlers.topics import TopicsHandler
 from kdist.broker.leader_hints import LeaderHints
 from kdist.broker.measures import Measures
-from kdist.broker.metadata_cache import MetadataCache
+from kdist.broker.metadata_cache import NO_CONTROLLER, MetadataCache
 from kdist.broker.offsets_log import OffsetsLoader, PartitionedOffsetsLog
 from kdist.broker.routes import Handlers, routes_to
 from kdist.broker.settings.loggers import Loggers
@@ -103,6 +103,7 @@ class Service:
             self.cache, lambda: self._dynamic.config, self.access.create, measures.broker
         )
         self._alive: set[int] = set()  # the brokers for which ISRs were last reviewed
+        self._controller_id = NO_CONTROLLER  # that proposals of ISRs are sent to
         self._tick_hooks: tuple[Callable[[], None], ...] = ()
         self._dispatches: list[Dispatch] = []
 
@@ -276,6 +277,9 @@ class Service:
         if (alive := self.cache.brokers.keys()) != self._alive:
             self._alive = set(alive)
             self.replicas.review_isrs()
+        if self.cache.controller_id != self._controller_id:
+            self._controller_id = self.cache.controller_id
+            self._isrs.ask_anew()
         self.coordinator.forget_partitions(gone)
         topic = self.cache.topics.get(OFFSETS_TOPIC)
         if topic is not None:

@@ -29,6 +29,7 @@ from kdist.runtime.tasks import raise_bug
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 50
+RETRY_MS_MAX = 1_000
 
 # Any other error of a partition means that the controller could not judge it: ask again.
 _FINAL = frozenset(
@@ -80,6 +81,8 @@ class AlterPartitionManager:
         self._ask = ask
         self._waiting: dict[Key, PendingProposal] = {}
         self._task: asyncio.Task[None] | None = None
+        self._asking: asyncio.Future[AlterPartitionResponse] | None = None
+        self._is_over = False
 
     def propose(self, proposal: Proposal) -> Answer:
         """Done once the ISR is written; ApiError if the controller refuses it.
@@ -98,25 +101,39 @@ class AlterPartitionManager:
             self._task.add_done_callback(raise_bug)
         return answer
 
+    def ask_anew(self) -> None:
+        """Another broker is the controller: the last one may never answer, as its host is lost."""
+        if self._asking is not None:
+            self._asking.cancel()
+
     def cancel(self) -> None:
         """Send nothing more; what is under way may still be written."""
+        self._is_over = True
         if self._task is not None:
             self._task.cancel()
         for each in self._waiting.values():
             each.answer.cancel()
 
     async def _send_all(self) -> None:
+        retry_ms = RETRY_MS
         while sent := self._wanted():
+            self._asking = asyncio.ensure_future(self._ask(self._request(sent.values())))
             try:
-                response = await self._ask(self._request(sent.values()))
+                response = await self._asking
                 if response.error_code != Error.NONE:
                     raise ApiError(Error.of(response.error_code))
+                if self._take_in(response, sent):
+                    retry_ms = RETRY_MS
+                    continue
             except ApiError as error:
-                logger.warning("AlterPartition failed, will retry: %s", error)
-                await asyncio.sleep(RETRY_MS / 1000)
-            else:
-                if not self._take_in(response, sent):
-                    await asyncio.sleep(RETRY_MS / 1000)
+                if retry_ms == RETRY_MS:
+                    logger.warning("AlterPartition failed, will retry: %s", error)
+            except asyncio.CancelledError:
+                if self._is_over:
+                    raise
+                retry_ms = RETRY_MS
+            await asyncio.sleep(retry_ms / 1000)
+            retry_ms = min(2 * retry_ms, RETRY_MS_MAX)
         self._task = None
 
     def _wanted(self) -> dict[Key, PendingProposal]:

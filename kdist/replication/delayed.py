@@ -67,6 +67,16 @@ class DelayedOperation:
         raise NotImplementedError
 
 
+class Growth:
+    """What a follower's fetch watches of a partition: that its log has grown, committed or not."""
+
+    __slots__ = ("dependents", "watchers")
+
+    def __init__(self) -> None:
+        self.watchers: dict[DelayedOperation, None] = {}
+        self.dependents: dict[Dependent, None] = {}
+
+
 class DelayedOperations:
     """All delayed operations of a broker. Owner: the event loop."""
 

@@ -44,8 +44,8 @@ class RemoteReplica:
         "caught_up_ms",
         "end_offset",
         "fetched_ms",
+        "last_proposal",
         "leader_end_offset",
-        "proposed",
         "start_offset",
     )
 
@@ -56,7 +56,7 @@ class RemoteReplica:
         self.caught_up_ms = caught_up_ms
         self.fetched_ms = NEVER_MS
         self.leader_end_offset = NO_OFFSET  # at its last fetch
-        self.proposed = 0  # the number of the last proposal that it was to join by
+        self.last_proposal = 0  # by which it was to join, by number
 
     def note(self, fetch: FollowerFetch, leader_end_offset: int, now_ms: int) -> None:
         """Note a fetch. One from what was the end at the fetch before it had caught up then."""
@@ -130,7 +130,7 @@ class InSyncReplicas:
         self._proposals += 1
         for each in isr:
             if each not in self.isr:
-                self.remotes[each].proposed = self._proposals
+                self.remotes[each].last_proposal = self._proposals
         self._count()
 
     def withdraw(self) -> None:
@@ -210,7 +210,7 @@ class InSyncReplicas:
         several it is the one that was not proposed for longest, lest one that is refused keep the
         others out.
         """
-        for each in sorted(self.remotes.values(), key=lambda remote: remote.proposed):
+        for each in sorted(self.remotes.values(), key=lambda remote: remote.last_proposal):
             if each.is_in_sync(leader_end_offset, now_ms, self._lag_ms_max):
                 isr = self.with_follower(each.broker_id, high_watermark)
                 if isr is not None:

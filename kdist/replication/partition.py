@@ -21,6 +21,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from kdist.config.topic import TopicSettings
@@ -30,7 +31,7 @@ from kdist.model import NO_EPOCH, LeaderAndIsr, TopicPartition
 from kdist.records.batch import Batch
 from kdist.records.validate import Rules, validate
 from kdist.replication.alter_partition_manager import CommittedIsr, Proposal
-from kdist.replication.delayed import DelayedOperation, DelayedOperations, Dependent
+from kdist.replication.delayed import DelayedOperation, DelayedOperations, Dependent, Growth
 from kdist.replication.delayed_delete import DelayedDelete, OnDeleted
 from kdist.replication.delayed_produce import DelayedProduce, OnCommitted
 from kdist.replication.in_sync import FollowerFetch, InSyncReplicas
@@ -52,6 +53,7 @@ NOBODY = LeaderAndIsr(leader=-1, leader_epoch=-1, isr=(), controller_epoch=-1, z
 
 _NS_PER_MS = 1_000_000
 _PROPOSE_AGAIN_MS = 500  # after a follower was refused: it is about to stop, say
+_OVERTAKEN = (Error.FENCED_LEADER_EPOCH, Error.INVALID_UPDATE_VERSION)  # by a newer state
 
 
 class PartitionContext(NamedTuple):
@@ -63,16 +65,6 @@ class PartitionContext(NamedTuple):
     flusher: Flusher
     metrics: ReplicationMetrics
     peers: Peers
-
-
-class Growth:
-    """What a follower's fetch watches of a partition: that its log has grown, committed or not."""
-
-    __slots__ = ("dependents", "watchers")
-
-    def __init__(self) -> None:
-        self.watchers: dict[DelayedOperation, None] = {}
-        self.dependents: dict[Dependent, None] = {}
 
 
 class Partition:
@@ -317,8 +309,11 @@ class Partition:
         Needed are `min.insync.replicas`, but no more than there are replicas, as in Kafka:
         otherwise a partition with one replica could never be written with acks=all.
         """
-        needed = min(self.log.settings.min_insync_replicas, len(self.replicas))
-        return len(self.state.isr) < needed
+        return len(self.state.isr) < self._min_isr
+
+    @property
+    def _min_isr(self) -> int:
+        return min(self.log.settings.min_insync_replicas, len(self.replicas))
 
     @property
     def is_behind_its_epoch(self) -> bool:
@@ -329,8 +324,7 @@ class Partition:
     @property
     def is_at_min_isr(self) -> bool:
         """Whether one more replica out of sync would be too many, though one is already."""
-        needed = min(self.log.settings.min_insync_replicas, len(self.replicas))
-        return len(self.state.isr) == needed < len(self.replicas)
+        return len(self.state.isr) == self._min_isr < len(self.replicas)
 
     @property
     def low_watermark(self) -> int:
@@ -524,8 +518,9 @@ class Partition:
     def _judge(self, answer: asyncio.Future[CommittedIsr]) -> None:
         """Take the controller's answer, unless a LeaderAndIsr has overtaken it.
 
-        After FENCED_LEADER_EPOCH and INVALID_UPDATE_VERSION one is on its way, and until then the
-        proposal may still be what is in ZooKeeper.
+        After FENCED_LEADER_EPOCH and INVALID_UPDATE_VERSION one is on its way. After another
+        refusal none may be, as after one of a topic that the controller cannot read for now. An
+        earlier try may have been written all the same: so the proposal stands, and is tried again.
         """
         if answer.cancelled() or answer is not self._proposal:
             return
@@ -544,6 +539,14 @@ class Partition:
             raise error
         else:
             logger.info("the ISR of %s stays, for now: %s", self.key, error)
+            if error.error not in _OVERTAKEN:
+                again = partial(self._propose_again, answer)
+                self._context.writers.tasks.call_later(_PROPOSE_AGAIN_MS, again)
+
+    def _propose_again(self, refused: asyncio.Future[CommittedIsr]) -> None:
+        if self._proposal is refused:
+            proposed = self.in_sync.proposed if self.in_sync is not None else None
+            self._propose(proposed or self.state.isr)
 
     def _take_committed(self, committed: CommittedIsr) -> None:
         before, after = self.state.isr, committed.isr

@@ -123,6 +123,22 @@ def test_a_proposal_of_a_later_epoch_is_not_answered_with_what_the_earlier_one_g
     play(scenario)
 
 
+def test_a_controller_that_will_not_answer_is_not_waited_for_once_there_is_another() -> None:
+    async def scenario(controller: FakeController, manager: AlterPartitionManager) -> None:
+        answer = manager.propose(proposal(0))
+        await asyncio.sleep(0.5)
+        controller.in_flight -= 1  # that one is gone, with what it was asked
+        manager.ask_anew()
+        started_s = asyncio.get_running_loop().time()
+        assert await answer == CommittedIsr((1, 2), 9)
+        assert asyncio.get_running_loop().time() < started_s + 1.2
+        assert controller.requests == [[0]]
+        manager.ask_anew()  # nothing is asked
+        assert (await manager.propose(proposal(1))).partition_epoch == 9
+
+    play(scenario)
+
+
 def test_a_broker_that_stops_sends_nothing_more() -> None:
     async def scenario(controller: FakeController, manager: AlterPartitionManager) -> None:
         answer = manager.propose(proposal(0))

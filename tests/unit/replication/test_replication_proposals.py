@@ -89,3 +89,24 @@ def test_a_leader_whose_log_is_being_cut_off_commits_nothing_and_counts_nobody()
     assert (partition.log.end_offset, partition.high_watermark) == (1, 1)
     assert partition.in_sync is not None
     assert partition.in_sync.remotes[SECOND].end_offset == -1
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (Error.UNKNOWN_TOPIC_ID, True),
+        (Error.INVALID_REQUEST, True),
+        (Error.FENCED_LEADER_EPOCH, False),
+        (Error.INVALID_UPDATE_VERSION, False),
+    ],
+)
+def test_a_proposal_that_no_newer_state_has_overtaken_is_tried_again(
+    error: Error, again: bool
+) -> None:
+    stage = Stage()
+    stage.fetch(SECOND)
+    stage.proposed[0][1].set_exception(ApiError(error))
+    stage.world.settle(600)
+    assert stage.isrs == [(BROKER, SECOND)] * (1 + again)
+    assert stage.partition.in_sync is not None
+    assert stage.partition.in_sync.proposed == (BROKER, SECOND)  # which it still reckons with
