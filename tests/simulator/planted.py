@@ -36,7 +36,7 @@ def _begin_epoch_at_end(begin: Callable[..., None]) -> Callable[..., None]:
 
 
 def _forget_producers(_: Callable[..., Any]) -> Callable[..., Any]:
-    def loaded_producers(log: Log, end_offset: int) -> Iterator[Any]:
+    def loaded_producers(*_: Any) -> Iterator[Any]:
         yield from ()
         return ProducerStates()
 

@@ -16,14 +16,13 @@ from kdist.controller.context import ControllerContext, Loss
 from kdist.controller.elections import Candidates, Election
 from kdist.errors import ApiError, Error
 from kdist.model import NO_LEADER
-from kdist.protocol.fetch import FetchPartition
 from kdist.records.batch import read_header
 from kdist.replication import delayed_produce, leadership, replicas
 from kdist.replication.alter_partition_manager import AlterPartitionManager
 from kdist.replication.fetching import fetcher
 from kdist.replication.fetching.fetcher import ReplicaFetcher
 from kdist.replication.fetching.followed import FollowedPartition
-from kdist.replication.in_sync import FollowerFetch, InSyncReplicas
+from kdist.replication.in_sync import InSyncReplicas
 from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
 from kdist.storage.log import Log
@@ -131,21 +130,19 @@ def _see_no_loss(*unseen: Loss) -> Make:
 
 def _note_before_reading(read: Callable[..., Any]) -> Callable[..., Any]:
     def read_noted(self: Any, cached: Any) -> Any:
-        asked: FetchPartition = cached.asked
         partition = self._handler.replicas.partitions.get(cached.key)
         if self._follower_id >= 0 and partition is not None:
-            noted = FollowerFetch(self._follower_id, asked.fetch_offset, asked.log_start_offset)
-            partition.follower_fetched(noted)
+            self._note_follower(partition, cached.asked)
         return read(self, cached)
 
     return read_noted
 
 
 def _take_offsets_of_divergence(take: Callable[..., bool]) -> Callable[..., bool]:
-    def take_all(self: ReplicaFetcher, each: FollowedPartition, result: Any) -> bool:
+    def take_all(self: ReplicaFetcher, each: FollowedPartition, result: Any, round_: Any) -> bool:
         if result.diverging_epoch is not None and result.diverging_epoch.epoch >= 0:
             self._take_offsets(each, result)
-        return take(self, each, result)
+        return take(self, each, result, round_)
 
     return take_all
 
