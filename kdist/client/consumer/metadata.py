@@ -84,6 +84,8 @@ class Metadata:
         while True:
             looked_s = self._context.now_s()
             names = None if self.pattern is not None else self.wanted | self.counted
+            for name in self.missing_since_s.keys() - self.wanted - self.counted:
+                del self.missing_since_s[name]  # nobody looks whether it is there by now
             wait_s = self._context.settings.metadata_max_age_ms / 1000
             try:
                 self._is_stale.clear()

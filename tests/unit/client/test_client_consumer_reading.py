@@ -268,6 +268,23 @@ def test_a_question_about_a_topic_that_comes_back_is_answered() -> None:
     with_topic(scenario)
 
 
+def test_how_long_a_topic_was_missing_is_forgotten_with_the_topic() -> None:
+    late = TopicPartition("late", 0)
+
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+        consumer.assign([late])
+        await asyncio.sleep(5)
+        consumer.assign([ZERO])
+        await asyncio.sleep(15)
+        await create(group._client, "late", 1)
+        consumer.assign([late])
+        assert await consumer.position(late) == 0
+        await consumer.close()
+
+    with_topic(scenario)
+
+
 def test_a_missing_broker_is_reported_and_found_later() -> None:
     cluster = Cluster()
 
