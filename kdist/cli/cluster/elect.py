@@ -100,9 +100,12 @@ def elect(
         raise click.UsageError("--replaced needs --unclean.")
 
     async def work(cluster: Cluster) -> list[Elected]:
-        wanted = await _needing(cluster, topics, is_unclean=unclean, replaced=replaced)
+        named = await resolve_partitions(cluster, topics) if topics else None
+        wanted = await _needing(cluster, named, is_unclean=unclean, replaced=replaced)
         outcomes: Mapping[TopicPartition, bool | ApiError | None] = dict.fromkeys(wanted)
         if not dry_run:
+            if named is not None and replaced is None:
+                wanted = named  # the controller says which needed none
             outcomes = await _carry_out(cluster, wanted, is_unclean=unclean)
         known = await _partitions(cluster)
         return [_elected(each, known[each], outcome) for each, outcome in outcomes.items()]
@@ -118,18 +121,16 @@ def elect(
 
 async def _needing(
     cluster: Cluster,
-    topics: tuple[TopicPartitions, ...],
+    named: list[TopicPartition] | None,
     *,
     is_unclean: bool,
     replaced: int | None,
 ) -> list[TopicPartition]:
-    """The partitions that are named; without names all that need an election."""
+    """Those of the named partitions that need an election; of all, if none is named."""
     known = await _partitions(cluster)
-    wanted = await resolve_partitions(cluster, topics) if topics else list(known)
+    wanted = list(known) if named is None else named
     if replaced is not None:
         wanted = [each for each in wanted if known[each].isr == (replaced,)]
-    if topics and replaced is None:
-        return wanted
     if is_unclean:
         return [each for each in wanted if known[each].leader is None]
     return [each for each in wanted if known[each].leader not in (None, known[each].replicas[0])]

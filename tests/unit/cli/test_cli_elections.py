@@ -29,6 +29,7 @@ def test_preferred_replicas_lead_again_once_they_are_in_sync(tmp_path: Path) -> 
         assert [each["elected"] for each in rows(cluster, "clicks")] == [False, False]
         cluster.stop_broker(2)
         [moved] = [each["partition"] for each in rows(cluster, "--dry-run")]
+        assert [each["partition"] for each in rows(cluster, "clicks", "--dry-run")] == [moved]
         failed = cluster.run("cluster", "elect", f"clicks:{moved}")
         assert failed.exit_code == 1
         assert "Broker 2 is not in the ISR, or not alive." in failed.stdout
