@@ -132,8 +132,9 @@ def consume(  # noqa: PLR0913 - one for each option
       kdist consume clicks --time 2026-11-20T11:40 --until-time 2026-11-20T11:45 --json
       kdist consume --include 'clicks-.*' --group audit --from-beginning --until-end
     """
-    what = What(topics, pattern, partition, Start(from_beginning, offset, time_ms, last))
-    what = what._replace(end=End(until_end, until_offset, until_time))
+    start = Start(from_beginning, offset, time_ms, last)
+    end = End(until_end, until_offset, until_time)
+    what = What(topics, pattern, partition, start, end)
     settings = clients.settings("consumer", isolation_level=isolation, group_id=group)
     null_bytes = None if null is None else null.encode(errors="surrogateescape")
     look = Look(as_json, keys, form, null_bytes)
@@ -150,7 +151,7 @@ class What(NamedTuple):
     pattern: str | None
     partition: int | None
     start: Start
-    end: End = End()
+    end: End
 
 
 def _check(what: What, look: Look, group: str | None) -> None:

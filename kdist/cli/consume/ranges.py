@@ -36,10 +36,6 @@ class End(NamedTuple):
     offset: int | None = None
     time_ms: int | None = None
 
-    @property
-    def is_given(self) -> bool:
-        return self != End()
-
 
 async def start_offsets(
     cluster: Cluster,

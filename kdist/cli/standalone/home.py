@@ -245,7 +245,7 @@ def _settings(
         "listeners": f"PLAINTEXT://{plan.address}",
         "log.dir": plan.data,
         "zookeeper.connect": zookeeper_address,
-        # After a killed run, the next one has to wait this long for its ephemeral znodes to go.
+        # Others wait this long where nobody can end a session, as after the machine went down.
         "zookeeper.session.timeout.ms": "6000",
         "group.initial.rebalance.delay.ms": "0",  # in development, groups should start at once
         # All stop at the same time, so there is soon nobody left who could take leaders over.

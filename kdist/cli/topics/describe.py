@@ -169,15 +169,16 @@ def describe(
 async def _look(
     cluster: Cluster, topics: Sequence[Topic], with_replicas: bool, zookeeper: str | None
 ) -> Besides:
-    from kdist.client import zookeeper_session
-    from kdist.client.admin.replicas import describe_replicas
-    from kdist.ops.cluster_view import read_states
-    from kdist.runtime.clock import SystemClock
-
     replicas = states = None
     if with_replicas:
+        from kdist.client.admin.replicas import describe_replicas
+        from kdist.runtime.clock import SystemClock
+
         replicas = await describe_replicas(cluster, topics, SystemClock().now_ms())
     if zookeeper is not None:
+        from kdist.client import zookeeper_session
+        from kdist.ops.cluster_view import read_states
+
         parts = [TopicPartition(t.name, each.number) for t in topics for each in t.partitions]
         async with zookeeper_session.zookeeper_at(zookeeper) as keeper:
             states = await read_states(keeper, parts)
