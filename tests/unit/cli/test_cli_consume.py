@@ -412,8 +412,6 @@ def test_a_group_that_must_not_commit_commits_nothing(cluster: CliCluster, hundr
     words = ("--group", "forgetful", "-X", "enable.auto.commit=false")
     for _ in range(2):
         assert values(cluster, hundred, *words, "--from-beginning", "--max", 2) == [0, 1]
-    found = json.loads(cluster.done("groups", "list", "--json").splitlines()[0])
-    assert found
     assert committed(cluster, "forgetful") == []
 
 
