@@ -12,8 +12,8 @@ from contextlib import suppress
 
 import pytest
 from controller_history import live_through
+from controller_states import assign
 from controller_world import Cluster
-from test_scenarios_controller_replicas import assign
 
 from kdist.controller import writing
 from kdist.errors import ApiError, Error

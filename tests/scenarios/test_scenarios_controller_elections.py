@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from controller_states import assign, controller_of, overwrite, settle, state_of
 from controller_world import GIVEN, Cluster
-from test_scenarios_controller_losses import settle
-from test_scenarios_controller_replicas import assign, controller_of, overwrite, state_of
 
 from kdist.config.load import broker_from
 from kdist.errors import ApiError, Error

@@ -6,36 +6,19 @@ import asyncio
 import logging
 
 import pytest
+from controller_states import assign, controller_of, settle, state_of
 from controller_world import Cluster
-from test_scenarios_controller_replicas import assign, controller_of, state_of
 
 from kdist.controller import writing
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import TopicPartition
 from kdist.zk import znodes
-from kdist.zk.cluster_values import VettedDisk
 
 CLICKS = TopicPartition("clicks", 0)
 
 
-def vetted(cluster: Cluster, broker_id: int) -> VettedDisk:
-    path = znodes.VETTED_DISK.path(broker_id)
-    return znodes.VETTED_DISK.decode(path, cluster.ensemble.tree.get(path).data)
-
-
 def metrics_of(cluster: Cluster) -> ControllerMetrics:
     return controller_of(cluster)._context.metrics
-
-
-async def settle(cluster: Cluster) -> None:
-    """Until all is registered, and the controller has judged what that means."""
-    await cluster.until(lambda: len(cluster.registered()) == len(cluster.alive))
-    await cluster.until(
-        lambda: all(
-            vetted(cluster, node.id) == VettedDisk(node.disk, node.content)
-            for node in cluster.alive
-        )
-    )
 
 
 def test_a_fast_restart_with_an_empty_disk_truncates_nobody() -> None:

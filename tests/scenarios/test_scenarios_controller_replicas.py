@@ -1,7 +1,4 @@
-"""Partitions with several replicas: ISRs proposed, brokers stopped, hosts lost, states overwritten.
-
-Topics get their replicas from a tool that writes the topic's znode.
-"""
+"""Partitions with several replicas: ISRs proposed, brokers stopped, hosts lost, states changed."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from controller_states import assign, controller_of, overwrite, state_of
 from controller_world import Cluster
 
 from kdist.controller.controller import UNDER_WAY, Controller
@@ -26,39 +24,9 @@ from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic
 from kdist.protocol.delete_topics import TopicToDelete
 from kdist.zk import znodes
-from kdist.zk.client import Create, Delete, Operation, Set
-from kdist.zk.topic_values import PartitionState, TopicAssignment
+from kdist.zk.client import Delete, Operation
 
 CLICKS = TopicPartition("clicks", 0)
-
-
-async def assign(cluster: Cluster, name: str, *replicas: tuple[int, ...]) -> None:
-    """Write a topic with these replicas, and wait until the controller has made it whole."""
-    zk = cluster.nodes[1].zk
-    assert zk is not None
-    data = znodes.TOPIC.encode(TopicAssignment(dict(enumerate(replicas)), None))
-    await zk.multi([Create(znodes.TOPIC.path(name), data)])
-    await cluster.until(lambda: name in cluster.topics() and all(cluster.states().values()))
-    await cluster.converge()
-
-
-def state_of(cluster: Cluster, partition: TopicPartition) -> tuple[PartitionState, int]:
-    """The state in ZooKeeper, and its version."""
-    path = znodes.PARTITION_STATE.path(*partition)
-    data, stat = cluster.ensemble.tree.get(path)
-    return znodes.PARTITION_STATE.decode(path, data), stat.version
-
-
-def overwrite(cluster: Cluster, partition: TopicPartition, **changes: Any) -> None:
-    """Write a state as if someone else had, who respects nothing but the controller epoch."""
-    state, _ = state_of(cluster, partition)
-    path = znodes.PARTITION_STATE.path(*partition)
-    cluster.ensemble.tree.write((Set(path, state._replace(**changes).encode()),), 0, 0)
-
-
-def controller_of(cluster: Cluster) -> Controller:
-    assert cluster.controller is not None
-    return cluster.controller
 
 
 async def propose(cluster: Cluster, *isr: int, **given: int) -> tuple[Error, tuple[int, ...], int]:
