@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-PROGRAM = Path(__file__).parents[2] / "benchmarks" / "bench_cluster.py"
+from tests.integration.quick_benchmark import LIMIT_S, quick_run
 
 
 @pytest.mark.stress
 @pytest.mark.peer
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(LIMIT_S + 20)
 def test_a_quick_run_measures_both_clusters_at_every_task() -> None:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), "--quick", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=580,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
+    rows = quick_run("bench_cluster.py")
     assert len({row["task"] + row["unit"] for row in rows}) == 15
     assert all(row["peer"] > 0 and row["kdist"] > 0 for row in rows)

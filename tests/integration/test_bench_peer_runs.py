@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-PROGRAM = Path(__file__).parents[2] / "benchmarks" / "bench_peer.py"
+from tests.integration.quick_benchmark import LIMIT_S, quick_run
 
 
 @pytest.mark.stress
 @pytest.mark.peer
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(LIMIT_S + 20)
 def test_a_quick_run_measures_both_brokers_at_every_task() -> None:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), "--quick", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=580,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    report = quick_run("bench_peer.py")
     assert len(report["tasks"]) == 10
     assert all(task["peer"] > 0 and task["kdist"] > 0 for task in report["tasks"])
     assert set(report["resident_mib"]) == {"Apache Kafka", "kdist"}
