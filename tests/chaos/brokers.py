@@ -184,12 +184,14 @@ class Broker:
         """What the unit's ExecStopPost does once the process is gone; Kafka has nothing like it."""
         if self.kind == KDIST:
             command = (sys.executable, "-m", "kdist.cli", "end-session", "--config")
-            subprocess.run(
-                self._entered(*command, str(self._file)),
-                timeout=END_SESSION_S,
-                check=False,
-                capture_output=True,
-            )
+            with self.log.open("ab") as log:  # a dead disk or ZooKeeper away may have it fail
+                subprocess.run(
+                    self._entered(*command, str(self._file)),
+                    timeout=END_SESSION_S,
+                    check=False,
+                    stdout=log,
+                    stderr=log,
+                )
 
     def lose_power(self) -> None:
         """Its host goes down: silence, and what was not synced is lost."""

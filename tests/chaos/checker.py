@@ -243,6 +243,27 @@ def shown_errors(events: Iterable[Event], meant: str) -> Iterator[Anomaly]:
                 yield Anomaly("shown error", f"{_value(event)}: {event.outcome} {event.error}")
 
 
+def unheard(events: Iterable[Event]) -> Iterator[Anomaly]:
+    """Clients that asked for something and were never given any: nothing of theirs was judged."""
+    asked: dict[str, None] = {}
+    given: set[str] = set()
+    for event in events:
+        match event:
+            case Sent() | Answered():
+                client = f"producer {event.producer}: no answer"
+            case Began() | Read():
+                client = f"reader {event.reader.split('/')[0]}: no record"  # a group's as one
+            case Fetched() | Committed():
+                client = f"group {event.group}: no commit"
+            case _:
+                continue
+        if isinstance(event, Answered | Read | Committed):
+            given.add(client)
+        else:
+            asked[client] = None
+    yield from (Anomaly("unheard", client) for client in asked if client not in given)
+
+
 def count_outcomes(events: Iterable[Event]) -> Counter[str]:
     """How many records were sent, and what producers were told of them."""
     counts: Counter[str] = Counter({"sent": 0, OK: 0, REFUSED: 0})

@@ -14,7 +14,15 @@ from tests.chaos.availability import (
     latencies,
     outages,
 )
-from tests.chaos.checker import RENUMBERED, Anomaly, Place, count_outcomes, judge, shown_errors
+from tests.chaos.checker import (
+    RENUMBERED,
+    Anomaly,
+    Place,
+    count_outcomes,
+    judge,
+    shown_errors,
+    unheard,
+)
 from tests.chaos.clients import (
     LOGGER,
     TOPIC,
@@ -177,7 +185,11 @@ class Run:
 
     def _judge(self, stopped_s: float) -> None:
         events = load(self._paths)
-        found = [*judge(events, self._writer_at), *shown_errors(events, TOO_LARGE)]
+        found = [
+            *judge(events, self._writer_at),
+            *shown_errors(events, TOO_LARGE),
+            *unheard(events),
+        ]
         self.result.renumbered = sum(each.kind == RENUMBERED for each in found)
         self.result.anomalies = [each for each in found if each.kind != RENUMBERED]
         self.result.anomalies += [Anomaly("trouble", text) for text in self._troubles]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.checker import count_outcomes, judge, shown_errors
+from tests.chaos.checker import count_outcomes, judge, shown_errors, unheard
 from tests.chaos.history import (
     OK,
     REFUSED,
@@ -191,3 +191,16 @@ def test_errors_are_shown_but_those_that_were_meant() -> None:
     assert list(shown_errors(meant, "large")) == []
     shown = [told(0, -1, UNKNOWN), told(1, -1, REFUSED), told(2, 3, OK, "large")]
     assert len(list(shown_errors(shown, "large"))) == 3
+
+
+def test_a_client_that_was_never_given_anything_was_not_judged() -> None:
+    group = [fetched(-1001, 1, 2), Began(2, "g/m.1", PART, 0), Began(9, "g/m.2", PART, 0)]
+    asked = [*WHOLE, *group, sent(0, "q"), Began(40, "s", PART, 0)]
+    assert [each.text for each in unheard(asked)] == [
+        "group g: no commit",
+        "reader g: no record",
+        "producer q: no answer",
+        "reader s: no record",
+    ]
+    heard = [told(0, 5, producer="q"), read(0, 0, "s"), read(0, 0, "g/m.1")]
+    assert list(unheard([*asked, *heard, Committed(60, "g", PART, 1)])) == []
