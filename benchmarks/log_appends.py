@@ -182,8 +182,8 @@ class VoidFile(DiskFile):
 class VoidDisk(HastyDisk):
     """A disk whose new `.log` files are void."""
 
-    def create(self, path: str, *, is_secret: bool = False) -> DiskFile:  # noqa: ARG002
-        file = super().create(path)
+    def create(self, path: str, *, is_secret: bool = False) -> DiskFile:
+        file = super().create(path, is_secret=is_secret)
         if not path.endswith(".log"):
             return file
         with closing(file):
