@@ -23,7 +23,7 @@ from kdist.errors import KdistError, UserError
 from kdist.runtime.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
-    from kdist.cli.produce.input import Columns, Fixed, Headers, JsonLines, TextLines
+    from kdist.cli.produce.input import Fixed, Headers, JsonLines, Row, TextLines
     from kdist.cli.shared.line_source import Lines
     from kdist.client.cluster import Cluster
     from kdist.client.producer.asynchronous import AsyncProducer
@@ -241,18 +241,21 @@ class Sending:
             await self.finish()
             raise
         self._read += len(lines)
-        self._in_flight.append((await self._sent(columns), lines))
+        if columns.rows is None:
+            many = await self._producer.send_many(self._topic, columns.values, columns.keys)
+            self._in_flight.append((many, lines))
+        else:
+            await self._send_rows(columns.rows, lines)
         await self._settle(_IN_FLIGHT_MAX)
 
-    async def _sent(self, columns: Columns) -> SentMany:
-        if columns.rows is None:
-            return await self._producer.send_many(self._topic, columns.values, columns.keys)
+    async def _send_rows(self, rows: Sequence[Row], lines: Sequence[bytes]) -> None:
         from kdist.client.producer.results import SentMany
 
         together = SentMany()
-        for row in columns.rows:
+        # Before any is sent: `abort` counts those before the one at which this ends.
+        self._in_flight.append((together, lines))
+        for row in rows:
             together.add_one(await self._producer.send(self._topic, *row))
-        return together
 
     async def finish(self) -> None:
         """Wait until everything is acknowledged."""

@@ -385,6 +385,19 @@ def test_a_line_that_is_no_record_is_refused_in_a_sentence(line: bytes, sentence
     assert str(refused.value).startswith(f"line 8: {sentence}")
 
 
+def test_records_before_one_that_is_too_large_are_counted(cluster: CliCluster) -> None:
+    name = topic(cluster, "outsized")
+    values = ("a", "b", "x" * 2_000)
+    plain = "".join(f"{value}\n" for value in values)
+    as_json = "".join(json.dumps({"value": value}) + "\n" for value in values)
+    for text, words in ((plain, ["--header", "h=1"]), (as_json, ["--from-json"])):
+        sentence = cluster.refused(
+            "produce", name, "-X", "max.request.size=1000", *words, text=text
+        )
+        assert sentence.endswith("; written: 2 records")
+    assert len(records(cluster, name)) == 4
+
+
 def test_a_line_of_json_is_named_with_what_was_written_before(cluster: CliCluster) -> None:
     name = topic(cluster, "half-json")
     good = json.dumps({"value": "x" * 99})
