@@ -108,7 +108,9 @@ def elect(
                 wanted = named  # the controller says which needed none
             outcomes = await _carry_out(cluster, wanted, is_unclean=unclean)
         known = await _partitions(cluster)
-        return [_elected(each, known[each], outcome) for each, outcome in outcomes.items()]
+        # A topic may have been deleted since.
+        there = ((each, outcome) for each, outcome in outcomes.items() if each in known)
+        return [_elected(each, known[each], outcome) for each, outcome in there]
 
     rows = ask_cluster(clients, work)
     print_rows(_ELECTED, rows, as_json=as_json, if_none="No partition needs an election.")

@@ -176,7 +176,8 @@ class Standalone:
         zookeeper, pids = children.zookeeper, children.pids
         rows = [
             ("zookeeper", zookeeper.settings.address, pids["zookeeper"], self._home.zookeeper),
-            *((plan.name, plan.address, pids[plan.name], plan.data) for plan in plans),
+            # None of a broker that has died since it was ready, and starts again.
+            *((plan.name, plan.address, pids.get(plan.name), plan.data) for plan in plans),
         ]
         if self._options.as_json:
             titles = ("name", "address", "pid", "data")
@@ -187,7 +188,7 @@ class Standalone:
             f"ZooKeeper and {show_count(len(plans), 'broker')} are ready, after {taken_s:.1f} s,"
             f" with their data in {self._home.path}\n"
         )
-        print_table(_COLUMNS, (Row([str(cell) for cell in row]) for row in rows), indent=2)
+        print_table(_COLUMNS, (Row([str(cell or "-") for cell in row]) for row in rows), indent=2)
         click.echo(_next_steps(plans[0].address))
 
     def _report(self, death: Death | None, unclean: Sequence[Death]) -> int:
