@@ -138,9 +138,14 @@ class ControllerContext:
 
     @property
     def electable(self) -> frozenset[int]:
-        """The ids of the registered brokers that may lead: those that are not about to stop."""
-        stopping = self.shutting_down  # in a registration that may not be known yet
-        return frozenset(i for i, b in self.brokers.items() if stopping.get(i, NO_EPOCH) < b.epoch)
+        """The ids of the registered brokers that may lead."""
+        return frozenset(filter(self.is_electable, self.brokers))
+
+    def is_electable(self, broker_id: int) -> bool:
+        """Whether a broker may lead: it is registered, and not about to stop."""
+        broker = self.brokers.get(broker_id)
+        # It may want to stop in a registration that is not known yet.
+        return broker is not None and self.shutting_down.get(broker_id, NO_EPOCH) < broker.epoch
 
     def loss(self, broker_id: int) -> Loss:
         """What a live broker may lack, as long as its disk is not in `vetted_disks`."""

@@ -157,7 +157,7 @@ def may_lead_by_preference(
 ) -> bool:
     """Whether another leads, and the preferred replica could."""
     preferred = cluster.replicas(partition)[0]
-    is_able = preferred in state.isr and preferred in cluster.electable
+    is_able = preferred in state.isr and cluster.is_electable(preferred)
     return is_able and state.leader not in (preferred, NO_LEADER)
 
 

@@ -108,9 +108,8 @@ def judge(
 
 def _is_eligible(member: int, epoch: int, isr: Container[int], cluster: ControllerContext) -> bool:
     """One about to stop stays in the ISR, so that its leaders can take in who will succeed them."""
-    if member not in (cluster.alive if member in isr else cluster.electable):
-        return False
-    return epoch in (NO_EPOCH, cluster.brokers[member].epoch)
+    is_able = member in cluster.brokers if member in isr else cluster.is_electable(member)
+    return is_able and epoch in (NO_EPOCH, cluster.brokers[member].epoch)
 
 
 def plan_for_proposals(

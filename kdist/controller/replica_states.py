@@ -83,7 +83,7 @@ def replica_state(
     if partition.topic in cluster.queued_for_deletion:
         if not deletions.is_left(partition, broker_id):
             return DELETION_SUCCESSFUL
-        return DELETION_STARTED if broker_id in cluster.alive else DELETION_INELIGIBLE
+        return DELETION_STARTED if broker_id in cluster.brokers else DELETION_INELIGIBLE
     if cluster.leader_and_isr(partition) is None:
         return NEW
-    return ONLINE if broker_id in cluster.electable else OFFLINE
+    return ONLINE if cluster.is_electable(broker_id) else OFFLINE

@@ -218,7 +218,7 @@ def _updated(
         isr=list(state.isr),
         zk_version=state.zk_version,
         replicas=list(replicas),
-        offline_replicas=[replica for replica in replicas if replica not in cluster.electable],
+        offline_replicas=[each for each in replicas if not cluster.is_electable(each)],
     )
 
 
