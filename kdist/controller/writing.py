@@ -111,13 +111,24 @@ class Writer:
             yield topics, {each: states[each] for topic in topics for each in topic.partitions}
 
     async def write_disks(self, disks: Mapping[int, VettedDisk], known: Container[int]) -> None:
-        """Write by which disks the brokers' replicas were judged; `known` have been before."""
+        """Write by which disks the brokers' replicas were judged; `known` have been before.
 
-        def writing(item: tuple[int, VettedDisk]) -> list[Step]:
-            path, data = znodes.VETTED_DISK.path(item[0]), item[1].encode()
-            return [[Set(path, data) if item[0] in known else Create(path, data)]]
+        After a refusal it looks for what is there: that may be corrupt or removed, and there has to
+        be a controller all the same.
+        """
 
-        async for _ in self._in_chunks(chunked(sorted(disks.items()), writing)):
+        async def write_over(some: Sequence[tuple[int, VettedDisk]]) -> None:
+            there = await existing(self._zk, znodes.VETTED_DISK, [str(each) for each, _ in some])
+            parent = znodes.VETTED_DISKS.path()
+            is_removed = await self._zk.exists(parent) is None
+            above: list[Step] = [[Create(parent)]] if is_removed else []
+            writes = [_noting(*each, is_there=str(each[0]) in there) for each in some]
+            await self._write_all(packed([*above, *writes]))
+
+        chunks = chunked(
+            sorted(disks.items()), lambda each: [_noting(*each, is_there=each[0] in known)]
+        )
+        async for _ in self._in_chunks(chunks, write_over):
             pass
 
     async def write_topics(self, topics: Sequence[Topic]) -> list[Topic]:
@@ -285,6 +296,11 @@ def _creation(planned: Planned, states: Plan, with_settings: Container[str] = ()
     ]
     for each in topic.partitions:
         yield _state_operations(each, states[each], parents)
+
+
+def _noting(broker_id: int, disk: VettedDisk, *, is_there: bool) -> Step:
+    path, data = znodes.VETTED_DISK.path(broker_id), disk.encode()
+    return [Set(path, data) if is_there else Create(path, data)]
 
 
 def _rewriting(topic: Topic) -> list[Step]:

@@ -13,6 +13,7 @@ from kdist.controller import writing
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import TopicPartition
 from kdist.zk import znodes
+from kdist.zk.cluster_values import VettedDisk
 
 CLICKS = TopicPartition("clicks", 0)
 
@@ -135,6 +136,37 @@ def test_a_topic_that_cannot_be_read_has_no_replica_judged_twice() -> None:
         await asyncio.sleep(5)
         assert state_of(cluster, CLICKS)[0].leader_epoch == epoch
         assert metrics_of(cluster).unclean_elections == 0
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_what_was_noted_of_disks_is_written_anew_where_it_is_removed_or_corrupt(
+    is_removed: bool,
+) -> None:
+    cluster = Cluster(seed=67)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await settle(cluster)
+        tool = cluster.nodes[3].zk
+        assert tool is not None
+        for path in (znodes.VETTED_DISK.path(each) for each in sorted(cluster.nodes)):
+            if is_removed:
+                await tool.delete(path)
+            else:
+                await tool.set(path, b"no json")
+        if is_removed:
+            await tool.delete(znodes.VETTED_DISKS.path())
+        cluster.nodes[1].kill()
+        noted = {
+            znodes.VETTED_DISK.path(node.id): VettedDisk(node.disk, node.content).encode()
+            for node in cluster.alive
+        }
+        tree = cluster.ensemble.tree
+        await cluster.until(lambda: all(map(cluster.exists, noted)))
+        await cluster.until(lambda: {path: tree.get(path).data for path in noted} == noted)
+        await cluster.converge()
 
     cluster.run(scenario())
 
