@@ -175,6 +175,8 @@ class KazooSession:
         )
         self.client.add_listener(self._listen)
         self.timeout_ms = session_timeout_ms
+        # These are private to kazoo, which offers no other place. If it names one otherwise, no
+        # session opens; the integration tests of sessions notice if it no longer calls one.
         connection = self.client._connection
         self._connect, connection._connect = connection._connect, self._connected
         self._ping, connection._send_ping = connection._send_ping, self._ping_once_turned
@@ -189,7 +191,9 @@ class KazooSession:
         """In kazoo's thread. A session lives as long as the loop turns, not as this thread does.
 
         A loop that hangs, in a write to a disk that does, serves nobody: others must lead then. So
-        a ping waits for a turn of the loop, until the session would be over without it.
+        a ping waits for a turn of the loop, until the session would be over without it. kazoo pings
+        after a third of the session timeout, so a loop that is busy for two thirds of it keeps the
+        session. Meanwhile this thread reads and sends nothing; but all of that is the loop's.
         """
         turned = threading.Event()
         self.post(turned.set)

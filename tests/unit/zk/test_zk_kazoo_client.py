@@ -1,8 +1,9 @@
-"""State changes that kazoo's thread reports in quick succession, within one turn of the loop."""
+"""What kazoo's thread does beside the loop: state changes in quick succession, pings."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from kdist.config.connect_string import ConnectString
 from kdist.zk import kazoo_client
 from kdist.zk.client import SessionKey, SessionState
-from kdist.zk.kazoo_client import KazooZooKeeper
+from kdist.zk.kazoo_client import KazooSession, KazooZooKeeper
 
 Heard = Callable[["HastySession", SessionState, int], None]
 
@@ -53,3 +54,46 @@ def test_a_session_that_is_lost_as_it_opens_comes_back(monkeypatch: pytest.Monke
         assert session.is_ended
 
     asyncio.run(scenario())
+
+
+def pinged(session: KazooSession, sent: list[float]) -> threading.Thread:
+    """kazoo's thread, to which a ping is due."""
+    session._ping = sent.append
+    ping = session.client._connection._send_ping
+    thread = threading.Thread(target=ping, args=(2.0,), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_ping_waits_for_a_busy_loop() -> None:
+    async def scenario() -> None:
+        sent: list[float] = []
+        session = KazooSession(ConnectString.parse("there:2181"), 60_000, lambda *_: None)
+        thread = pinged(session, sent)
+        thread.join(0.1)  # the loop turns no more until then
+        assert (thread.is_alive(), sent) == (True, [])
+        await asyncio.to_thread(thread.join, 30)
+        assert sent == [2.0]
+
+    asyncio.run(scenario())
+
+
+def test_a_loop_that_stands_still_for_a_session_has_no_ping_sent() -> None:
+    async def scenario() -> None:
+        sent: list[float] = []
+        session = KazooSession(ConnectString.parse("there:2181"), 50, lambda *_: None)
+        thread = pinged(session, sent)
+        thread.join(30)
+        assert (thread.is_alive(), sent) == (False, [])
+
+    asyncio.run(scenario())
+
+
+def test_a_ping_of_a_session_whose_loop_is_closed_ends() -> None:
+    async def scenario() -> KazooSession:
+        return KazooSession(ConnectString.parse("there:2181"), 50, lambda *_: None)
+
+    sent: list[float] = []
+    thread = pinged(asyncio.run(scenario()), sent)
+    thread.join(30)
+    assert (thread.is_alive(), sent) == (False, [])
