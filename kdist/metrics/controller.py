@@ -37,7 +37,7 @@ class ControllerMetrics(Metrics):
         "Partitions of those topics that are not led by their preferred replica."
     )
     recovering_partitions: Reading = reading(
-        "Partitions whose leader was elected so, and has not said that it has recovered."
+        "Partitions whose leader was elected uncleanly, and has not said that it has recovered."
     )
     topics_queued_for_deletion: Reading = reading("Topics that are being deleted.")
     replicas_ineligible_for_deletion: Reading = reading(
