@@ -91,7 +91,7 @@ class Fleet:
 
 SIZES = [
     pytest.param(12, 500),
-    pytest.param(48, 5_000, marks=pytest.mark.stress),
+    pytest.param(48, 5_000, marks=(pytest.mark.stress, pytest.mark.timeout(900))),
 ]
 
 
