@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from tests.chaos.checker import Anomaly
 from tests.chaos.history import OK, Answered, Event, Sent
+
+SLACK, SLACK_S = 1.5, 1.0  # brokers, clients and their judge share two cores
 
 
 class Occurrence(NamedTuple):
@@ -61,6 +64,18 @@ def _longest(times: Sequence[float], from_s: float, until_s: float) -> float:
     """The longest pause between the two; what is longer is the next fault's."""
     points = [from_s, *times[bisect_left(times, from_s) : bisect_left(times, until_s)], until_s]
     return max(after - before for before, after in pairwise(points))
+
+
+def too_long(found: Iterable[Outage], limits_s: Mapping[str, float | None]) -> Iterator[Anomaly]:
+    """The outages that were longer than promised, by more than a busy machine accounts for.
+
+    `limits_s`: for how long a partition may be unavailable after each kind, where that is promised.
+    """
+    for outage in found:
+        limit_s = limits_s.get(outage.kind)
+        if limit_s is not None and outage.seconds > SLACK * limit_s + SLACK_S:
+            text = f"partition {outage.partition} for {outage.seconds:.1f} s after {outage.kind}"
+            yield Anomaly("unavailable", f"{text}, {limit_s:.1f} s at most were promised")
 
 
 def latencies(events: Iterable[Event]) -> list[float]:

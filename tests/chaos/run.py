@@ -13,6 +13,7 @@ from tests.chaos.availability import (
     acknowledged,
     latencies,
     outages,
+    too_long,
 )
 from tests.chaos.checker import (
     RENUMBERED,
@@ -195,4 +196,7 @@ class Run:
         self.result.anomalies += [Anomaly("trouble", text) for text in self._troubles]
         self.result.outcomes = count_outcomes(events)
         self.result.outages = outages(acknowledged(events), self.result.faults, stopped_s)
+        if self.plan.kind == "kdist":  # Apache Kafka has promised nothing of the kind
+            limits_s = {kind: fault.limit_s for kind, fault in FAULTS.items()}
+            self.result.anomalies += too_long(self.result.outages, limits_s)
         self.result.latencies = latencies(events)

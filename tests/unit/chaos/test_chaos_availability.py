@@ -9,7 +9,9 @@ from tests.chaos.availability import (
     latencies,
     outages,
     quantile,
+    too_long,
 )
+from tests.chaos.checker import Anomaly
 from tests.chaos.history import OK, UNKNOWN, Answered, Sent
 
 KILL = Occurrence("kill", 10.0, frozenset({0}))
@@ -57,3 +59,13 @@ def test_latencies_are_of_acknowledged_records() -> None:
 
 def test_quantiles_are_values_that_there_are() -> None:
     assert [quantile([1, 2, 3, 4], share) for share in (0, 0.5, 0.9, 1)] == [1, 3, 4, 4]
+
+
+def test_an_outage_over_its_limit_is_an_anomaly_once_it_is_over_the_slack_too() -> None:
+    found = [
+        *(Outage("kill", 0, True, 3.9), Outage("kill", 1, False, 4.1)),
+        *(Outage("pause", 0, True, 60.0), Outage("roll", 0, True, 60.0)),
+    ]
+    assert list(too_long(found, {"kill": 2.0, "pause": None})) == [
+        Anomaly("unavailable", "partition 1 for 4.1 s after kill, 2.0 s at most were promised")
+    ]
