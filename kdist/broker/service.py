@@ -45,6 +45,7 @@ from kdist.groups.context import GroupsContext
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.network.client import Client, ClientSettings
+from kdist.network.network import FETCHER_PATIENCE
 from kdist.protocol import fetch, produce
 from kdist.replication.alter_partition_manager import AlterPartitionManager
 from kdist.replication.peers import Peers
@@ -145,7 +146,9 @@ class Service:
     async def _connect_to_leader(self, host: str, port: int) -> Client:
         timeout_ms = self._context.config.replication.socket_timeout_ms
         settings = ClientSettings(
-            f"broker-{self._id}-fetcher", self._context.version, timeout_ms, min(timeout_ms, 10_000)
+            *(f"broker-{self._id}-fetcher", self._context.version),
+            *(timeout_ms, min(timeout_ms, 10_000)),
+            patience=FETCHER_PATIENCE,
         )
         return await Client.connect(self._context.network, host, port, settings)
 

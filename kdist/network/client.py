@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, Self, cast
 
 from kdist.errors import ApiError, Error, ProtocolError, UserError
 from kdist.network.connection_state import CLOSED
-from kdist.network.network import Network
+from kdist.network.network import CLIENT_PATIENCE, Network, Patience
 from kdist.network.receiving import LARGE_BYTES, FrameReceiver
 from kdist.protocol import api_versions
 from kdist.protocol.api import Api
@@ -37,6 +37,7 @@ class ClientSettings(NamedTuple):
     connect_timeout_ms: float = 10_000
     in_flight_max: int = 100
     frame_bytes_max: int = 100 << 20
+    patience: Patience = CLIENT_PATIENCE
 
 
 class Answered(Protocol):
@@ -89,7 +90,9 @@ class Client(FrameReceiver):
         try:
             # Not `wait_for`: a cancellation as the connection completes would be swallowed.
             async with asyncio.timeout(settings.connect_timeout_ms / 1000):
-                return await network.connect(lambda: cls(network, settings, name), host, port)
+                return await network.connect(
+                    lambda: cls(network, settings, name), host, port, settings.patience
+                )
         except UnicodeError as error:  # of a..b, for instance: no label may be empty
             why = "not a valid host name"
             raise ApiError(Error.NETWORK_EXCEPTION, f"cannot connect to {name}: {why}") from error

@@ -19,9 +19,6 @@ from kdist.network.pacing import begin_unpaced
 from kdist.network.socket_transport import SocketTransport
 from kdist.network.tick import Tick
 
-_SILENT_S, _PROBE_S, _PROBES = 20, 5, 4
-DEAD_S = _SILENT_S + _PROBES * _PROBE_S  # until keepalive tells a client that its peer's host died
-
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
@@ -31,6 +28,31 @@ class SocketOptions(NamedTuple):
     backlog: int = 50
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
+
+
+class Patience(NamedTuple):
+    """When a connection that was made to another host counts as dead, all in seconds.
+
+    After `silent_s` without a byte the kernel probes the peer every `probe_s`; after `probes` that
+    are not acknowledged the connection ends. `connect_s`: how long to wait for the answer of one
+    address, and then also how long for what was sent to be acknowledged; None: as the kernel does.
+    """
+
+    silent_s: int = 20
+    probe_s: int = 5
+    probes: int = 4
+    connect_s: int | None = None
+
+    @property
+    def dead_s(self) -> int:
+        """How long after its last byte a dead host is noticed."""
+        return self.silent_s + self.probes * self.probe_s
+
+
+CLIENT_PATIENCE = Patience()
+# The kernel sends again what a cut link has lost at ever longer intervals, and goes on as late
+# after the cut as that has lasted. Fetches are answered twice a second: silence tells of a cut.
+FETCHER_PATIENCE = Patience(silent_s=1, probe_s=1, probes=2, connect_s=2)
 
 
 class Server(Protocol):
@@ -69,7 +91,13 @@ class Network(Protocol):
         """Accept connections; an empty host is every address. `UserError` if it cannot listen."""
         ...
 
-    async def connect(self, make: Callable[[], P], host: str, port: int) -> P:
+    async def connect(
+        self,
+        make: Callable[[], P],
+        host: str,
+        port: int,
+        patience: Patience = CLIENT_PATIENCE,
+    ) -> P:
         """Connect, and return the connected protocol. `OSError` if nobody answers."""
         ...
 
@@ -102,8 +130,14 @@ class AsyncioNetwork:
             raise UserError(_sentence(error, host, port)) from error
         return Accepting(self.loop, sockets, make)
 
-    async def connect(self, make: Callable[[], P], host: str, port: int) -> P:
-        connected = await _connected(self.loop, host, port)
+    async def connect(
+        self,
+        make: Callable[[], P],
+        host: str,
+        port: int,
+        patience: Patience = CLIENT_PATIENCE,
+    ) -> P:
+        connected = await _connected(self.loop, host, port, patience)
         protocol = make()
         SocketTransport(self.loop, connected, connected.getpeername(), protocol)
         return protocol
@@ -125,7 +159,9 @@ def _listen(sockets: Sequence[socket.socket], options: SocketOptions) -> None:
         listening.listen(options.backlog)
 
 
-async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+async def _connected(
+    loop: asyncio.AbstractEventLoop, host: str, port: int, patience: Patience
+) -> socket.socket:
     """A socket to the host's first address that answers; the last `OSError` if none does."""
     refused = OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
     for family, kind, protocol, _, address in await _addresses(loop, host, port):
@@ -133,9 +169,10 @@ async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> s
         try:
             connected.setblocking(False)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _keep_alive(connected)
+            _keep_alive(connected, patience)
             begin_unpaced(connected)
-            await loop.sock_connect(connected, address)
+            async with asyncio.timeout(patience.connect_s):
+                await loop.sock_connect(connected, address)
         except OSError as error:
             connected.close()
             refused = error
@@ -147,16 +184,19 @@ async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> s
     raise refused
 
 
-def _keep_alive(connected: socket.socket) -> None:
+def _keep_alive(connected: socket.socket, patience: Patience) -> None:
     """Have the kernel probe a silent peer.
 
     A client that waits for a group's rebalance, perhaps for minutes, sends nothing by which it
     would notice that the broker's host is gone.
     """
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_S)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, patience.silent_s)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, patience.probe_s)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, patience.probes)
+    if patience.connect_s is not None:
+        timeout_ms = patience.dead_s * 1000
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
 
 
 async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Any]:

@@ -13,7 +13,7 @@ from contextvars import Context, copy_context
 from typing import NamedTuple, TypeVar
 
 from kdist.errors import UserError
-from kdist.network.network import DEAD_S, Server, SocketOptions
+from kdist.network.network import CLIENT_PATIENCE, Patience, Server, SocketOptions
 from kdist.network.simulated_transport import Address, Conditions, Line, SimulatedTransport
 from kdist.network.tick import Tick
 from kdist.runtime.virtual_loop import VirtualLoop
@@ -101,7 +101,7 @@ class SimulatedNetwork:
                 transport.send_reset()
             elif transport.local in accepted_at:
                 silence = TimeoutError("the peer does not answer")
-                dead_s = self.loop.world_time() + DEAD_S
+                dead_s = self.loop.world_time() + CLIENT_PATIENCE.dead_s
                 self.loop.call_in_world(dead_s, transport.peer.lose, silence)
 
     # What hosts call
@@ -196,5 +196,11 @@ class SimulatedHost:
             self._network, self._network.open(Address(self.name, port), listening)
         )
 
-    async def connect(self, make: Callable[[], P], host: str, port: int) -> P:
+    async def connect(
+        self,
+        make: Callable[[], P],
+        host: str,
+        port: int,
+        patience: Patience = CLIENT_PATIENCE,  # noqa: ARG002 - the simulation has its own
+    ) -> P:
         return await self._network.connect(self.name, make, Address(host, port))

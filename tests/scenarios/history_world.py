@@ -12,6 +12,7 @@ from kdist.client.producer.asynchronous import AsyncProducer
 from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.results import Sent
 from kdist.model import TopicPartition
+from kdist.network.network import CLIENT_PATIENCE, Patience
 from kdist.network.simulated import SimulatedHost
 from tests.simulator.cluster import PORT, Cluster
 from tests.unit.client.client_group_world import consumer_on
@@ -148,8 +149,14 @@ class MortalHost(SimulatedHost):
         self.is_dead = True
         self._network.crash(self.name)
 
-    async def connect(self, make: Callable[[], P], host: str, port: int) -> P:
-        protocol = await super().connect(make, host, port)
+    async def connect(
+        self,
+        make: Callable[[], P],
+        host: str,
+        port: int,
+        patience: Patience = CLIENT_PATIENCE,
+    ) -> P:
+        protocol = await super().connect(make, host, port, patience)
         if self.is_dead:
             self._network.crash(self.name)
         return protocol

@@ -14,7 +14,7 @@ from network_world import WORLDS, Served, World, framed, real_world, until
 from kdist.errors import ApiError, Error, UserError
 from kdist.network import client as module
 from kdist.network.client import Client, ClientSettings
-from kdist.network.network import AsyncioNetwork, P
+from kdist.network.network import CLIENT_PATIENCE, AsyncioNetwork, P, Patience
 from kdist.protocol import api_versions, fetch, metadata, produce
 from kdist.protocol.api_versions import ApiVersion
 from kdist.protocol.fetch import (
@@ -284,8 +284,14 @@ def test_a_connect_cancelled_as_it_fails_is_cancelled(ticks: int) -> None:
         refused = loop.create_future()
 
         class Refusing(AsyncioNetwork):
-            async def connect(self, make: Callable[[], P], host: str, port: int) -> P:
-                del make, host, port
+            async def connect(
+                self,
+                make: Callable[[], P],
+                host: str,
+                port: int,
+                patience: Patience = CLIENT_PATIENCE,
+            ) -> P:
+                del make, host, port, patience
                 await refused
                 raise AssertionError("it is refused")
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import socket
 
+import pytest
 from network_world import Served, World, real_world
 
 from kdist.network.client import Client, ClientSettings
-from kdist.network.network import DEAD_S
+from kdist.network.network import CLIENT_PATIENCE, FETCHER_PATIENCE, Patience
 
 
-def test_a_client_detects_a_dead_host_within_a_minute() -> None:
+@pytest.mark.parametrize(
+    ("patience", "dead_s", "unacknowledged_ms"),
+    [(CLIENT_PATIENCE, 40, 0), (FETCHER_PATIENCE, 3, 3_000)],
+)
+def test_a_silent_peer_is_probed_by_the_kernel_for_as_long_as_there_is_patience(
+    patience: Patience, dead_s: int, unacknowledged_ms: int
+) -> None:
     for world in real_world():
 
         async def scenario(world: World = world) -> None:
             async with Served(world) as served:
                 client = await Client.connect(
-                    world.client, world.host, served.port, ClientSettings("t")
+                    *(world.client, world.host, served.port),
+                    ClientSettings("t", patience=patience),
                 )
                 found = client._transport.get_extra_info("socket")
                 assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
@@ -24,7 +32,9 @@ def test_a_client_detects_a_dead_host_within_a_minute() -> None:
                     found.getsockopt(socket.IPPROTO_TCP, option)
                     for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
                 )
-                assert silent_s + probe_s * probes == DEAD_S < 60
+                assert silent_s + probe_s * probes == patience.dead_s == dead_s
+                level, option = socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT
+                assert found.getsockopt(level, option) == unacknowledged_ms
                 client.close()
 
         world.run(scenario())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from network_world import Answering, RawPeer, Served, World, framed, until
 
-from kdist.network.network import DEAD_S
+from kdist.network.network import CLIENT_PATIENCE
 from kdist.network.simulated import SimulatedNetwork
 from kdist.network.simulated_transport import Conditions
 from kdist.runtime.clock import VirtualClock
@@ -118,7 +118,7 @@ def test_a_crash_ends_connections_at_once_and_a_power_loss_by_a_send_or_keepaliv
         peer.send(b"park")
         await until(lambda: len(served.handler.parked) == 1)
         simulation.network.crash("server", is_power_lost=is_power_lost)
-        await asyncio.sleep(DEAD_S - 1)
+        await asyncio.sleep(CLIENT_PATIENCE.dead_s - 1)
         assert peer.is_closed is not is_power_lost
         assert served.handler.lost == []  # who is dead hears nothing
         with pytest.raises(ConnectionRefusedError):

@@ -24,7 +24,7 @@ from kdist.client.settings import check_text
 from kdist.errors import ApiError, Error, UserError, WrongType
 from kdist.model import TopicPartition
 from kdist.network.client import Client, ClientSettings
-from kdist.network.network import AsyncioNetwork
+from kdist.network.network import CLIENT_PATIENCE, AsyncioNetwork, Patience
 from kdist.protocol import fetch, list_offsets
 from kdist.protocol.fetch import FetchPartition, FetchTopic
 from kdist.protocol.list_offsets import (
@@ -270,7 +270,13 @@ class _Network(AsyncioNetwork):
         super().__init__(loop)
         self._buffer_bytes = buffer_bytes
 
-    async def connect(self, make: Callable[[], P], host: str, port: int) -> P:
+    async def connect(
+        self,
+        make: Callable[[], P],
+        host: str,
+        port: int,
+        patience: Patience = CLIENT_PATIENCE,  # noqa: ARG002 - as long as the kernel waits
+    ) -> P:
         transport, protocol = await self.loop.create_connection(make, host, port)
         connected = transport.get_extra_info("socket")
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer_bytes)
