@@ -79,8 +79,9 @@ class LeaderAndIsr(NamedTuple):
     `eligible` replicas have left the ISR while it was below its minimum, so that they have all that
     is committed, and may be elected (KIP-966). `is_recovering`: the leader was elected though
     committed records may be lost by it (KIP-704), and has not said that it has recovered.
-    `emptied` replicas got a new disk while nobody led: they are not elected. The first and the last
-    are for controllers only.
+    `emptied` replicas got a new disk while nobody led: they are not elected. `lossy` ones left the
+    ISR as they may lack what they had not flushed, and have not been in it since: they are elected
+    once nobody else can ever be. The last two are for controllers only.
     """
 
     leader: int
@@ -91,6 +92,7 @@ class LeaderAndIsr(NamedTuple):
     eligible: tuple[int, ...] = ()
     is_recovering: bool = False
     emptied: tuple[int, ...] = ()
+    lossy: tuple[int, ...] = ()
 
 
 def topic_name_fault(name: str) -> str | None:

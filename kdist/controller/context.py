@@ -57,6 +57,9 @@ class OutOfDate(KdistError):
     """The controller context no longer matches ZooKeeper: a new term has to load it."""
 
 
+UNKNOWN_DISK = VettedDisk("", None)  # what was noted of it is corrupt; no disk has this id
+
+
 class Loss(enum.Enum):
     """What a broker may lack of what it had when its replicas were last judged.
 
@@ -65,7 +68,7 @@ class Loss(enum.Enum):
 
     NOTHING = "nothing"
     UNFLUSHED = "what it had not flushed when its host went down"
-    ALL = "everything, as its disk is a new one"
+    ALL = "everything, as its disk is not the one that was known"
 
 
 class LiveBroker(NamedTuple):

@@ -5,8 +5,10 @@
                          about to stop; a living leader stays      that are alive     ISR stays
                          else eligible replicas that are alive,    the leader alone
                          and not about to stop
-                         else, where a topic allows it, any        the leader alone:
-                         replica that is (unclean election)        it is recovering
+                         else, once all of those have lost         the leader alone:
+                         everything, one that lost its page cache  it is recovering
+                         else, where a topic allows it, any        likewise
+                         replica that is (unclean election)
     preferred            the first assigned replica, if it is in   stays as it was    all stays as
                          the ISR, alive and not about to stop                         it was
     ordered, unclean     as after a broker change; then any        likewise           all stays as
@@ -45,11 +47,13 @@ class Election(NamedTuple):
     eligible: tuple[int, ...] = ()
     is_recovering: bool = False
     emptied: tuple[int, ...] = ()
+    lossy: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, state: LeaderAndIsr) -> Election:
         """What was decided last."""
-        return cls(state.leader, state.isr, state.eligible, state.is_recovering, state.emptied)
+        is_recovering, emptied = state.is_recovering, state.emptied
+        return cls(state.leader, state.isr, state.eligible, is_recovering, emptied, state.lossy)
 
 
 class Candidates(NamedTuple):
@@ -212,14 +216,17 @@ def vet(before: Election, candidates: Candidates) -> Election:
                                                                              is recovering
     all have lost everything                stays as it was                  nobody: `emptied`
 
-    What was unflushed does not count where records are flushed before they are exposed.
+    What was unflushed does not count where records are flushed before they are exposed. Who lacks
+    only that stays `lossy` until it is in the ISR again.
     """
     lossy = {*candidates.unflushed, *candidates.empty}
-    if lossy.isdisjoint((*before.isr, *before.eligible)):
+    if lossy.isdisjoint((*before.isr, *before.eligible, *before.lossy)):
         return before
+    rest = tuple(e for e in (*before.isr, *before.eligible) if e in candidates.unflushed)
+    known = dict.fromkeys((*before.lossy, *rest))
+    before = before._replace(lossy=tuple(e for e in known if e not in candidates.empty))
     isr = tuple(each for each in before.isr if each not in lossy)
     eligible = tuple(each for each in before.eligible if each not in lossy)
-    rest = tuple(e for e in (*before.isr, *before.eligible) if e in candidates.unflushed)
     leader = before.leader if before.leader in isr else NO_LEADER
     if isr:
         is_below = len(isr) < candidates.min_isr
@@ -244,9 +251,13 @@ def elect(before: Election, candidates: Candidates) -> Election:
     leader = next((each for each in fit if each in before.eligible), NO_LEADER)
     if leader != NO_LEADER:
         return _led(before, leader, (leader,), candidates)
-    leader = _last_resort(fit, candidates)
+    if unfit.issuperset((*before.isr, *before.eligible)):
+        leader = next((each for each in fit if each in before.lossy), NO_LEADER)
+    if leader == NO_LEADER:
+        leader = _last_resort(fit, candidates)
     if leader != NO_LEADER:
-        return Election(leader, (leader,), is_recovering=True)
+        lossy = _outside((leader,), before.lossy)
+        return Election(leader, (leader,), is_recovering=True, lossy=lossy)
     after = _led(before, NO_LEADER, before.isr, candidates)
     return after._replace(emptied=tuple(each for each in candidates.assigned if each in unfit))
 
@@ -260,7 +271,12 @@ def _last_resort(fit: Sequence[int], candidates: Candidates) -> int:
 
 def _led(before: Election, leader: int, isr: tuple[int, ...], candidates: Candidates) -> Election:
     eligible = eligible_after(before, isr, candidates.assigned, candidates.min_isr)
-    return Election(leader, isr, eligible, before.is_recovering)
+    lossy = before.lossy if leader == NO_LEADER else _outside(isr, before.lossy)
+    return Election(leader, isr, eligible, before.is_recovering, lossy=lossy)
+
+
+def _outside(isr: Collection[int], replicas: Iterable[int]) -> tuple[int, ...]:
+    return tuple(each for each in replicas if each not in isr)
 
 
 def is_unclean(before: LeaderAndIsr, after: LeaderAndIsr) -> bool:
@@ -292,4 +308,5 @@ def _next_state(state: LeaderAndIsr, after: Election, controller_epoch: int) -> 
         eligible=after.eligible,
         is_recovering=after.is_recovering,
         emptied=after.emptied,
+        lossy=after.lossy,
     )

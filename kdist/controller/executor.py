@@ -24,7 +24,7 @@ from kdist.controller.loading import Loader
 from kdist.controller.topics import Planned
 from kdist.controller.writing import Removed, Writer
 from kdist.metrics.controller import ControllerMetrics
-from kdist.model import TopicPartition
+from kdist.model import LeaderAndIsr, TopicPartition
 from kdist.storage.names import some_of
 
 logger = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class Executor:
             before = self.cluster.leader_and_isr(partition)
             if before is not None and is_unclean(before, state):
                 leader = state.isr[0]  # nobody else is in it
-                loss = Loss.ALL if leader in before.emptied else self.cluster.loss(leader)
+                loss = self._loss_of(leader, before)
                 unclean.setdefault((leader, loss), []).append(partition)
         for (leader, loss), partitions in unclean.items():
             self._metrics.unclean_elections += len(partitions)
@@ -146,6 +146,11 @@ class Executor:
                 "broker %d was elected for %d partitions though it may lack %s, which is lost: %s",
                 *(leader, len(partitions), lacks, some_of(partitions)),
             )
+
+    def _loss_of(self, leader: int, before: LeaderAndIsr) -> Loss:
+        if leader in before.emptied:
+            return Loss.ALL
+        return Loss.UNFLUSHED if leader in before.lossy else self.cluster.loss(leader)
 
     async def _reread(
         self, refused: Plan, written: set[TopicPartition], found: set[TopicPartition]

@@ -102,6 +102,7 @@ def judge(
         isr=isr,
         zk_version=state.zk_version + 1,
         eligible=eligible_after(state, isr, replicas, min_isr),
+        lossy=tuple(each for each in state.lossy if each not in isr),
         is_recovering=is_recovering,
     )
 
@@ -203,4 +204,5 @@ def _result(index: int, verdict: Error | LeaderAndIsr) -> AlteredPartitionResult
         isr=list(verdict.isr),
         leader_recovery_state=RECOVERING if verdict.is_recovering else RECOVERED,
         partition_epoch=verdict.zk_version,
+        eligible_replicas=list(verdict.eligible),
     )

@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
 from kdist.config.kinds import INT32_MAX
-from kdist.controller.context import LiveBroker, Topic
+from kdist.controller.context import UNKNOWN_DISK, LiveBroker, Topic
 from kdist.model import ZERO_UUID, LeaderAndIsr, TopicPartition
 from kdist.zk import znodes
 from kdist.zk.client import Watch, Znode, ZooKeeper
@@ -52,7 +52,10 @@ class Loader:
         return {broker.id: broker for broker in found if broker is not None}
 
     async def vetted_disks(self) -> dict[int, VettedDisk]:
-        """The disks by which brokers' replicas were last judged, as far as they can be read."""
+        """The disks by which brokers' replicas were last judged.
+
+        Where that cannot be read the broker may be on any disk: so it is taken to be on another.
+        """
         try:
             names = await self._zk.children(znodes.VETTED_DISKS.path())
         except NoNode:
@@ -60,11 +63,13 @@ class Loader:
         paths = [znodes.VETTED_DISK.path(name) for name in names]
         found: dict[int, VettedDisk] = {}
         for name, path, znode in zip(names, paths, await self._zk.get_many(paths), strict=True):
+            if znode is None or not _is_id(name):
+                continue
             try:
-                if znode is not None and _is_id(name):
-                    found[int(name)] = znodes.VETTED_DISK.decode(path, znode.data)
+                found[int(name)] = znodes.VETTED_DISK.decode(path, znode.data)
             except CorruptZnode as error:
-                logger.error("what a broker's disk may have lost is not known: %s", error)
+                logger.error("broker %s may have lost everything: %s", name, error)
+                found[int(name)] = UNKNOWN_DISK
         return found
 
     async def preferred_election(self, watch: Watch) -> Sequence[TopicPartition] | None:

@@ -203,6 +203,7 @@ def _led(
         removing_replicas=list(topic.removing.get(partition.partition, ())),
         is_new=state.leader_epoch == 0,
         leader_recovery_state=RECOVERING if state.is_recovering else RECOVERED,
+        eligible_replicas=list(state.eligible),
     )
 
 

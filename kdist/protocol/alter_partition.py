@@ -15,6 +15,8 @@ from kdist.model import ZERO_UUID
 from kdist.protocol.api import Api
 from kdist.protocol.schema import at, int8, int16, int32, int64, message, string, struct, uuid
 
+# kdist's own tagged field, far from the numbers that Kafka counts up: its brokers pass it over.
+ELIGIBLE_REPLICAS_TAG = 10_000
 RECOVERED, RECOVERING = 0, 1  # leader recovery state; 1: elected unclean, and not yet recovered
 
 
@@ -65,6 +67,7 @@ class AlteredPartitionResult:
     isr: list[int32] = at(default=[])
     leader_recovery_state: int8 = at(since=1, default=0, ignorable=True)
     partition_epoch: int32 = 0
+    eligible_replicas: list[int32] = at(tag=ELIGIBLE_REPLICAS_TAG, default=[], ignorable=True)
 
 
 @struct

@@ -16,6 +16,7 @@ Between brokers only.
 from __future__ import annotations
 
 from kdist.model import ZERO_UUID
+from kdist.protocol.alter_partition import ELIGIBLE_REPLICAS_TAG
 from kdist.protocol.api import Api
 from kdist.protocol.schema import at, int8, int16, int32, int64, message, string, struct, uuid
 
@@ -24,7 +25,10 @@ INCREMENTAL, FULL = 1, 2  # types of this request, and of UpdateMetadata
 
 @struct
 class LeaderAndIsrPartition:
-    """`partition_epoch` is the version of the partition's state znode."""
+    """`partition_epoch` is the version of the partition's state znode.
+
+    `eligible_replicas`, kdist's own, may be elected besides the ISR (KIP-966).
+    """
 
     topic_name: string = at(until=1, default="", ignorable=True)
     partition_index: int32
@@ -38,6 +42,9 @@ class LeaderAndIsrPartition:
     removing_replicas: list[int32] = at(since=3, default=[], ignorable=True)
     is_new: bool = at(since=1, default=False, ignorable=True)
     leader_recovery_state: int8 = at(since=6, default=0)
+    eligible_replicas: list[int32] = at(
+        since=4, tag=ELIGIBLE_REPLICAS_TAG, default=[], ignorable=True
+    )
 
 
 @struct

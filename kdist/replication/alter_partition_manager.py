@@ -55,10 +55,11 @@ class Proposal(NamedTuple):
 
 
 class CommittedIsr(NamedTuple):
-    """An ISR as the controller has written it, and the partition's epoch with it."""
+    """An ISR and the eligible replicas as written, and the partition's epoch with them."""
 
     isr: tuple[int, ...]
     partition_epoch: int
+    eligible: tuple[int, ...] = ()
 
 
 Key = tuple[uuid.UUID, int]
@@ -176,7 +177,8 @@ class AlterPartitionManager:
                 if error is not Error.NONE:
                     pending.answer.set_exception(ApiError(error))
                 else:
-                    committed = CommittedIsr(tuple(result.isr), result.partition_epoch)
+                    isr, eligible = tuple(result.isr), tuple(result.eligible_replicas)
+                    committed = CommittedIsr(isr, result.partition_epoch, eligible)
                     pending.answer.set_result(committed)
         return is_judged
 

@@ -145,6 +145,7 @@ def _update(topic: str, topic_id: uuid.UUID, state: LeaderAndIsrPartition) -> St
             controller_epoch=state.controller_epoch,
             zk_version=state.partition_epoch,
             is_recovering=state.leader_recovery_state == RECOVERING,
+            eligible=tuple(state.eligible_replicas),
         ),
         tuple(state.replicas),
     )

@@ -5,8 +5,10 @@
 
 A record is committed when every in-sync replica has it, and with `flush.before.expose` has flushed
 it. The high watermark stands still while fewer replicas than `min.insync.replicas` are in sync: so
-what a consumer has seen survives the loss of all but one of that many disks. A leader learns how
-far the others are from their fetches; a follower learns the high watermark from its leader.
+what a consumer has seen survives the loss of all but one of that many disks. It also stands still
+while others than the ISR are eligible: what the leader and the controller take for the minimum may
+differ while that changes, and whoever may be elected must have all that is committed. A leader
+learns how far the others are from their fetches; a follower the high watermark from its leader.
 
     role        appends                       high watermark
     Leading     `append`: what producers send the lowest end in the maximal ISR, never going back
@@ -35,6 +37,7 @@ from kdist.replication.delayed import DelayedOperation, DelayedOperations, Depen
 from kdist.replication.delayed_delete import DelayedDelete, OnDeleted
 from kdist.replication.delayed_produce import DelayedProduce, OnCommitted
 from kdist.replication.in_sync import FollowerFetch, InSyncReplicas
+from kdist.replication.isr_changes import IsrChange, IsrChanges
 from kdist.replication.peers import Peers
 from kdist.replication.record_rules import rules_of
 from kdist.replication.roles import Following, Leading, Role
@@ -64,6 +67,7 @@ class PartitionContext(NamedTuple):
     delayed: DelayedOperations
     flusher: Flusher
     metrics: ReplicationMetrics
+    isr_changes: IsrChanges
     peers: Peers
 
 
@@ -383,7 +387,7 @@ class Partition:
             return
         committed = log.recovery_point if log.settings.flush_before_expose else log.end_offset
         if in_sync is not None:
-            if self.is_under_min_isr:
+            if self.is_under_min_isr or self.state.eligible:
                 return
             committed = in_sync.committed_end(committed, self._now_ms())
         if committed > self.high_watermark and isinstance(self.role, Leading):
@@ -549,15 +553,11 @@ class Partition:
             self._propose(proposed or self.state.isr)
 
     def _take_committed(self, committed: CommittedIsr) -> None:
-        before, after = self.state.isr, committed.isr
-        if len(after) != len(before):
-            is_larger = len(after) > len(before)
-            self._context.metrics.isr_shrinks += not is_larger
-            self._context.metrics.isr_expands += is_larger
-            told = logger.info if is_larger else logger.warning
-            told("%s: the ISR is %s, was %s", self.key, list(after), list(before))
-        version = committed.partition_epoch
-        self.state = self.state._replace(isr=after, zk_version=version, is_recovering=False)
+        after, version = committed.isr, committed.partition_epoch
+        self._context.isr_changes.note(IsrChange(self.key, after, self.state.isr))
+        self.state = self.state._replace(
+            isr=after, zk_version=version, eligible=committed.eligible, is_recovering=False
+        )
         if self.in_sync is not None:
             self.in_sync.take(self.state, self.replicas, self._now_ms())
         self._choose_fast_path_rules()

@@ -36,6 +36,7 @@ from kdist.protocol.stop_replica import (
 from kdist.replication.delayed import DelayedOperations, Schedule
 from kdist.replication.fetching.fetcher import FetchContext
 from kdist.replication.fetching.fetchers import Fetchers
+from kdist.replication.isr_changes import IsrChanges
 from kdist.replication.leadership import (
     Hosted,
     Plan,
@@ -111,6 +112,7 @@ class Replicas:
             delayed=self.delayed,
             flusher=directory.flusher,
             metrics=metrics,
+            isr_changes=IsrChanges(context.tasks, metrics),
             peers=peers,
         )
         self._fetchers = Fetchers(FetchContext(broker_id, peers, directory, metrics))

@@ -10,7 +10,8 @@
     version 1               leader (-1: none), leader_epoch, isr, controller_epoch,
                             leader_recovery_state: 1 after an unclean election, else missing
     kdist's own             kdist_eligible: replicas that may be elected after those of the ISR;
-                            kdist_emptied: replicas that must not be, as their disks are new
+                            kdist_emptied: replicas that must not be, as their disks are new;
+                            kdist_lossy: replicas whose page cache was lost, the last that may be
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class PartitionState(NamedTuple):
     is_recovering: bool = False  # elected though records may be lost, and not yet recovered
     eligible: tuple[int, ...] = ()
     emptied: tuple[int, ...] = ()
+    lossy: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, state: LeaderAndIsr) -> PartitionState:
@@ -82,6 +84,7 @@ class PartitionState(NamedTuple):
             state.is_recovering,
             state.eligible,
             state.emptied,
+            state.lossy,
         )
 
     def with_version(self, zk_version: int) -> LeaderAndIsr:
@@ -95,6 +98,7 @@ class PartitionState(NamedTuple):
             self.eligible,
             self.is_recovering,
             self.emptied,
+            self.lossy,
         )
 
     def encode(self) -> bytes:
@@ -111,6 +115,8 @@ class PartitionState(NamedTuple):
             fields["kdist_eligible"] = self.eligible
         if self.emptied:
             fields["kdist_emptied"] = self.emptied
+        if self.lossy:
+            fields["kdist_lossy"] = self.lossy
         return to_json(fields)
 
     @classmethod
@@ -124,6 +130,7 @@ class PartitionState(NamedTuple):
             is_recovering=bool(fields.optional("leader_recovery_state", int)),
             eligible=fields.optional_integers("kdist_eligible"),
             emptied=fields.optional_integers("kdist_emptied"),
+            lossy=fields.optional_integers("kdist_lossy"),
         )
 
 

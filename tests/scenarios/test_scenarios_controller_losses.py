@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 import pytest
-from controller_states import assign, controller_of, settle, state_of
+from controller_states import assign, controller_of, settle, state_of, vetted
 from controller_world import Cluster
 
 from kdist.controller import writing
@@ -167,6 +167,53 @@ def test_what_was_noted_of_disks_is_written_anew_where_it_is_removed_or_corrupt(
         await cluster.until(lambda: all(map(cluster.exists, noted)))
         await cluster.until(lambda: {path: tree.get(path).data for path in noted} == noted)
         await cluster.converge()
+
+    cluster.run(scenario())
+
+
+def test_where_a_disk_was_noted_corruptly_its_broker_may_have_lost_everything(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = Cluster(seed=68)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await assign(cluster, "clicks", (2, 3))
+        await settle(cluster)
+        tool = cluster.nodes[3].zk
+        assert tool is not None
+        await tool.set(znodes.VETTED_DISK.path(2), b"no json")
+        cluster.nodes[1].kill()
+        await cluster.until(lambda: state_of(cluster, CLICKS)[0].isr == (3,))
+        await cluster.converge()
+        assert state_of(cluster, CLICKS)[0].leader == 3
+        assert vetted(cluster, 2).disk == cluster.nodes[2].disk
+        assert "broker 2 may have lost everything: " in caplog.text
+
+    cluster.run(scenario())
+
+
+def test_the_disk_of_one_and_the_page_cache_of_the_other_leave_the_other_to_lead(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = Cluster(seed=69)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await assign(cluster, "clicks", (2, 3))
+        cluster.nodes[2].lose_page_cache()
+        await settle(cluster)
+        await cluster.until(lambda: state_of(cluster, CLICKS)[0].isr == (3,))
+        assert state_of(cluster, CLICKS)[0].lossy == (2,)
+        with caplog.at_level(logging.WARNING):
+            cluster.nodes[3].replace_disk()
+            await settle(cluster)
+            await cluster.converge()
+        state, _ = state_of(cluster, CLICKS)
+        assert (state.leader, state.isr, state.is_recovering) == (2, (2,), True)
+        assert metrics_of(cluster).unclean_elections == 1
+        lacks = "it may lack what it had not flushed when its host went down, which is lost"
+        assert f"broker 2 was elected for 1 partitions though {lacks}: clicks-0" in caplog.text
 
     cluster.run(scenario())
 

@@ -228,16 +228,23 @@ def emptied(broker_id: int, *state: int, eligible: tuple[int, ...] = ()) -> Lead
     return after(*state, eligible=eligible)._replace(emptied=(broker_id,))
 
 
+def left_lossy(broker_id: int, state: LeaderAndIsr) -> LeaderAndIsr:
+    return state._replace(lossy=(broker_id,))
+
+
 @pytest.mark.parametrize(
     ("lost", "alive", "before", "expected"),
     [
         # Somebody has it all, dead or alive.
-        ({"unflushed": 1}, {1, 2}, led(1, 1, 2), after(2, 2)),
+        ({"unflushed": 1}, {1, 2}, led(1, 1, 2), left_lossy(1, after(2, 2))),
         ({"empty": 1}, {1, 2}, led(1, 1, 2), after(2, 2)),
         ({"empty": 2}, {1, 2}, led(1, 1, 2), after(1, 1)),
-        ({"unflushed": 1}, {1}, led(-1, 1, 2), after(-1, 2)),
-        ({"unflushed": 1, "empty": 2}, {1, 2}, led(-1, 1, 2, 3), emptied(2, -1, 3)),
-        ({"unflushed": 1}, {1}, led(-1, 1, eligible=(2,)), after(-1, 2)),
+        ({"unflushed": 1}, {1}, led(-1, 1, 2), left_lossy(1, after(-1, 2))),
+        (
+            *({"unflushed": 1, "empty": 2}, {1, 2}, led(-1, 1, 2, 3)),
+            left_lossy(1, emptied(2, -1, 3)),
+        ),
+        ({"unflushed": 1}, {1}, led(-1, 1, eligible=(2,)), left_lossy(1, after(-1, 2))),
         ({"empty": 1}, {1, 2}, led(-1, 1, eligible=(2,)), after(2, 2)),
         ({"empty": 1}, {1}, led(-1, 2, eligible=(1, 3)), emptied(1, -1, 2, eligible=(3,))),
         ({"empty": 3}, {1, 3}, led(1, 1), None),
@@ -260,7 +267,42 @@ def test_who_may_lack_records_leads_only_if_nobody_else_ever_can(
 def test_two_that_lack_what_was_unflushed_are_no_isr_together() -> None:
     made = cluster({1, 2}, (1, 2), led(-1, 2, 1))
     lossy(made, unflushed=1)
-    assert lossy(made, unflushed=2) == recovering(after(1, 1))
+    assert lossy(made, unflushed=2) == left_lossy(2, recovering(after(1, 1)))  # both are
+
+
+# One lost its page cache and left the ISR, before the disk of the other is lost
+
+SECOND_LEADS = left_lossy(1, led(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("lost", "alive", "expected"),
+    [
+        ({"empty": 2}, {1, 2}, recovering(after(1, 1))),
+        ({"empty": 2}, {1, 2, 3}, recovering(after(1, 1))),
+        ({"empty": 2}, {2}, left_lossy(1, emptied(2, -1, 2))),  # until the other is back
+        ({}, {1}, left_lossy(1, after(-1, 2))),  # the other has it all, and may be back
+        ({"unflushed": 2}, {1, 2}, left_lossy(1, recovering(after(2, 2)))),
+        ({"empty": 1}, {1, 2}, after(2, 2)),
+    ],
+)
+def test_who_lost_its_page_cache_leads_once_the_disks_of_all_others_are_lost(
+    lost: dict[str, int], alive: set[int], expected: LeaderAndIsr
+) -> None:
+    assert lossy(cluster(alive, (1, 2, 3), SECOND_LEADS), **lost) == expected
+
+
+def test_who_lost_its_page_cache_is_elected_when_it_is_back_and_the_others_were_emptied() -> None:
+    waiting = left_lossy(1, led(-1, 2))._replace(emptied=(2,))
+    assert planned(cluster({1, 2}, (1, 2), waiting)) == recovering(after(1, 1))
+    assert lossy(cluster({1, 2}, (1, 2), waiting), empty=1) == (
+        after(-1, 2)._replace(emptied=(1, 2))
+    )
+
+
+def test_who_lost_its_page_cache_has_all_again_once_it_is_in_the_isr() -> None:
+    made = cluster({1}, (1, 2), left_lossy(1, led(2, 2, 1)))
+    assert planned(made) == after(1, 1)
 
 
 def test_records_that_are_flushed_before_they_are_exposed_are_not_lost_with_a_page_cache() -> None:

@@ -88,6 +88,20 @@ def test_members_that_leave_an_isr_below_its_minimum_are_eligible_until_it_is_ba
     assert (set(verdict.isr), verdict.eligible) == (proposed, expected)
 
 
+def test_who_joins_an_isr_has_what_it_lost_again_and_the_leader_hears_who_is_eligible() -> None:
+    made = cluster()
+    made.settings_of = lambda _: TopicSettings(min_insync_replicas=4)
+    made.put_states({CLICKS: STATE._replace(eligible=(4, 5), lossy=(3, 5))})
+    verdict = judge(PROPOSED, CLICKS, made)
+    assert isinstance(verdict, LeaderAndIsr)
+    assert verdict.lossy == (5,)
+    made.put_states({CLICKS: verdict})
+    asked = request(by_id=True)
+    asked.topics[1].partitions[0].new_isr = [1, 2, 3]
+    response = response_to(asked, names_in(asked, made), made)
+    assert response.topics[1].partitions[0].eligible_replicas == [4, 5]
+
+
 def test_a_leader_has_recovered_once_it_says_so_and_stays_so() -> None:
     made = cluster()
     recovering = STATE._replace(isr=(1,), is_recovering=True)

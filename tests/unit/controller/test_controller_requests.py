@@ -39,7 +39,7 @@ def cluster() -> ControllerContext:
     made.topics["clicks"] = Topic("clicks", NEW_ID, {0: (1, 3), 1: (2,)}, 0, adding={0: (3,)})
     made.put_states(
         {
-            FIRST: LeaderAndIsr(1, 0, (1, 3), 9, 0),
+            FIRST: LeaderAndIsr(1, 0, (1,), 9, 0, eligible=(3,)),
             SECOND: LeaderAndIsr(-1, 4, (2,), 8, 6),
         }
     )
@@ -53,7 +53,7 @@ def test_a_replica_is_told_of_its_own_partitions_and_where_their_leader_is() -> 
     [state] = topic.partition_states
     assert (topic.topic_id, state.partition_index, state.leader) == (NEW_ID, 0, 1)
     assert state.is_new
-    assert state.adding_replicas == [3]
+    assert (state.adding_replicas, state.eligible_replicas) == ([3], [3])
     [leader] = request.live_leaders
     assert (leader.broker_id, leader.host_name, leader.port) == (1, "inner-1", 9091)
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from kdist.protocol import consumer_protocol, group_records
+from kdist.protocol.alter_partition import ELIGIBLE_REPLICAS_TAG
 from kdist.protocol.compiler import codec_for
 from kdist.protocol.schema import Shape, WireField, flexible_since, wire_fields
 from kdist.protocol.versions import TABLE
@@ -91,6 +92,10 @@ def sample(case: Case, rng: random.Random, is_tame: bool = False) -> Any:
     return _Sampler(case.version, case.is_flexible, is_tame, rng).struct(case.cls)
 
 
+def _is_kdists(field: WireField) -> bool:
+    return field.tag is not None and field.tag >= ELIGIBLE_REPLICAS_TAG
+
+
 class _Sampler(NamedTuple):
     version: int
     is_flexible: bool
@@ -104,7 +109,8 @@ class _Sampler(NamedTuple):
         return cls(**fields)
 
     def field(self, field: WireField) -> Any:
-        if not field.is_in(self.version) or (field.tag is not None and self.one_in(2)):
+        is_in = field.is_in(self.version) and not (self.is_tame and _is_kdists(field))
+        if not is_in or (field.tag is not None and self.one_in(2)):
             return [] if field.default == [] else field.default
         if field.is_nullable_in(self.version) and self.one_in(3):
             return None

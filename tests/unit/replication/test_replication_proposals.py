@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
 from kdist.errors import ApiError, Error
+from kdist.model import TopicPartition
 from kdist.replication.alter_partition_manager import CommittedIsr, Proposal
 from kdist.replication.in_sync import FollowerFetch
+from kdist.replication.isr_changes import IsrChange, IsrChanges
 from kdist.replication.peers import ALONE
 from tests.unit.replication.replication_world import BROKER, World, append
 
@@ -110,3 +113,50 @@ def test_a_proposal_that_no_newer_state_has_overtaken_is_tried_again(
     assert stage.isrs == [(BROKER, SECOND)] * (1 + again)
     assert stage.partition.in_sync is not None
     assert stage.partition.in_sync.proposed == (BROKER, SECOND)  # which it still reckons with
+
+
+def test_nothing_is_committed_while_others_than_the_isr_may_be_elected() -> None:
+    """As after `min.insync.replicas` was lowered: the leader hears of it before the controller."""
+    stage = Stage()
+    world, partition = stage.world, stage.partition
+    told = {"isr": [BROKER], "replicas": [BROKER, SECOND, THIRD], "leader_epoch": 9}
+    world.tell(**told, partition_epoch=1, eligible_replicas=[SECOND])
+    append(world, partition, b"a")
+    assert (partition.log.settings.min_insync_replicas, partition.high_watermark) == (1, 0)
+    world.tell(**told, partition_epoch=2)
+    assert partition.high_watermark == 1
+
+
+def test_nothing_is_committed_once_the_answer_says_that_somebody_is_eligible() -> None:
+    """As after `min.insync.replicas` was raised: the controller hears of it before the leader."""
+    stage = Stage()
+    partition = stage.partition
+    stage.fetch(SECOND)
+    stage.proposed[0][1].set_result(CommittedIsr((BROKER, SECOND), 9))
+    stage.world.settle()
+    stage.dead.add(SECOND)
+    partition._propose((BROKER,))
+    append(stage.world, partition, b"a")
+    stage.proposed[-1][1].set_result(CommittedIsr((BROKER,), 10, eligible=(SECOND,)))
+    stage.world.settle()
+    assert (partition.state.isr, partition.high_watermark) == ((BROKER,), 0)
+
+
+@pytest.mark.parametrize(("partitions", "lines"), [(3, 3), (4, 1)])
+def test_isrs_that_change_together_are_told_in_a_line_when_they_are_many(
+    partitions: int, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    changes = IsrChanges(world.tasks, world.metrics)
+    caplog.set_level(logging.INFO)
+    for number in range(partitions):
+        changes.note(IsrChange(TopicPartition("clicks", number), (1, 2), (1,)))
+    changes.note(IsrChange(TopicPartition("views", 0), (1,), (1, 2)))
+    changes.note(IsrChange(TopicPartition("views", 1), (1, 2), (1, 2)))
+    world.settle()
+    smaller, *larger = [each.getMessage() for each in caplog.records]
+    assert smaller == "views-0: the ISR is [1], was [1, 2]"
+    assert len(larger) == lines
+    if lines == 1:
+        assert larger[0].startswith("4 ISRs are larger now: clicks-0 [1, 2], ")
+    assert (world.metrics.isr_expands, world.metrics.isr_shrinks) == (partitions, 1)

@@ -177,13 +177,14 @@ def test_a_topic_of_kafka_0_8_has_no_id_and_no_reassignment() -> None:
 
 
 def test_a_partition_state_becomes_a_leader_and_isr_with_its_version() -> None:
-    state = PartitionState(1, 5, (1, 2), 17, is_recovering=True, eligible=(3,))
+    state = PartitionState(1, 5, (1, 2), 17, is_recovering=True, eligible=(3,), lossy=(4,))
     found = state.with_version(9)
-    assert found == LeaderAndIsr(1, 5, (1, 2), 17, 9, eligible=(3,), is_recovering=True)
+    assert found == LeaderAndIsr(1, 5, (1, 2), 17, 9, (3,), is_recovering=True, lossy=(4,))
     assert PartitionState.of(found) == state
     data = znodes.PARTITION_STATE.encode(state)
     fields = json.loads(data)
     assert (fields["leader_recovery_state"], fields["kdist_eligible"]) == (1, [3])
+    assert fields["kdist_lossy"] == [4]
     assert znodes.PARTITION_STATE.decode("/path", data) == state
 
 
