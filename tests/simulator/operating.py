@@ -14,7 +14,6 @@ from kdist.errors import KdistError
 from kdist.model import TopicPartition
 from kdist.zk import znodes
 from tests.simulator.cluster import PORT
-from tests.simulator.faults import EMPTY_DISK
 from tests.simulator.record import require
 from tests.simulator.shape import MORTAL, TOPIC
 
@@ -24,14 +23,13 @@ if TYPE_CHECKING:
 HOST = "operator"
 _PARTITIONS_MAX = 5
 _MOMENT_S = 0.02  # in which another controller may be elected
-_MIN_ISR = "min.insync.replicas"
 _CHANGES = {
     "compression.type": ("producer", "lz4", "gzip"),
     "message.timestamp.type": ("CreateTime", "LogAppendTime"),
     "segment.bytes": ("10000", "100000"),
     "retention.ms": ("3600000", "7200000"),
     "retention.bytes": ("-1", "20000"),
-    _MIN_ISR: ("1", "2"),
+    "min.insync.replicas": ("1", "2"),
 }
 
 
@@ -125,8 +123,7 @@ class Operating:
         self._trace.count("topic grown")
 
     async def _change(self, topic: str) -> None:
-        names = {*_CHANGES} - ({_MIN_ISR} if EMPTY_DISK in self._history.shape.kinds else set())
-        name = self._rng.choice(sorted(names))
+        name = self._rng.choice(sorted(_CHANGES))
         value = self._rng.choice(_CHANGES[name])
         self._trace.note(f"operator sets {name}={value} of {topic}")
         await self.admin.incremental_alter_topic_configs(topic, {name: value})
