@@ -52,7 +52,7 @@ class Patience(NamedTuple):
 CLIENT_PATIENCE = Patience()
 # The kernel sends again what a cut link has lost at ever longer intervals, and goes on as late
 # after the cut as that has lasted. Fetches are answered twice a second: silence tells of a cut.
-FETCHER_PATIENCE = Patience(silent_s=1, probe_s=1, probes=2, connect_s=2)
+FETCHER_PATIENCE = Patience(silent_s=1, probe_s=1, probes=2, connect_s=1)
 
 
 class Server(Protocol):
