@@ -15,7 +15,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any, NoReturn
 
 from kdist.runtime.clock import VirtualClock, first_ns
@@ -42,6 +42,23 @@ def _make_task(
     task = _Task(work, loop=loop, context=context)
     task.process = CURRENT.get() if context is None else context.get(CURRENT)
     return task
+
+
+class _Handle(asyncio.Handle):
+    """A base class that has nothing to do with debugging: histories make a million of them."""
+
+    __slots__ = ()
+
+    def __init__(  # deliberately without the base class's
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop, self._callback, self._args = loop, callback, args
+        self._cancelled, self._repr, self._source_traceback = False, None, None
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -90,13 +107,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override] # as above
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
     def call_in_world(self, when_s: float, callback: Callable[..., object], *args: Any) -> None:
         """Call it at `when_s` by the world's clock, whatever becomes of the caller's process."""
-        self._add(first_ns(when_s), asyncio.Handle(callback, args, self, self._no_process))
+        self._add(first_ns(when_s), _Handle(callback, args, self, self._no_process))
 
     def world_time(self) -> float:
         """Seconds on the world's clock; for a process that is busy, when it no longer is."""
@@ -141,12 +158,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         ready, timers, clock = self._ready, self._scheduled, self.clock
         while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
-        now_ns = clock.monotonic_ns()
+        now_ns = clock._passed_ns
         if ready or self._stopping or (timers and timers[0][0] <= now_ns):
             self._begin_turn(0)
         else:
             self._begin_turn(timers[0][0] - now_ns if timers else None)
-            now_ns = clock.monotonic_ns()
+            now_ns = clock._passed_ns
         while timers and timers[0][0] <= now_ns:
             ready.append(heapq.heappop(timers)[2])
         for _ in range(len(ready)):  # what they schedule runs in the next turn

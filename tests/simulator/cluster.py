@@ -39,6 +39,7 @@ from tests.simulator.ensemble import WatchedEnsemble
 
 PORT = 9092
 PATIENCE_S = 60.0
+UNWOUND_S = 1.0  # by when what was cancelled has ended
 SETTINGS = {
     "zookeeper.connect": "memory",
     "zookeeper.session.timeout.ms": "6000",
@@ -106,7 +107,7 @@ class Cluster:
             for task in others:
                 task.cancel()
             if others:
-                await asyncio.wait(others, timeout=PATIENCE_S)
+                await asyncio.wait(others, timeout=UNWOUND_S)
 
     def broker(self, broker_id: int = 1, /, **settings: str) -> Broker:
         """A broker, not started yet, on the disk that its last run left."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ZOOKEEPER = ("z1", "z2", "z3")
 CONDITIONS = Conditions(cut_share=0.05)
 FREE_BYTES = 1 << 40
-SETTLED_S = 10.0  # by when what was begun has ended by itself
+SETTLED_S = 3.0  # by when what has just gone well again is noticed
 CALLS_MAX = 20  # that change the disk, before a broker dies in one
 AIMED_SHARE = 0.3  # of faults that hit the controller's broker; of the others, a leader
 STRUCK_SHARE = 0.02  # of fragile moments, at which a fault comes
@@ -39,6 +39,7 @@ class Faults:
         self._is_over = False
         self._is_on = False
         self.stopped: set[int] = set()  # brokers that stay so until the end
+        self._pending: list[asyncio.TimerHandle] = []  # what ends faults, or is yet to begin one
 
     async def go_on(self) -> None:
         """Break things, one after the other, for the time that the shape says."""
@@ -89,7 +90,7 @@ class Faults:
             KINDS[kind](self, broker_id)
 
     def _later(self, delay_s: float, call: Callable[..., object], *args: object) -> None:
-        self._loop.call_later(delay_s, call, *args)
+        self._pending.append(self._loop.call_later(delay_s, call, *args))
 
     # Processes and hosts
 
@@ -243,8 +244,10 @@ class Faults:
     # The end
 
     def calm(self) -> None:
-        """Have the network, ZooKeeper and the calls of disks be well from here on."""
+        """Have all be well from here on, but processes that are to stay stopped."""
         self._is_over = True
+        for each in self._pending:
+            each.cancel()
         cluster = self._cluster
         cluster.network.conditions = CONDITIONS
         cluster.network.heal()
@@ -256,16 +259,15 @@ class Faults:
         for broker_id in self._machines.ids:
             cluster.disks[broker_id].fill(FREE_BYTES)
             _speed_up(cluster.disks[broker_id])
+        for broker_id in self._machines.up:
+            self._resume(broker_id, cluster.processes[broker_id])
 
     async def end(self) -> None:
         """Have all of them pass: everything is up and in touch, and nothing is slow or full."""
         self._history.trace.note("all faults end")
-        self.calm()
         self.stopped.clear()
-        for broker_id in self._machines.up:
-            self._cluster.processes[broker_id].resume()
+        self.calm()
         await asyncio.sleep(SETTLED_S)
-        self.calm()  # what was to happen later has happened
         while not self._machines.are_ready:
             self._machines.restart_due(float("inf"))
             await asyncio.sleep(0.5)

@@ -118,7 +118,7 @@ def _settings(rng: random.Random, offsets: TopicShape) -> dict[str, str]:
         "compression.type": rng.choice(("producer", "producer", "gzip")),
         "zookeeper.session.timeout.ms": str(rng.choice((2_000, 4_000, 6_000, 10_000))),
         "replica.lag.time.max.ms": str(rng.choice((1_000, 3_000, 10_000))),
-        "replica.fetch.wait.max.ms": str(rng.choice((10, 50, 500, 500))),
+        "replica.fetch.wait.max.ms": str(rng.choice((20, 100, 500, 500))),
         "replica.socket.timeout.ms": str(rng.choice((1_000, 5_000, 30_000))),
         "offsets.topic.replication.factor": str(offsets.replication_factor),
         "min.insync.replicas": str(offsets.min_insync),
