@@ -11,6 +11,7 @@ import pytest
 from tests.simulator.bug import Bug, patched
 from tests.simulator.planted import PLANTED
 from tests.simulator.playing import run
+from tests.simulator.shrinking import promise, shrink, smaller
 
 TWICE = range(4)
 ONCE = range(25, 36)
@@ -33,6 +34,31 @@ def test_a_random_history_keeps_every_promise(seed: int) -> None:
 def test_a_planted_bug_is_found() -> None:
     outcomes = (run(seed, "consumers read what is not committed") for seed in range(20))
     assert any(each.violation.startswith(("S16", "S17")) for each in outcomes)
+
+
+def test_a_history_that_breaks_a_promise_is_made_smaller() -> None:
+    bug = "consumers read what is not committed"
+    found = next(each for seed in range(20) if (each := run(seed, bug)).violation)
+    shortest, script = shrink(found, bug, seconds=10)
+    assert len(found.faults) > 2
+    assert script.faults == ()  # consumers need no fault to read too far
+    assert promise(shortest) == promise(found)
+    again = run(found.seed, bug, script)
+    assert (again.violation, again.trace_hash) == (shortest.violation, shortest.trace_hash)
+
+
+@pytest.mark.parametrize(
+    ("needed", "most_runs"), [(set(), 1), ({3}, 12), ({3, 11}, 40), (set(range(16)), 40)]
+)
+def test_what_is_not_needed_is_left_out(needed: set[int], most_runs: int) -> None:
+    runs = []
+
+    def is_enough(items: list[int]) -> bool:
+        runs.append(items)
+        return needed <= {*items}
+
+    assert smaller(range(16), is_enough) == sorted(needed)
+    assert len(runs) <= most_runs
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from contextvars import Context
+from functools import partial
 from typing import TYPE_CHECKING
 
+from kdist.model import TopicPartition
 from kdist.network.simulated_transport import Conditions
 from kdist.runtime.simulated_disk import Call
 from kdist.runtime.virtual_process import VirtualProcess
@@ -22,7 +25,8 @@ FREE_BYTES = 1 << 40
 SETTLED_S = 3.0  # by when what has just gone well again is noticed
 CALLS_MAX = 20  # that change the disk, before a broker dies in one
 AIMED_SHARE = 0.3  # of faults that hit the controller's broker; of the others, a leader
-STRUCK_SHARE = 0.02  # of fragile moments, at which a fault comes
+STRUCK_SHARE = 0.03  # of fragile moments, at which a fault comes
+PURSUED_SHARE = 0.4  # of faults, after which others come to the same partition
 EMPTY_DISK = "empty disk"
 
 
@@ -34,10 +38,16 @@ class Faults:
         self._cluster = history.cluster
         self._loop = history.cluster.loop
         self._machines = history.machines
-        self._rng = history.cluster.stream("faults")
+        self._rng = history.cluster.stream("faults")  # when they come
+        self._struck_rng = history.cluster.stream("struck")
+        self._deposing_rng = history.cluster.stream("deposing")
+        self._fault_rng = self._rng  # what the present one is: its own
+        self._strikes = 0
         self._kinds = history.shape.kinds
+        self._script = history.script
         self._is_over = False
         self._is_on = False
+        self.names: list[str] = []  # of those that came
         self.stopped: set[int] = set()  # brokers that stay so until the end
         self._pending: list[asyncio.TimerHandle] = []  # what ends faults, or is yet to begin one
 
@@ -52,42 +62,86 @@ class Faults:
         for name in ZOOKEEPER:
             cluster.ensemble.lag(name, shape.lag_ms)
         self._is_on = True
-        while self._loop.time() < end_s:
-            await asyncio.sleep(rng.uniform(0, 2 * shape.pause_s))
-            self._machines.restart_due(self._loop.time())
-            if self._machines.up:
-                kind, broker_id = rng.choice(self._kinds), self._victim()
-                self._history.trace.note(f"m{broker_id} suffers: {kind}")
-                KINDS[kind](self, broker_id)
+        number = 0
+        while self._loop.time() < end_s and not self._is_last_over():
+            number += 1
+            await self._pass(rng.uniform(0, 2 * shape.pause_s))
+            if rng.random() < PURSUED_SHARE:
+                await self._pursue(number)
+            else:
+                self._befall(str(number), self._victim)
         self._is_on = False
 
-    def _victim(self) -> int:
-        up, rng = self._machines.up, self._rng
-        tree = self._cluster.ensemble.tree
-        path = znodes.CONTROLLER.path()
-        if rng.random() < AIMED_SHARE and tree.exists(path):
-            found = znodes.CONTROLLER.decode(path, tree.get(path).data).broker_id
-            if found in up:
-                return found
+    def _is_last_over(self) -> bool:
+        script = self._script
+        return script.ends_early and len(self.names) >= len(script.faults or ())
+
+    async def _pass(self, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        self._machines.restart_due(self._loop.time())
+
+    async def _pursue(self, number: int) -> None:
+        """Break the replicas of one partition, one after the other: what has just come to pass at
+        one, and is not yet known to all, is what the next fault meets."""
+        shape, rng = self._history.shape, self._rng
+        topic, partition = rng.choice(sorted(shape.topics)), rng.random()
+        for part in range(rng.randint(2, 4)):
+            self._befall(f"{number}.{part}", partial(self._replica, (topic, partition)))
+            await self._pass(rng.choice((0.02, 0.3, 1.2 * shape.lag_s, 1.2 * shape.session_s)))
+
+    def _replica(self, drawn: tuple[str, float], rng: random.Random) -> int | None:
+        """One of those that host a partition, its leader mostly."""
+        (topic, partition), known = drawn, self._history.known
+        assignment = known.topics.get(topic)
+        if assignment is None:
+            return self._victim(rng)
+        number = int(partition * len(assignment.partitions))
+        state = known.states.get(TopicPartition(topic, number))
+        leaders = [] if state is None else [state.leader]
+        return rng.choice([*leaders, *assignment.partitions[number]])
+
+    def _befall(self, name: str, choose: Callable[[random.Random], int | None]) -> None:
+        """Have a fault come, unless the history is played without it."""
+        rng = self._fault_rng = self._cluster.stream(f"fault {name}")
+        kind, broker_id = rng.choice(self._kinds), choose(rng)
+        if broker_id in self._machines.up and self._script.has(name):
+            self.names.append(name)
+            self._history.trace.note(f"m{broker_id} suffers: {kind} ({name})")
+            KINDS[kind](self, broker_id)
+
+    def _victim(self, rng: random.Random) -> int | None:
+        up = self._machines.up
+        controller = self._controller()
+        if rng.random() < AIMED_SHARE and controller in up:
+            return controller
         leaders = [each.leader for each in self._history.known.states.values() if each.leader in up]
         if rng.random() < AIMED_SHARE and leaders:
             return rng.choice(leaders)
-        return rng.choice(up)
+        return rng.choice(up) if up else None
+
+    def _controller(self) -> int | None:
+        tree, path = self._cluster.ensemble.tree, znodes.CONTROLLER.path()
+        if not tree.exists(path):
+            return None
+        return znodes.CONTROLLER.decode(path, tree.get(path).data).broker_id
 
     def maybe_strike(self, broker_id: int, moment: str) -> None:
-        """Have a fault come at a fragile moment of a broker, or right after it."""
-        rng = self._rng
-        if not self._is_on or rng.random() >= STRUCK_SHARE or broker_id in self._machines.down:
+        """Have a fault come at a fragile moment of a broker, or right after it: to that broker, to
+        another, or to the controller, who may be about to answer."""
+        rng = self._struck_rng
+        if not self._is_on or rng.random() >= STRUCK_SHARE:
             return
-        kind = rng.choice(self._kinds)
-        self._history.trace.note(f"m{broker_id} is to suffer at {moment}: {kind}")
+        self._strikes += 1
+        name, others = f"s{self._strikes}", (self._controller(), *self._machines.up)
+        victim = rng.choice((broker_id, broker_id, *others))
+        self._history.trace.note(f"m{victim} is to suffer at {moment} ({name})")
         self._history.trace.count(f"struck at {moment}")
         delay_s = rng.choice((0, 0.002, 0.02))
-        Context().run(self._loop.call_later, delay_s, self._strike, kind, broker_id)
+        Context().run(self._loop.call_later, delay_s, self._strike, name, victim)
 
-    def _strike(self, kind: str, broker_id: int) -> None:
-        if self._is_on and broker_id not in self._machines.down:
-            KINDS[kind](self, broker_id)
+    def _strike(self, name: str, victim: int | None) -> None:
+        if self._is_on:
+            self._befall(name, lambda _: victim)
 
     def _later(self, delay_s: float, call: Callable[..., object], *args: object) -> None:
         self._pending.append(self._loop.call_later(delay_s, call, *args))
@@ -105,20 +159,20 @@ class Faults:
             self._machines.replace_disk(broker_id)
 
     def die_in_a_call(self, broker_id: int) -> None:
-        is_power_lost = self._rng.random() < 0.4
-        calls = self._rng.randint(1, CALLS_MAX)
+        is_power_lost = self._fault_rng.random() < 0.4
+        calls = self._fault_rng.randint(1, CALLS_MAX)
         self._machines.doom(broker_id, calls, is_power_lost=is_power_lost)
 
     def stop(self, broker_id: int) -> None:
-        is_power_lost = self._rng.random() < 0.5
+        is_power_lost = self._fault_rng.random() < 0.5
         self._loop.create_task(self._machines.stop(broker_id, is_power_lost=is_power_lost))
 
     def pause(self, broker_id: int) -> None:
         process = self._cluster.processes[broker_id]
         process.pause()
         shape = self._history.shape
-        longer_s = 1.2 * self._rng.choice((shape.session_s, shape.lag_s))
-        self._later(self._rng.choice((0.1, 1, 5, longer_s)), self._resume, broker_id, process)
+        longer_s = 1.2 * self._fault_rng.choice((shape.session_s, shape.lag_s))
+        self._later(self._fault_rng.choice((0.1, 1, 5, longer_s)), self._resume, broker_id, process)
 
     def _resume(self, broker_id: int, process: VirtualProcess) -> None:
         if broker_id not in self.stopped:
@@ -126,16 +180,16 @@ class Faults:
 
     def step_the_clock(self, broker_id: int) -> None:
         self._cluster.processes[broker_id].clock.skew(
-            self._rng.uniform(0.95, 1.05), self._rng.choice((-2_000, 500, 130_000))
+            self._fault_rng.uniform(0.95, 1.05), self._fault_rng.choice((-2_000, 500, 130_000))
         )
 
     def expire(self, broker_id: int) -> None:
         """End its session; mostly while its disk is slow, so that the next leader epoch begins
         during appends."""
-        if self._rng.random() < 0.8:
-            self._slow_down(broker_id, 12, self._rng.choice((100, 300)))
+        if self._fault_rng.random() < 0.8:
+            self._slow_down(broker_id, 12, self._fault_rng.choice((100, 300)))
             for _ in range(2):
-                self._later(self._rng.uniform(0.5, 8), self._expire, broker_id)
+                self._later(self._fault_rng.uniform(0.5, 8), self._expire, broker_id)
         else:
             self._expire(broker_id)
 
@@ -146,9 +200,8 @@ class Faults:
     def depose(self, broker_id: int) -> None:
         """An operator deletes `/controller`, so that another broker is elected, of which the one
         that was it may hear late."""
-        ensemble, path = self._cluster.ensemble, znodes.CONTROLLER.path()
-        if ensemble.leader is not None and ensemble.tree.exists(path):
-            found = znodes.CONTROLLER.decode(path, ensemble.tree.get(path).data).broker_id
+        ensemble, path, found = self._cluster.ensemble, znodes.CONTROLLER.path(), self._controller()
+        if ensemble.leader is not None and found is not None:
             name = ensemble.server_of(self._cluster.zks[found])
             if name is not None:
                 ensemble.lag(name, 2_000)
@@ -158,14 +211,14 @@ class Faults:
 
     def maybe_depose(self) -> None:
         """The same as the controller is about to be asked for something."""
-        if not self._is_over and "depose" in self._kinds and self._rng.random() < 0.5:
+        if not self._is_over and "depose" in self._kinds and self._deposing_rng.random() < 0.5:
             self.depose(0)
 
     # Disks
 
     def slow_down(self, broker_id: int) -> None:
-        for_s = self._rng.choice((1, 5, 12))
-        self._slow_down(broker_id, for_s, self._rng.choice((5, 30, 200)))
+        for_s = self._fault_rng.choice((1, 5, 12))
+        self._slow_down(broker_id, for_s, self._fault_rng.choice((5, 30, 200)))
 
     def _slow_down(self, broker_id: int, for_s: float, mean_ms: float) -> None:
         """Let a broker's disk wait, for some time."""
@@ -180,30 +233,30 @@ class Faults:
     def fill(self, broker_id: int) -> None:
         """Leave no room, or so little that one of the next writes is done in part; often while a
         thread does the writes, so that appends are under way behind the one that is refused."""
-        if self._rng.random() < 0.5:
-            self._slow_down(broker_id, 6, self._rng.choice((30, 100)))
-            self._later(self._rng.uniform(1, 3), self._fill, broker_id)
+        if self._fault_rng.random() < 0.5:
+            self._slow_down(broker_id, 6, self._fault_rng.choice((30, 100)))
+            self._later(self._fault_rng.uniform(1, 3), self._fill, broker_id)
         else:
             self._fill(broker_id)
 
     def _fill(self, broker_id: int) -> None:
         disk = self._cluster.disks[broker_id]
-        room = self._rng.choice((0, self._rng.randrange(400)))
+        room = self._fault_rng.choice((0, self._fault_rng.randrange(400)))
         disk.fill(disk.used_bytes() + room)
-        self._later(self._rng.choice((0.5, 3)), self._make_room, broker_id)
+        self._later(self._fault_rng.choice((0.5, 3)), self._make_room, broker_id)
 
     def _make_room(self, broker_id: int) -> None:
         self._cluster.disks[broker_id].fill(FREE_BYTES)
 
     def fail_the_disk(self, broker_id: int) -> None:
-        self._cluster.disks[broker_id].fail(after_calls=self._rng.randrange(20))
+        self._cluster.disks[broker_id].fail(after_calls=self._fault_rng.randrange(20))
 
     # The network
 
     def cut_off(self, broker_id: int) -> None:
         """From all others, or from the clients or ZooKeeper alone, or from some brokers, perhaps
         in one direction."""
-        rng, network = self._rng, self._cluster.network
+        rng, network = self._fault_rng, self._cluster.network
         mine = {f"m{broker_id}"}
         brokers = {f"m{each}" for each in self._machines.ids}
         clients = set(self._history.client_hosts)
@@ -230,12 +283,12 @@ class Faults:
     # ZooKeeper
 
     def crash_a_server(self, broker_id: int) -> None:
-        ensemble, name = self._cluster.ensemble, self._rng.choice(ZOOKEEPER)
+        ensemble, name = self._cluster.ensemble, self._fault_rng.choice(ZOOKEEPER)
         ensemble.crash(name)
-        self._later(self._rng.choice((1, 5)), ensemble.restart, name)
+        self._later(self._fault_rng.choice((1, 5)), ensemble.restart, name)
 
     def lag(self, broker_id: int) -> None:
-        ensemble, rng = self._cluster.ensemble, self._rng
+        ensemble, rng = self._cluster.ensemble, self._fault_rng
         ensemble.lag(rng.choice(ZOOKEEPER), rng.choice((0, 50, 1_000)))
 
     def nothing(self, broker_id: int) -> None:

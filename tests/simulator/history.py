@@ -28,6 +28,7 @@ from tests.simulator.producing import Producing
 from tests.simulator.reading import Group, Reading, Readings
 from tests.simulator.record import Outcome, Trace, Violation
 from tests.simulator.rest import PATIENCE_S, Rest
+from tests.simulator.script import ALL, Script
 from tests.simulator.shape import TOPIC, draw_shape
 
 LIFE_S_MAX = 1_000
@@ -36,8 +37,9 @@ LIFE_S_MAX = 1_000
 class History:
     """Owner: the loop."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, script: Script = ALL) -> None:
         cluster = Cluster(seed, servers=ZOOKEEPER)
+        self.script = script
         self.seed, self.cluster = seed, cluster
         self._drawing = cluster.stream("shape")
         self.shape = shape = draw_shape(self._drawing)
@@ -55,7 +57,7 @@ class History:
         self.readings = Readings(self)
         self.client_hosts = [OPERATOR, PROBER, "reader"]
         self.producers: list[Producing] = []
-        self._hash = ""  # once it is over
+        self._hash, self._passed_s = "", 0.0  # once it is over
         self._found: Exception | None = None
 
     def run(self) -> Outcome:
@@ -70,7 +72,12 @@ class History:
         violation = str(found) if isinstance(found, Violation) else repr(found) if found else ""
         last = self.trace.last(getattr(found, "partition", None)) if found else ()
         events, sometimes = tuple(self.trace.events), dict(self.trace.sometimes)
-        return Outcome(self.seed, self._hash, violation, last, events, sometimes)
+        is_promise = isinstance(found, AssertionError)
+        faults = tuple(self.faults.names) if self.faults is not None else ()
+        return Outcome(
+            *(self.seed, self._hash, violation, is_promise, last),
+            *(events, sometimes, faults, self._passed_s),
+        )
 
     def _before_time_moves(self) -> None:
         if self.trace.now_s > LIFE_S_MAX:
@@ -89,7 +96,7 @@ class History:
         if not self._hash:
             self._found = found
             self.trace.close()
-            self._hash = self.trace.hash
+            self._hash, self._passed_s = self.trace.hash, self.trace.now_s
 
     async def _run(self) -> None:
         machines = self.machines

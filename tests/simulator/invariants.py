@@ -2,6 +2,9 @@
 
 Named as in the replication reference, §4.1. Cheap ones are looked at with each write to ZooKeeper,
 the others five times a second. `rest.py` has what must hold once nothing goes on any more.
+
+Not checked, as the code has nothing yet that could break them: S15, nothing reassigns partitions;
+S19, nothing throttles replication; S22, nothing writes transactions, for no coordinator is there.
 """
 
 from __future__ import annotations

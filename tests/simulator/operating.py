@@ -28,7 +28,7 @@ _CHANGES = {
     "message.timestamp.type": ("CreateTime", "LogAppendTime"),
     "segment.bytes": ("10000", "100000"),
     "retention.ms": ("3600000", "7200000"),
-    "retention.bytes": ("-1", "20000"),
+    "retention.bytes": ("-1", "1000", "20000"),
     "min.insync.replicas": ("1", "2"),
 }
 
@@ -82,6 +82,8 @@ class Operating:
             await asyncio.sleep(self._rng.uniform(0, 2 * self._pause_s))
             self._history.faults.maybe_depose()
             await asyncio.sleep(self._rng.uniform(0, _MOMENT_S))
+            if HOST in self._history.script.idle:
+                continue
             try:
                 await self._do_something()
             except KdistError as error:

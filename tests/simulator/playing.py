@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from tests.simulator.history import History
 from tests.simulator.planted import planted
 from tests.simulator.record import Outcome
+from tests.simulator.script import ALL, Script
 
 
-def run(seed: int, bug: str = "") -> Outcome:
+def run(seed: int, bug: str = "", script: Script = ALL) -> Outcome:
     """Run a seed's history, with a planted bug or none."""
     with quiet():
         with planted(bug):
-            outcome = History(seed).run()
+            outcome = History(seed, script).run()
         gc.collect()
     return outcome
 

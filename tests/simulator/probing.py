@@ -69,6 +69,8 @@ class Probing:
                 await asyncio.sleep(rng.uniform(0, 1))
                 key = rng.choice(self._history.stable_partitions())
                 ask = rng.choice((self._fetch, self._ask_end, self._commit, self._compare))
+                if HOST in self._history.script.idle:
+                    continue
                 try:
                     await ask(key)
                 except KdistError as error:

@@ -50,8 +50,8 @@ class Producing:
         self._history = history
         self._rng = history.cluster.stream(self.name)
         self._pause_s = rng.choice((0.15, 0.3, 0.8))
-        self._padding = rng.choice((0, 0, 200))
-        self._is_sending = True
+        self._padding = rng.choice((0, 0, 200, 3_000))
+        self._is_sending = self.name not in history.script.idle
         settings: dict[str, object] = {} if self.is_idempotent else {"enable_idempotence": False}
         if not (self.is_idempotent or self.may_repeat):
             settings["retries"] = 0

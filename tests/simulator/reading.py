@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.simulator.history import History
 
 GROUP = "readers"
+CHANGES = "group"  # who comes and who goes, by the name of its randomness
 _POLL_S = 0.5
 _AFTER_ERROR_S = 0.1
 _COMMIT_SHARE = 0.3  # of polls, by members that do it themselves
@@ -153,7 +154,7 @@ class Group:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._rng: random.Random = history.cluster.stream("group")
+        self._rng: random.Random = history.cluster.stream(CHANGES)
         self.members: list[Reading] = []
         self.dead: list[Reading] = []
         self._number = 0
@@ -163,9 +164,10 @@ class Group:
     async def _work(self) -> None:
         rng, shape = self._rng, self._history.shape
         while not self._is_over:
-            if len(self.members) < shape.members or rng.random() < 0.2:
+            changes = CHANGES not in self._history.script.idle
+            if len(self.members) < shape.members or (changes and rng.random() < 0.2):
                 self._join()
-            elif rng.random() < 0.3:
+            elif changes and rng.random() < 0.3:
                 member = self.members.pop(rng.randrange(len(self.members)))
                 self.dead.append(member)
                 if rng.random() < 0.5:

@@ -62,9 +62,12 @@ class Outcome(NamedTuple):
     seed: int
     trace_hash: str
     violation: str
+    is_promise: bool  # what is violated is a promise that is checked; else something was raised
     last_events: tuple[str, ...]
     events: tuple[str, ...]
     sometimes: dict[str, int]
+    faults: tuple[str, ...]  # that came, by name
+    passed_s: float  # of the world's time
 
 
 class Trace:
