@@ -6,7 +6,8 @@ one piece. No task, future or stream is made for a request.
 
 Nothing more is read from a connection while too many answer bytes or too many requests in flight
 wait: so a peer that sends without reading is stopped. Neither is it while its next requests must
-wait for an earlier one to complete (`mute`), or for produces (`NotYet`). A peer that breaks the
+wait for an earlier one to complete (`mute`), or for produces (`NotYet`), or while its client has to
+pause (`throttle`). A peer that breaks the
 protocol gets its earlier answers and is then disconnected; no other is affected. The table of
 these states is in `connection_state.py`.
 """
@@ -26,12 +27,14 @@ from kdist.network.chunks import BYTES, Bytes, Chunk, release
 from kdist.network.connection_state import CLOSED, FINISHING, MUTED, OPEN, PAUSED
 from kdist.network.receiving import NotYet, RequestReceiver
 from kdist.network.sending import Sender, waiting_size
+from kdist.network.socket_transport import PeekingTransport
 from kdist.network.tick import Send, Tick
 from kdist.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
 _REFUSED_S = 30  # how long a refused connection stays open for the answers to its earlier requests
+_LOOK_S = 1.0  # how often a throttled connection is looked at, for the peer may be gone
 
 
 class Limits(NamedTuple):
@@ -130,6 +133,8 @@ class Connection(RequestReceiver):
         self._will_write = False  # whether `begin_writing` will be called when this tick ends
         self.pending_response = b""  # the one that the tick sends by itself (`Tick.will_send`)
         self._end_timer: asyncio.TimerHandle | None = None  # of `finish_soon`
+        self._throttle_timer: asyncio.TimerHandle | None = None  # while it is throttled
+        self._throttled_until_s = 0.0
         self.pending_produces = 0  # under way; the handler counts them
         self._in_flight_max = limits.in_flight_max
         self._waiting_bytes_max = limits.waiting_bytes_max
@@ -137,7 +142,7 @@ class Connection(RequestReceiver):
     # The transport's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast(PeekingTransport, transport)
         address = transport.get_extra_info("peername") or ("", 0)
         self.host = str(address[0])
         self.peer = (
@@ -171,6 +176,7 @@ class Connection(RequestReceiver):
             return
         if self._end_timer is not None:
             self._end_timer.cancel()  # it would keep this connection alive
+        self._cancel_throttle()
         self._connections.forget(self)
         self._connections.handler.on_disconnect(self)
         del self._sender  # a reference cycle: the two would wait for the garbage collector
@@ -218,9 +224,46 @@ class Connection(RequestReceiver):
         if self.state is MUTED and not self.pending_produces:
             self.unmute()
 
+    def throttle(self, seconds: float) -> None:
+        """Hand over no requests for so long. Answers are sent, and the peer's end is noticed."""
+        if self.state in (FINISHING, CLOSED):
+            return
+        until_s = self._connections.loop.time() + seconds
+        self._throttled_until_s = max(self._throttled_until_s, until_s)
+        if self._throttle_timer is None:
+            self._await_throttle()
+        if self.state is OPEN and self._enter(PAUSED):  # from MUTED it comes by PAUSED, too
+            self._transport.pause_reading()
+
+    def _await_throttle(self) -> None:
+        loop = self._connections.loop
+        wait_s = min(_LOOK_S, self._throttled_until_s - loop.time())
+        self._throttle_timer = loop.call_later(wait_s, self._look_at_throttle)
+
+    def _look_at_throttle(self) -> None:
+        self.is_active = True  # it would send if it were let
+        if self._connections.loop.time() >= self._throttled_until_s:
+            self.end_throttle()
+        elif self.state is PAUSED and self._own is None and self._transport.is_peer_gone():
+            self.eof_received()
+        else:
+            self._await_throttle()
+
+    def end_throttle(self) -> None:
+        """Go on at once."""
+        self._cancel_throttle()
+        if self.state is PAUSED:
+            self._after_writing()
+
+    def _cancel_throttle(self) -> None:
+        if self._throttle_timer is not None:
+            self._throttle_timer.cancel()
+            self._throttle_timer = None
+            self._throttled_until_s = 0.0
+
     def _resume(self) -> None:
         """Hand over the frames that were received before the pause, then read on."""
-        if self._enter(OPEN):
+        if self._throttle_timer is None and self._enter(OPEN):
             self.find_kept_frames()
             if self.state is OPEN:
                 self._transport.resume_reading()
@@ -349,6 +392,7 @@ class Connection(RequestReceiver):
             if (
                 len(self._responses) < self._in_flight_max
                 and sender.waiting_bytes < self._waiting_bytes_max
+                and self._throttle_timer is None
             ):
                 # Not now: a tick is ending, and frames handed over from here belong to the next.
                 self._connections.loop.call_soon(self._resume)

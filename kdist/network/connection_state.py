@@ -1,10 +1,11 @@
 """The states of a connection, and which may follow which (pure).
 
     state       requests received                         what it leaves for
-    OPEN        are handed over at once                   too many answers wait: PAUSED; one must
-                                                          wait for an earlier one: MUTED
-    PAUSED      stay unread, or in the connection's own   the peer took answers: OPEN
-                buffer
+    OPEN        are handed over at once                   too many answers wait, or the client has
+                                                          to pause: PAUSED; one must wait for an
+                                                          earlier one: MUTED
+    PAUSED      stay unread, or in the connection's own   the peer took answers, and its client's
+                buffer                                    pause is over: OPEN
     MUTED       as in PAUSED, until the earlier one is    it is done: PAUSED, and from there OPEN
                 done
     FINISHING   are dropped; earlier ones are answered    all answers are sent, or time is up:

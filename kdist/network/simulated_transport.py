@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from contextvars import Context
 from typing import Any, NamedTuple
 
+from kdist.network.socket_transport import PeekingTransport
 from kdist.runtime.virtual_loop import VirtualLoop
 
 WINDOW_BYTES = 1 << 16
@@ -49,7 +50,7 @@ class Address(NamedTuple):
     port: int
 
 
-class SimulatedTransport(asyncio.Transport):
+class SimulatedTransport(PeekingTransport):
     """Owner: the loop. `peer` is the other end.
 
     Its protocol is called in the process that listened or connected, and so waits while that is
@@ -111,6 +112,9 @@ class SimulatedTransport(asyncio.Transport):
         if self._is_paused:
             self._is_paused = False
             self._want_receive()
+
+    def is_peer_gone(self) -> bool:
+        return self._is_end_received and not self._unread
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:  # noqa: ARG002
         self._high_water = WINDOW_BYTES if high is None else high

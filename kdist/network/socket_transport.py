@@ -54,7 +54,15 @@ def receive_by(protocol: asyncio.BufferedProtocol, receive_into: ReceiveInto) ->
     return size
 
 
-class SocketTransport(asyncio.Transport):
+class PeekingTransport(asyncio.Transport):
+    """A transport that notices the peer's end while reading is paused, if it is asked."""
+
+    def is_peer_gone(self) -> bool:
+        """Whether to read on would find nothing but the end of the stream, or an error."""
+        raise NotImplementedError
+
+
+class SocketTransport(PeekingTransport):
     """Owner: the loop. `connected` is a non-blocking socket, which this transport closes.
 
     Calls `protocol` as asyncio does: connection_made first, connection_lost last. What `protocol`
@@ -126,6 +134,14 @@ class SocketTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         if not self._is_closing:
             self._watch(self._watched | READABLE)
+
+    def is_peer_gone(self) -> bool:
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     # Sending
 
