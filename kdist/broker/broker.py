@@ -29,8 +29,11 @@ from kdist.broker.http import Page
 from kdist.broker.identity import find_cluster_id, make_starting_paths
 from kdist.broker.measures import Measures
 from kdist.broker.membership import Membership
+from kdist.broker.quotas.quotas import Quotas
+from kdist.broker.quotas.stored import StoredQuotas
 from kdist.broker.service import Service
 from kdist.broker.session_file import SessionFile
+from kdist.broker.settings.changes import Follower, SettingsChanges
 from kdist.broker.settings.dynamic import DynamicSettings
 from kdist.broker.settings.topics import TopicOverrides
 from kdist.config.broker_config import BrokerConfig
@@ -85,9 +88,18 @@ class Broker:
         self._process.on_failure = self.fail
         self._service: Service | None = None
         self._dynamic = DynamicSettings(context.zk, config, self._configure)
-        self._overrides = TopicOverrides(
-            context.zk, context.process.clock, self._dynamic, self._configure_topic
+        self._overrides = TopicOverrides(context.zk, self._dynamic, self._configure_topic)
+        self._quotas = StoredQuotas(
+            context.zk,
+            Quotas(
+                context.process.clock,
+                config.network.quota_window_size_seconds,
+                self.measures.quotas,
+                self._end_pauses,
+            ),
         )
+        followers: dict[str, Follower] = {"topics": self._overrides, "clients": self._quotas}
+        self._changes = SettingsChanges(context.zk, context.process.clock, followers)
         self._gateway = Gateway(context, self.measures.network)
         self._epoch = -1
         self._membership = Membership(
@@ -145,6 +157,7 @@ class Broker:
             context,
             self.measures,
             self._overrides,
+            self._quotas,
             cluster_id,
             self._gateway.inter_broker_listener,
             self.fail,
@@ -189,7 +202,7 @@ class Broker:
         await make_starting_paths(zk)
         cluster_id = await find_cluster_id(zk, self._process.rng)
         await self._dynamic.load()
-        await self._overrides.load_all()
+        await self._changes.load_all()
         return cluster_id, await self._count_offsets_partitions()
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -232,7 +245,7 @@ class Broker:
             register = partial(self._membership.register, registration, cluster_id)
             await self._patiently(register)
             self._dynamic.watch()
-            self._overrides.watch()
+            self._changes.watch()
         except ZooKeeperError as error:
             raise UserError(f"ZooKeeper on {config.zookeeper.connect}: {error}") from error
         service.coordinator.start()
@@ -277,6 +290,10 @@ class Broker:
         if self._service is not None:
             self._service.replicas.configure(topic, settings)
             self._service.controller.hear_settings(topic)
+
+    def _end_pauses(self) -> None:
+        if self._service is not None:
+            self._service.end_pauses()
 
     def _tell(self, sentence: str) -> None:
         logger.info("%s", sentence)
@@ -344,7 +361,7 @@ class Broker:
 
     async def _cancel_running(self) -> None:
         self._dynamic.stop()
-        self._overrides.stop()
+        self._changes.stop()
         await self._process.cancel_started()
 
     async def abandon(self) -> None:

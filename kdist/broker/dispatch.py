@@ -1,9 +1,9 @@
 """From frames to handlers and back: one handler per API, one reply slot per request.
 
-A request is first offered to the fast path that its connection last used (`fast_path/`). On the
-general path it is decoded and handed to a function that answers through its `Call`, or a coroutine
-function that returns the answer (see `Routes`). `crashes.py` says what an unexpected exception from
-a handler costs.
+A request is first offered to the fast path that its connection last used (`fast_path/`); those of a
+client with quotas (`quotas/throttle.py`) never take one. On the general path it is decoded and
+handed to a function that answers through its `Call`, or a coroutine function that returns the
+answer (see `Routes`). `crashes.py` says what an unexpected exception from a handler costs.
 
 One connection's requests take effect in order, as Kafka promises, as far as a client can tell: all
 after a `changing` request wait for it, and all but other produces wait for earlier produces.
@@ -15,12 +15,14 @@ an answer; but an unknown version of ApiVersions is answered in version 0 (KIP-5
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from kdist.broker.crashes import DROPPED, Crashes
 from kdist.broker.fast_path.fast_path import FastPaths, Registered
 from kdist.broker.handlers import api_versions
+from kdist.broker.quotas.throttle import Throttle, Throttles, Timed
 from kdist.errors import ProtocolError
 from kdist.groups.member import Caller
 from kdist.metrics.broker import RequestMetrics
@@ -30,11 +32,13 @@ from kdist.network.receiving import NotYet
 from kdist.protocol import produce
 from kdist.protocol.envelope import UnsupportedVersionError, decode_request, encode_response
 from kdist.protocol.headers import RequestHeader
+from kdist.protocol.splice import SplicedBuffer
 from kdist.protocol.versions import TABLE
 from kdist.replication.delayed import DelayedOperations
 from kdist.runtime.clock import Clock
 
 _NS_PER_S = 1_000_000_000
+_MS_PER_S = 1000
 _KEY_BYTES = 2  # a frame begins with its API key
 _PRODUCE = produce.API.key.to_bytes(_KEY_BYTES, "big")
 
@@ -52,6 +56,7 @@ class Call:
         "_metrics",
         "_slot",
         "_started_ns",
+        "_throttle",
         "api_key",
         "client_id",
         "connection",
@@ -65,6 +70,7 @@ class Call:
         self.connection = connection
         self._dispatch = dispatch
         self._is_muting = False
+        self._throttle: Throttle | None = None
         self._metrics = dispatch.metrics[self.api_key]
         self.response: Any = None  # once it is answered
         self._slot: ResponseSlot = connection.reserve()
@@ -89,16 +95,43 @@ class Call:
     def answer(self, response: Any) -> None:
         """Send the response. None means that there is none, as for a produce with acks=0."""
         self.response = response
-        if response is None:
+        frame = self._encoded(response)
+        if self._throttle is not None:
+            told = self._settle(self._throttle, response, frame)
+            frame = frame if told is response else self._encoded(told)
+        if frame is None:
             self._slot.discard()
         else:
-            frame = encode_response(self.version, self.correlation_id, response)
             self._slot.send((frame,) if frame.splices is None else frame.chunks())
         if self._is_muting:
             self.connection.unmute()
         metrics = self._metrics
         metrics.answered += 1
         metrics.seconds.observe((self._dispatch.now_ns() - self._started_ns) / _NS_PER_S)
+
+    def _encoded(self, response: Any) -> SplicedBuffer | None:
+        if response is None:
+            return None
+        return encode_response(self.version, self.correlation_id, response)
+
+    # Quotas
+
+    def begin_throttle(self, throttle: Throttle) -> None:
+        """The client has quotas, by which the request has cost it something already."""
+        self._throttle = throttle
+        throttle.timed_ns = self._started_ns
+        if throttle.pause_s:
+            self._dispatch.pause(self.connection, throttle.pause_s)
+
+    def _settle(self, throttle: Throttle, response: Any, frame: SplicedBuffer | None) -> Any:
+        """Charge what the request has cost, and pause the connection; the response that says so."""
+        size = sum(map(len, frame.chunks())) if frame else 0
+        pause_s = throttle.settle(size, self._dispatch.now_ns())
+        if pause_s:
+            self._dispatch.pause(self.connection, pause_s)
+        if response is None or not throttle.pause_s:
+            return response
+        return dataclasses.replace(response, throttle_time_ms=int(throttle.pause_s * _MS_PER_S))
 
     def crash(self, error: BaseException) -> None:
         """End the request, or the broker, because of what its handler raised (`crashes.py`)."""
@@ -124,6 +157,8 @@ class Routes(NamedTuple):
     waiting: Mapping[int, WaitingHandler]
     changing: frozenset[int]
     """API keys whose effect the connection's later requests must see, so they wait for it."""
+    held: DirectHandler
+    """What answers a fetch instead while its client owes for earlier ones."""
 
     def check(self) -> None:
         """Assert that exactly the APIs of the version table have a handler, and one each."""
@@ -131,27 +166,31 @@ class Routes(NamedTuple):
         assert sorted(keys) == sorted(api.key for api in TABLE), "handlers and versions differ"
 
 
+class Shared(NamedTuple):
+    """What the dispatches of a broker's listeners share."""
+
+    clock: Clock
+    requests: Family[RequestMetrics]
+    waiting: DelayedOperations
+    fast_paths: FastPaths
+    crashes: Crashes
+    throttles: Throttles
+
+
 class Dispatch:
     """The `Handler` of one listener's connections. Owner: the broker."""
 
-    def __init__(
-        self,
-        listener: str,
-        routes: Routes,
-        clock: Clock,
-        requests: Family[RequestMetrics],
-        waiting: DelayedOperations,
-        fast_paths: FastPaths,
-        crashes: Crashes,
-    ) -> None:
+    def __init__(self, listener: str, routes: Routes, shared: Shared) -> None:
         routes.check()
         self.listener = listener
-        self.now_ns = clock.monotonic_ns
-        self.metrics = {api.key: requests[(api.name,)] for api in TABLE}
+        self.now_ns = shared.clock.monotonic_ns
+        self.metrics = {api.key: shared.requests[(api.name,)] for api in TABLE}
         self._routes = routes
-        self._waiting = waiting
-        self._fast_paths, self._flush = fast_paths
-        self.crashes = crashes
+        self._waiting = shared.waiting
+        self._fast_paths, self._flush = shared.fast_paths
+        self.crashes = shared.crashes
+        self._throttles = shared.throttles
+        self._paused: set[Connection] = set()  # since the quotas last changed
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_connect(self, connection: Connection) -> None:
@@ -160,6 +199,7 @@ class Dispatch:
     def on_disconnect(self, connection: Connection) -> None:
         """Cancel the connection's delayed operations; they are not answered."""
         self._waiting.cancel_all(connection)
+        self._paused.discard(connection)
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         """Answer a request, now or later. Raises `ProtocolError`, `NotYet`.
@@ -189,19 +229,36 @@ class Dispatch:
             return
         key = header.api_key
         call = Call(header, connection, self)
+        throttle = self._throttles.begin(header, request, len(frame))
+        if throttle is not None:
+            call.begin_throttle(throttle)
         try:
             if key in self._routes.direct:
-                self._routes.direct[key](request, call)
+                is_held = throttle is not None and throttle.is_held
+                (self._routes.held if is_held else self._routes.direct[key])(request, call)
+                if throttle is not None:
+                    throttle.end_step(self.now_ns())
             else:
-                self._start(self._routes.waiting[key](request, call), call)
+                self._start(self._routes.waiting[key](request, call), call, throttle)
             if key in self._routes.changing:
                 call.mute()
             path = self._fast_paths.get(key)
-            if path is not None:
+            if path is not None and throttle is None:
                 scope = connection.principal, self.listener
                 connection.context = path.register(frame, header, request, call.response, scope)
         except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
             call.crash(error)
+
+    def pause(self, connection: Connection, seconds: float) -> None:
+        """Take no requests from a connection for so long, or until the quotas change."""
+        connection.throttle(seconds)
+        self._paused.add(connection)
+
+    def end_pauses(self) -> None:
+        """The quotas have changed: take requests from all connections, and charge them anew."""
+        paused, self._paused = self._paused, set()
+        for connection in paused:
+            connection.end_throttle()
 
     def _answer_unsupported(self, connection: Connection, error: UnsupportedVersionError) -> None:
         header = error.header
@@ -212,7 +269,10 @@ class Dispatch:
 
     # Handlers that wait
 
-    def _start(self, work: Awaitable[Any], call: Call) -> None:
+    def _start(self, work: Awaitable[Any], call: Call, throttle: Throttle | None) -> None:
+        if throttle is not None:
+            throttle.end_step(self.now_ns())
+            work = Timed(work, throttle, self.now_ns)
         task = asyncio.ensure_future(_answer_with(work, call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -44,7 +44,7 @@ from kdist.runtime.clock import Clock
 
 EVICTION_MS = 120_000  # Kafka's, and no setting there either
 
-_NO_SESSION = 0
+NO_SESSION = 0
 _INITIAL_EPOCH = 0
 _FINAL_EPOCH = -1
 _INT32_MAX = 0x7FFF_FFFF
@@ -356,12 +356,12 @@ class FetchSessions:
                 raise ApiError(Error.INVALID_FETCH_SESSION_EPOCH)
             return session.id, session.select(results)
         if not context.is_wanted:
-            return _NO_SESSION, results
+            return NO_SESSION, results
         return self._create(context, results), results
 
     def _create(self, context: Context, results: Results) -> int:
         if not results or not self._make_room(context.is_follower, len(results)):
-            return _NO_SESSION
+            return NO_SESSION
         id_ = self._rng.randint(1, _INT32_MAX)
         while id_ in self._sessions:
             id_ = self._rng.randint(1, _INT32_MAX)

@@ -10,6 +10,7 @@ from kdist.metrics.declare import Family
 from kdist.metrics.exposition import Exposition
 from kdist.metrics.groups import GroupMetrics
 from kdist.metrics.network import NetworkMetrics
+from kdist.metrics.quotas import QuotaMetrics
 from kdist.metrics.replication import ReplicationMetrics
 from kdist.metrics.storage import StorageMetrics
 from kdist.storage.directory import LogDirectory
@@ -23,6 +24,7 @@ class Measures:
     def __init__(self) -> None:
         self.broker = BrokerMetrics()
         self.requests = Family(RequestMetrics, "api")
+        self.quotas = Family(QuotaMetrics, "client", "quota")
         self.build = Family(BuildMetrics, "version", "fingerprint")
         self.network = NetworkMetrics()
         self.replication = ReplicationMetrics()
@@ -31,6 +33,7 @@ class Measures:
         self.storage = StorageMetrics()
         self.exposition = Exposition()
         self.exposition.add_family(self.requests)
+        self.exposition.add_family(self.quotas)
         self.exposition.add_family(self.build)
         for group in (
             self.broker,

@@ -19,6 +19,7 @@ from kdist.broker.handlers import (
     offset_for_leader_epoch,
 )
 from kdist.broker.handlers.alter_configs import AlterConfigsHandler
+from kdist.broker.handlers.client_quotas import ClientQuotasHandler
 from kdist.broker.handlers.control import ControlHandler
 from kdist.broker.handlers.describe_configs import DescribeConfigsHandler
 from kdist.broker.handlers.elect_leaders import ElectLeadersHandler
@@ -47,6 +48,7 @@ _CHANGING = (
     "OffsetCommit",
     "OffsetDelete",
     "DeleteGroups",
+    "AlterClientQuotas",
 )
 
 
@@ -67,12 +69,13 @@ class Handlers(NamedTuple):
     control: ControlHandler
     described_settings: DescribeConfigsHandler
     altered_settings: AlterConfigsHandler
+    client_quotas: ClientQuotasHandler
 
 
 def routes_to(to: Handlers) -> Routes:
     """A row for every API of the version table."""
     changing = frozenset(_KEYS[name] for name in _CHANGING)
-    routes = Routes(_by_key(_direct(to)), _by_key(_waiting(to)), changing)
+    routes = Routes(_by_key(_direct(to)), _by_key(_waiting(to)), changing, to.fetch.hold)
     routes.check()
     return routes
 
@@ -131,6 +134,8 @@ def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
         "DescribeConfigs": lambda asked, _call: to.described_settings.answer(asked),
         "AlterConfigs": lambda asked, _call: to.altered_settings.replace(asked),
         "IncrementalAlterConfigs": lambda asked, _call: to.altered_settings.change(asked),
+        "DescribeClientQuotas": lambda asked, _call: to.client_quotas.describe(asked),
+        "AlterClientQuotas": lambda asked, _call: to.client_quotas.alter(asked),
         "DescribeCluster": lambda asked, call: describe_cluster.answer(
             asked, call.listener, to.cache, to.cluster_id
         ),

@@ -12,12 +12,13 @@ from kdist.broker.auto_creation import AutoCreation
 from kdist.broker.context import BrokerContext
 from kdist.broker.controller_access import ControllerAccess
 from kdist.broker.crashes import Crashes
-from kdist.broker.dispatch import Dispatch
+from kdist.broker.dispatch import Dispatch, Shared
 from kdist.broker.fast_path.fast_path import FastPath, FastPaths
 from kdist.broker.fast_path.fetch import FetchFastPath
 from kdist.broker.fast_path.produce import ProduceFastPath
 from kdist.broker.fetch_sessions import FetchSessions
 from kdist.broker.handlers.alter_configs import AlterConfigsHandler
+from kdist.broker.handlers.client_quotas import ClientQuotasHandler
 from kdist.broker.handlers.control import ControlHandler
 from kdist.broker.handlers.describe_configs import DescribeConfigsHandler
 from kdist.broker.handlers.elect_leaders import ElectLeadersHandler
@@ -31,6 +32,8 @@ from kdist.broker.leader_hints import LeaderHints
 from kdist.broker.measures import Measures
 from kdist.broker.metadata_cache import NO_CONTROLLER, MetadataCache
 from kdist.broker.offsets_log import OffsetsLoader, PartitionedOffsetsLog
+from kdist.broker.quotas.stored import StoredQuotas
+from kdist.broker.quotas.throttle import Throttles
 from kdist.broker.routes import Handlers, routes_to
 from kdist.broker.settings.loggers import Loggers
 from kdist.broker.settings.resources import Resources
@@ -65,6 +68,7 @@ class Service:
         context: BrokerContext,
         measures: Measures,
         overrides: TopicOverrides,
+        quotas: StoredQuotas,
         cluster_id: str,
         listener: str,
         fail: Callable[[BaseException], None],
@@ -77,6 +81,7 @@ class Service:
         self._process = context.process
         self._measures = measures
         self._overrides = overrides
+        self._quotas = quotas
         self._dynamic = overrides.broker
         self._fail = fail
         self._cluster_id = cluster_id
@@ -210,15 +215,22 @@ class Service:
         handlers = self._make_handlers()
         self._routes = routes_to(handlers)
         requests = self._measures.requests
-        clock, self._crashes = self._process.clock, Crashes(requests, self._fail)
+        clock, crashes = self._process.clock, Crashes(requests, self._fail)
         produces = ProduceFastPath(
             handlers.produce, clock, requests[(produce.API.name,)], self._fail
         )
         fetches = FetchFastPath(
-            handlers.fetch, requests[(fetch.API.name,)], produces.flush, self._crashes
+            handlers.fetch, requests[(fetch.API.name,)], produces.flush, crashes
         )
         paths: dict[int, FastPath] = {produce.API.key: produces, fetch.API.key: fetches}
-        self._fast_paths = FastPaths(paths, produces.flush)
+        self._shared = Shared(
+            clock=clock,
+            requests=requests,
+            waiting=replicas.delayed,
+            fast_paths=FastPaths(paths, produces.flush),
+            crashes=crashes,
+            throttles=Throttles(self._quotas.quotas, lambda id_: id_ in self.cache.brokers),
+        )
         self._tick_hooks = (self._flush, fetches.end_tick)
         for hook in self._tick_hooks:
             self._tick.at_end(hook)
@@ -267,12 +279,15 @@ class Service:
                 stored, resources, loggers, self.cache.loaded
             ),
             altered_settings=AlterConfigsHandler(stored, resources, loggers, self.cache.loaded),
+            client_quotas=ClientQuotasHandler(context.zk, stored),
         )
 
     async def _reload_settings(self, owner: Owner) -> None:
         """Re-read the owner's settings from ZooKeeper and apply them."""
         if owner.row is znodes.TOPIC_SETTINGS:
             await self._overrides.reload(owner.name)
+        elif owner.row is znodes.CLIENT_SETTINGS:
+            await self._quotas.reload_client(owner.name)
         else:
             await self._dynamic.load()
 
@@ -290,21 +305,20 @@ class Service:
 
     def dispatch(self, listener: str) -> Dispatch:
         """The handler of a listener's connections."""
-        dispatch = Dispatch(
-            listener,
-            self._routes,
-            self._process.clock,
-            self._measures.requests,
-            self.replicas.delayed,
-            self._fast_paths,
-            self._crashes,
-        )
+        dispatch = Dispatch(listener, self._routes, self._shared)
         self._dispatches.append(dispatch)
         return dispatch
 
+    def end_pauses(self) -> None:
+        """The quotas have changed: each client's next request is charged by the new ones."""
+        if self._dispatches:
+            self._shared.fast_paths.forget()
+        for dispatch in self._dispatches:
+            dispatch.end_pauses()
+
     def _flush(self) -> None:
         try:
-            self._fast_paths.flush()
+            self._shared.fast_paths.flush()
         except DiskFailed as error:
             self._fail(error)
 

@@ -66,3 +66,10 @@ class NetworkSettings(Settings):
         minimum=0,
         doc="How many fetch sessions are kept.",
     )
+    quota_window_size_seconds: int32 = setting(
+        default=1,
+        minimum=1,
+        subject="Quotas",
+        doc="How many seconds' worth of its quota a client may use at once before it has to pause "
+        "(Kafka averages over quota.window.num windows of this size instead).",
+    )

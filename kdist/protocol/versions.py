@@ -8,6 +8,7 @@ from __future__ import annotations
 from kdist.errors import ProtocolError
 from kdist.protocol import (
     allocate_producer_ids,
+    alter_client_quotas,
     alter_configs,
     alter_partition,
     api_versions,
@@ -17,6 +18,7 @@ from kdist.protocol import (
     delete_groups,
     delete_records,
     delete_topics,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -77,6 +79,8 @@ TABLE = (
     elect_leaders.API,  # 43
     incremental_alter_configs.API,  # 44
     offset_delete.API,  # 47
+    describe_client_quotas.API,  # 48
+    alter_client_quotas.API,  # 49
     alter_partition.API,  # 56
     describe_cluster.API,  # 60
     allocate_producer_ids.API,  # 67

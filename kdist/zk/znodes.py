@@ -108,7 +108,8 @@ class ZnodeRow(Generic[T]):
 
 
 def _escaped(name: str, is_quoted: bool, template: str) -> str:
-    name = quote(name, safe="") if is_quoted and name != DEFAULT_ENTITY else name
+    if is_quoted and name != DEFAULT_ENTITY:
+        name = quote(name, safe="").replace("~", "%7E")  # as Java does
     assert name not in _IMPOSSIBLE, f"{name!r} cannot be a part of {template}"
     assert "/" not in name, f"{name!r} cannot be a part of {template}"
     return name

@@ -7,7 +7,8 @@ its frames to that fast path first.
 
 A fast path either answers byte for byte as the general path would, or declines the request. What
 it has registered holds for one scope: a request that one principal may send says nothing about
-another's, and a refused one is never registered.
+another's, and a refused one is never registered. Neither is one of a client that has quotas; all
+is forgotten when quotas change.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ class FastPath(Protocol):
         """
         ...
 
+    def forget(self) -> None:
+        """Recognise nothing of what is registered."""
+        ...
+
 
 class FastPaths(NamedTuple):
     """All fast paths of a broker, by API key."""
@@ -55,6 +60,11 @@ class FastPaths(NamedTuple):
     paths: Mapping[int, FastPath]
     flush: Callable[[], None]
     """Carries out now what is queued for the end of the tick. Raises `DiskFailed`."""
+
+    def forget(self) -> None:
+        """Recognise nothing of what is registered."""
+        for path in self.paths.values():
+            path.forget()
 
 
 Registered = tuple[FastPath, int, dict[Any, Any]]

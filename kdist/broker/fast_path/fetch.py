@@ -69,6 +69,11 @@ class FetchFastPath:
         position = self._add(templates, listener, frame, header, request)
         return None if position is None else (self, position, templates)
 
+    def forget(self) -> None:
+        """As `FastPath.forget`. Connections keep their dicts, so these are emptied."""
+        for each in self._templates.values():
+            each.clear()
+
     def _add(
         self,
         templates: dict[Any, Any],

@@ -379,14 +379,18 @@ class ProduceFastPath:
             if _before_records(header, request) != frame[:shared_end]:
                 return None  # something else follows the records
             if sum(map(len, self._templates.values())) >= _TEMPLATES_MAX:
-                self._coalesced.clear()
-                for each in self._templates.values():
-                    each.clear()
+                self.forget()
             key = TopicPartition(topic, data.index)
             coalesced = self._coalesced.setdefault(key, _Coalesced(key))
             _, listener = scope
             templates[shared] = _template(facts, version, listener, request, coalesced)
         return self, shared_end, templates
+
+    def forget(self) -> None:
+        """As `FastPath.forget`. Connections keep their dicts, so these are emptied."""
+        self._coalesced.clear()
+        for each in self._templates.values():
+            each.clear()
 
 
 def _template(

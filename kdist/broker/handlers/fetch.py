@@ -18,7 +18,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from kdist.broker.fetch_sessions import CachedPartition, Context, FetchSessions, Results
+from kdist.broker.fetch_sessions import (
+    NO_SESSION,
+    CachedPartition,
+    Context,
+    FetchSessions,
+    Results,
+)
 from kdist.broker.leader_hints import LeaderHints
 from kdist.errors import ApiError, Error
 from kdist.model import NO_EPOCH, NO_OFFSET, ZERO_UUID
@@ -93,15 +99,30 @@ class FetchHandler:
 
     def handle(self, request: FetchRequest, call: Call) -> None:
         """Answer now, or later unless `call.connection` ends first."""
+        context = self._open(request, call)
+        if context is not None:
+            self.go_on(request, call, context)
+
+    def hold(self, request: FetchRequest, call: Call) -> None:
+        """Answer with nothing, at once: the client is over its quota (KIP-219).
+
+        What is new in its session stays so. No session is begun; the client asks for one again.
+        """
+        context = self._open(request, call)
+        if context is not None:
+            session_id = context.session.id if context.session else NO_SESSION
+            call.answer(FetchResponse(session_id=session_id, responses=[]))
+
+    def _open(self, request: FetchRequest, call: Call) -> Context | None:
+        """What the request fetches; None if it was answered with an error."""
         session = self.sessions.get(request.session_id)
         if session is not None and session.watchers:
             self.replicas.delayed.changed(session)  # this request overtakes those that wait
         try:
-            context = self.sessions.open(request, call.version)
+            return self.sessions.open(request, call.version)
         except ApiError as error:
             call.answer(FetchResponse(error_code=error.error, responses=[]))
-            return
-        self.go_on(request, call, context)
+            return None
 
     def go_on(self, request: FetchRequest, call: Call, context: Context) -> None:
         """As `handle`, for a request that was already applied to its session."""

@@ -1,9 +1,9 @@
-"""Settings of topics and brokers as stored in ZooKeeper: read from there each time, and changed.
+"""Settings of topics, clients and brokers as stored in ZooKeeper: read each time, and changed.
 
 A change is one transaction: it checks that the topic exists and that its settings are still those
 that were read, writes the new ones, and creates a notification below `/config/changes` that tells
-every broker which znode to re-read (`topic_settings.py`; brokers' own settings are watched directly
-instead, `dynamic_settings.py`). The broker that makes the change applies it before it answers, so
+every broker which znode to re-read (`changes.py`; brokers' own settings are watched directly
+instead, `dynamic.py`). The broker that makes the change applies it before it answers, so
 its client's next request finds the change in force.
 """
 
@@ -31,7 +31,7 @@ _NOT_THERE = -1  # the version of a znode that does not exist
 
 
 class Owner(NamedTuple):
-    """Whose settings: a topic's name, a broker's id, or `<default>` for all brokers."""
+    """Whose settings: a topic's name, a client's or a broker's id, or `<default>` for all."""
 
     row: ZnodeRow[EntitySettings]
     name: str
@@ -67,7 +67,7 @@ class StoredSettings:
             try:
                 read = await self._zk.get_many([owner.path for owner in some])
             except ZooKeeperError as failure:
-                found.update(dict.fromkeys(some, _unanswered(failure)))
+                found.update(dict.fromkeys(some, unanswered(failure)))
             else:
                 for owner, znode in zip(some, read, strict=True):
                     found[owner] = decode_stored(owner.row, owner.path, znode)
@@ -86,7 +86,7 @@ class StoredSettings:
                     pass
                 await self._reload(owner)
         except ZooKeeperError as failure:
-            raise _unanswered(failure) from failure
+            raise unanswered(failure) from failure
 
     async def _read(self, owner: Owner) -> tuple[Overrides, int]:
         try:
@@ -139,6 +139,7 @@ def decode_stored(
     return {}
 
 
-def _unanswered(failure: ZooKeeperError) -> ApiError:
+def unanswered(failure: ZooKeeperError) -> ApiError:
+    """REQUEST_TIMED_OUT, for what ZooKeeper did not answer."""
     logger.warning("cannot read or write settings in ZooKeeper: %s", failure)
     return ApiError(Error.REQUEST_TIMED_OUT, f"ZooKeeper does not answer: {failure}")

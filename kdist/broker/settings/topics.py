@@ -1,14 +1,10 @@
 """Topics' own settings, from `/config/topics`: at start, for new topics, and as they change.
 
-To change settings is to write the topic's znode and create a notification below `/config/changes`,
-which only names the topic to re-read. For each new notification the oldest ones are checked too,
-and removed if they are past their retention. A broker that was away for longer comes back with a
-new session, and re-reads all its topics.
+`changes.py` says when they have changed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,40 +14,27 @@ from kdist.broker.settings.dynamic import DynamicSettings
 from kdist.broker.settings.stored import decode_stored
 from kdist.config.topic import TopicSettings
 from kdist.config.usable import pick_usable
-from kdist.runtime.clock import Clock
-from kdist.runtime.tasks import raise_bug
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
-from kdist.zk.errors import CorruptZnode, NoNode, ZooKeeperError
-from kdist.zk.watching import ChildrenWatcher
 
 logger = logging.getLogger(__name__)
 
 Apply = Callable[[str, TopicSettings], None]
 
 _READS_AT_ONCE = 200
-_KEPT_MS = 15 * 60_000  # retention of notifications, for brokers that are slow to read them
-_RETRY_MS = 5_000  # after a failed read; after a lost connection, the watcher reports anyway
-_TOPICS = znodes.TOPIC_SETTINGS.parent.removeprefix("/config/")
 
 
 class TopicOverrides:
     """Owner: the broker. A topic's settings, read or set by `expect`, hold until a notification."""
 
-    def __init__(self, zk: ZooKeeper, clock: Clock, broker: DynamicSettings, apply: Apply) -> None:
+    def __init__(self, zk: ZooKeeper, broker: DynamicSettings, apply: Apply) -> None:
         """`broker`: has the defaults of topics without settings of their own."""
         self._zk = zk
-        self._clock = clock
         self.broker = broker
         self._apply = apply
         self._overrides: dict[str, Mapping[str, str]] = {}
         self._ids: dict[str, uuid.UUID] = {}
         self._made: dict[str, tuple[object, object, TopicSettings]] = {}  # and of what
-        self._seen: set[str] = set()
-        self._told_in = 0  # the session in which the settings were last read completely
-        self._watcher: ChildrenWatcher | None = None
-        self._looking: asyncio.Task[None] | None = None
-        self._again: asyncio.TimerHandle | None = None
 
     def settings_of(self, topic: str) -> TopicSettings:
         """A topic's effective settings, with the broker's defaults in place of invalid ones."""
@@ -73,9 +56,7 @@ class TopicOverrides:
     # Reading
 
     async def load_all(self) -> None:
-        """Read the settings of all topics that have any. `watch` reports all changes from here."""
-        self._told_in = self._zk.session_id
-        self._seen.update(await self._zk.children(znodes.SETTINGS_CHANGES.path()))
+        """Read the settings of all topics that have any."""
         names = await self._zk.children(znodes.TOPIC_SETTINGS.parent)
         topics = [znodes.TOPIC_SETTINGS.names(f"{znodes.TOPIC_SETTINGS.parent}/{n}") for n in names]
         await self._load_some([topic[0] for topic in topics if topic])
@@ -126,60 +107,6 @@ class TopicOverrides:
 
     # Changes
 
-    def watch(self) -> None:
-        """Apply all changes since `load_all`, and those to come."""
-        self._watcher = ChildrenWatcher(self._zk, znodes.SETTINGS_CHANGES.path(), self._hear)
-
-    def stop(self) -> None:
-        if self._watcher is not None:
-            self._watcher.stop()
-        if self._looking is not None:
-            self._looking.cancel()
-        if self._again is not None:
-            self._again.cancel()
-
-    def _hear(self, names: list[str] | None) -> None:
-        told = names or []
-        new = [name for name in told if name not in self._seen]
-        self._seen = set(told)
-        is_elsewhere = self._told_in != self._zk.session_id
-        self._told_in = self._zk.session_id
-        if new or is_elsewhere:
-            oldest = told[: len(new) + 1]
-            names = list(dict.fromkeys([*oldest, *new]))
-            self._looking = asyncio.ensure_future(
-                self._catch_up(names, self._looking, list(self._overrides) if is_elsewhere else [])
-            )
-            self._looking.add_done_callback(raise_bug)
-
-    async def _catch_up(
-        self, names: list[str], before: asyncio.Task[None] | None, topics: list[str]
-    ) -> None:
-        if before is not None:
-            await asyncio.wait([before])
-        try:
-            await self.reload(*topics)
-        except ZooKeeperError as error:
-            self._told_in = 0
-            self._retry_soon(error)
-        for name in names:
-            try:
-                await self._read_notification(f"{znodes.SETTINGS_CHANGES.path()}/{name}")
-            except CorruptZnode as error:
-                logger.warning("ignored a notification of changed settings: %s", error)
-            except ZooKeeperError as error:
-                self._seen.discard(name)
-                self._retry_soon(error)
-
-    def _retry_soon(self, error: ZooKeeperError) -> None:
-        """Have the watcher report again; what could not be read then counts as new."""
-        logger.warning("could not read changed settings, trying again: %s", error)
-        assert self._watcher is not None, "notifications come from it"
-        loop = asyncio.get_running_loop()
-        if self._again is not None:
-            self._again.cancel()
-        self._again = loop.call_later(_RETRY_MS / 1000, self._watcher.report_again)
-
     async def reload(self, *topics: str) -> None:
         """Re-read and apply topics' settings, except of unknown topics (see `load_new`)."""
         for start in range(0, len(topics), _READS_AT_ONCE):
@@ -190,19 +117,6 @@ class TopicOverrides:
                     self._apply(topic, self.settings_of(topic))
                     logger.info("topic %s has settings of its own now: %s", topic, overrides)
 
-    async def _read_notification(self, path: str) -> None:
-        try:
-            data, stat = await self._zk.get(path)
-        except NoNode:
-            return  # removed after its retention
-        kind, _, name = znodes.SETTINGS_CHANGE.decode(path, data).entity_path.partition("/")
-        if kind == _TOPICS and name:
-            await self.reload(name)
-        if self._clock.now_ms() - stat.created_ms > _KEPT_MS:
-            await self._remove(path)
-
-    async def _remove(self, path: str) -> None:
-        try:
-            await self._zk.delete(path)
-        except NoNode:
-            pass  # another broker did
+    async def reload_all(self) -> None:
+        """Re-read and apply the settings of all known topics."""
+        await self.reload(*self._overrides)

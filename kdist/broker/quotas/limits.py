@@ -1,0 +1,106 @@
+"""The quotas that a client can have: their names, and what values they take (pure).
+
+Kafka's names and meanings, and the values that it writes to ZooKeeper: bytes a second as integers.
+For each quota a client's own value takes precedence over the default of all clients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from kdist.config.kinds import Kind, read_text
+from kdist.errors import ApiError, Error
+
+
+class QuotaRow(NamedTuple):
+    """A quota. A budget's unit is `per` of its own: a hundredth, where a quota is in percent."""
+
+    name: str
+    noun: str
+    kind: Kind
+    per: float
+    doc: str
+
+
+PRODUCE = QuotaRow(
+    "producer_byte_rate",
+    "produce",
+    Kind.LONG,
+    1,
+    "Bytes a second that the client may produce to each broker.",
+)
+FETCH = QuotaRow(
+    "consumer_byte_rate",
+    "fetch",
+    Kind.LONG,
+    1,
+    "Bytes a second that the client may fetch from each broker.",
+)
+REQUEST = QuotaRow(
+    "request_percentage",
+    "request",
+    Kind.DOUBLE,
+    100,
+    "Percent of its one thread's time that each broker may spend on the client.",
+)
+ROWS = {row.name: row for row in (PRODUCE, FETCH, REQUEST)}
+
+Limits = Mapping[str, float]
+"""A client's quotas by name, as given: bytes a second, percent."""
+
+_ELSEWHERE = ("controller_mutation_rate", "connection_creation_rate")
+_EPSILON = 1e-6  # as in Kafka: floating point comes over the wire
+
+
+def text_of(name: str, value: float) -> str:
+    """A quota as it is stored. ApiError INVALID_REQUEST if it is no quota or no value of it."""
+    row = require_row(name)
+    if not (math.isfinite(value) and value > 0):
+        raise ApiError(Error.INVALID_REQUEST, f"{name} is {value:g}, and must be above 0")
+    if row.kind is Kind.DOUBLE:
+        return repr(value)
+    whole = int(value + _EPSILON)
+    if abs(whole - value) > _EPSILON or whole <= 0:
+        raise ApiError(Error.INVALID_REQUEST, f"{name} is {value:g}, and must be a whole number")
+    return str(whole)
+
+
+def require_row(name: str) -> QuotaRow:
+    """The row of that name; ApiError INVALID_REQUEST if there is none."""
+    if name in _ELSEWHERE:
+        raise ApiError(Error.INVALID_REQUEST, f"kdist has no {name} yet")
+    if name not in ROWS:
+        known = ", ".join(ROWS)
+        raise ApiError(Error.INVALID_REQUEST, f"{name!r} is not a quota: there are {known}")
+    return ROWS[name]
+
+
+def usable(stored: Mapping[str, str]) -> tuple[dict[str, float], list[str]]:
+    """The quotas among what is stored, and a sentence for each that is ignored.
+
+    Anybody may have written anything to ZooKeeper.
+    """
+    limits: dict[str, float] = {}
+    faults: list[str] = []
+    for name, text in stored.items():
+        try:
+            value = float(read_text(require_row(name).kind, text))
+            text_of(name, value)
+        except ApiError as error:
+            faults.append(error.detail or name)
+        except ValueError:
+            faults.append(f"{name} is {text!r}, which is not a number")
+        else:
+            limits[name] = value
+    return limits, faults
+
+
+def in_force(own: Limits, default: Limits) -> Iterator[tuple[QuotaRow, float, bool]]:
+    """Each quota that a client has, its value, and whether that is its own."""
+    for name, row in ROWS.items():
+        if name in own:
+            yield row, own[name], True
+        elif name in default:
+            yield row, default[name], False

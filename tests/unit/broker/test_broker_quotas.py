@@ -1,0 +1,171 @@
+"""Who has which quota, what is owed when it changes, and how few clients are remembered."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from kdist.broker.quotas import quotas as module
+from kdist.broker.quotas.limits import FETCH, PRODUCE, REQUEST
+from kdist.broker.quotas.quotas import CLIENTS_MAX, Account, Quotas
+from kdist.metrics.declare import Family
+from kdist.metrics.quotas import QuotaMetrics
+from kdist.runtime.clock import VirtualClock
+from kdist.zk.znodes import DEFAULT_ENTITY
+
+P, F, R = PRODUCE.name, FETCH.name, REQUEST.name
+
+
+class World:
+    """Quotas, their clock, their metrics, and how often they have changed."""
+
+    def __init__(self, **limits: dict[str, float]) -> None:
+        self.clock = VirtualClock()
+        self.metrics = Family(QuotaMetrics, "client", "quota")
+        self.changes = 0
+        self.quotas = Quotas(self.clock, 1.0, self.metrics, self._count)
+        if limits:
+            named = {DEFAULT_ENTITY if n == "default" else n: each for n, each in limits.items()}
+            self.quotas.replace(named)
+
+    def _count(self) -> None:
+        self.changes += 1
+
+    def account(self, client_id: str | None = "etl") -> Account:
+        found = self.quotas.account(client_id)
+        assert found is not None
+        return found
+
+    def passes(self, seconds: float) -> None:
+        self.clock.wait_ms(seconds * 1000)
+
+
+def test_without_quotas_nobody_has_an_account() -> None:
+    world = World()
+    assert world.quotas.account("etl") is None
+    assert len(world.quotas) == 0
+
+
+def test_a_client_without_a_quota_of_its_own_or_a_default_has_none() -> None:
+    world = World(etl={P: 10})
+    assert world.quotas.account("other") is None
+    assert len(world.quotas) == 0
+
+
+def test_for_each_quota_a_clients_own_goes_before_the_default() -> None:
+    world = World(etl={P: 10}, default={P: 100, F: 100})
+    assert world.account("etl").produced(100) == 9
+    assert world.account("etl").fetched(1000) == 9
+    assert world.account("etl").kept_busy(1000) == 0
+    assert world.account("other").produced(1000) == 9
+    assert world.account("").produced(1000) == 9
+    assert world.account(None).produced(0) == 9  # the same as an empty one
+
+
+def test_a_client_that_calls_itself_the_default_has_the_defaults_quota_for_itself() -> None:
+    world = World(default={P: 100})
+    assert world.account(DEFAULT_ENTITY).produced(1000) == 9
+    assert world.account("other").produced(100) == 0
+
+
+def test_each_client_has_the_default_for_itself_over_all_its_connections() -> None:
+    world = World(default={P: 100})
+    assert world.account("a").produced(300) == 2
+    assert world.account("b").produced(100) == 0
+    assert world.account("a").produced(100) == 3
+
+
+def test_a_pause_for_the_brokers_time_is_as_long_as_the_burst_at_most() -> None:
+    world = World(etl={R: 10})
+    assert world.account().kept_busy(0.1) == 0  # a second's worth at once
+    assert world.account().kept_busy(0.05) == pytest.approx(0.5)
+    assert world.account().kept_busy(10) == 1
+    world.passes(50)
+    assert world.account().kept_busy(0) == 1
+
+
+def test_what_is_owed_stays_owed_when_a_quota_changes() -> None:
+    world = World(etl={P: 100})
+    assert world.account().produced(1100) == 10
+    world.quotas.set("etl", {P: 1000})
+    assert world.account().produced(0) == 1
+    world.quotas.set(DEFAULT_ENTITY, {P: 100})
+    world.quotas.set("etl", {})
+    assert world.account().produced(0) == 10  # by the default now
+    world.quotas.set(DEFAULT_ENTITY, {})
+    assert world.quotas.account("etl") is None
+
+
+def test_only_real_changes_are_told() -> None:
+    world = World(etl={P: 10})
+    for _ in range(2):
+        world.quotas.set("etl", {P: 10})
+        world.quotas.set("other", {})
+        world.quotas.replace({"etl": {P: 10}})
+    assert world.changes == 1
+    world.quotas.set("etl", {P: 11})
+    assert world.changes == 2
+
+
+def test_idle_clients_are_forgotten_and_nothing_changes_for_them() -> None:
+    world = World(default={P: 100})
+    for number in range(500):
+        world.account(f"client {number}").produced(200)
+    world.account("slow").produced(100 * 100)
+    world.passes(61)
+    world.account("another")
+    assert len(world.quotas) == 2
+    assert world.account("slow").produced(0) == pytest.approx(38)
+    assert world.account("client 7").produced(100) == 0
+    assert world.account("client 7").produced(100) == 1
+
+
+def test_made_up_client_ids_take_a_bounded_memory_and_share_a_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "CLIENTS_MAX", 50)
+    world = World(etl={P: 100}, default={P: 1})
+    for number in range(200):
+        world.account(f"random {number}").produced(1000)
+    assert len(world.quotas) == 50
+    # A new one owes what others have used; one that an operator named does not.
+    assert world.account("innocent").produced(0) > 1000
+    assert world.account("etl").produced(100) == 0
+    assert len(world.quotas) == 51
+    assert CLIENTS_MAX == 10_000
+
+
+def test_metrics_name_those_that_an_operator_named_and_no_others() -> None:
+    world = World(etl={P: 100}, default={P: 10, R: 50})
+    for client in ("etl", "a", "b"):
+        world.account(client).produced(210)
+        world.account(client).kept_busy(1.5)
+    found = {
+        labels: (each.limit, each.used, each.throttled, each.throttled_seconds)
+        for labels, each in world.metrics.items()
+    }
+    assert found == {
+        ("etl", "produce"): (100, 210, 1, pytest.approx(1.1)),
+        (DEFAULT_ENTITY, "produce"): (10, 420, 2, 40),
+        (DEFAULT_ENTITY, "request"): (0.5, 4.5, 3, 3),
+    }
+    world.quotas.set("etl", {})
+    assert world.metrics.keys() == {(DEFAULT_ENTITY, "produce"), (DEFAULT_ENTITY, "request")}
+    assert world.account("etl").produced(0) > 0
+    world.quotas.set(DEFAULT_ENTITY, {})
+    assert not world.metrics
+
+
+def test_the_log_names_a_throttled_client_every_half_minute_at_most(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    world = World(default={P: 1})
+    for number in range(100):
+        world.account(f"client {number}").produced(100)
+        world.passes(1)
+    assert len(caplog.messages) == 4
+    assert caplog.messages[0] == (
+        "client 'client 0' is over its producer_byte_rate: it pauses for 99.000 s"
+    )
