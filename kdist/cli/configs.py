@@ -1,4 +1,6 @@
-"""`kdist configs`: shows and alters settings of topics and brokers in a running cluster.
+"""`kdist configs`: shows and alters settings of topics, brokers and clients in a running cluster.
+
+A client's settings are its quotas.
 
 `kdist config`, without the s, is about a broker's file.
 """
@@ -32,8 +34,9 @@ if TYPE_CHECKING:
     from kdist.client.admin.settings import Setting
     from kdist.client.cluster import Cluster
 
-TOPIC, BROKER = "topic", "broker"
-ALL = "all"  # instead of a broker's id: the cluster-wide setting of all brokers
+TOPIC, BROKER, CLIENT = "topic", "broker", "client"
+ALL = "all"  # instead of a broker's or client's id: the value of all that have none of their own
+_OF_CLIENT, _OF_CLIENTS = "client", "all clients"  # sources of quotas
 
 _SETTINGS: tuple[Field[Setting], ...] = (
     Field("SETTING", lambda each: each.name, "setting"),
@@ -60,7 +63,7 @@ _UNCHANGED = ("default", "file")  # sources of settings that were not altered at
 
 
 class Resource(NamedTuple):
-    """A topic or a broker, with its settings by name."""
+    """A topic, a broker or a client, with its settings by name."""
 
     kind: str
     name: str
@@ -71,7 +74,7 @@ def _complete_names(ctx: click.Context, param: click.Parameter, begun: str) -> l
     return complete_topics(ctx, param, begun) if ctx.params.get("kind") == TOPIC else []
 
 
-kind_argument = click.argument("kind", type=click.Choice([TOPIC, BROKER]))
+kind_argument = click.argument("kind", type=click.Choice([TOPIC, BROKER, CLIENT]))
 name_argument = click.argument(
     "name", metavar="NAME", callback=not_empty, shell_complete=_complete_names
 )
@@ -79,7 +82,7 @@ name_argument = click.argument(
 
 @click.group(cls=CommandGroup)
 def configs() -> None:
-    """List, describe and alter settings of topics and brokers, while they run."""
+    """List, describe and alter settings of topics and brokers, and quotas, while brokers run."""
 
 
 # list
@@ -89,7 +92,7 @@ def configs() -> None:
 @client_options()
 @json_option
 def list_them(clients: Clients, as_json: bool) -> None:
-    """List the settings that topics and brokers override: no defaults, nothing from files."""
+    """List quotas, and the settings that topics and brokers override: no defaults, no files."""
 
     async def work(cluster: Cluster) -> list[Resource]:
         from kdist.client.admin.settings import (
@@ -110,10 +113,11 @@ def list_them(clients: Clients, as_json: bool) -> None:
                 Resource(BROKER, str(id_), _own(BROKER, found, but=SHARED))
                 for id_, found in of_brokers.items()
             ),
+            *await _clients(cluster),
         ]
 
     found = [(of, each) for of in ask_cluster(clients, work) for each in of.settings.values()]
-    none = "No topic and no broker has settings of its own."
+    none = "No topic and no broker has settings of its own, and no client has quotas."
     print_rows(_OWN, found, as_json=as_json, if_none=none)
 
 
@@ -122,13 +126,45 @@ def _own(kind: str, settings: Mapping[str, Setting], but: str = "") -> dict[str,
 
     Settings from the source `but` are left out.
     """
+    return {name: each for name, each in settings.items() if _is_own(kind, each.source, but)}
+
+
+def _is_own(kind: str, source: str, but: str) -> bool:
     from kdist.client.admin.settings import OF_TOPIC
 
+    own = {TOPIC: OF_TOPIC, CLIENT: _OF_CLIENT}.get(kind)
+    return source == own if own else source not in (*_UNCHANGED, but)
+
+
+async def _clients(cluster: Cluster) -> list[Resource]:
+    """All clients that have quotas; none if the brokers are too old to know any."""
+    from kdist.client.admin.quotas import describe_client_quotas
+    from kdist.errors import ApiError, Error
+
+    try:
+        found = await describe_client_quotas(cluster)
+    except ApiError as error:
+        if error.error is Error.UNSUPPORTED_VERSION:
+            return []
+        raise
+    return [
+        Resource(CLIENT, ALL if name is None else name, _quotas(quotas, source))
+        for name, quotas in found.items()
+        for source in (_OF_CLIENTS if name is None else _OF_CLIENT,)
+    ]
+
+
+def _quotas(quotas: Mapping[str, float], source: str) -> dict[str, Setting]:
+    from kdist.client.admin.settings import Setting
+
     return {
-        name: each
-        for name, each in settings.items()
-        if (each.source == OF_TOPIC if kind == TOPIC else each.source not in (*_UNCHANGED, but))
+        name: Setting(name, _number_text(value), source, False, False, False)
+        for name, value in quotas.items()
     }
+
+
+def _number_text(value: float) -> str:
+    return str(int(value)) if value.is_integer() else repr(value)
 
 
 # describe
@@ -147,22 +183,25 @@ def describe(
     """Show the settings in force of a topic, or of a broker by its id, and where they come from.
 
     With SETTINGs, shows only these; `*` in one matches any text. Secrets are hidden. `all` instead
-    of a broker's id shows the cluster-wide settings that were altered at runtime.
+    of a broker's id shows the cluster-wide settings that were altered at runtime. A client, named
+    by its client id, has quotas; `all` shows those of all clients that have none of their own.
 
     \b
     Examples:
       kdist configs describe topic clicks
       kdist configs describe broker 1 'log.retention.*'
       kdist configs describe broker all
+      kdist configs describe client etl
     """
 
     found = ask_cluster(clients, lambda cluster: _describe(cluster, kind, name))
     if own:
         found = _own(kind, found)
     picked = sorted(pick(found.values(), settings, lambda each: [each.name]))
-    is_all = (kind, name) == (BROKER, ALL)
-    has = "All brokers together have" if is_all else f"{kind.capitalize()} {name} has"
-    none = f"{has} no settings of {'their' if is_all else 'its'} own."
+    is_all = name == ALL and kind != TOPIC
+    has = f"All {kind}s together have" if is_all else f"{kind.capitalize()} {name} has"
+    what = "quotas" if kind == CLIENT else f"settings of {'their' if is_all else 'its'} own"
+    none = f"{has} no {what}."
     print_rows(_SETTINGS, picked, as_json=as_json, if_none=none)
 
 
@@ -174,6 +213,8 @@ async def _describe(cluster: Cluster, kind: str, name: str) -> Mapping[str, Sett
     )
     from kdist.client.admin.topics import describe_topics
 
+    if kind == CLIENT:
+        return await _describe_client(cluster, name)
     if kind == BROKER and name == ALL:
         return await describe_default_broker_configs(cluster, with_docs=True)
     if kind == BROKER:
@@ -181,6 +222,15 @@ async def _describe(cluster: Cluster, kind: str, name: str) -> Mapping[str, Sett
         return (await describe_broker_configs(cluster, [number], with_docs=True))[number]
     await describe_topics(cluster, [name])  # its error suggests the nearest name
     return (await describe_topic_configs(cluster, [name], with_docs=True))[name]
+
+
+async def _describe_client(cluster: Cluster, name: str) -> Mapping[str, Setting]:
+    """For each quota its own value, else that of all clients."""
+    from kdist.client.admin.quotas import describe_client_quotas
+
+    found = await describe_client_quotas(cluster)
+    shared = _quotas(found.get(None, {}), _OF_CLIENTS)
+    return shared if name == ALL else shared | _quotas(found.get(name, {}), _OF_CLIENT)
 
 
 def _broker_id(name: str) -> int:
@@ -214,17 +264,22 @@ def alter(
     clients: Clients,
     as_json: bool,
 ) -> None:
-    """Set and unset settings of a topic, or of a broker by its id; all of them or none.
+    """Set and unset settings of a topic, a broker by its id, or a client; all of them or none.
 
     `all` instead of an id sets the cluster-wide values. A broker's own value overrides the
     cluster-wide one, and both override its file. Settings that a broker reads only at startup are
     refused; `kdist configs describe broker ID --json` shows them as `is_read_only`.
+
+    A client's settings are its quotas on each broker: producer_byte_rate and consumer_byte_rate in
+    bytes a second, request_percentage of the broker's time. `all` sets those of each client that
+    has none of its own.
 
     \b
     Examples:
       kdist configs alter topic clicks --set retention.ms=86400000 --unset segment.bytes
       kdist configs alter broker all --set log.retention.ms=86400000
       kdist configs alter broker 1 --set max.connections=2000 --dry-run
+      kdist configs alter client etl --set producer_byte_rate=10485760
     """
     settings = parse_settings(texts, "--set")
     if not settings and not removed:
@@ -233,12 +288,17 @@ def alter(
 
     async def work(cluster: Cluster) -> None:
         from kdist.cli.shared.settings import require_known, require_known_of_broker
+        from kdist.client.admin.quotas import alter_client_quotas
         from kdist.client.admin.settings import (
             incremental_alter_broker_configs,
             incremental_alter_topic_configs,
         )
         from kdist.client.admin.topics import describe_topics
 
+        if kind == CLIENT:
+            client_id = None if name == ALL else name
+            await alter_client_quotas(cluster, client_id, settings, removed, validate_only=dry_run)
+            return
         if kind == TOPIC:
             await describe_topics(cluster, [name])
             await require_known(cluster, name, removed)
@@ -253,7 +313,7 @@ def alter(
         )
 
     ask_cluster(clients, work)
-    whose = "all brokers" if kind == BROKER and name == ALL else f"{kind} {name}"
+    whose = f"all {kind}s" if kind != TOPIC and name == ALL else f"{kind} {name}"
     what = [f"{key}={value}" for key, value in settings.items()]
     what += [f"{key} unset" for key in removed]
     sentence = f"{'Would change' if dry_run else 'Changed'} {whose}: {', '.join(what)}."

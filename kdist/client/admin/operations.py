@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from kdist.client.admin import brokers, disks, elections, groups, offsets, records, settings, topics
+from kdist.client.admin import (
+    brokers,
+    disks,
+    elections,
+    groups,
+    offsets,
+    quotas,
+    records,
+    settings,
+    topics,
+)
 from kdist.client.operation import Operation
 
 
@@ -21,6 +31,9 @@ class Operations:
     describe_broker_configs = Operation(settings.describe_broker_configs)
     describe_default_broker_configs = Operation(settings.describe_default_broker_configs)
     incremental_alter_broker_configs = Operation(settings.incremental_alter_broker_configs)
+
+    describe_client_quotas = Operation(quotas.describe_client_quotas)
+    alter_client_quotas = Operation(quotas.alter_client_quotas)
 
     list_groups = Operation(groups.list_groups)
     describe_groups = Operation(groups.describe_groups)

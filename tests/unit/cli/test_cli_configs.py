@@ -121,3 +121,39 @@ def test_an_impossible_change_of_brokers_is_refused_in_a_sentence(cluster: CliCl
     assert "there is no broker 7" in cluster.refused(
         *("configs", "alter", "broker", "7", "--set", "log.roll.ms=1")
     )
+
+
+def test_a_clients_quotas_are_set_shown_and_unset(cluster: CliCluster) -> None:
+    words = ("configs", "alter", "client")
+    assert cluster.done(*words, "all", "--set", "producer_byte_rate=1048576") == (
+        "Changed all clients: producer_byte_rate=1048576.\n"
+    )
+    cluster.done(*words, "etl", "--set", "request_percentage=12.5")
+    found = settings(cluster, "client", "etl")
+    assert {name: (each["value"], each["source"]) for name, each in found.items()} == {
+        "producer_byte_rate": ("1048576", "all clients"),
+        "request_percentage": ("12.5", "client"),
+    }
+    assert set(settings(cluster, "client", "etl", "--own")) == {"request_percentage"}
+    rows = [json.loads(line) for line in cluster.done("configs", "list", "--json").splitlines()]
+    assert [(row["of"], row["setting"]) for row in rows if row["kind"] == "client"] == [
+        ("all", "producer_byte_rate"),
+        ("etl", "request_percentage"),
+    ]
+    cluster.done(*words, "all", "--unset", "producer_byte_rate")
+    cluster.done(*words, "etl", "--unset", "request_percentage")
+    shown = [cluster.done("configs", "describe", "client", each) for each in ("etl", "all")]
+    assert shown == ["Client etl has no quotas.\n", "All clients together have no quotas.\n"]
+
+
+def test_a_quota_that_cannot_be_is_refused_in_a_sentence(cluster: CliCluster) -> None:
+    words = ("configs", "alter", "client", "etl")
+    assert cluster.refused(*words, "--set", "producer_byte_rate=fast") == (
+        "producer_byte_rate is 'fast', and must be a number"
+    )
+    assert "must be above 0" in cluster.refused(*words, "--set", "producer_byte_rate=0")
+    assert "'speed' is not a quota" in cluster.refused(*words, "--unset", "speed")
+    assert cluster.done(*words, "--dry-run", "--set", "consumer_byte_rate=5") == (
+        "Would change client etl: consumer_byte_rate=5.\n"
+    )
+    assert cluster.done("configs", "describe", "client", "etl") == "Client etl has no quotas.\n"

@@ -149,6 +149,22 @@ def test_settings_are_administered(cluster: CliCluster, admin: Admin) -> None:
         admin.incremental_alter_broker_configs(broker, unset=["max.connections"])
 
 
+def test_quotas(admin: Admin) -> None:
+    says("All quotas that are set, by client id and name; the default's under None.")
+    says("Set some quotas of a client, or with None of all")
+    says("Either all of them are changed, at once, or none.")
+    admin.alter_client_quotas("etl", {"producer_byte_rate": 1000, "request_percentage": 12.5})
+    admin.alter_client_quotas(None, {"consumer_byte_rate": 2000})
+    admin.alter_client_quotas("etl", {"consumer_byte_rate": 5}, validate_only=True)
+    with pytest.raises(ApiError, match="must be above 0"):
+        admin.alter_client_quotas("etl", {"consumer_byte_rate": 0, "producer_byte_rate": 5})
+    own = {"producer_byte_rate": 1000.0, "request_percentage": 12.5}
+    assert admin.describe_client_quotas() == {"etl": own, None: {"consumer_byte_rate": 2000.0}}
+    admin.alter_client_quotas("etl", unset=own)
+    admin.alter_client_quotas(None, unset=["consumer_byte_rate"])
+    assert admin.describe_client_quotas() == {}
+
+
 def test_groups_are_administered(cluster: CliCluster, admin: Admin) -> None:
     one, two = place("ruled"), place("ruled", 1)
     admin.create_topic("ruled", 2, settings={"retention.ms": "-1"})
