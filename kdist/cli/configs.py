@@ -286,36 +286,48 @@ def alter(
         raise click.UsageError("Say what to change: --set or --unset.")
     require_apart(settings, removed)
 
-    async def work(cluster: Cluster) -> None:
-        from kdist.cli.shared.settings import require_known, require_known_of_broker
-        from kdist.client.admin.quotas import alter_client_quotas
-        from kdist.client.admin.settings import (
-            incremental_alter_broker_configs,
-            incremental_alter_topic_configs,
-        )
-        from kdist.client.admin.topics import describe_topics
-
-        if kind == CLIENT:
-            client_id = None if name == ALL else name
-            await alter_client_quotas(cluster, client_id, settings, removed, validate_only=dry_run)
-            return
-        if kind == TOPIC:
-            await describe_topics(cluster, [name])
-            await require_known(cluster, name, removed)
-            await incremental_alter_topic_configs(
-                cluster, name, settings, removed, validate_only=dry_run
-            )
-            return
-        number = None if name == ALL else _broker_id(name)
-        await require_known_of_broker(cluster, number, removed)
-        await incremental_alter_broker_configs(
-            cluster, number, settings, removed, validate_only=dry_run
-        )
-
-    ask_cluster(clients, work)
+    change = Change(kind, name, settings, removed, dry_run)
+    ask_cluster(clients, lambda cluster: _alter(cluster, change))
     whose = f"all {kind}s" if kind != TOPIC and name == ALL else f"{kind} {name}"
     what = [f"{key}={value}" for key, value in settings.items()]
     what += [f"{key} unset" for key in removed]
     sentence = f"{'Would change' if dry_run else 'Changed'} {whose}: {', '.join(what)}."
     row = {"kind": kind, "of": name, "set": settings, "unset": removed}
     say(sentence, as_json, **row, carried_out=not dry_run)
+
+
+class Change(NamedTuple):
+    """What `alter` was told to do."""
+
+    kind: str
+    name: str
+    settings: Mapping[str, str]
+    removed: tuple[str, ...]
+    is_trial: bool
+
+
+async def _alter(cluster: Cluster, change: Change) -> None:
+    from kdist.cli.shared.settings import require_known, require_known_of_broker
+    from kdist.client.admin.quotas import alter_client_quotas
+    from kdist.client.admin.settings import (
+        incremental_alter_broker_configs,
+        incremental_alter_topic_configs,
+    )
+    from kdist.client.admin.topics import describe_topics
+
+    kind, name, settings, removed, is_trial = change
+    if kind == TOPIC:
+        await describe_topics(cluster, [name])
+        await require_known(cluster, name, removed)
+        await incremental_alter_topic_configs(
+            cluster, name, settings, removed, validate_only=is_trial
+        )
+    elif kind == BROKER:
+        number = None if name == ALL else _broker_id(name)
+        await require_known_of_broker(cluster, number, removed)
+        await incremental_alter_broker_configs(
+            cluster, number, settings, removed, validate_only=is_trial
+        )
+    else:
+        client_id = None if name == ALL else name
+        await alter_client_quotas(cluster, client_id, settings, removed, validate_only=is_trial)

@@ -149,7 +149,7 @@ def test_settings_are_administered(cluster: CliCluster, admin: Admin) -> None:
         admin.incremental_alter_broker_configs(broker, unset=["max.connections"])
 
 
-def test_quotas(admin: Admin) -> None:
+def test_quotas_of_clients(admin: Admin) -> None:
     says("All quotas that are set, by client id and name; the default's under None.")
     says("Set some quotas of a client, or with None of all")
     says("Either all of them are changed, at once, or none.")
