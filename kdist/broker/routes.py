@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from kdist.broker.dispatch import Call, DirectHandler, Routes, WaitingHandler
 from kdist.broker.handlers import (
+    alter_replica_log_dirs,
     api_versions,
     delete_records,
     describe_cluster,
@@ -28,6 +29,7 @@ from kdist.broker.handlers.find_coordinator import FindCoordinatorHandler
 from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.handlers.metadata import MetadataHandler
 from kdist.broker.handlers.produce import ProduceHandler
+from kdist.broker.handlers.reassignments import ReassignmentsHandler
 from kdist.broker.handlers.topics import TopicsHandler
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.groups.coordinator import GroupCoordinator
@@ -42,6 +44,7 @@ _CHANGING = (
     "DeleteTopics",
     "CreatePartitions",
     "ElectLeaders",
+    "AlterPartitionReassignments",
     "DeleteRecords",
     "AlterConfigs",
     "IncrementalAlterConfigs",
@@ -65,6 +68,7 @@ class Handlers(NamedTuple):
     groups: GroupCoordinator
     topics: TopicsHandler
     elections: ElectLeadersHandler
+    reassignments: ReassignmentsHandler
     producer_ids: ProducerIds
     control: ControlHandler
     described_settings: DescribeConfigsHandler
@@ -108,6 +112,9 @@ def _direct(to: Handlers) -> dict[str, DirectHandler]:
         "DescribeLogDirs": lambda asked, call: call.answer(
             describe_log_dirs.answer(asked, to.replicas.directory)
         ),
+        "AlterReplicaLogDirs": lambda asked, call: call.answer(
+            alter_replica_log_dirs.answer(asked, to.replicas.directory)
+        ),
         "ApiVersions": lambda asked, call: call.answer_with_error(
             api_versions.answer(
                 asked, call.version, to_brokers=to.control.is_for_brokers(call.listener)
@@ -130,6 +137,8 @@ def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
         "InitProducerId": lambda asked, _call: to.producer_ids.answer(asked),
         "CreatePartitions": lambda asked, _call: to.topics.grow(asked),
         "ElectLeaders": lambda asked, _call: to.elections.answer(asked),
+        "AlterPartitionReassignments": lambda asked, _call: to.reassignments.alter(asked),
+        "ListPartitionReassignments": lambda asked, _call: to.reassignments.list(asked),
         "DeleteRecords": lambda asked, _call: delete_records.answer(asked, to.replicas),
         "DescribeConfigs": lambda asked, _call: to.described_settings.answer(asked),
         "AlterConfigs": lambda asked, _call: to.altered_settings.replace(asked),

@@ -27,6 +27,7 @@ from kdist.broker.handlers.find_coordinator import FindCoordinatorHandler
 from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.handlers.metadata import MetadataHandler
 from kdist.broker.handlers.produce import ProduceHandler
+from kdist.broker.handlers.reassignments import ReassignmentsHandler
 from kdist.broker.handlers.topics import TopicsHandler
 from kdist.broker.leader_hints import LeaderHints
 from kdist.broker.measures import Measures
@@ -265,6 +266,7 @@ class Service:
             groups=self.coordinator,
             topics=TopicsHandler(self.controller, config),
             elections=ElectLeadersHandler(self.controller, self.cache),
+            reassignments=ReassignmentsHandler(self.controller),
             producer_ids=producer_ids,
             control=ControlHandler(
                 replicas,

@@ -78,6 +78,7 @@ class BrokerRequestBatch:
     metadata: set[TopicPartition] = dataclasses.field(default_factory=set)  # by UpdateMetadata
     deleted: dict[TopicPartition, uuid.UUID] = dataclasses.field(default_factory=dict)
     deletions: set[TopicPartition] = dataclasses.field(default_factory=set)  # by StopReplica
+    removals: set[TopicPartition] = dataclasses.field(default_factory=set)  # moved away; likewise
     stops: set[TopicPartition] = dataclasses.field(default_factory=set)  # likewise, log kept
     has_brokers: bool = False  # the set of live brokers has changed
     has_new_brokers: bool = False  # and has members that this broker may not know
@@ -91,7 +92,8 @@ class BrokerRequestBatch:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is to be sent."""
-        return not (self.leaders or self.deletions or self.stops or self.has_metadata)
+        stops = self.deletions or self.removals or self.stops
+        return not (self.leaders or stops or self.has_metadata)
 
     def add(self, other: BrokerRequestBatch) -> None:
         """Merge `other` in, with its waiters."""
@@ -100,6 +102,7 @@ class BrokerRequestBatch:
         self.metadata |= other.metadata
         self.deleted |= other.deleted
         self.deletions |= other.deletions
+        self.removals |= other.removals
         self.stops |= other.stops
         self.has_brokers |= other.has_brokers
         self.has_new_brokers |= other.has_new_brokers
@@ -248,12 +251,16 @@ class BrokerChannel:
 
     async def _send_stop_replica(self, peer: Peer, batch: BrokerRequestBatch) -> BrokerRequestBatch:
         """Send StopReplica, and report what was deleted; returns as `_send_leader_and_isr`."""
-        # Checked only now, when it is sent: the topic may have been re-created since.
+        # Checked only now, when it is sent: the topic may have been re-created since, or the
+        # partition moved back.
         context = self._context
         queued = context.cluster.queued_for_deletion
         deletions = {each for each in batch.deletions if each.topic in queued}
+        removals = batch.removals
+        if removals:
+            removals = removals & {*context.cluster.removed_from(self.broker.id)}
         request = requests.stop_replica(
-            context.cluster, context.controller, self.broker, deletions, batch.stops
+            context.cluster, context.controller, self.broker, deletions, removals, batch.stops
         )
         if not request.topic_states:
             return BrokerRequestBatch()
@@ -263,11 +270,13 @@ class BrokerChannel:
             for each in answer.partition_errors
         }
         refused = self._refused("StopReplica", results)
-        deleted = {each for each in deletions if results.get(each, Error.NONE) is Error.NONE}
-        if deleted:
-            context.on_replicas_deleted(self.broker, deleted)
+        done = {each for each in deletions | removals if each not in results or not results[each]}
+        if done:
+            context.on_replicas_deleted(self.broker, done)
         return BrokerRequestBatch(
-            deletions=refused & deletions, stops=refused & batch.stops - deletions
+            deletions=refused & deletions,
+            removals=refused & removals,
+            stops=refused & batch.stops - deletions - removals,
         )
 
     async def _request(self, peer: Peer, request: Any, version: int) -> Any:
@@ -346,6 +355,11 @@ class ControllerChannelManager:
         """Have the broker delete its replicas, if it is alive."""
         if broker_id in self._channels:
             self._channels[broker_id].add(BrokerRequestBatch(deletions=set(partitions)))
+
+    def remove(self, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
+        """Have the broker delete replicas that were moved away from it, if it is alive."""
+        if broker_id in self._channels:
+            self._channels[broker_id].add(BrokerRequestBatch(removals=set(partitions)))
 
     def stop(self, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
         """Have the broker fetch no more for its replicas, if it is alive; it keeps their logs."""

@@ -97,11 +97,36 @@ class LiveBroker(NamedTuple):
         return Broker(self.id, machine, self.address.port, self.registration.rack)
 
 
-class Topic(NamedTuple):
-    """A topic with its assigned replicas. `zk_version` is its znode's.
+class Assigned(NamedTuple):
+    """Who has replicas of one partition, and what a move under way changes of it (KIP-455).
 
-    `adding` and `removing` are the replicas that a reassignment under way adds and removes.
+    `before` is the assignment before that move, in its order; `removed` are former replicas whose
+    brokers have not deleted their logs yet.
     """
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    before: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+
+    @property
+    def is_moving(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas after the move."""
+        return tuple(each for each in self.replicas if each not in self.removing)
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """The replicas before the move; in another order if a controller of Kafka began it."""
+        return self.before or tuple(each for each in self.replicas if each not in self.adding)
+
+
+class Topic(NamedTuple):
+    """A topic with its assigned replicas. `zk_version` is its znode's; the rest as `Assigned`."""
 
     name: str
     id: uuid.UUID
@@ -109,11 +134,44 @@ class Topic(NamedTuple):
     zk_version: int
     adding: Replicas = NOBODY
     removing: Replicas = NOBODY
+    before: Replicas = NOBODY
+    removed: Replicas = NOBODY
 
     @property
     def partitions(self) -> list[TopicPartition]:
         """Its partitions, in order."""
         return [TopicPartition(self.name, index) for index in sorted(self.assignment)]
+
+    @property
+    def moving(self) -> list[TopicPartition]:
+        """Those that are being moved."""
+        found = (self.adding.keys() | self.removing.keys()) & self.assignment.keys()
+        return [TopicPartition(self.name, index) for index in sorted(found)]
+
+    @property
+    def settled(self) -> Replicas:
+        """The assignment once all moves are completed."""
+        return {index: self.assigned(index).target for index in self.assignment}
+
+    def assigned(self, index: int) -> Assigned:
+        """One partition's replicas."""
+        rest = (self.adding, self.removing, self.before, self.removed)
+        return Assigned(self.assignment[index], *(each.get(index, ()) for each in rest))
+
+    def with_assigned(self, changes: Mapping[int, Assigned]) -> Topic:
+        """The topic with some partitions' replicas changed."""
+        return self._replace(
+            assignment=_changed(self.assignment, {i: e.replicas for i, e in changes.items()}),
+            adding=_changed(self.adding, {i: e.adding for i, e in changes.items()}),
+            removing=_changed(self.removing, {i: e.removing for i, e in changes.items()}),
+            before=_changed(self.before, {i: e.before for i, e in changes.items()}),
+            removed=_changed(self.removed, {i: e.removed for i, e in changes.items()}),
+        )
+
+
+def _changed(known: Replicas, changes: Replicas) -> Replicas:
+    found = {**known, **changes}
+    return {index: found[index] for index in sorted(found) if found[index]}
 
 
 SettingsOf = Callable[[str], TopicSettings]
@@ -176,8 +234,10 @@ class ControllerContext:
 
         Invariant: a leader's high watermark stands still while the committed ISR is smaller.
         """
-        settings = self.settings_of(partition.topic)
-        return min(settings.min_insync_replicas, len(self.replicas(partition)))
+        topic, settings = self.topics.get(partition.topic), self.settings_of(partition.topic)
+        adding = topic.adding.get(partition.partition, ()) if topic else ()
+        # Those that a move adds are not in sync at first, and are no reason to refuse records.
+        return min(settings.min_insync_replicas, len(self.replicas(partition)) - len(adding))
 
     def leader_and_isr(self, partition: TopicPartition) -> LeaderAndIsr | None:
         """Who leads and is in sync; None if the partition never had a leader."""
@@ -216,6 +276,26 @@ class ControllerContext:
         """The partitions of the topics that are not being deleted."""
         for topic in self.living_topics():
             yield from topic.partitions
+
+    def is_moving(self, partition: TopicPartition) -> bool:
+        """Whether the partition is being moved, and its topic not deleted."""
+        topic, index = self.topics.get(partition.topic), partition.partition
+        if topic is None or partition.topic in self.queued_for_deletion:
+            return False
+        return index in topic.assignment and (index in topic.adding or index in topic.removing)
+
+    def moving(self) -> list[TopicPartition]:
+        """The partitions that are being moved, of the topics that are not being deleted."""
+        return [each for topic in self.living_topics() for each in topic.moving]
+
+    def removed_from(self, broker_id: int) -> list[TopicPartition]:
+        """The partitions whose logs the broker has yet to delete, as they were moved away."""
+        return [
+            TopicPartition(topic.name, index)
+            for topic in self.living_topics()
+            for index, removed in topic.removed.items()
+            if broker_id in removed
+        ]
 
     @property
     def newest_registration(self) -> int:

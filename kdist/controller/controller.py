@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from kdist.controller.commands import (
@@ -26,9 +26,11 @@ from kdist.controller.commands import (
     ShutDownBroker,
     TopicsCommand,
 )
-from kdist.controller.context import ONLINE, ControllerContext, OutOfDate
+from kdist.controller.context import ONLINE, Assigned, ControllerContext, OutOfDate
 from kdist.controller.isr_proposals import AlterPartition
 from kdist.controller.leader_elections import ElectLeaders, Outcomes, is_imbalanced
+from kdist.controller.movements import AlterReassignments, ListReassignments, Moved
+from kdist.controller.reassignments import Target
 from kdist.controller.replica_states import DELETION_INELIGIBLE, OFFLINE, ReplicaState
 from kdist.controller.term import ControllerDependencies, ControllerTerm
 from kdist.controller.writing import Writer
@@ -123,6 +125,8 @@ class Controller:
             lambda cluster: sum(is_imbalanced(cluster, each) for each in cluster.partitions())
         )
         metrics.recovering_partitions = self._reading(_count_recovering)
+        metrics.reassigning_partitions = self._reading(lambda cluster: len(cluster.moving()))
+        metrics.replicas_left_behind = self._reading(_count_left_behind)
         metrics.topics_queued_for_deletion = self._reading(
             lambda cluster: len(cluster.queued_for_deletion)
         )
@@ -317,6 +321,23 @@ class Controller:
         late = ApiError(Error.REQUEST_TIMED_OUT, UNCONFIRMED)
         return {each: fault or late for each, fault in outcomes.items()}
 
+    async def alter_reassignments(
+        self, targets: Mapping[TopicPartition, Target | None], timeout_ms: int
+    ) -> Moved:
+        """Begin to move partitions, or cancel that (None for a target); the moves go on after it.
+
+        ApiError NOT_CONTROLLER; REQUEST_TIMED_OUT if the controller was not ready, or is at it.
+        """
+        end_s = asyncio.get_running_loop().time() + timeout_ms / 1000
+        return await self._carry_out(AlterReassignments(targets, set()), end_s)
+
+    async def list_reassignments(
+        self, partitions: Sequence[TopicPartition] | None, timeout_ms: int
+    ) -> dict[TopicPartition, Assigned]:
+        """The moves under way, of these partitions or of all. ApiError as above."""
+        end_s = asyncio.get_running_loop().time() + timeout_ms / 1000
+        return await self._carry_out(ListReassignments(partitions), end_s)
+
     async def _submit(self, command: TopicsCommand, timeout_ms: int) -> list[Outcome]:
         end_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         try:
@@ -422,6 +443,10 @@ def _count_offline(cluster: ControllerContext) -> int:
 def _count_fenced(cluster: ControllerContext) -> int:
     assigned = (each for topic in cluster.topics.values() for each in topic.assignment.values())
     return len({replica for replicas in assigned for replica in replicas} - cluster.alive)
+
+
+def _count_left_behind(cluster: ControllerContext) -> int:
+    return sum(len(each) for topic in cluster.living_topics() for each in topic.removed.values())
 
 
 def _count_recovering(cluster: ControllerContext) -> int:

@@ -25,7 +25,8 @@ class Deletions:
         """Expect all replicas of the topic to be deleted."""
         left = self._left[topic.name] = {}
         for partition in topic.partitions:
-            for replica in topic.assignment[partition.partition]:
+            assigned = topic.assigned(partition.partition)
+            for replica in (*assigned.replicas, *assigned.removed):
                 left.setdefault(replica, set()).add(partition)
 
     def left_on(self, broker_id: int) -> set[TopicPartition]:

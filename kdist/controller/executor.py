@@ -7,7 +7,8 @@ sends to the brokers; whatever it does not have, no broker was ever sent.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from itertools import groupby, islice
 
 from kdist.controller.channels import ControllerChannelManager
 from kdist.controller.context import ControllerContext, Loss, Topic
@@ -21,13 +22,24 @@ from kdist.controller.elections import (
     plan_for_shutdown,
 )
 from kdist.controller.loading import Loader
+from kdist.controller.reassignments import (
+    Steps,
+    Target,
+    left_of_request,
+    plan_begin,
+    plan_completions,
+    plan_new_epochs,
+)
 from kdist.controller.topics import Planned
 from kdist.controller.writing import Removed, Writer
+from kdist.errors import ApiError
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import LeaderAndIsr, TopicPartition
 from kdist.storage.names import some_of
 
 logger = logging.getLogger(__name__)
+
+MOVED_AT_ONCE = 400  # partitions of a topic, in one multi with the topic's own znode
 
 
 class Executor:
@@ -49,6 +61,12 @@ class Executor:
         self._loader = loader
         self._metrics = metrics
         self._on_planned = on_planned
+        self._requested: dict[TopicPartition, Target] = {}  # by an old tool, and not moved yet
+
+    @property
+    def controller_epoch(self) -> int:
+        """The term's."""
+        return self._writer.controller_epoch
 
     async def elect(self, partitions: Iterable[TopicPartition], planner: Planner) -> None:
         """Give partitions the states that the planner has for them, and send those to the brokers.
@@ -189,6 +207,97 @@ class Executor:
                 found.add(partition)
             left.append(partition)
         return left, lost
+
+    # Moves of partitions to other replicas
+
+    async def move(self, steps: Steps) -> None:
+        """Write these steps, topic by topic, and send them to the brokers."""
+        moved: list[TopicPartition] = []
+        for name, of_topic in groupby(sorted(steps), key=lambda each: each.topic):
+            partitions = iter(of_topic)
+            while some := list(islice(partitions, MOVED_AT_ONCE)):
+                await self._move_some(name, {each: steps[each] for each in some})
+                moved += some
+        self.channels.update_states(moved)
+        for broker_id in sorted(self.cluster.alive):
+            self._delete_moved(broker_id, {*moved})
+
+    async def _move_some(self, name: str, steps: Steps) -> None:
+        changes = {each.partition: step.assigned for each, step in steps.items()}
+        states = {each: step.state for each, step in steps.items() if step.state is not None}
+        topic = self.cluster.topics[name].with_assigned(changes)
+        self.cluster.topics[name] = await self._writer.write_moves(topic, states)
+        self._put_written(states)
+        for partition, (assigned, _) in steps.items():
+            what = f"moves to {list(assigned.target)}" if assigned.is_moving else "has moved"
+            logger.info("%s %s; its replicas are %s", partition, what, list(assigned.replicas))
+
+    async def complete_moves(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Complete the moves of these partitions, or of all, whose targets are in sync."""
+        cluster = self.cluster
+        chosen = cluster.moving() if partitions is None else partitions
+        moving = [each for each in chosen if cluster.is_moving(each)]
+        steps = plan_completions(cluster, moving, self.controller_epoch)
+        if steps:
+            await self.move(steps)
+            await self.settle_reassignment()
+
+    async def resume_moves(self) -> None:
+        """Go on with the moves that an earlier controller began.
+
+        Brokers may not have heard of an assignment that it wrote, and those of Apache Kafka take a
+        new one only with a new epoch.
+        """
+        if moving := self.cluster.moving():
+            logger.info("%d partitions are being moved: %s", len(moving), some_of(moving))
+            await self.elect(moving, plan_new_epochs)
+            await self.complete_moves()
+
+    async def request_moves(self, targets: Mapping[TopicPartition, Target]) -> None:
+        """Move what an old tool wants to be moved."""
+        steps: Steps = {}
+        for partition, target in targets.items():
+            try:
+                step = plan_begin(self.cluster, partition, target, self.controller_epoch)
+            except ApiError as error:
+                logger.warning("%s is not moved to %s: %s", partition, list(target), error)
+                continue
+            if step is not None:
+                steps[partition] = step
+        self._requested = dict(targets)
+        await self.move(steps)
+        await self.complete_moves(steps)
+        await self.settle_reassignment()
+
+    async def settle_reassignment(self) -> None:
+        """Take out of an old tool's request what is done with."""
+        left = left_of_request(self.cluster, self._requested)
+        if left != self._requested:
+            await self._writer.write_reassignment(left)
+            self._requested = left
+
+    def delete_moved(self, broker_id: int) -> None:
+        """Have a broker delete the logs of what was moved away from it."""
+        self._delete_moved(broker_id, None)
+
+    def _delete_moved(self, broker_id: int, among: Container[TopicPartition] | None) -> None:
+        removed = self.cluster.removed_from(broker_id)
+        chosen = [each for each in removed if among is None or each in among]
+        if chosen:
+            self.channels.remove(broker_id, chosen)
+
+    async def complete_removals(self, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
+        """A broker has deleted the logs of partitions that were moved away from it."""
+        deleted = {*partitions} & {*self.cluster.removed_from(broker_id)}
+        topics: list[Topic] = []
+        for name, of_topic in groupby(sorted(deleted), key=lambda each: each.topic):
+            topic, changes = self.cluster.topics[name], {}
+            for each in of_topic:
+                assigned = topic.assigned(each.partition)
+                left = tuple(i for i in assigned.removed if i != broker_id)
+                changes[each.partition] = assigned._replace(removed=left)
+            topics.append(topic.with_assigned(changes))
+        await self.assign(topics)
 
     async def create(self, planned: Sequence[Planned]) -> None:
         """Create topics with the states of their partitions."""

@@ -68,7 +68,9 @@ class AlterPartition(NamedTuple):
         names = names_in(request, cluster)
         proposals = proposals_in(request, names)
         await context.executor.alter_isrs(proposals, partial(plan_for_proposals, proposals))
-        return response_to(request, names, cluster)
+        response = response_to(request, names, cluster)
+        await context.executor.complete_moves(proposals)  # in epochs that the answer is not of
+        return response
 
 
 def judge(

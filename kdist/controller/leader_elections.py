@@ -113,7 +113,8 @@ def choose_imbalanced(
     the brokers take turns.
     """
     preferred: dict[int, list[TopicPartition]] = {}
-    for partition in cluster.partitions():
+    moving = {*cluster.moving()}  # a target's first replica may still be empty
+    for partition in (each for each in cluster.partitions() if each not in moving):
         preferred.setdefault(cluster.replicas(partition)[0], []).append(partition)
     found: list[list[TopicPartition]] = []
     for _, partitions in sorted(preferred.items()):

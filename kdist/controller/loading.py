@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -87,6 +87,21 @@ class Loader:
             return ()
         return None if found is None else found.partitions
 
+    async def reassignment(self, watch: Watch) -> Mapping[TopicPartition, tuple[int, ...]] | None:
+        """What an old tool wants to be moved, and where to; None if it asks for nothing.
+
+        Watches the request. One that is corrupt asks for no partitions.
+        """
+        path = znodes.REASSIGNMENT.path()
+        if await self._zk.exists(path, watch) is None:
+            return None
+        try:
+            found = await znodes.REASSIGNMENT.read(self._zk)
+        except CorruptZnode as error:
+            logger.error("a request to move partitions is ignored: %s", error)
+            return {}
+        return None if found is None else found.targets
+
     async def topic_names(self, watch: Watch) -> list[str]:
         """The names of all topics, sorted; watches the list."""
         return await self._zk.children(znodes.TOPICS.path(), watch)
@@ -152,7 +167,7 @@ class Loader:
         try:
             data, stat = await self._zk.get(path, watch)
             found = znodes.TOPIC.decode(path, data)
-            for replicas in (found.partitions, found.adding, found.removing):
+            for replicas in (found.partitions, *found[2:]):
                 _check_range(path, 0, (*replicas, *chain.from_iterable(replicas.values())))
         except NoNode:
             return None
@@ -161,7 +176,7 @@ class Loader:
             unreadable.add(name)
             return None
         topic_id = found.topic_id or ZERO_UUID
-        return Topic(name, topic_id, found.partitions, stat.version, found.adding, found.removing)
+        return Topic(name, topic_id, found.partitions, stat.version, *found[2:])
 
 
 def _state(partition: TopicPartition, path: str, znode: Znode) -> FoundState:

@@ -137,13 +137,17 @@ def stop_replica(
     controller: ControllerIdAndEpoch,
     to: LiveBroker,
     deleted: Collection[TopicPartition],
+    removed: Collection[TopicPartition],
     stopped: Collection[TopicPartition],
 ) -> StopReplicaRequest:
     """Have `to` delete its replicas of `deleted`, and fetch no more for those of `stopped`.
 
-    Of the latter only those that still need no fetching: not in the ISR, and not led.
+    Those of `removed` were moved away: they are deleted, unless `to` knows of a newer epoch, in
+    which they may be back. Of `stopped` only those that still need no fetching: not in the ISR, and
+    not led.
     """
-    epochs = dict.fromkeys(deleted, EPOCH_DURING_DELETION)
+    epochs = {each: state.leader_epoch for each, state in _states(cluster, removed).items()}
+    epochs |= dict.fromkeys(deleted, EPOCH_DURING_DELETION)
     for partition, state in _states(cluster, stopped).items():
         if partition not in epochs and to.id not in (state.leader, *state.isr):
             epochs[partition] = state.leader_epoch
@@ -158,7 +162,7 @@ def stop_replica(
                     StoppedPartition(
                         partition_index=each.partition,
                         leader_epoch=epochs[each],
-                        delete_partition=each in deleted,
+                        delete_partition=each in deleted or each in removed,
                     )
                     for each in members
                 ],

@@ -167,7 +167,10 @@ class ControllerTerm:
         await self._executor.note_disks()
         for _, broker in sorted(cluster.brokers.items()):
             self._channels.add_broker(broker)
+            self._executor.delete_moved(broker.id)
         await self._begin_deletions(deletions)
+        await self._executor.resume_moves()
+        await self._process_reassignment()
         await self._process_preferred_election()
         self._check_balance_in(FIRST_BALANCE_S)
 
@@ -190,6 +193,8 @@ class ControllerTerm:
         for broker_id in sorted(come):
             self._channels.add_broker(after[broker_id])
             self._executor.delete_replicas(broker_id)
+            self._executor.delete_moved(broker_id)
+        await self._executor.complete_moves()
         self._executor.deletions.release_blocked(self.cluster.alive)
 
     async def _process_topic_change(self) -> None:
@@ -258,6 +263,13 @@ class ControllerTerm:
                     logger.warning("%s has no preferred leader: %s", partition, fault.detail)
             await self._executor.complete_preferred_election()
 
+    async def _process_reassignment(self) -> None:
+        """An old tool asks for partitions to be moved."""
+        watch = self._watch(ControllerTerm._process_reassignment)
+        targets = await self._loader.reassignment(watch)
+        if targets is not None:
+            await self._executor.request_moves(targets)
+
     # The balance of leaders
 
     def _check_balance_in(self, delay_s: float) -> None:
@@ -286,6 +298,7 @@ class ControllerTerm:
     ) -> None:
         self._executor.deletions.complete_replicas(broker_id, partitions)
         await self._executor.complete_deletions()
+        await self._executor.complete_removals(broker_id, partitions)
 
     # What follows
 
@@ -297,6 +310,7 @@ class ControllerTerm:
         living = [topics[name] for name in names if name in topics and name not in deleted]
         partitions = (each for topic in living for each in topic.partitions)
         await self._executor.elect(partitions, plan_for_broker_change)
+        await self._executor.complete_moves()
 
     async def _load_topics(self, names: Collection[str]) -> list[TopicPartition]:
         """Take topics over from ZooKeeper, and watch them.

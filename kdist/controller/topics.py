@@ -213,15 +213,15 @@ def _added(grown: GrownTopic, topic: Topic, cluster: ControllerContext) -> Assig
     first = _count(topic)
     if grown.assignments is None:
         order = interleave(live.placed for live in cluster.brokers.values())
-        start = start_of(order, topic.assignment)
-        factor = max((len(replicas) for replicas in topic.assignment.values()), default=1)
+        start = start_of(order, topic.settled)
+        factor = max((len(replicas) for replicas in topic.settled.values()), default=1)
         return place(order, range(first, grown.count), factor, start)
     if len(grown.assignments) != grown.count - first:
         raise ApiError(
             Error.INVALID_REPLICA_ASSIGNMENT,
             f"{len(grown.assignments)} assignments for {grown.count - first} new partitions",
         )
-    factors = {len(replicas) for replicas in topic.assignment.values()}
+    factors = {len(replicas) for replicas in topic.settled.values()}
     if not {len(each.broker_ids) for each in grown.assignments} <= factors:
         raise ApiError(
             Error.INVALID_REPLICA_ASSIGNMENT,

@@ -35,7 +35,7 @@ from kdist.zk.client import Create, Delete, Operation, Set, ZooKeeper
 from kdist.zk.cluster_values import EntitySettings, VettedDisk
 from kdist.zk.election import Leadership, fenced_multi
 from kdist.zk.errors import ConnectionLoss, MultiFailed, NoNode
-from kdist.zk.topic_values import PartitionState, TopicAssignment
+from kdist.zk.topic_values import PartitionState, Reassignment, TopicAssignment
 
 # Operations in a multi. A server keeps its last 500 transactions in memory: 155 MB of this size.
 CHUNK = 500
@@ -136,6 +136,21 @@ class Writer:
         async for _ in self._in_chunks(chunked(topics, _rewriting)):
             pass
         return [topic._replace(zk_version=topic.zk_version + 1) for topic in topics]
+
+    async def write_moves(self, topic: Topic, states: Plan) -> Topic:
+        """Write an existing topic's assignment and these states in one multi, or nothing.
+
+        Returns the topic with its new version.
+        """
+        steps = [_rewriting(topic)[0]]
+        steps += [_state_operations(*each, set()) for each in sorted(states.items())]
+        await self._write([operation for step in steps for operation in step])
+        return topic._replace(zk_version=topic.zk_version + 1)
+
+    async def write_reassignment(self, left: Mapping[TopicPartition, tuple[int, ...]]) -> None:
+        """Write what is left of an old tool's request; nothing is what that tool waits for."""
+        path = znodes.REASSIGNMENT.path()
+        await self._write([Set(path, Reassignment(left).encode()) if left else Delete(path)])
 
     async def write_states(self, plan: Plan) -> AsyncIterator[tuple[Plan, bool]]:
         """Write the states of the plan, chunk by chunk; yields each, and whether it was written.
@@ -341,9 +356,8 @@ def _state_operations(partition: TopicPartition, state: LeaderAndIsr, parents: s
 
 
 def _encoded(topic: Topic) -> bytes:
-    return znodes.TOPIC.encode(
-        TopicAssignment(topic.assignment, topic.id, topic.adding, topic.removing)
-    )
+    rest = (topic.adding, topic.removing, topic.before, topic.removed)
+    return znodes.TOPIC.encode(TopicAssignment(topic.assignment, topic.id, *rest))
 
 
 @lru_cache

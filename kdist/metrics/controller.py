@@ -39,6 +39,10 @@ class ControllerMetrics(Metrics):
     recovering_partitions: Reading = reading(
         "Partitions whose leader was elected uncleanly, and has not said that it has recovered."
     )
+    reassigning_partitions: Reading = reading("Partitions that are being moved to other replicas.")
+    replicas_left_behind: Reading = reading(
+        "Replicas that were moved away from brokers that have not deleted their logs yet."
+    )
     topics_queued_for_deletion: Reading = reading("Topics that are being deleted.")
     replicas_ineligible_for_deletion: Reading = reading(
         "Replicas of those topics whose broker is down: the deletion waits for it."

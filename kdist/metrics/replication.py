@@ -41,6 +41,13 @@ class ReplicationMetrics(Metrics):
         "Bytes of record batches appended to replicas that follow.",
         name="kdist_replicated_bytes_total",
     )
+    reassigning: Reading = reading(
+        "Partitions led here to which a move adds replicas.", name="kdist_partitions_reassigning"
+    )
+    reassigned_bytes: int = counter(
+        "Bytes of record batches appended to replicas that a move adds.",
+        name="kdist_reassigned_bytes_total",
+    )
     failed_replications: int = counter(
         "Answers of leaders with records that could not be appended.",
         name="kdist_replication_failed_total",

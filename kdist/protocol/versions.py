@@ -11,6 +11,8 @@ from kdist.protocol import (
     alter_client_quotas,
     alter_configs,
     alter_partition,
+    alter_partition_reassignments,
+    alter_replica_log_dirs,
     api_versions,
     controlled_shutdown,
     create_partitions,
@@ -34,6 +36,7 @@ from kdist.protocol import (
     leave_group,
     list_groups,
     list_offsets,
+    list_partition_reassignments,
     metadata,
     offset_commit,
     offset_delete,
@@ -73,11 +76,14 @@ TABLE = (
     offset_for_leader_epoch.API,  # 23
     describe_configs.API,  # 32
     alter_configs.API,  # 33
+    alter_replica_log_dirs.API,  # 34
     describe_log_dirs.API,  # 35
     create_partitions.API,  # 37
     delete_groups.API,  # 42
     elect_leaders.API,  # 43
     incremental_alter_configs.API,  # 44
+    alter_partition_reassignments.API,  # 45
+    list_partition_reassignments.API,  # 46
     offset_delete.API,  # 47
     describe_client_quotas.API,  # 48
     alter_client_quotas.API,  # 49

@@ -49,6 +49,7 @@ class StateUpdate(NamedTuple):
     topic_id: uuid.UUID
     state: LeaderAndIsr
     replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
 
 
 class Stopped(NamedTuple):
@@ -148,6 +149,7 @@ def _update(topic: str, topic_id: uuid.UUID, state: LeaderAndIsrPartition) -> St
             eligible=tuple(state.eligible_replicas),
         ),
         tuple(state.replicas),
+        tuple(state.adding_replicas),
     )
 
 

@@ -5,10 +5,9 @@
 
 A record is committed when every in-sync replica has it, and with `flush.before.expose` has flushed
 it. The high watermark stands still while fewer replicas than `min.insync.replicas` are in sync: so
-what a consumer has seen survives the loss of all but one of that many disks. It also stands still
-while others than the ISR are eligible: what the leader and the controller take for the minimum may
-differ while that changes, and whoever may be elected must have all that is committed. A leader
-learns how far the others are from their fetches; a follower the high watermark from its leader.
+what a consumer has seen survives the loss of all but one of that many disks. So it does while
+others than the ISR are eligible, lest they lack what is committed: leader and controller may know
+different minima while that changes. A leader learns from their fetches how far the others are.
 
     role        appends                       high watermark
     Leading     `append`: what producers send the lowest end in the maximal ISR, never going back
@@ -82,6 +81,7 @@ class Partition:
         "_propose_from_ms",
         "_rules",
         "_writer",
+        "adding",
         "dependents",
         "fast_path_rules",
         "growth",
@@ -113,6 +113,7 @@ class Partition:
         self.refused = context.writers.refused
         self.state = NOBODY
         self.replicas: tuple[int, ...] = ()
+        self.adding: tuple[int, ...] = ()  # those of them that a move adds
         self.role: Role = Following(NO_EPOCH, NOBODY.leader)
         # The first offset that is not committed, as far as this replica knows. Invariant: within
         # the log, and while this broker leads in one epoch it never goes back.
@@ -126,9 +127,6 @@ class Partition:
         self.fast_path_rules: Rules | None = None
         self.configure(log.settings)
 
-    def __repr__(self) -> str:
-        return f"<Partition {self.key} epoch {self.leader_epoch} of {self.log!r}>"
-
     def configure(self, settings: TopicSettings) -> None:
         """Apply new values of the topic's settings."""
         if settings is not self.log.settings:
@@ -139,10 +137,12 @@ class Partition:
 
     # Who leads
 
-    def lead_or_follow(self, state: LeaderAndIsr, replicas: tuple[int, ...]) -> None:
+    def lead_or_follow(
+        self, state: LeaderAndIsr, replicas: tuple[int, ...], adding: tuple[int, ...] = ()
+    ) -> None:
         """Apply the controller's newer state."""
         before, known = self.role, self.state
-        self.state, self.replicas = state, replicas
+        self.state, self.replicas, self.adding = state, replicas, adding
         epoch, leader = state.leader_epoch, state.leader
         if leader != self._context.broker_id:
             self.role = Following(epoch, leader)
@@ -272,9 +272,8 @@ class Partition:
     def append(self, batches: Sequence[Batch], now_ms: int) -> Append:
         """Append checked batches as the leader, all or none.
 
-        What is returned is published or, if the disk is slow, will be. The records are then in this
-        log; `await_committed` waits until all in-sync replicas have them. Raises `ApiError` if they
-        are refused, and `DiskFailed`.
+        What is returned is published or, if the disk is slow, will be, in this log;
+        `await_committed` waits until all in-sync replicas have it. `ApiError` if it is refused.
         """
         self.require_leader()
         if self.refused.noted:
@@ -310,14 +309,23 @@ class Partition:
     def is_under_min_isr(self) -> bool:
         """Whether too few replicas are in sync for acks=all.
 
-        Needed are `min.insync.replicas`, but no more than there are replicas, as in Kafka:
-        otherwise a partition with one replica could never be written with acks=all.
+        Needed are `min.insync.replicas`, but no more than there are replicas, as in Kafka, without
+        those that a move adds: else a partition with one could not be written with acks=all.
         """
         return len(self.state.isr) < self._min_isr
 
     @property
     def _min_isr(self) -> int:
-        return min(self.log.settings.min_insync_replicas, len(self.replicas))
+        return min(self.log.settings.min_insync_replicas, self._wanted)
+
+    @property
+    def _wanted(self) -> int:  # to be in sync
+        return len(self.replicas) - len(self.adding)
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether fewer replicas are in sync than are to be."""
+        return len(self.state.isr) < self._wanted
 
     @property
     def is_behind_its_epoch(self) -> bool:
@@ -328,7 +336,7 @@ class Partition:
     @property
     def is_at_min_isr(self) -> bool:
         """Whether one more replica out of sync would be too many, though one is already."""
-        return len(self.state.isr) == self._min_isr < len(self.replicas)
+        return len(self.state.isr) == self._min_isr < self._wanted
 
     @property
     def low_watermark(self) -> int:
@@ -339,10 +347,9 @@ class Partition:
     @property
     def replica_lag(self) -> int:
         """How many records the follower furthest behind lacks, as far as is known; as a leader."""
-        if self.in_sync is None:
-            return 0
-        ends = (each.end_offset for each in self.in_sync.remotes.values())
-        return self.log.end_offset - min((max(0, each) for each in ends), default=0)
+        remotes = self.in_sync.remotes.values() if self.in_sync is not None else ()
+        ends = (max(0, each.end_offset) for each in remotes)
+        return self.log.end_offset - min(ends, default=self.log.end_offset)
 
     @property
     def is_append_time(self) -> bool:
@@ -376,11 +383,10 @@ class Partition:
     def advance_high_watermark(self) -> None:
         """Move the high watermark to where records are committed now, if this broker leads.
 
-        Called when that may have changed: an append was published; with `flush.before.expose`, the
-        log was flushed; that setting or `min.insync.replicas` changed; this broker began to lead; a
-        follower has fetched; the ISR has changed. Operations that wait for it are attempted when
-        this tick of the loop ends. Nothing is committed while the log is being cut off, as a broker
-        that leads already may yet do on the word of an earlier leader: its end is about to move.
+        Called when that may have changed: an append was published, or flushed, settings, the ISR or
+        the role changed, a follower has fetched. Operations that wait for it are attempted when
+        this tick ends. Nothing is committed while the log is being cut off, as a broker may yet do
+        on the word of an earlier leader when it leads already: its end is about to move.
         """
         log, in_sync = self.log, self.in_sync
         if log.is_truncating:

@@ -131,8 +131,10 @@ class Replicas:
             each.is_leader and each.is_under_min_isr for each in self.partitions.values()
         )
         metrics.under_replicated = lambda: sum(
-            each.is_leader and len(each.state.isr) < len(each.replicas)
-            for each in self.partitions.values()
+            each.is_leader and each.is_under_replicated for each in self.partitions.values()
+        )
+        metrics.reassigning = lambda: sum(
+            each.is_leader and bool(each.adding) for each in self.partitions.values()
         )
         metrics.at_min_isr = lambda: sum(
             each.is_leader and each.is_at_min_isr for each in self.partitions.values()
@@ -453,7 +455,7 @@ class Replicas:
         was_leader, epoch_before = partition.is_leader, partition.leader_epoch
         if partition.topic_id == ZERO_UUID:
             partition.topic_id = update.topic_id
-        partition.lead_or_follow(update.state, update.replicas)
+        partition.lead_or_follow(update.state, update.replicas, update.adding)
         self._fetchers.see_to(partition)
         if partition.is_leader:
             if not was_leader or partition.leader_epoch != epoch_before:

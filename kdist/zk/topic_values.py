@@ -4,6 +4,10 @@
     version 1, Kafka 0.8    partitions: {"<partition>": [<broker id>, ...]}
     version 2, Kafka 2.4    adding_replicas, removing_replicas: as partitions, during a reassignment
     version 3, Kafka 2.8    topic_id: 16 bytes in base64url without padding
+    kdist's own             kdist_before: as partitions, what they were before a reassignment;
+                            kdist_removed: former replicas whose logs are to be deleted yet
+/admin/reassign_partitions
+    version 1, Kafka 0.8    partitions: [{"topic": .., "partition": .., "replicas": [..]}, ...]
 /admin/preferred_replica_election
     version 1, Kafka 0.8    partitions: [{"topic": "<topic>", "partition": <partition>}, ...]
 /brokers/topics/<topic>/partitions/<partition>/state
@@ -36,6 +40,8 @@ class TopicAssignment(NamedTuple):
     topic_id: uuid.UUID | None
     adding: Replicas = NOBODY
     removing: Replicas = NOBODY
+    before: Replicas = NOBODY
+    removed: Replicas = NOBODY
 
     def encode(self) -> bytes:
         fields: dict[str, object] = {
@@ -44,6 +50,10 @@ class TopicAssignment(NamedTuple):
         }
         if self.topic_id is not None:
             fields["topic_id"] = format_uuid(self.topic_id)
+        if self.before:
+            fields["kdist_before"] = _by_text(self.before)
+        if self.removed:
+            fields["kdist_removed"] = _by_text(self.removed)
         return to_json(fields | {"adding_replicas": _by_text(self.adding), "version": 3})
 
     @classmethod
@@ -55,6 +65,8 @@ class TopicAssignment(NamedTuple):
             _topic_id(fields),
             fields.integers_by_partition("adding_replicas"),
             fields.integers_by_partition("removing_replicas"),
+            fields.integers_by_partition("kdist_before"),
+            fields.integers_by_partition("kdist_removed"),
         )
         if any(not replicas for replicas in assignment.partitions.values()):
             fields.fail("a partition has no replicas")
@@ -150,12 +162,39 @@ class PreferredElection(NamedTuple):
         return cls(tuple(_partition(fields, each) for each in fields.required("partitions", list)))
 
 
+class Reassignment(NamedTuple):
+    """The replicas that an old tool wants partitions to have."""
+
+    targets: Mapping[TopicPartition, tuple[int, ...]]
+
+    def encode(self) -> bytes:
+        named = [
+            {"topic": each.topic, "partition": each.partition, "replicas": target}
+            for each, target in self.targets.items()
+        ]
+        return to_json({"version": 1, "partitions": named})
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> Reassignment:
+        fields = Fields(path, data)
+        fields.version(1)
+        found = fields.required("partitions", list)
+        return cls({_partition(fields, each): _replicas(fields, each) for each in found})
+
+
 def _partition(fields: Fields, entry: object) -> TopicPartition:
     named = entry if isinstance(entry, dict) else {}
     topic, partition = named.get("topic"), named.get("partition")
     if not isinstance(topic, str) or not isinstance(partition, int):
         fields.fail(f"'partitions' has {entry!r}")
     return TopicPartition(topic, partition)
+
+
+def _replicas(fields: Fields, entry: dict[str, object]) -> tuple[int, ...]:
+    found = entry.get("replicas")
+    if not isinstance(found, list) or not all(type(each) is int for each in found):
+        fields.fail(f"'partitions' has {entry!r}")
+    return tuple(found)
 
 
 def _topic_id(fields: Fields) -> uuid.UUID | None:

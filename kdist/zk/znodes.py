@@ -34,7 +34,12 @@ from kdist.zk.cluster_values import (
 from kdist.zk.errors import CorruptZnode, NoNode
 from kdist.zk.fields import to_integer
 from kdist.zk.registration import BrokerRegistration
-from kdist.zk.topic_values import PartitionState, PreferredElection, TopicAssignment
+from kdist.zk.topic_values import (
+    PartitionState,
+    PreferredElection,
+    Reassignment,
+    TopicAssignment,
+)
 
 T = TypeVar("T")
 
@@ -190,7 +195,7 @@ SETTINGS_CHANGE = _row("/config/changes/config_change_", _S, SettingsChange)
 # Work for the controller
 TOPIC_DELETIONS = _empty("/admin/delete_topics")
 TOPIC_DELETION = _empty("/admin/delete_topics/{topic}")
-REASSIGNMENT = _empty("/admin/reassign_partitions")  # a roll waits until it is gone
+REASSIGNMENT = _row("/admin/reassign_partitions", _P, Reassignment)  # old tools'; a roll waits
 PREFERRED_ELECTION = _row("/admin/preferred_replica_election", _P, PreferredElection)  # old tools'
 ISR_CHANGES = _empty("/isr_change_notification")
 LOG_DIR_EVENTS = _empty("/log_dir_event_notification")

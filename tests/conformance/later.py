@@ -13,7 +13,6 @@ from outcome import FAILED, LATER, SKIPPED, Outcome
 
 TRANSACTIONS = "transactions"
 COMPACTION = "compaction"
-REASSIGNMENTS = "reassignments"
 SECURITY = "TLS, SASL and authorization"
 BY_NAME = "DescribeTopicPartitions and ListConfigResources"
 
@@ -35,7 +34,6 @@ LATER_TESTS: dict[str, dict[str, str]] = {
     },
     "kafka-python": {
         "*::test_create_describe_delete_acls": SECURITY,
-        "*::test_*_partition_reassignments": REASSIGNMENTS,
         "*::test_describe_topic_partitions*": BY_NAME,
         "*::test_list_config_resources": BY_NAME,
         "*::test_transactional_producer_*": TRANSACTIONS,

@@ -20,6 +20,7 @@ from tests.simulator.faults import CONDITIONS, ZOOKEEPER, Faults
 from tests.simulator.invariants import Invariants
 from tests.simulator.machines import Machines
 from tests.simulator.moments import witnessed
+from tests.simulator.moving import Moving
 from tests.simulator.operating import HOST as OPERATOR
 from tests.simulator.operating import Operating
 from tests.simulator.probing import HOST as PROBER
@@ -122,7 +123,9 @@ class History:
         self.group = Group(self)
         self.probing = Probing(self)
         faults = self.faults = Faults(self)
+        self.moving = Moving(self)
         self.operating.begin()
+        self.moving.begin()
         await faults.go_on()
         if self.shape.has_core:
             faults.calm()

@@ -143,7 +143,10 @@ class Invariants:
     def _topic_changed(self, topic: str, path: str, *, is_there: bool) -> None:
         known = self.known
         if is_there:
-            known.topics[topic] = znodes.TOPIC.decode(path, self._tree.get(path).data)
+            before = known.topics.get(topic)
+            known.topics[topic] = after = znodes.TOPIC.decode(path, self._tree.get(path).data)
+            is_less = before is not None and len(after.before) < len(before.before)
+            self._trace.count("move completed", is_less and bool(after.removed))
         else:
             known.topics.pop(topic, None)
         self._trace.note(f"topic {topic} {'is there' if is_there else 'is gone'}")

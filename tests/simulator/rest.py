@@ -53,11 +53,13 @@ class Rest:
         for producer in history.producers:
             await self._in_time(producer.end(), f"L5: {producer.name} is not answered")
         await self._in_time(history.operating.end(), "L5: the operator is not answered")
+        await self._in_time(history.moving.end(), "L5: the mover is not answered")
         await self._in_time(history.probing.end(), "L5: the prober is not answered")
         await self._until(lambda: not self._known.to_be_deleted, "L6: a topic is still there")
         await self._until(lambda: self._machines.are_ready, "L7: a broker does not start")
         await self._in_time(self._order_elections(), "L5: the operator is not answered")
         await self._until(self._are_led, "L1: a partition has no leader")
+        await self._until(self._are_moved, "L6: ")
         for key in self._partitions():
             self._check_log(key)
         await self._in_time(history.group.settle(), "L8: a member cannot leave the group")
@@ -117,6 +119,13 @@ class Rest:
 
     def _are_led(self) -> bool:
         return all(self._leader(key) is not None for key in self._partitions())
+
+    def _are_moved(self) -> str:
+        for name, topic in self._known.topics.items():
+            for what in (topic.adding, topic.removing, topic.removed):
+                if what:
+                    return f"{name} is still being moved: {topic}"
+        return ""
 
     # Logs
 

@@ -9,6 +9,7 @@ from kdist.client.admin import (
     groups,
     offsets,
     quotas,
+    reassignments,
     records,
     settings,
     topics,
@@ -47,6 +48,8 @@ class Operations:
     list_offsets = Operation(offsets.list_offsets)
 
     elect_leaders = Operation(elections.elect_leaders)
+    alter_partition_reassignments = Operation(reassignments.alter_partition_reassignments)
+    list_partition_reassignments = Operation(reassignments.list_partition_reassignments)
     delete_records = Operation(records.delete_records)
     describe_log_dirs = Operation(disks.describe_log_dirs)
     describe_cluster = Operation(brokers.describe_cluster)

@@ -340,6 +340,8 @@ class ReplicaFetcher:
             self._back_off(each, None)
             return False
         self._context.metrics.replicated_bytes += append.totals.size
+        if self._context.broker_id in partition.adding:
+            self._context.metrics.reassigned_bytes += append.totals.size
         needs_flush = partition.log.settings.flush_before_expose
         if append.is_published and not needs_flush:
             self._dirty[partition.key] = None

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kdist.broker.handlers import describe_log_dirs
+import pytest
+
+from kdist.broker.handlers import alter_replica_log_dirs, describe_log_dirs
+from kdist.errors import Error
 from kdist.model import TopicPartition
+from kdist.protocol.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from kdist.protocol.describe_log_dirs import (
     API,
     AskedLogDirTopic,
@@ -66,3 +74,24 @@ def test_a_leader_has_no_lag_though_its_log_goes_beyond_the_high_watermark() -> 
     append(world, partition, b"a", b"b")
     assert partition.high_watermark < partition.log.end_offset
     assert ask(world).topics[0].partitions[0].offset_lag == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "partition", "error"),
+    [
+        ("/d01", 0, Error.NONE),
+        ("/d01", 1, Error.REPLICA_NOT_AVAILABLE),
+        ("/d02", 0, Error.LOG_DIR_NOT_FOUND),
+    ],
+)
+def test_a_replica_is_in_the_one_directory_and_moves_to_no_other(
+    path: str, partition: int, error: Error
+) -> None:
+    world = World()
+    world.lead()
+    topic = AlterReplicaLogDirTopic(name="clicks", partitions=[partition])
+    request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=[topic])])
+    (result,) = alter_replica_log_dirs.answer(request, world.directory).results
+    (found,) = result.partitions
+    assert (result.topic_name, found.partition_index) == ("clicks", partition)
+    assert found.error_code == error

@@ -114,7 +114,7 @@ def test_a_topic_queued_for_deletion_is_led_by_nobody_and_told_to_be_gone() -> N
     ).topic_states
     assert (topic.topic_id, [s.leader for s in topic.partition_states]) == (NEW_ID, [-2, -2])
     [stopped] = stop_replica(
-        queued_for_deletion, CONTROLLER, live(1), {SECOND, FIRST}, {SECOND}
+        queued_for_deletion, CONTROLLER, live(1), {SECOND, FIRST}, set(), {SECOND}
     ).topic_states
     assert [state.partition_index for state in stopped.partition_states] == [0, 1]
     assert all(s.delete_partition and s.leader_epoch == -2 for s in stopped.partition_states)
@@ -128,13 +128,19 @@ def test_a_replica_is_stopped_once_it_is_out_of_the_isr(
 ) -> None:
     made = cluster()
     made.put_states({FIRST: LeaderAndIsr(leader, 5, isr, 9, 7)})
-    topics = stop_replica(made, CONTROLLER, live(3), set(), {FIRST, SECOND}).topic_states
+    topics = stop_replica(made, CONTROLLER, live(3), set(), set(), {FIRST, SECOND}).topic_states
     found = [
         (each.partition_index, each.leader_epoch, each.delete_partition)
         for topic in topics
         for each in topic.partition_states
     ]
     assert found == [(0, 5, False), (1, 4, False)][0 if is_stopped else 1 :]
+
+
+def test_a_replica_that_was_moved_away_is_deleted_unless_a_newer_epoch_is_known_there() -> None:
+    [topic] = stop_replica(cluster(), CONTROLLER, live(3), set(), {SECOND}, {SECOND}).topic_states
+    [state] = topic.partition_states
+    assert (state.partition_index, state.leader_epoch, state.delete_partition) == (1, 4, True)
 
 
 def test_replicas_of_brokers_that_are_gone_or_about_to_stop_are_offline() -> None:

@@ -50,8 +50,8 @@ def samples(case: Case):
 
 
 def test_as_many_messages_are_compared_as_the_peers_have():
-    assert len(IN_KAFKA_PYTHON) == 368  # all but keys 4 to 7 and the records of __consumer_offsets
-    assert len(IN_KIO) == 338
+    assert len(IN_KAFKA_PYTHON) == 378  # all but keys 4 to 7 and the records of __consumer_offsets
+    assert len(IN_KIO) == 346
 
 
 @every_version_of(IN_KAFKA_PYTHON)

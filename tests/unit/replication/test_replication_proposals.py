@@ -160,3 +160,19 @@ def test_isrs_that_change_together_are_told_in_a_line_when_they_are_many(
     if lines == 1:
         assert larger[0].startswith("4 ISRs are larger now: clicks-0 [1, 2], ")
     assert (world.metrics.isr_expands, world.metrics.isr_shrinks) == (partitions, 1)
+
+
+def test_replicas_that_a_move_adds_are_missed_by_nobody() -> None:
+    stage = Stage()
+    world, partition = stage.world, stage.partition
+    told = {"isr": [BROKER], "replicas": [BROKER, SECOND, THIRD], "leader_epoch": 9}
+    world.lead(min_insync_replicas=2)
+    world.tell(**told, partition_epoch=1)
+    partition.configure(world.topic)
+    assert (partition.is_under_min_isr, partition.is_under_replicated) == (True, True)
+    world.tell(**told, partition_epoch=2, adding_replicas=[SECOND, THIRD])
+    assert (partition.is_under_min_isr, partition.is_under_replicated) == (False, False)
+    assert not partition.is_at_min_isr
+    append(world, partition, b"a")
+    assert partition.high_watermark == 1
+    assert world.metrics.reassigning() == 1

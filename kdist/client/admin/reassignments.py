@@ -1,0 +1,92 @@
+"""Moves of partitions to other replicas: have them begin, cancelled, or listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from kdist.client.admin.asking import TIMEOUT_MS, ask_controller
+from kdist.client.admin.outcomes import fault_of, settled
+from kdist.client.cluster import Cluster, by_topic, raise_for
+from kdist.errors import ApiError
+from kdist.model import TopicPartition
+from kdist.protocol.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from kdist.protocol.list_partition_reassignments import (
+    AskedReassignmentTopic,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+
+class Reassignment(NamedTuple):
+    """A move under way: all replicas that there are now, and those that it adds and removes."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+async def alter_partition_reassignments(
+    cluster: Cluster, targets: Mapping[TopicPartition, Sequence[int] | None]
+) -> None:
+    """Begin to move partitions to these brokers, the preferred leader first; None cancels a move.
+
+    It returns once the moves have begun. `SomeFailed` with those that could not:
+    INVALID_REPLICA_ASSIGNMENT, UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS.
+    """
+    topics: dict[str, list[ReassignablePartition]] = {}
+    for partition, replicas in targets.items():
+        asked = None if replicas is None else [*replicas]
+        topics.setdefault(partition.topic, []).append(
+            ReassignablePartition(partition_index=partition.partition, replicas=asked)
+        )
+    request = AlterPartitionReassignmentsRequest(
+        timeout_ms=TIMEOUT_MS,
+        topics=[ReassignableTopic(name=name, partitions=each) for name, each in topics.items()],
+    )
+    settled(await ask_controller(cluster, request, _outcomes))
+
+
+async def list_partition_reassignments(
+    cluster: Cluster, partitions: Iterable[TopicPartition] | None = None
+) -> dict[TopicPartition, Reassignment]:
+    """The moves under way, of these partitions or of all."""
+    topics = (
+        None
+        if partitions is None
+        else [
+            AskedReassignmentTopic(name=name, partition_indexes=numbers)
+            for name, numbers in by_topic(partitions).items()
+        ]
+    )
+    request = ListPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS, topics=topics)
+    return await ask_controller(cluster, request, _moves)
+
+
+def _outcomes(
+    answer: AlterPartitionReassignmentsResponse,
+) -> dict[TopicPartition, bool | ApiError]:
+    raise_for(answer.error_code)
+    return {
+        (partition := TopicPartition(topic.name, each.partition_index)): (
+            fault_of(each.error_code, str(partition), each.error_message) or True
+        )
+        for topic in answer.responses
+        for each in topic.partitions
+    }
+
+
+def _moves(answer: ListPartitionReassignmentsResponse) -> dict[TopicPartition, Reassignment]:
+    raise_for(answer.error_code)
+    return {
+        TopicPartition(topic.name, each.partition_index): Reassignment(
+            tuple(each.replicas), tuple(each.adding_replicas), tuple(each.removing_replicas)
+        )
+        for topic in answer.topics
+        for each in topic.partitions
+    }
