@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from itertools import zip_longest
 from statistics import median
@@ -114,28 +114,38 @@ def replay(seed: int, script: Script) -> int:
 def hunt(seeds: range) -> int:
     """How many seeds it takes to find each planted bug; the exit status. Only a violated promise
     is a find: what is merely raised may be a fault of the patch."""
-    needed, workers = [], Workers(1, CORES)
+    needed: dict[str, int] = {}
+    workers = Workers(1, CORES)
     print("seeds  bug: violation", flush=True)
-    for bug in PLANTED:
-        found = find(workers, bug, seeds)
-        if found is None:
-            print(f" none  {bug}", flush=True)
-            continue
-        needed.append(found.seed - seeds.start + 1)
-        print(f"{needed[-1]:>5}  {bug}: {found.violation}", flush=True)
+    for some in _growing(seeds):  # so that a bug that is hard to find keeps none waiting for long
+        for bug in [each for each in PLANTED if each not in needed]:
+            found = find(workers, bug, some)
+            if found is not None:
+                needed[bug] = found.seed - seeds.start + 1
+                print(f"{needed[bug]:>5}  {bug}: {found.violation}", flush=True)
     workers.close()
-    middle = f", in {median(needed):.0f} seeds (the median)" if needed else ""
+    for bug in [each for each in PLANTED if each not in needed]:
+        print(f" none  {bug}")
+    middle = f", in {median(needed.values()):.0f} seeds (the median)" if needed else ""
     print(f"{len(needed)} of {len(PLANTED)} planted bugs found within {len(seeds)} seeds{middle}")
     return 0 if len(needed) == len(PLANTED) else 1
 
 
+def _growing(seeds: range) -> Iterator[range]:
+    """Parts of the seeds, each as large as all before it."""
+    done, size = 0, 2 * CORES
+    while done < len(seeds):
+        yield seeds[done : done + size]
+        done, size = done + size, max(size, done + size)
+
+
 def find(workers: Workers, bug: str, seeds: range) -> Outcome | None:
     """The first seed's history that finds a planted bug."""
-    for start in range(0, len(seeds), 2 * CORES):
-        some = seeds[start : start + 2 * CORES]
-        for outcome in [workers.submit(run, seed, bug) for seed in some]:
-            if outcome.result().is_promise:
-                return outcome.result()
+    for start in range(0, len(seeds), CORES):
+        outcomes = [workers.submit(run, seed, bug) for seed in seeds[start : start + CORES]]
+        found = [each.result() for each in outcomes if each.result().is_promise]
+        if found:
+            return found[0]
     return None
 
 

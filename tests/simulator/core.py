@@ -1,7 +1,9 @@
 """Liveness while a part of the cluster stays broken (L1, L2, L4, L5).
 
 Faults that all heal, and at the same time, hide what only a lasting one shows. So in some histories
-one host's brokers stay dead, stopped or cut off at first, while the rest, the core, is well.
+one host's brokers stay dead, stopped or cut off at first, while the rest, the core, is well. Those
+that are out of touch with the other brokers alone keep their sessions, so their leaders have to see
+that they fall behind: that is tried with brokers that lead nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING
 from kdist.model import TopicPartition
 from kdist.replication.partition import Partition
 from tests.simulator.faults import ZOOKEEPER, Faults
-from tests.simulator.record import Violation
+from tests.simulator.record import CORE_WAYS, Violation
 
 if TYPE_CHECKING:
     from tests.simulator.history import History
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 Fault = tuple[str, TopicPartition | None] | None
 """What is not yet as it is to become, and of which partition."""
 
-_STARTED_S = 20.0  # by when the core's brokers have begun to work, with all that they do first
+_NEVER_S = 1e9  # when those who are lost return
+_STARTED_S = 40.0  # by when the core's brokers have stopped, if they were to, and work again
 
 
 class Core:
@@ -36,11 +39,16 @@ class Core:
         lost = rng.choice(sorted({*hosts.values()}))
         self._lost = [each for each, host in hosts.items() if host == lost]
         self.ids = {each for each, host in hosts.items() if host != lost}
-        self._is_how = rng.choice(("dead", "stopped", "cut off"))
+        self._is_cut = False
+        self._is_how = rng.choice(CORE_WAYS)
 
     async def judge(self) -> None:
         """Raise a violation unless the core gets on; the rest is left as it is."""
         history, shape = self._history, self._history.shape
+        if self._is_how == "out of touch":
+            await self._until(self._are_started, shape.session_s + _STARTED_S)
+            if self._leads():
+                self._is_how = "cut off"
         history.trace.note(f"all is well but that {self._lost} are {self._is_how}")
         history.trace.count(f"a core went on while others were {self._is_how}")
         self._break()
@@ -50,25 +58,33 @@ class Core:
         ends = {each: each.log.end_offset for each in self._led()}
         await self._until(lambda: self._are_committed(ends), shape.lag_s + _STARTED_S)
 
+    def _leads(self) -> bool:
+        """Whether those who are to be lost lead partitions or the cluster."""
+        leaders = {each.leader for each in self._history.known.states.values()}
+        leaders.add(self._faults.controller())
+        return not leaders.isdisjoint(self._lost)
+
     def _break(self) -> None:
         down = self._machines.down
         match self._is_how:
             case "dead":
                 for each in self._lost:
                     self._machines.end(each)
-                    down[each] = float("inf")
+                    down[each] = _NEVER_S
             case "stopped":
-                down.update((each, float("inf")) for each in self._lost if each in down)
+                down.update((each, _NEVER_S) for each in self._lost if each in down)
                 self._faults.stopped.update(self._lost)
                 for each in self._lost:
                     self._history.cluster.processes[each].pause()
-            case "cut off":
+            case "cut off" | "out of touch":
                 self._cut_off()
 
     def _cut_off(self) -> None:
+        self._is_cut = True
         network = self._history.cluster.network
         for broker_id in self._lost:
-            for other in (*(f"m{each}" for each in sorted(self.ids)), *ZOOKEEPER):
+            servers = ZOOKEEPER if self._is_how == "cut off" else ()
+            for other in (*(f"m{each}" for each in sorted(self.ids)), *servers):
                 network.block(f"m{broker_id}", other)
                 network.block(other, f"m{broker_id}")
 
@@ -77,8 +93,8 @@ class Core:
         while found := look():
             if self._loop.time() >= end_s:
                 raise Violation(f"{found[0]}, with {self._lost} {self._is_how}", found[1])
-            self._machines.restart_due(self._loop.time())
-            if self._is_how == "cut off":
+            self._machines.restart_due(_NEVER_S / 2)
+            if self._is_cut:
                 self._cut_off()  # again: an earlier fault may have had the network healed
             await asyncio.sleep(0.5)
 
@@ -99,11 +115,15 @@ class Core:
             if state.leader not in self.ids:
                 if able:
                     return f"L1: {key} may be led by {able}, and has {state}", key
-            elif {*state.isr} != assigned & self.ids:
+            elif not self._is_whole({*state.isr}, assigned & self.ids):
                 return f"L2: {key} is assigned to {assigned}, and has {state}", key
             elif self._leading(key) is None:
                 return f"L1: {key} is not led, and has {state}", key
         return None
+
+    def _is_whole(self, isr: set[int], wanted: set[int]) -> bool:
+        """Who is out of touch may stay while nothing is written that he lacks."""
+        return isr >= wanted if self._is_how == "out of touch" else isr == wanted
 
     def _leading(self, key: TopicPartition) -> Partition | None:
         for broker in self._machines.brokers():

@@ -56,7 +56,7 @@ class Faults:
         shape, rng, cluster = self._history.shape, self._rng, self._cluster
         end_s = self._loop.time() + shape.faults_s
         if "reset" in self._kinds:
-            cluster.network.conditions = CONDITIONS._replace(reset_share=0.002)
+            cluster.network.conditions = CONDITIONS._replace(reset_share=rng.choice((0.002, 0.01)))
         if "lost answers" in self._kinds:
             cluster.ensemble.lost_answers = 0.05
         for name in ZOOKEEPER:
@@ -111,7 +111,7 @@ class Faults:
 
     def _victim(self, rng: random.Random) -> int | None:
         up = self._machines.up
-        controller = self._controller()
+        controller = self.controller()
         if rng.random() < AIMED_SHARE and controller in up:
             return controller
         leaders = [each.leader for each in self._history.known.states.values() if each.leader in up]
@@ -119,7 +119,8 @@ class Faults:
             return rng.choice(leaders)
         return rng.choice(up) if up else None
 
-    def _controller(self) -> int | None:
+    def controller(self) -> int | None:
+        """The id of the broker that is it, as ZooKeeper has it."""
         tree, path = self._cluster.ensemble.tree, znodes.CONTROLLER.path()
         if not tree.exists(path):
             return None
@@ -132,7 +133,7 @@ class Faults:
         if not self._is_on or rng.random() >= STRUCK_SHARE:
             return
         self._strikes += 1
-        name, others = f"s{self._strikes}", (self._controller(), *self._machines.up)
+        name, others = f"s{self._strikes}", (self.controller(), *self._machines.up)
         victim = rng.choice((broker_id, broker_id, *others))
         self._history.trace.note(f"m{victim} is to suffer at {moment} ({name})")
         self._history.trace.count(f"struck at {moment}")
@@ -200,7 +201,7 @@ class Faults:
     def depose(self, broker_id: int) -> None:
         """An operator deletes `/controller`, so that another broker is elected, of which the one
         that was it may hear late."""
-        ensemble, path, found = self._cluster.ensemble, znodes.CONTROLLER.path(), self._controller()
+        ensemble, path, found = self._cluster.ensemble, znodes.CONTROLLER.path(), self.controller()
         if ensemble.leader is not None and found is not None:
             name = ensemble.server_of(self._cluster.zks[found])
             if name is not None:

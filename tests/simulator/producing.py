@@ -64,7 +64,7 @@ class Producing:
             compression_type=rng.choice(_CODECS),
             max_request_size=4 * MESSAGE_BYTES_MAX,
             max_block_ms=3_000,
-            request_timeout_ms=1_500,
+            request_timeout_ms=rng.choice((1_500, 6_000)),  # an election, waited for or not
             delivery_timeout_ms=rng.choice((9_000, 25_000)),  # a broker's death, outlived or not
             **settings,
         )

@@ -19,6 +19,7 @@ EVENTS_KEPT = 5_000
 EVENTS_SHOWN = 50
 NEVER_S = float("-inf")
 
+CORE_WAYS = ("dead", "stopped", "cut off", "out of touch")
 SOMETIMES = (
     *("broker restarted", "power lost", "died in a call on the disk", "clean stop", "disk failed"),
     *("truncation after a power loss", "write in part", "refused append", "writer thread used"),
@@ -43,7 +44,7 @@ SOMETIMES = (
     *("follower was refused: FENCED_LEADER_EPOCH", "follower was refused: OFFSET_OUT_OF_RANGE"),
     "acks=all answered late with NOT_ENOUGH_REPLICAS_AFTER_APPEND",
     "acks=all answered late with NOT_LEADER_OR_FOLLOWER",
-    *(f"a core went on while others were {how}" for how in ("dead", "stopped", "cut off")),
+    *(f"a core went on while others were {how}" for how in CORE_WAYS),
     *(f"struck at {moment}" for moment in ("a proposal", "a truncation", "a change of role")),
 )
 """What must come up in many seeds, or else the faults do not reach it."""

@@ -18,6 +18,7 @@ from kdist.records.build import read_batch
 from kdist.replication.partition import Partition
 from kdist.storage.names import directory_name
 from kdist.zk import znodes
+from tests.simulator.faults import EMPTY_DISK
 from tests.simulator.likeness import compare, difference
 from tests.simulator.machines import LOG_DIR
 from tests.simulator.producing import Producing
@@ -98,6 +99,8 @@ class Rest:
     async def _order_elections(self) -> None:
         """As an operator: have somebody lead where all who might have lost everything (R4)."""
         history = self._history
+        if EMPTY_DISK not in history.shape.kinds:
+            return
         await asyncio.sleep(QUIET_S)  # by then the controller has judged all disks
         lost = [key for key, state in self._known.states.items() if state.emptied]
         if lost:
