@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -141,6 +142,11 @@ class InlineHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     running = False  # makes an `AsyncResult` call back right away
 
+    def __init__(self, connect_s: float) -> None:
+        """A server that does not accept a connection for so long is left for the next."""
+        super().__init__()
+        self._connect_s = connect_s
+
     def start(self) -> None:
         """No workers to start."""
 
@@ -149,6 +155,17 @@ class InlineHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def dispatch_callback(self, callback: Callback) -> None:
         callback.func(*callback.args)
+
+    def create_connection(
+        self, *address: object, timeout: float = math.inf, **options: object
+    ) -> object:
+        """kazoo would wait as long as the session lasts, for a host that is gone and says nothing.
+
+        It notices that its server is silent after two thirds of the session timeout. In what is
+        left the next server may be silent too, and the one after that must still be reached.
+        """
+        patience_s = min(timeout, self._connect_s)
+        return super().create_connection(*address, timeout=patience_s, **options)
 
 
 class KazooSession:
@@ -169,7 +186,7 @@ class KazooSession:
         self.client = KazooClient(
             hosts=",".join(connect.servers),  # the chroot is `SessionClient`'s
             timeout=session_timeout_ms / 1000,
-            handler=InlineHandler(),
+            handler=InlineHandler(session_timeout_ms / 1000 / (2 * len(connect.servers))),
             connection_retry=_RECONNECTS,
             client_id=key,
         )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -97,3 +100,31 @@ def test_a_ping_of_a_session_whose_loop_is_closed_ends() -> None:
     thread = pinged(asyncio.run(scenario()), sent)
     thread.join(30)
     assert (thread.is_alive(), sent) == (False, [])
+
+
+@pytest.fixture
+def silent() -> Iterator[tuple[str, int]]:
+    """The address of a server that answers no connection, as of a host that has lost its power."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        address = server.getsockname()
+        with ExitStack() as waiting:
+            while True:  # until there is no place left for one more
+                try:
+                    waiting.enter_context(socket.create_connection(address, timeout=0.2))
+                except TimeoutError:
+                    break
+            yield address
+
+
+def test_a_silent_server_is_left_for_the_next_long_before_the_session_is_over(
+    silent: tuple[str, int],
+) -> None:
+    async def scenario() -> None:
+        three = ConnectString.parse(f"{silent[0]}:{silent[1]},there:2181,elsewhere:2181")
+        session = KazooSession(three, 1_200, lambda *_: None)
+        begin = time.monotonic()
+        with pytest.raises(TimeoutError):
+            session.client.handler.create_connection(address=silent, timeout=60.0)
+        assert time.monotonic() - begin < 30
+
+    asyncio.run(scenario())
