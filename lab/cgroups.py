@@ -18,6 +18,8 @@ from lab.shell import wait_until
 
 SYS = Path("/sys/fs/cgroup")
 _GONE_S = 30.0
+_SHARES = 2048
+"""A host's part of a busy machine's time, where one of the machine's own processes has 1024."""
 
 # Not cpuset: a new group has no CPUs until some are assigned. Not devices: access is unrestricted.
 _V1 = ("freezer", "memory", "cpu", "cpuacct", "cpu,cpuacct", "blkio", "pids", "systemd", "unified")
@@ -126,6 +128,13 @@ def slice_path(place: Place) -> Path:
 def tops(place: Place) -> list[Path]:
     """The lab's own groups, the parents of its hosts', which `down` removes once they are empty."""
     return [path for path in (SYS / place.name, *SYS.glob(f"*/{place.name}")) if path.is_dir()]
+
+
+def weigh(place: Place, hosts: int) -> None:
+    """Give the lab the time of that many hosts: by default it has that of a single process."""
+    for group in tops(place):
+        if (shares := group / "cpu.shares").exists():  # only version 1 has it
+            shares.write_text(str(_SHARES * hosts))
 
 
 def is_v2() -> bool:

@@ -42,6 +42,7 @@ def up(place: Place, description: Description, hosts: Sequence[Host], say: Say) 
     for host in hosts:
         machine.make_root(place, description, host, base)
         machine.power_on(place, description, host)
+    cgroups.weigh(place, len(description.hosts))
     for host in hosts:
         machine.wait_for_boot(place, host.name)
 
