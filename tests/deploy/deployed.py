@@ -158,6 +158,10 @@ class Cluster:
         """The output of a kdist command, run on a host of the cluster."""
         return self.hosts[0].says(shlex.join([KDIST, *arguments]))
 
+    def remove(self, topic: str) -> None:
+        """Delete a topic."""
+        self.asks("topics", "delete", topic, "--broker", self.bootstrap)
+
 
 class Site:
     """All hosts of an inventory."""

@@ -10,9 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from lab.shell import wait_until
-from tests.deploy.deployed import ROOT, Broker, ansible_environment
+from tests.deploy.client import all_replicas, out_of_sync, setting_s
+from tests.deploy.deployed import ROOT, Broker, Cluster, ansible_environment
 
-WAIT_S = 60.0
+WAIT_S = 120.0
+QUICK_S = 10.0
+"""The longest that partitions may take no records where nobody has to be waited for. It takes
+tenths of a second; a machine that does much else besides may take as many seconds."""
 
 _BIN = Path(sys.executable).parent
 
@@ -28,6 +32,11 @@ class Run:
     def worked(self) -> Run:
         """Assert that the playbook succeeded; returns the run."""
         assert self.status == 0, self.said[-4000:]
+        return self
+
+    def failed(self) -> Run:
+        """Assert that the playbook failed; returns the run."""
+        assert self.status != 0, self.said[-4000:]
         return self
 
 
@@ -94,6 +103,20 @@ def await_well(brokers: Iterable[Broker], timeout_s: float = WAIT_S) -> None:
 
 def _is_well(broker: Broker) -> bool:
     return broker.is_well
+
+
+def await_in_sync(cluster: Cluster, timeout_s: float = WAIT_S) -> None:
+    """Return once every partition has all its replicas in the ISR; nobody has to help."""
+    await_that(
+        lambda: out_of_sync(all_replicas(cluster.bootstrap)) == [],
+        f"all replicas of {cluster} to be in sync",
+        timeout_s,
+    )
+
+
+def seconds(cluster: Cluster, setting: str) -> float:
+    """A setting of milliseconds that the cluster's brokers have."""
+    return setting_s(cluster.bootstrap, cluster.brokers[0].id, setting)
 
 
 def await_that(condition: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:

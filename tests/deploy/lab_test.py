@@ -25,6 +25,7 @@ from lab.demo import flights
 from lab.place import DEFAULT_HOME, ROOT, Place
 from tests.deploy.deployed import ansible_environment, read_inventory
 from tests.deploy.drilling import Run, next_version, recap
+from tests.deploy.load import PAUSES
 
 INVENTORY = Path("inventory") / "lab"
 LOGS = ROOT / ".cache" / "lab-test"
@@ -164,9 +165,15 @@ class Trial:
 
     def drill(self) -> str:
         flights.fetch()  # first: the lab's network, in which the drills run, has no internet
-        said = self.run(
-            [*_LAB, "run", *_PYTEST, "--inventory", INVENTORY, "--drills", "-m", "drill"]
-        )
+        PAUSES.write_text("", encoding="utf-8")
+        try:
+            said = self.run(
+                [*_LAB, "run", *_PYTEST, "--inventory", INVENTORY, "--drills", "-m", "drill"]
+            )
+        finally:
+            click.echo(
+                f"For how long partitions took no records:\n{PAUSES.read_text(encoding='utf-8')}"
+            )
         return said.splitlines()[-1].strip("= ")
 
     def try_the_labs_faults(self) -> str:

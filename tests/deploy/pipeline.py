@@ -15,9 +15,9 @@ from kdist import Producer
 from lab.demo import flights
 from lab.demo.flights import Flight
 from lab.demo.settings import FLIGHTS, HOSTS
+from tests.deploy.client import read_all
 from tests.deploy.deployed import KDIST, Cluster, Site
 from tests.deploy.drilling import await_that
-from tests.deploy.load import read_all
 
 PYTHON = "/opt/kdist/spark/current/bin/python"
 

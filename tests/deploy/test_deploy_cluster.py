@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.deploy.deployed import Broker, Cluster, Member, Site
+from tests.deploy.client import Replicas, crowded, out_of_sync
+from tests.deploy.deployed import KDIST, Broker, Cluster, Member, Site
+from tests.deploy.drilling import await_that
 
 TOPIC = "deploy-test"
 
@@ -71,7 +73,50 @@ def test_every_broker_takes_and_gives_records_to_other_hosts(site: Site, cluster
             host.says(f"echo {word} | timeout 60 kcat -b {broker.address} -P {place} -X acks=all")
             assert kcat(host, broker, "-C", place, "-o beginning -e -q") == word
     finally:
-        cluster.asks("topics", "delete", TOPIC, "--broker", cluster.bootstrap)
+        cluster.remove(TOPIC)
+
+
+def replicas(cluster: Cluster) -> list[Replicas]:
+    """Of all partitions, as a foreign client on one of the hosts sees them."""
+    first = cluster.brokers[0]
+    return [
+        Replicas(
+            f"{topic['topic']}-{each['partition']}",
+            each["leader"],
+            ids(each["replicas"]),
+            ids(each["isrs"]),
+        )
+        for topic in metadata(first.host, first)["topics"]
+        for each in topic["partitions"]
+    ]
+
+
+def ids(listed: list[dict[str, int]]) -> frozenset[int]:
+    return frozenset(each["id"] for each in listed)
+
+
+def test_all_replicas_are_in_sync_and_spread_over_the_racks(cluster: Cluster) -> None:
+    host = cluster.hosts[0]
+    # Whoever asks for a group has a coordinator found, and with that the topic of offsets made.
+    host.shell.run(f"{KDIST} groups describe {TOPIC} --broker {cluster.bootstrap}")
+    await_that(lambda: out_of_sync(replicas(cluster)) == [], "all replicas to be in sync")
+    found = replicas(cluster)
+    assert any(each.partition.startswith("__consumer_offsets-") for each in found)
+    racks = {broker.id: broker.host["kdist_rack"] for broker in cluster.brokers}
+    assert list(crowded(found, racks)) == []
+
+
+def test_what_the_inventory_asks_for_has_the_replicas_of_the_inventory(cluster: Cluster) -> None:
+    given = cluster.hosts[0].given
+    settings = given["kdist_broker_config_defaults"] | given["kdist_broker_config_group"]
+    factor = int(settings.get("default.replication.factor", 1))
+    wanted = {
+        topic["name"]: topic.get("replication_factor", factor)
+        for topic in given["kdist_topics_wanted"]
+        if topic.get("state", "present") == "present"
+    }
+    counts = {each.partition.rpartition("-")[0]: len(each.assigned) for each in replicas(cluster)}
+    assert {name: counts[name] for name in wanted} == wanted
 
 
 def test_a_client_of_one_datacenter_reaches_the_brokers_of_the_other(site: Site) -> None:

@@ -4,23 +4,7 @@ from __future__ import annotations
 
 from tests.deploy.deployed import Cluster, Member
 from tests.deploy.listening import listeners
-
-UNIT = "kdist-zookeeper.service"
-
-
-def ask(host: Member, command: str) -> str:
-    """The answer to a four-letter command.
-
-    Only the four letters are sent, without a newline: if the server closes a connection with an
-    unread byte, the kernel resets it, and the answer is sometimes lost.
-    """
-    client = f"{host['kdist_address']} {host['kdist_ports']['zookeeper_client']}"
-    return host.says(f"printf {command} | nc -w 5 {client}")
-
-
-def figures(host: Member) -> dict[str, str]:
-    """The server's metrics."""
-    return dict(line.split("\t", 1) for line in ask(host, "mntr").splitlines())
+from tests.deploy.zookeepers import UNIT, ask, states
 
 
 def settings(host: Member) -> dict[str, str]:
@@ -46,10 +30,9 @@ def test_each_server_has_the_identity_of_the_inventory(zookeeper: Member) -> Non
 
 
 def test_the_ensemble_is_whole(cluster: Cluster) -> None:
-    states = sorted(figures(host)["zk_server_state"] for host in cluster.zookeepers)
     others = len(cluster.zookeepers) - 1
     wanted = ["standalone"] if others == 0 else [*["follower"] * others, "leader"]
-    assert states == wanted
+    assert sorted(states(cluster).values()) == wanted
 
 
 def test_the_servers_know_each_other(cluster: Cluster) -> None:

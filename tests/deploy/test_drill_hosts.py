@@ -1,59 +1,69 @@
-"""Drills: processes that are killed, hosts that lose their power, links that are cut."""
+"""Drills: processes that are killed, hosts that lose their power, links that are cut.
+
+What is acknowledged is kept, nobody is shown an error, and each partition takes records again
+within the limits that the settings promise.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
 import pytest
 
-from tests.deploy.deployed import Broker, Cluster, Site
-from tests.deploy.drilling import Lab, await_that, await_well, pids
-from tests.deploy.load import Load
+from tests.deploy.deployed import Broker, Cluster, Member, Site
+from tests.deploy.drilling import QUICK_S, Lab, await_in_sync, await_that, await_well, pids, seconds
+from tests.deploy.load import load_on, under_way
+from tests.deploy.zookeepers import UNIT, is_whole, leader
 
-pytestmark = [pytest.mark.drill, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
 
-ENOUGH = 200  # acknowledged records after which a load counts as running
-
-
-def under_way(load: Load, more: int = ENOUGH) -> None:
-    """Return once `more` further records are acknowledged."""
-    goal = load.acknowledged() + more
-    await_that(lambda: load.acknowledged() >= goal, f"{more} more records to be acknowledged")
+CUT_S = 20.0
+SLACK_S = 4.0  # for elections, clients that hear of them, and ZooKeeper's rounds of expiries
 
 
-def partitions_of(cluster: Cluster) -> int:
-    """Enough that every broker leads one."""
-    return len(cluster.brokers)
+def session_s(cluster: Cluster) -> float:
+    return seconds(cluster, "zookeeper.session.timeout.ms")
 
 
-def test_a_killed_broker_comes_back_with_all_that_it_acknowledged(site: Site, lab: Lab) -> None:
+def test_a_killed_broker_is_replaced_before_its_session_expires(site: Site, lab: Lab) -> None:
+    """systemd's ExecStopPost ends the session, and Restart= starts the broker again."""
     cluster = site.widest
     victim, *others = cluster.brokers
     before = pids(cluster.brokers)
-    with Load(cluster.bootstrap, "drill-kill", partitions_of(cluster)) as load:
+    with load_on(cluster, "drill-kill") as load:
         under_way(load)
+        load.breaks("kill -9 of a broker", [victim.id])
         lab.do("kill", victim.host.name, victim.unit)
         await_that(lambda: victim.pid() not in (0, before[victim]), f"{victim} to be started again")
         await_well([victim])
+        await_in_sync(cluster)
         under_way(load)
     load.assert_kept()
+    load.assert_available(session_s(cluster))
     assert pids(others) == {broker: before[broker] for broker in others}
 
 
-def test_brokers_serve_on_while_zookeeper_is_killed_and_comes_back(site: Site, lab: Lab) -> None:
+def test_brokers_serve_on_while_zookeepers_leader_is_killed(site: Site, lab: Lab) -> None:
     cluster = site.widest
-    server = cluster.zookeepers[0]
-    unit = "kdist-zookeeper.service"
-    before, first = pids(cluster.brokers), server.unit(unit, "MainPID")["MainPID"]
-    with Load(cluster.bootstrap, "drill-zookeeper", partitions_of(cluster)) as load:
+    server = leader(cluster)
+    before, first = pids(cluster.brokers), server.unit(UNIT, "MainPID")["MainPID"]
+    with load_on(cluster, "drill-zookeeper") as load:
         under_way(load)
-        lab.do("kill", server.name, unit)
+        load.breaks("kill -9 of ZooKeeper's leader", [])
+        lab.do("kill", server.name, UNIT)
         under_way(load)
         await_that(
-            lambda: server.unit(unit, "MainPID")["MainPID"] not in ("0", first),
+            lambda: server.unit(UNIT, "MainPID")["MainPID"] not in ("0", first),
             "ZooKeeper to be started again",
         )
+        await_that(partial(is_whole, cluster), "the ensemble to be whole")
         await_that(lambda: all(has_session(b) for b in cluster.brokers), "every broker's session")
         under_way(load)
     load.assert_kept()
+    load.assert_available(QUICK_S)
     assert pids(cluster.brokers) == before
     assert sum(broker.health()["controller"] for broker in cluster.brokers) == 1
 
@@ -62,32 +72,99 @@ def has_session(broker: Broker) -> bool:
     return broker.health().get("zookeeper") == "connected"
 
 
-def test_a_host_that_lost_its_power_comes_back_by_itself(site: Site, lab: Lab) -> None:
+@pytest.mark.parametrize("has_leader", [False, True], ids=["", "with ZooKeeper's leader"])
+def test_a_host_that_loses_its_power_is_replaced_and_comes_back_by_itself(
+    site: Site, lab: Lab, has_leader: bool
+) -> None:
+    """ZooKeeper's followers notice after `syncLimit` that their leader is silent, and sessions are
+    as good as new to the leader that they elect then.
+    """
     cluster = site.widest
-    victim = cluster.hosts[-1]
-    lost = [broker for broker in cluster.brokers if broker.host is victim]
+    first = leader(cluster)
+    victim = next(host for host in reversed(cluster.hosts) if (host is first) == has_leader)
     kept = [broker for broker in cluster.brokers if broker.host is not victim]
-    before = pids(kept)
-    with Load(cluster.bootstrap, "drill-power", partitions_of(cluster)) as load:
+    before, sessions_s = pids(kept), session_s(cluster) + has_leader * sync_s(first)
+    with load_on(cluster, "drill-power") as load:
         under_way(load)
-    for broker in lost:
-        flush(broker)
-    lab.do("pull", victim.name)
-    lab.do("on", victim.name)
-    await_well(lost)
-    await_well(kept)
+        what = "power cut of a host" + " with ZooKeeper's leader" * has_leader
+        load.breaks(what, on(cluster, victim))
+        lab.do("pull", victim.name)
+        under_way(load)
+        lab.do("on", victim.name)
+        await_well(broker for broker in cluster.brokers if broker.host is victim)
+        await_in_sync(cluster)
+        under_way(load)
     load.assert_kept()
+    load.assert_available(sessions_s + SLACK_S)
     assert pids(kept) == before
     assert victim.says("systemctl --failed --plain --no-legend") == ""
 
 
-def flush(broker: Broker) -> None:
-    """Stop the broker cleanly and start it again, which flushes its logs to the disk.
+def sync_s(server: Member) -> float:
+    """How long ZooKeeper's followers wait for a silent leader."""
+    ticks, tick_ms = server["kdist_zookeeper_sync_ticks"], server["kdist_zookeeper_tick_ms"]
+    return float(ticks) * float(tick_ms) / 1000
 
-    With one replica and no flush, a power cut may lose acknowledged records.
+
+@pytest.mark.parametrize("ways", [["--one-way"], []], ids=["one way", "both ways"])
+def test_partitions_go_on_without_a_follower_that_the_leader_is_cut_off_from(
+    site: Site, lab: Lab, ways: list[str]
+) -> None:
+    cluster = site.widest
+    one, other = [host for host in cluster.hosts if host is not controller(cluster).host][:2]
+    before = pids(cluster.brokers)
+    with load_on(cluster, "drill-cut") as load:
+        under_way(load)
+        load.breaks(" ".join(["cut between two hosts", *ways]), on(cluster, one, other))
+        with cut(lab, one, other, *ways):
+            under_way(load)  # in every partition, once followers that hear nothing are out
+        await_in_sync(cluster)
+        under_way(load)
+    load.assert_kept()
+    load.assert_available(2 * seconds(cluster, "replica.lag.time.max.ms"))
+    assert pids(cluster.brokers) == before
+
+
+def test_a_host_that_is_cut_off_from_the_controllers_goes_on_after_the_cut(
+    site: Site, lab: Lab
+) -> None:
+    """Its leaders wait for followers on the controller's host: only the controller could tell them
+    not to. What was sent meanwhile is neither refused nor lost.
     """
-    broker.host.says(f"systemctl restart {broker.unit}")
-    await_well([broker])
+    cluster = site.widest
+    one = controller(cluster).host
+    other = next(host for host in cluster.hosts if host is not one)
+    before = pids(cluster.brokers)
+    with load_on(cluster, "drill-apart") as load:
+        under_way(load)
+        load.breaks("cut off from the controller's host for 20 s", on(cluster, one, other))
+        with cut(lab, one, other):
+            end_s = time.monotonic() + CUT_S
+            await_that(lambda: time.monotonic() >= end_s, "the cut to be over", 2 * CUT_S)
+        await_in_sync(cluster)
+        under_way(load)
+    load.assert_kept()
+    load.assert_available(CUT_S + QUICK_S)
+    assert pids(cluster.brokers) == before
+
+
+def controller(cluster: Cluster) -> Broker:
+    return next(broker for broker in cluster.brokers if broker.health().get("controller"))
+
+
+def on(cluster: Cluster, *hosts: Member) -> list[int]:
+    """The brokers on these hosts."""
+    return [broker.id for broker in cluster.brokers if broker.host in hosts]
+
+
+@contextmanager
+def cut(lab: Lab, one: Member, other: Member, *ways: str) -> Iterator[None]:
+    """Nothing passes between the hosts."""
+    lab.do("cut", one.name, other.name, *ways)
+    try:
+        yield
+    finally:
+        lab.do("heal")
 
 
 def test_each_datacenter_keeps_serving_while_the_link_between_them_is_cut(
@@ -101,7 +178,7 @@ def test_each_datacenter_keeps_serving_while_the_link_between_them_is_cut(
     try:
         assert not stranger.works(reach)
         for cluster in (one, other):
-            with Load(cluster.bootstrap, "drill-link", partitions_of(cluster)) as load:
+            with load_on(cluster, "drill-link") as load:
                 under_way(load)
             load.assert_kept()
     finally:

@@ -10,19 +10,17 @@ import pytest
 
 from kdist.errors import UserError
 from tests.deploy.deployed import ROOT, Broker, Cluster, Site
-from tests.deploy.drilling import Lab, await_that, await_well, next_version, pids
-from tests.deploy.load import Load
+from tests.deploy.drilling import QUICK_S, Lab, await_that, await_well, next_version, pids
+from tests.deploy.load import load_on, under_way
 
-pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(900)]
 
-# The lab's topics have one replica: their partitions are offline while their broker restarts.
-ACCEPT_GAPS = ("-e", "kdist_roll_allow_single_replica=true")
 OWNER = "a drill"
 STARTS = 5  # the unit's start limit for a quarter of an hour
 
 
 def upgrade(version: str) -> list[str]:
-    return ["-e", f"kdist_version={version}", "-e", f"kdist_roll_owner='{OWNER}'", *ACCEPT_GAPS]
+    return ["-e", f"kdist_version={version}", "-e", f"kdist_roll_owner='{OWNER}'"]
 
 
 def versions(cluster: Cluster) -> dict[Broker, str]:
@@ -70,15 +68,10 @@ def restart(broker: Broker, times: int) -> None:
     )
 
 
-def load_on(site: Site, topic: str) -> Load:
-    cluster = site.widest
-    return Load(cluster.bootstrap, topic, len(cluster.brokers))
-
-
 def test_a_wrong_setting_is_refused_before_any_broker_stops(site: Site, lab: Lab) -> None:
     before = pids(site.brokers)
     wrong = json.dumps({"kdist_broker_config_host": {"log.segment.bytes": "many"}})
-    run = lab.play("rolling-restart", *ACCEPT_GAPS, "-e", wrong)
+    run = lab.play("rolling-restart", "-e", wrong)
     assert run.status != 0
     assert "log.segment.bytes" in run.said
     assert pids(site.brokers) == before
@@ -86,23 +79,27 @@ def test_a_wrong_setting_is_refused_before_any_broker_stops(site: Site, lab: Lab
 
 def test_a_roll_that_would_take_partitions_away_is_refused(site: Site, lab: Lab) -> None:
     before = pids(site.brokers)
-    with load_on(site, "drill-refused") as load:
+    with load_on(site.widest, "drill-refused", replicas=1) as load:
         run = lab.play("rolling-restart", "-e", "kdist_roll_gate_wait_s=5")
     assert run.status != 0
     assert "no replica elsewhere" in run.said
     assert pids(site.brokers) == before
     load.assert_kept()
+    site.widest.remove(load.topic)
 
 
-def test_a_rolling_restart_loses_nothing_that_was_acknowledged(site: Site, lab: Lab) -> None:
+def test_a_rolling_restart_loses_and_refuses_nothing(site: Site, lab: Lab) -> None:
     """Not even a broker that has used up its unit's start limit stops the roll."""
     for cluster in site.clusters:
         unlock(cluster)
     restart(site.widest.brokers[0], STARTS)
     before = pids(site.brokers)
-    with load_on(site, "drill-restart") as load:
-        lab.play("rolling-restart", *ACCEPT_GAPS).worked()
+    with load_on(site.widest, "drill-restart") as load:
+        under_way(load)
+        load.breaks("rolling restart of all", [broker.id for broker in site.widest.brokers])
+        lab.play("rolling-restart").worked()
     load.assert_kept()
+    load.assert_available(QUICK_S)
     after = pids(site.brokers)
     assert {each: pid for each, pid in after.items() if pid in (0, before[each])} == {}
     assert [holder(cluster) for cluster in site.clusters] == [None for _ in site.clusters]
@@ -125,13 +122,14 @@ def test_an_upgrade_that_died_is_resumed_and_rolled_back_under_load(site: Site, 
     cluster = site.widest
     was = cluster.hosts[0]["kdist_version"]
     new = next_version(was)
-    with load_on(site, "drill-upgrade") as load:
+    with load_on(site.widest, "drill-upgrade") as load:
+        load.breaks("upgrade and rollback", [broker.id for broker in cluster.brokers])
         dies_after_its_first_broker(lab, cluster, new)
         half = versions(cluster)
         assert set(half.values()) == {was, new}
         assert holder(cluster) == OWNER
 
-        another = lab.play("upgrade", *ACCEPT_GAPS, "-e", f"kdist_version={new}")
+        another = lab.play("upgrade", "-e", f"kdist_version={new}")
         assert another.status != 0
         assert OWNER in another.said
         done = {broker: broker.pid() for broker, version in half.items() if version == new}
@@ -142,10 +140,11 @@ def test_an_upgrade_that_died_is_resumed_and_rolled_back_under_load(site: Site, 
         assert pids(done) == done
         assert holder(cluster) is None
 
-        held = lab.play("rollback", *ACCEPT_GAPS, "-e", f"kdist_version={new}")
+        held = lab.play("rollback", "-e", f"kdist_version={new}")
         assert "leave it away" in held.said
-        lab.play("rollback", *ACCEPT_GAPS).worked()
+        lab.play("rollback").worked()
     load.assert_kept()
+    load.assert_available(QUICK_S)
     assert set(versions(cluster).values()) == {was}
     assert current(site) == of_mirrors(site) == {f"releases/{was}"}
     assert set(lab.play("site").worked().changed.values()) == {0}

@@ -127,4 +127,4 @@ def test_the_inventory_of_the_tree_describes_two_datacenters_with_disks() -> Non
     lab = parse(INVENTORY.read_text())
     assert {host.name for host in lab.members("dc1")} == {"k1", "k2", "k3"}
     assert {host.name for host in lab.members("dc2")} == {"k4"}
-    assert [len(host.disks) for host in lab.hosts] == [0, 2, 2, 1]
+    assert [len(host.disks) for host in lab.hosts] == [2, 2, 2, 1]
