@@ -38,3 +38,21 @@ cdef inline tuple header_fields(const unsigned char *at):
         int32(at + 53),
         int32(at + 57),
     )
+
+
+cdef inline void put_number(unsigned char *at, unsigned long long value, int size) noexcept nogil:
+    cdef int i
+    for i in range(size):
+        at[size - 1 - i] = value >> 8 * i
+
+
+cdef inline void put_int16(unsigned char *at, int value) noexcept nogil:
+    put_number(at, <unsigned long long>value, 2)
+
+
+cdef inline void put_int32(unsigned char *at, long long value) noexcept nogil:
+    put_number(at, <unsigned long long>value, 4)
+
+
+cdef inline void put_int64(unsigned char *at, long long value) noexcept nogil:
+    put_number(at, <unsigned long long>value, 8)

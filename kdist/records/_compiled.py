@@ -22,6 +22,7 @@ from cython.cimports.cpython.bytes import (
     PyBytes_GET_SIZE,
 )
 from cython.cimports.cpython.unicode import PyUnicode_AsUTF8AndSize
+from cython.cimports.kdist.records._varint import put_varint, varint_size
 from cython.cimports.libc.string import memcpy, memset
 
 from kdist.records._compiled_columns import bytes_rows, delta_rows
@@ -79,7 +80,7 @@ def _encode(
             record_size = _record_size(i, 0, None, values[i], no_headers)
         else:
             record_size = _record_size(i, deltas[i], keys[i], values[i], headers[i])
-        size += _varint_size(record_size) + record_size
+        size += varint_size(record_size) + record_size
     check_size(size)
     out: bytearray = PyByteArray_FromStringAndSize(cython.NULL, size)
     at: _Pointer = cython.cast(_Pointer, PyByteArray_AS_STRING(out))
@@ -97,7 +98,7 @@ def _encode(
 @cython.cfunc
 @cython.inline
 def _record_size(offset_delta: _Size, timestamp_delta: _Long, key, value, headers: bytes) -> _Size:
-    size: _Size = 1 + _varint_size(timestamp_delta) + _varint_size(offset_delta)
+    size: _Size = 1 + varint_size(timestamp_delta) + varint_size(offset_delta)
     return size + _bytes_size(key) + _bytes_size(value) + PyBytes_GET_SIZE(headers)
 
 
@@ -106,10 +107,10 @@ def _record_size(offset_delta: _Size, timestamp_delta: _Long, key, value, header
 def _put_record(
     at: _Pointer, offset_delta: _Size, timestamp_delta: _Long, key, value, headers: bytes
 ) -> _Pointer:
-    at = _put_varint(at, _record_size(offset_delta, timestamp_delta, key, value, headers))
+    at = put_varint(at, _record_size(offset_delta, timestamp_delta, key, value, headers))
     at[0] = 0  # attributes
-    at = _put_varint(at + 1, timestamp_delta)
-    at = _put_varint(at, offset_delta)
+    at = put_varint(at + 1, timestamp_delta)
+    at = put_varint(at, offset_delta)
     at = _put_bytes(at, key)
     at = _put_bytes(at, value)
     memcpy(at, PyBytes_AS_STRING(headers), PyBytes_GET_SIZE(headers))
@@ -122,20 +123,20 @@ def pack_headers(headers: object) -> bytes | None:
         return None
     pairs: tuple = tuple(headers)
     name_size: _Size = 0
-    size: _Size = _varint_size(len(pairs))
+    size: _Size = varint_size(len(pairs))
     for pair in pairs:
         if type(pair) is not tuple or len(pair) != 2 or type(pair[0]) is not str:
             return None
         if pair[1] is not None and type(pair[1]) is not bytes:
             return None
         PyUnicode_AsUTF8AndSize(pair[0], cython.address(name_size))
-        size += _varint_size(name_size) + name_size + _bytes_size(pair[1])
+        size += varint_size(name_size) + name_size + _bytes_size(pair[1])
     out: bytes = PyBytes_FromStringAndSize(cython.NULL, size)
     at: _Pointer = cython.cast(_Pointer, PyBytes_AS_STRING(out))
-    at = _put_varint(at, len(pairs))
+    at = put_varint(at, len(pairs))
     for pair in pairs:
         name = PyUnicode_AsUTF8AndSize(pair[0], cython.address(name_size))
-        at = _put_varint(at, name_size)
+        at = put_varint(at, name_size)
         memcpy(at, name, name_size)
         at = _put_bytes(at + name_size, pair[1])
     return out
@@ -158,44 +159,14 @@ def _header_rows(column: object) -> list:
 def _bytes_size(data: object) -> _Size:
     if data is None:
         return 1
-    return _varint_size(PyBytes_GET_SIZE(data)) + PyBytes_GET_SIZE(data)
+    return varint_size(PyBytes_GET_SIZE(data)) + PyBytes_GET_SIZE(data)
 
 
 @cython.cfunc
 @cython.inline
 def _put_bytes(at: _Pointer, data: object) -> _Pointer:
     if data is None:
-        return _put_varint(at, -1)
-    at = _put_varint(at, PyBytes_GET_SIZE(data))
+        return put_varint(at, -1)
+    at = put_varint(at, PyBytes_GET_SIZE(data))
     memcpy(at, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
     return at + PyBytes_GET_SIZE(data)
-
-
-@cython.cfunc
-@cython.inline
-def _zigzag(value: _Long) -> cython.ulonglong:
-    unsigned: cython.ulonglong = value
-    return ~(unsigned << 1) if value < 0 else unsigned << 1
-
-
-@cython.cfunc
-@cython.inline
-def _varint_size(value: _Long) -> _Size:
-    left: cython.ulonglong = _zigzag(value)
-    size: _Size = 1
-    while left > 0x7F:
-        left >>= 7
-        size += 1
-    return size
-
-
-@cython.cfunc
-@cython.inline
-def _put_varint(at: _Pointer, value: _Long) -> _Pointer:
-    left: cython.ulonglong = _zigzag(value)
-    while left > 0x7F:
-        at[0] = left & 0x7F | 0x80
-        at += 1
-        left >>= 7
-    at[0] = left
-    return at + 1

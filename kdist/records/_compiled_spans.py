@@ -70,7 +70,7 @@ def find_span(
             at = first + size
             if (
                 buffer.len - position - size < _HEADER_SIZE
-                or not _is_sound(at, end - position - size, offset_max)
+                or not is_sound(at, end - position - size, offset_max)
                 or int64(at) <= offset_before
                 or (size and int64(at) - 1 != offset_before)
                 or int32(at + 12) != int32(first + 12)
@@ -120,7 +120,7 @@ def _last_offset(at: _Pointer) -> _Long:
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _is_sound(at: _Pointer, left: _Size, offset_max: _Long) -> cython.bint:
+def is_sound(at: _Pointer, left: _Size, offset_max: _Long) -> cython.bint:
     """Whether `batch.header_fault` finds nothing, and no offset is above `offset_max`."""
     codec: _Long = int16(at + 21) & _CODEC_BITS
     delta: _Long = int32(at + 23)
