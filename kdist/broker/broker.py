@@ -250,6 +250,7 @@ class Broker:
             raise UserError(f"ZooKeeper on {config.zookeeper.connect}: {error}") from error
         service.coordinator.start()
         service.schedule.start()
+        service.cleaner.start()
         start = self._process.start
         start(self._membership.keep(), f"broker {self.id} membership")
         service.controller.on_loss.append(partial(service.cache.forget_controller, self.id))
@@ -324,6 +325,7 @@ class Broker:
         self.measures.broker.is_ready = 0
         self._tell("stopping")
         service = self.service
+        service.cleaner.stop()
         await move_leaders(
             service.access,
             self.context.config.broker,
@@ -374,6 +376,7 @@ class Broker:
         self._process.close()
         await self._cancel_running()
         if self._service is not None:
+            self._service.cleaner.stop()
             self._service.schedule.stop()
             self._service.cancel()
         await self._gateway.close(_AT_ONCE_MS)
@@ -388,6 +391,7 @@ class Broker:
         await self._gateway.close(_AT_ONCE_MS)
         if self._service is not None:
             self._service.cancel()
+            self._service.cleaner.stop()
             self._service.schedule.stop()
             await self._process.idle()
             self._process.close()

@@ -6,7 +6,7 @@ and a ZooKeeper in memory, on a loop in virtual time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kdist.config.broker_config import BrokerConfig
@@ -27,6 +27,7 @@ class BrokerContext(NamedTuple):
     `process` owns whatever runs for the broker. `host` is the machine's name, and `boot_id` tells
     its boots apart; it allows `connections_max` connections, whatever settings say. `fingerprint`
     is of release, configuration and unit. `status` is told, in a sentence, what the broker is at.
+    `cleaner_argv` starts the process that cleans logs; without it, a thread does.
     """
 
     config: BrokerConfig
@@ -40,3 +41,4 @@ class BrokerContext(NamedTuple):
     version: str = "unknown"
     fingerprint: str = ""
     status: Callable[[str], None] = _no_status
+    cleaner_argv: Sequence[str] = ()

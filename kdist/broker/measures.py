@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kdist.metrics.broker import BrokerMetrics, BuildMetrics, RequestMetrics
+from kdist.metrics.cleaner import CleanerMetrics
 from kdist.metrics.controller import ControllerMetrics
 from kdist.metrics.declare import Family
 from kdist.metrics.exposition import Exposition
@@ -31,6 +32,7 @@ class Measures:
         self.groups = GroupMetrics()
         self.controller = ControllerMetrics()
         self.storage = StorageMetrics()
+        self.cleaner = CleanerMetrics()
         self.exposition = Exposition()
         self.exposition.add_family(self.requests)
         self.exposition.add_family(self.quotas)
@@ -42,6 +44,7 @@ class Measures:
             self.groups,
             self.controller,
             self.storage,
+            self.cleaner,
         ):
             self.exposition.add(group)
 

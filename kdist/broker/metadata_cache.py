@@ -67,6 +67,12 @@ class MetadataCache:
         if self.controller_id == broker_id:
             self.controller_id = NO_CONTROLLER
 
+    def is_fully_in_sync(self, partition: TopicPartition) -> bool:
+        """Whether all replicas of a partition are in sync, as far as this broker was told."""
+        topic = self.topics.get(partition.topic)
+        state = None if topic is None else topic.partitions.get(partition.partition)
+        return state is not None and set(state.replicas) <= set(state.isr)
+
     def _update_topic(self, told: UpdatedTopic) -> list[TopicPartition]:
         name, gone = told.topic_name, []
         known = self.topics.get(name)

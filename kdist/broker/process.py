@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import socket
+import sys
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -111,6 +113,7 @@ class BrokerProcess:
             version=self._version,
             fingerprint=self._fingerprint,
             status=lambda sentence: self._manager.tell(f"STATUS={sentence}"),
+            cleaner_argv=(sys.executable, "-m", "kdist.cli.cleaner", str(os.getpid())),
         )
 
     def _ask_for_time(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -55,6 +55,8 @@ from kdist.replication.alter_partition_manager import AlterPartitionManager
 from kdist.replication.peers import Peers
 from kdist.replication.replicas import Replicas
 from kdist.runtime.diagnostics import LogLevels
+from kdist.storage.cleaning.cleaner import Cleaner, CleanerHooks
+from kdist.storage.cleaning.worker import ChildWorker, CleaningWorker, ThreadWorker
 from kdist.storage.context import DirectoryContext, Identity
 from kdist.storage.directory import LogDirectory
 from kdist.storage.schedule import Schedule
@@ -104,6 +106,7 @@ class Service:
         )
         self.directory.high_watermarks = self.replicas.high_watermarks
         self.schedule = Schedule(self.directory, self.replicas.committed_end)
+        self.cleaner = self._make_cleaner()
         self.controller = self._make_controller()
         self.access = ControllerAccess(self.controller, self.cache, listener, self._connect)
         self.creation = AutoCreation(
@@ -132,6 +135,16 @@ class Service:
             return LogDirectory(path, Identity(self._id, self._cluster_id), context)
         except OSError as error:  # not a disk failure: those raise `DiskFailed`
             raise UserError(f"{path} cannot be used: {error.strerror or error}") from error
+
+    def _make_cleaner(self) -> Cleaner:
+        context, process = self._context, self._process
+        worker: CleaningWorker
+        if context.cleaner_argv:
+            worker = ChildWorker(process, context.cleaner_argv)
+        else:
+            worker = ThreadWorker(context.files, process.clock, process)
+        hooks = CleanerHooks(self.replicas.committed_end, self.cache.is_fully_in_sync)
+        return Cleaner(self.directory, worker, hooks, self._measures.cleaner)
 
     def _make_peers(self) -> Peers:
         cache = self.cache

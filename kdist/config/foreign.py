@@ -79,9 +79,8 @@ IGNORED = {
         "num.recovery.threads.per.data.dir",
     ),
     "delayed operations need no periodic clean-up": ("*.purgatory.purge.interval.requests",),
-    "this release does not compact yet": (
-        "log.cleaner.enable", "log.cleaner.threads", "log.cleaner.io.*", "log.cleaner.backoff.ms",
-        "log.cleaner.dedupe.buffer.size",
+    "a broker, which is one disk, has one process that cleans its logs": (
+        "log.cleaner.threads", "log.cleaner.io.buffer.*",
     ),
     "this release has no transactions yet": ("transaction.*", "transactional.*"),
     "this release moves no partitions yet": ("*.replication.throttled.*",),

@@ -70,6 +70,31 @@ class StorageSettings(Settings):
         minimum=1,
         doc="How often logs are checked for segments to delete by retention.",
     )
+    cleaner_enable: bool = setting(
+        "log.cleaner.enable",
+        default=True,
+        subject="Compaction",
+        doc="Whether logs of compacted topics are cleaned.",
+    )
+    cleaner_backoff_ms: int64 = setting(
+        "log.cleaner.backoff.ms",
+        default=15_000,
+        minimum=0,
+        doc="How long the cleaner waits before it looks again, when no log is dirty enough.",
+    )
+    cleaner_dedupe_buffer_size: int64 = setting(
+        "log.cleaner.dedupe.buffer.size",
+        default=128 << 20,
+        minimum=1 << 20,
+        doc="Memory of the cleaner's map, which takes 24 bytes for a key and is filled to nine "
+        "tenths; a log with more keys in its dirty section takes several passes.",
+    )
+    cleaner_io_max_bytes_per_second: int64 = setting(
+        "log.cleaner.io.max.bytes.per.second",
+        default=INT64_MAX,
+        minimum=1024,
+        doc="The cleaner reads and writes no more than this, together.",
+    )
     producer_id_expiration_ms: int32 = setting(
         default=86_400_000,
         minimum=1,

@@ -76,8 +76,7 @@ class TopicSettings(Settings):
         default=("delete",),
         subject="Retention",
         broker="log.cleanup.policy",
-        doc="Nothing is compacted so far: "
-        "`delete` drops old segments, `compact` keeps the last record of each key, both "
+        doc="`delete` drops old segments, `compact` keeps the last record of each key, both "
         "together do both; empty keeps everything.",
     )
     retention_ms: int64 = setting(
@@ -124,22 +123,20 @@ class TopicSettings(Settings):
         minimum=0,
         subject="Compaction",
         broker="log.cleaner.delete.retention.ms",
-        doc="Without effect so far: "
-        "a tombstone of a compacted topic stays readable for this long after compaction "
+        doc="A tombstone of a compacted topic stays readable for this long after compaction "
         "has reached it.",
     )
     min_compaction_lag_ms: int64 = setting(
         default=0,
         minimum=0,
         broker="log.cleaner.min.compaction.lag.ms",
-        doc="Without effect so far: a record stays uncompacted for at least this long.",
+        doc="A record stays uncompacted for at least this long.",
     )
     max_compaction_lag_ms: int64 = setting(
         default=INT64_MAX,
         minimum=1,
         broker="log.cleaner.max.compaction.lag.ms",
-        doc="Without effect so far: "
-        "a log is compacted once a record has waited this long for it, however small "
+        doc="A log is compacted once a record has waited this long for it, however small "
         "the dirty section is.",
     )
     min_cleanable_dirty_ratio: float = setting(
@@ -147,9 +144,7 @@ class TopicSettings(Settings):
         minimum=0,
         maximum=1,
         broker="log.cleaner.min.cleanable.ratio",
-        doc="Without effect so far: "
-        "a log is compacted once this share of its bytes is dirty, that is, not yet "
-        "compacted.",
+        doc="A log is compacted once this share of its bytes is dirty, that is, not yet compacted.",
     )
     max_message_bytes: int32 = setting(
         default=(1 << 20) + 12,

@@ -320,6 +320,7 @@ def _load(files: Files, saved: Saved, cut: Cut, retired: list[str]) -> Log:
         start_writeback=lambda _: None,
         discard=discard,
         create_files=lambda _: None,  # its files exist
+        admit_gaps=lambda _: None,
     )
     known = 0 if saved.offsets else cut.end_offset
     recovery_point = saved.offset(names.RECOVERY_POINTS, cut.partition.partition) or known

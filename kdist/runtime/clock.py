@@ -35,6 +35,10 @@ class SystemClock:
 
     monotonic_ns = staticmethod(time.monotonic_ns)  # four calls a request: no Python frame each
 
+    def wait_ms(self, ms: float) -> None:
+        """Let `ms` pass, in a process or thread that has nothing else to do."""
+        time.sleep(ms / 1000)
+
     def waits(self) -> int:
         return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 

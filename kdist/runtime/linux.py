@@ -1,4 +1,4 @@
-"""What Linux has and the `os` module lacks: fallocate, sync_file_range, syncfs; the boot id.
+"""What Linux has and the `os` module lacks: fallocate, sync_file_range, syncfs, ioprio_set, prctl.
 
 The calls go through ctypes, which releases the GIL during the call. Each returns False where the
 filesystem does not support the call, and raises `OSError` for all other errors.
@@ -9,9 +9,16 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import signal
+from contextlib import suppress
 
 _FALLOC_FL_KEEP_SIZE = 1
 _SYNC_FILE_RANGE_WRITE = 2
+_PR_SET_PDEATHSIG = 1
+_IOPRIO_WHO_PROCESS = 1
+_IOPRIO_IDLE = 3 << 13  # the class, in the high bits
+_NICE_MAX = 19
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}  # it has no function in the C library
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -36,6 +43,23 @@ def start_writeback(descriptor: int, position: int, size: int) -> bool:
 def sync_filesystem(descriptor: int) -> bool:
     """Return once all dirty data of the descriptor's filesystem is on disk."""
     return _call(_syncfs, descriptor)
+
+
+def run_idle() -> None:
+    """Take only the CPU time and the disk time that nobody else wants, where the kernel can."""
+    os.setpriority(os.PRIO_PROCESS, 0, _NICE_MAX)
+    with suppress(OSError):  # a container may forbid it
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    number = _IOPRIO_SET.get(os.uname().machine)
+    if number is not None:
+        _libc.syscall(number, _IOPRIO_WHO_PROCESS, 0, _IOPRIO_IDLE)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process once the process `parent` ends, or at once if it has."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _call(function: ctypes._FuncPointer, *arguments: int) -> bool:

@@ -54,6 +54,7 @@ class LogDirectory:
         # Called with each log whose start offset has moved, or whose end was truncated.
         self.on_bounds_moved: list[Callable[[Log], None]] = []
         self._is_open = False
+        self._has_cleaner_offsets = False  # most brokers have no compacted topic, and no such file
         # The partitions that the checkpoints on the disk may contain, and those in the last save.
         self._named: set[TopicPartition] = set()
         self._being_named: set[TopicPartition] = set()
@@ -87,6 +88,7 @@ class LogDirectory:
             start_writeback=self.background.start_writeback,
             discard=self.background.discard,
             create_files=self._file_creator.create,
+            admit_gaps=self._admit_gaps,
         )
 
     def open(self) -> Self:
@@ -113,8 +115,14 @@ class LogDirectory:
         recovery_points = self._load_checkpoint(names.RECOVERY_POINTS)
         start_offsets = self._load_checkpoint(names.LOG_START_OFFSETS)
         compacted = self._load_checkpoint(names.CLEANER_OFFSETS)
+        self._has_cleaner_offsets = bool(compacted)
         self.saved_high_watermarks.update(self._load_checkpoint(names.HIGH_WATERMARKS))
-        self._named = {*recovery_points, *start_offsets, *self.saved_high_watermarks}
+        self._named = {
+            *recovery_points,
+            *start_offsets,
+            *compacted,
+            *self.saved_high_watermarks,
+        }
         found = self._find_partitions()
         self.found = len(found)
         for partition in found:
@@ -122,7 +130,7 @@ class LogDirectory:
             saved = SavedOffsets(
                 recovery_point=recovery_points.get(partition, 0),
                 start_offset=start_offsets.get(partition, 0),
-                was_compacted=partition in compacted,
+                first_dirty_offset=compacted.get(partition),
             )
             try:
                 self.logs[partition] = yield from load_log(
@@ -222,6 +230,15 @@ class LogDirectory:
         else:
             done(None)
 
+    def _admit_gaps(self, log: Log) -> None:
+        log.begin_compaction()
+
+        def saved(error: BaseException | None) -> None:
+            if error is None:
+                log.admit_gaps()
+
+        self.saver.request(saved)
+
     def fail_flush_waiters(self, log: Log) -> None:
         """Fail all waits for a flush of a log about to be deleted: UNKNOWN_TOPIC_OR_PARTITION."""
         self.flusher.cut(log, -1, ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION))
@@ -282,6 +299,11 @@ class LogDirectory:
         if not is_wanted():
             done(ApiError(Error.NOT_LEADER_OR_FOLLOWER, f"{log.partition} is not to be truncated"))
             return
+        if log.start_offset < offset < log.compacted_for_offset:
+            # What compaction removed below may have had its later record in what is cut off.
+            logger.warning("%s is truncated to %d, where it is compacted: all of it goes, and is"
+                " fetched again", log.partition, offset)  # fmt: skip
+            offset = log.start_offset
         if not log.is_appending and offset >= log.end_offset:
             log.truncate_epochs()
             done(None)
@@ -375,7 +397,7 @@ class LogDirectory:
         gone = [
             (log, release(log, high_watermark_of(log), now_ms))
             for log in looked_at
-            if not log.is_truncating
+            if not (log.is_truncating or log.is_swapping)
         ]
         gone = [(log, segments) for log, segments in gone if segments]
         for log, _ in gone:
@@ -384,7 +406,8 @@ class LogDirectory:
         def drop_all(error: BaseException | None) -> None:
             for log, segments in gone:
                 # Else it was deleted in the meantime, or its segments wait for the next check.
-                if self.logs.get(log.partition) is log and not log.is_truncating:
+                is_there = self.logs.get(log.partition) is log
+                if is_there and not (log.is_truncating or log.is_swapping):
                     left = [segment for segment in segments if segment in log.segments]
                     self._refusal(partial(drop, log, left, is_start_saved=error is None))
 
@@ -428,6 +451,14 @@ class LogDirectory:
         # Also if equal to the first segment's base offset: a dropped segment may come back (see
         # `drop`).
         starts = {partition: log.start_offset for partition, log in logs if log.start_offset}
+        dirty = {
+            partition: log.first_dirty_offset
+            for partition, log in logs
+            if log.first_dirty_offset is not None
+        }
+        if dirty or self._has_cleaner_offsets:
+            contents[f"{self.path}/{names.CLEANER_OFFSETS}"] = encode_offsets(dirty)
+            self._has_cleaner_offsets = True
         return contents | {
             f"{self.path}/{names.RECOVERY_POINTS}": encode_offsets(
                 {partition: log.recovery_point for partition, log in logs}

@@ -118,6 +118,10 @@ class SparseIndex:
     def path(self) -> str:
         return self._path
 
+    def move_to(self, path: str) -> None:
+        """Its file, which is open, has been renamed."""
+        self._path = path
+
     def __len__(self) -> int:
         return (self._written + len(self._pending)) // self.ENTRY.size
 

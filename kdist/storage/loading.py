@@ -6,6 +6,7 @@ What a start may find, and what it does about it (complete list: docs/formats/re
     an index that is missing, cut, too long, or garbage  rebuilt from the log
     leader epochs or producers missing or damaged        rebuilt from the log
     .deleted, .cleaned, .tmp; an index without a log     removed
+    .swap                                                put in place (swapping.py)
 
 Batches below the recovery point were synced, and are not read again. Damage to them is found by a
 fetch or by `kdist log verify`; no start cuts or refuses a log for it.
@@ -17,7 +18,6 @@ import logging
 from collections.abc import Iterable
 
 from kdist.config.topic import TopicSettings
-from kdist.errors import UserError
 from kdist.model import TopicPartition
 from kdist.runtime.files import Files
 from kdist.storage.deletion import discard_snapshots
@@ -37,6 +37,7 @@ from kdist.storage.recovery import Recovery, SavedOffsets, check_indexes
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
 from kdist.storage.steps import Pace, Steps
+from kdist.storage.swapping import complete_swaps
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,9 @@ def load_log(
         segments = [Segment.create(context.files, directory, saved.start_offset, now_ms)]
     epochs = _load_epochs(context.files, directory)
     log = Log(context, partition, directory, settings, segments, epochs)
+    if saved.first_dirty_offset is not None:
+        log.begin_compaction()
+        log.admit_gaps()
     if is_empty:
         log.save_directory()
     # After a power loss, segments that retention deleted may be there again, in part.
@@ -93,9 +97,17 @@ def load_log(
         log.require_flush(now_ms)
     else:
         log.complete_load(producers, log.end_offset)
+    if saved.first_dirty_offset is not None:
+        _take_first_dirty(log, saved.first_dirty_offset)
     log.active.prime_tail()
     log.close_idle()
     return log
+
+
+def _take_first_dirty(log: Log, offset: int) -> None:
+    """Go on cleaning where the last life ended; from the start where that cannot be right."""
+    if log.start_offset <= offset <= log.recovery_point:
+        log.note_cleaned(offset)
 
 
 def _start_over(log: Log, now_ms: int) -> None:
@@ -108,15 +120,11 @@ def _start_over(log: Log, now_ms: int) -> None:
 
 def _find_segments(context: LogContext, directory: str) -> list[Segment]:
     """The segments, by file names, after removing what an earlier run left unfinished."""
+    complete_swaps(context.files, directory)
     names = context.files.list(directory)
     parsed = {name: parse_segment_name(name) for name in names}
     bases = {base_offset for name in names if (base_offset := log_base_offset(name)) is not None}
     for name, part in parsed.items():
-        if part is not None and part.state is FileState.SWAP:
-            raise UserError(
-                f"{directory}/{name} is from a compaction that was cut short, which kdist cannot"
-                " complete yet: start the broker that wrote it once more, and stop it cleanly"
-            )
         if name.endswith(".tmp") or (part is not None and _is_left_over(part, bases)):
             context.files.remove(f"{directory}/{name}")
     return [Segment.load(context.files, directory, base_offset) for base_offset in sorted(bases)]

@@ -78,6 +78,8 @@ class LogContext(NamedTuple):
     """Unlink these retired files after this many milliseconds."""
     create_files: Callable[[Log], None]
     """Create the files of a new log that has none yet. After `DiskFull` it still has none."""
+    admit_gaps: Callable[[Log], None]
+    """Call `admit_gaps` of this log once a checkpoint says that it has gaps between offsets."""
 
 
 class Unsynced(NamedTuple):
@@ -122,6 +124,14 @@ class Log:
         self.is_truncating = False
         self.truncating_from = INT64_MAX
         self._start_truncation: Callable[[], None] | None = None  # waits for appends under way
+        # Compaction is exchanging segments: retention must wait as well.
+        self.is_swapping = False
+        # Whether there may be gaps between its batches' offsets, also if it is not compacted any
+        # more; then `first_dirty_offset`, up to where its cleaner has come, is in a checkpoint.
+        self.may_leave_gaps = "compact" in settings.cleanup_policy
+        self.first_dirty_offset = self.start_offset if self.may_leave_gaps else None
+        # What compaction has removed, it removed for records below this offset.
+        self.compacted_for_offset = self.first_dirty_offset or 0
         # Small files that the next flush writes, and directories that it syncs for their entries.
         self.files_to_save: dict[str, bytes] = {}
         self.renamed_in: set[str] = set()
@@ -250,10 +260,14 @@ class Log:
         if first.leader_epoch < last_epoch:
             detail = f"leader epoch {first.leader_epoch} follows {last_epoch}"
             raise ApiError(Error.INVALID_RECORD, detail)
-        may_leave_gaps = "compact" in self.settings.cleanup_policy
         for span in spans:
-            is_next = span.base_offset == expected
-            if not (is_next or (may_leave_gaps and span.base_offset > expected)):
+            is_gap = span.base_offset > expected
+            if is_gap and not self.may_leave_gaps:
+                # Kept durably before there is one: recovery takes it for a loss otherwise.
+                self.context.admit_gaps(self)
+                detail = f"offset {span.base_offset} follows {expected}: admitted at the next try"
+                raise ApiError(Error.KAFKA_STORAGE_ERROR, detail)
+            if span.base_offset != expected and not is_gap:
                 detail = f"offset {span.base_offset} where {expected} must follow"
                 raise ApiError(Error.INVALID_RECORD, detail)
             expected = span.last_offset + 1
@@ -283,6 +297,8 @@ class Log:
         older = list(self.segments)
         self.add_segment(offset, now_ms)
         self.start_offset = self.end_offset = self.recovery_point = offset
+        if self.first_dirty_offset is not None:
+            self.first_dirty_offset = self.compacted_for_offset = offset
         self.producers = ProducerStates()
         self.forget_reserved()
         self.retire(older)
@@ -360,6 +376,9 @@ class Log:
     def configure(self, settings: TopicSettings) -> None:
         """Take new values of the topic's settings; they hold from the next append on."""
         self.settings = settings
+        if "compact" in settings.cleanup_policy:
+            self.begin_compaction()
+            self.may_leave_gaps = True
         self._roll_watch = RollWatch(settings, self.context.rng)
         self._writeback_step_bytes = self._choose_writeback_step()
 
@@ -579,6 +598,48 @@ class Log:
                 del self.files_to_save[path]
         return wanted
 
+    # Compaction
+
+    def begin_compaction(self) -> None:
+        """Have the checkpoint say that there may be gaps, and that nothing is clean yet."""
+        if self.first_dirty_offset is None:
+            self.first_dirty_offset = self.start_offset
+
+    def admit_gaps(self) -> None:
+        """The checkpoint says so: a follower may take over its leader's gaps."""
+        self.may_leave_gaps = True
+
+    def note_cleaned(self, end_offset: int) -> None:
+        """Below `end_offset` all is clean, and durably so."""
+        assert end_offset <= self.recovery_point
+        self.first_dirty_offset = self.compacted_for_offset = end_offset
+
+    def begin_swap(self, mapped_end: int) -> None:
+        """Have the segments left alone, by flushes and truncations too, until `end_swap`.
+
+        They were compacted for records below `mapped_end`.
+        """
+        assert not self.is_busy
+        self.is_busy = self.is_swapping = True
+        self.compacted_for_offset = max(self.compacted_for_offset, mapped_end)
+
+    def replace_segments(self, old: Sequence[Segment], new: Segment) -> None:
+        """Exchange segments that follow each other for one that holds what compaction left.
+
+        Who is reading the old ones reads on; new readers get the new one.
+        """
+        number = self.segments.index(old[0])
+        assert self.segments[number : number + len(old)] == list(old)
+        self.segments[number : number + len(old)] = [new]
+        for segment in old:
+            segment.close()
+        sealed = self.sealed_unsynced
+        self.sealed_unsynced = [segment for segment in sealed if segment not in old]
+
+    def end_swap(self) -> None:
+        """The new segment's files are in place."""
+        self.is_busy = self.is_swapping = False
+
     # Truncation
 
     def begin_truncation(self, start: Callable[[], None]) -> None:
@@ -599,6 +660,9 @@ class Log:
         segment = self.segments[number]
         self.truncating_from = segment.base_offset
         self.recovery_point = min(self.recovery_point, segment.base_offset)
+        if self.first_dirty_offset is not None:  # saved with the recovery point, before the cut
+            self.first_dirty_offset = min(self.first_dirty_offset, segment.base_offset)
+            self.compacted_for_offset = min(self.compacted_for_offset, segment.base_offset)
         self.recent.clear()
         for each in self.segments[number:]:
             each.places.clear()

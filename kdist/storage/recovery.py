@@ -24,8 +24,9 @@ class SavedOffsets(NamedTuple):
 
     recovery_point: int = 0
     start_offset: int = 0
-    was_compacted: bool = False
-    """Compaction has left gaps between offsets, even if the topic is no longer compacted."""
+    first_dirty_offset: int | None = None
+    """Up to where its cleaner has come. If there is one, compaction may have left gaps between
+    offsets, even if the topic is no longer compacted."""
 
 
 class Recovery:
@@ -34,7 +35,8 @@ class Recovery:
     def __init__(self, log: Log, saved: SavedOffsets) -> None:
         self._log = log
         self._recovery_point = saved.recovery_point
-        self._may_leave_gaps = saved.was_compacted or "compact" in log.settings.cleanup_policy
+        # Compaction takes place below these: only there it leaves gaps between segments.
+        self._compacted_end = max(saved.recovery_point, saved.first_dirty_offset or 0)
         self.end_offset = log.start_offset
 
     def run(self) -> Steps[int]:
@@ -46,7 +48,8 @@ class Recovery:
         yield from check_indexes(log, log.segments[:first])
         self.end_offset = log.segments[first].base_offset
         for segment in log.segments[first:]:
-            if not self._follows(segment.base_offset):
+            base_offset = segment.base_offset
+            if base_offset > self._compacted_end and base_offset != self.end_offset:
                 logger.warning("%s does not begin at %d: removed", segment.path, self.end_offset)
                 self._retire_from(segment)
                 break
@@ -65,14 +68,15 @@ class Recovery:
         self._log.retire(segments[segments.index(segment) + distance :][::-1])
 
     def _follows(self, base_offset: int) -> bool:
-        """Whether a segment or batch with this base offset may come next.
+        """Whether a batch with this base offset may come next in a segment.
 
         Below the recovery point anything may. Beyond it, a log that was never compacted has no
-        gaps: a gap means lost data, or a damaged base offset, which the CRC does not cover.
+        gaps: a gap means a damaged base offset, which the CRC does not cover. A follower of a
+        compacted log takes over its leader's gaps.
         """
         if base_offset <= self._recovery_point or base_offset == self.end_offset:
             return True
-        return self._may_leave_gaps and base_offset > self.end_offset
+        return self._log.may_leave_gaps and base_offset > self.end_offset
 
     def _scan(self, segment: Segment) -> Steps[bool]:
         """Check the segment above the recovery point and cut it; return whether it was whole.

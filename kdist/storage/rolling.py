@@ -23,8 +23,11 @@ class RollWatch:
     __slots__ = ("_offset", "_position", "_roll_after_ms", "_settings", "_timestamp")
 
     def __init__(self, settings: TopicSettings, rng: random.Random) -> None:
-        jitter_ms = min(settings.segment_jitter_ms, settings.segment_ms)  # as in Kafka
-        self._roll_after_ms = settings.segment_ms - (rng.randrange(jitter_ms) if jitter_ms else 0)
+        segment_ms = settings.segment_ms
+        if "compact" in settings.cleanup_policy:  # the active segment is not cleaned
+            segment_ms = min(segment_ms, settings.max_compaction_lag_ms)
+        jitter_ms = min(settings.segment_jitter_ms, segment_ms)  # as in Kafka
+        self._roll_after_ms = segment_ms - (rng.randrange(jitter_ms) if jitter_ms else 0)
         self._settings = settings
         self.forget()
 

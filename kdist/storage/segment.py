@@ -43,6 +43,7 @@ class Segment:
         "_is_retired",
         "_largest",
         "_pins",
+        "_state",
         "base_offset",
         "created_ms",
         "generation",
@@ -56,9 +57,19 @@ class Segment:
     )
 
     def __init__(
-        self, files: Files, directory: str, base_offset: int, size: int, created_ms: int
+        self,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        size: int,
+        created_ms: int,
+        state: FileState = FileState.LIVE,
     ) -> None:
-        """`size`: bytes of whole batches in the file. See `create`, `load` and `create_files`."""
+        """`size`: bytes of whole batches in the file. See `create`, `load` and `create_files`.
+
+        `state` is that of its files' names, which are not the log's before `go_live`.
+        """
+        self._state = state
         self.base_offset = base_offset
         self.created_ms = self.modified_ms = created_ms
         self.size = size
@@ -80,17 +91,27 @@ class Segment:
         self.time_index = TimeIndex(files, self._path(Suffix.TIME_INDEX))
 
     @classmethod
-    def create(cls, files: Files, directory: str, base_offset: int, now_ms: int) -> Segment:
+    def create(
+        cls,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        now_ms: int,
+        state: FileState = FileState.LIVE,
+    ) -> Segment:
         """A new, empty segment. Its files are durable once the directory has been synced."""
-        segment = cls(files, directory, base_offset, 0, now_ms)
+        segment = cls(files, directory, base_offset, 0, now_ms, state)
         segment.create_files()
         return segment
 
     @classmethod
-    def load(cls, files: Files, directory: str, base_offset: int) -> Segment:
+    def load(
+        cls, files: Files, directory: str, base_offset: int, state: FileState = FileState.LIVE
+    ) -> Segment:
         """An existing segment, with the indexes that exist; reads nothing yet."""
-        path = f"{directory}/{segment_name(base_offset, Suffix.LOG)}"
-        segment = cls(files, directory, base_offset, files.size(path), files.modified_ms(path))
+        path = f"{directory}/{segment_name(base_offset, Suffix.LOG, state)}"
+        modified_ms = files.modified_ms(path)
+        segment = cls(files, directory, base_offset, files.size(path), modified_ms, state)
         segment.offset_index = OffsetIndex.load(files, segment._path(Suffix.INDEX))
         segment.time_index = TimeIndex.load(files, segment._path(Suffix.TIME_INDEX))
         return segment
@@ -105,11 +126,16 @@ class Segment:
         return f"<Segment {self.path} of {self.size} bytes>"
 
     def _path(self, suffix: Suffix) -> str:
-        return f"{self._directory}/{segment_name(self.base_offset, suffix)}"
+        return f"{self._directory}/{segment_name(self.base_offset, suffix, self._state)}"
 
     @property
     def path(self) -> str:
         return self._path(Suffix.LOG)
+
+    @property
+    def paths(self) -> list[str]:
+        """The `.log` and the indexes."""
+        return list(map(self._path, (Suffix.LOG, Suffix.INDEX, Suffix.TIME_INDEX)))
 
     @property
     def file(self) -> File:
@@ -380,6 +406,13 @@ class Segment:
         self.time_index.forget_pending()
         if not self._pins:
             self._close()
+
+    def go_live(self) -> None:
+        """Its files, which are open, have been renamed to those of a log's segment."""
+        assert self._pins
+        self._state = FileState.LIVE
+        self.offset_index.move_to(self._path(Suffix.INDEX))
+        self.time_index.move_to(self._path(Suffix.TIME_INDEX))
 
     def retire(self) -> list[str]:
         """Rename the files to `.deleted` so that no start opens them; return the new paths.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from storage_damaged import END, SEGMENT, check_all_found, check_goes_on, killed, opened, stopped
 from storage_world import CLICKS, World, append, expected_lines, lines, overwrite
 
-from kdist.errors import DiskFailed, UserError
+from kdist.errors import DiskFailed
 from kdist.storage.names import Suffix, segment_name
 from tests.examples import examples
 
@@ -259,15 +259,3 @@ def test_an_empty_partition_directory_is_an_empty_log() -> None:
     log = opened(world)
     assert (log.start_offset, log.end_offset) == (0, 0)
     check_goes_on(world, log)
-
-
-def test_an_interrupted_compaction_must_be_completed_by_the_broker_that_began_it() -> None:
-    world = killed()
-    swap = f"{world.path}/{CLICKS}/{0:020d}.log.swap"
-    overwrite(world.disk, swap, b"whole output")
-    before = world.names()
-    with pytest.raises(UserError, match=r"\.log\.swap"):
-        world.open()
-    assert world.names() == before
-    world.disk.remove(swap)
-    check_all_found(opened(world))

@@ -1,0 +1,402 @@
+"""The broker's cleaner: looks for dirty logs, has one at a time cleaned, and swaps its segments.
+
+It decides, and changes logs; its worker, another process, reads segments and writes new ones. What
+else happens to a log goes first: a pass over one that was deleted or truncated is given up.
+
+Nothing at or above the high watermark, the last stable offset or the recovery point is cleaned: so
+what a record was removed for is committed and on this disk. Tombstones past their horizon go only
+while every replica is in sync, so that none misses one (docs/guides/compaction.md).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kdist.errors import ApiError
+from kdist.metrics.cleaner import CleanerMetrics
+from kdist.model import TopicPartition
+from kdist.records.cleaning import SLOT_BYTES
+from kdist.runtime.tasks import Timer
+from kdist.storage.cleaning.requests import Fault, MapKeys, Report, Rewrite, Source
+from kdist.storage.cleaning.selection import Dirt, SegmentFacts, find_dirt, group_segments
+from kdist.storage.cleaning.swap import Swap
+from kdist.storage.cleaning.worker import CleaningWorker
+from kdist.storage.directory import LogDirectory
+from kdist.storage.log import Log
+from kdist.storage.names import FileState
+from kdist.storage.scan import DamagedSegment
+from kdist.storage.segment import Segment
+from kdist.storage.swapping import remove_all
+
+logger = logging.getLogger(__name__)
+
+_DEATHS_MAX = 3  # on one partition, before it is left alone
+_BACKOFF_TIMES_MAX = 20  # of `log.cleaner.backoff.ms`, after deaths in a row
+_SECRET_BITS = 128
+_ROOM_SHARE = 2  # of the reserve on the disk, this part is for the cleaner, which frees space
+
+
+class CleanerHooks(NamedTuple):
+    """What the cleaner asks of those who know more of a partition than its log."""
+
+    high_watermark_of: Callable[[Log], int]
+    is_fully_in_sync: Callable[[TopicPartition], bool]
+
+
+class _Kept(NamedTuple):
+    """A segment as it was when the pass began."""
+
+    segment: Segment
+    generation: int
+    size: int
+
+    @property
+    def is_same(self) -> bool:
+        return (self.segment.generation, self.segment.size) == (self.generation, self.size)
+
+    @property
+    def source(self) -> Source:
+        return Source(self.segment.base_offset, self.size)
+
+
+class _Pass:
+    """One pass over a log."""
+
+    def __init__(self, log: Log, dirt: Dirt, began_ns: int) -> None:
+        self.log = log
+        self.dirt = dirt
+        self.began_ns = began_ns
+        self.first_dirty_before = log.first_dirty_offset
+        self.mapped_end = dirt.first_dirty_offset
+        self.groups: list[list[_Kept]] = []
+        self.old_bytes = 0  # of the group that is being rewritten
+
+
+class Cleaner:
+    """Owner: the broker. Nothing happens before `start`, and nothing begins after `stop`."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        worker: CleaningWorker,
+        hooks: CleanerHooks,
+        metrics: CleanerMetrics,
+    ) -> None:
+        self._directory = directory
+        self._context = directory.context
+        self._settings = directory.context.settings
+        self._worker = worker
+        self._hooks = hooks
+        self._metrics = metrics
+        self._pass: _Pass | None = None
+        self._timer: Timer | None = None
+        self._is_stopped = False
+        self._deaths_in_row = 0
+        self._deaths_of: dict[Log, int] = {}
+        self._uncleanable: dict[Log, str] = {}
+        self._due_since_ns: int | None = None
+        self._told: tuple[Log, str] | None = None
+        metrics.due_seconds = self._due_seconds
+
+    def start(self) -> None:
+        """Look for a dirty log now, and then periodically."""
+        if self._settings.cleaner_enable:
+            self._look_later(0)
+
+    def stop(self) -> None:
+        """Give up the pass under way. A swap that has begun ends by itself."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._worker.abandon()
+
+    def _due_seconds(self) -> float:
+        if self._due_since_ns is None:
+            return 0.0
+        return (self._context.clock.monotonic_ns() - self._due_since_ns) / 1e9
+
+    def _look_later(self, delay_ms: float) -> None:
+        if not self._is_stopped:
+            self._timer = self._context.tasks.call_later(delay_ms, self._look)
+
+    # Choosing
+
+    def _look(self) -> None:
+        chosen = self._choose()
+        if chosen is None:
+            self._due_since_ns = None
+            self._look_later(self._settings.cleaner_backoff_ms)
+            return
+        if self._due_since_ns is None:
+            self._due_since_ns = self._context.clock.monotonic_ns()
+        self._begin(*chosen)
+
+    def _choose(self) -> tuple[Log, Dirt] | None:
+        """The dirtiest log that is due."""
+        self._forget_gone()
+        found: tuple[Log, Dirt] | None = None
+        for log in self._directory.logs.values():
+            if "compact" not in log.settings.cleanup_policy or log in self._uncleanable:
+                continue
+            if log.is_busy or not log.has_files:
+                continue
+            try:
+                dirt = dirt_of(
+                    log, self._hooks.high_watermark_of(log), self._context.clock.now_ms()
+                )
+            except DamagedSegment as damage:
+                self._leave_alone(log, str(damage))
+                continue
+            is_dirtier = found is None or dirt.ratio > found[1].ratio
+            if is_dirtier and dirt.is_due(log.settings):
+                found = log, dirt
+        return found
+
+    def _forget_gone(self) -> None:
+        logs = self._directory.logs
+        gone = [log for log in self._uncleanable if logs.get(log.partition) is not log]
+        for log in gone:
+            del self._uncleanable[log]
+        self._metrics.uncleanable_partitions = len(self._uncleanable)
+        self._deaths_of = {
+            log: count for log, count in self._deaths_of.items() if logs.get(log.partition) is log
+        }
+
+    def _leave_alone(self, log: Log, reason: str) -> None:
+        logger.error("%s is not cleaned any more: %s", log.partition, reason)
+        self._uncleanable[log] = reason
+        self._metrics.uncleanable_partitions = len(self._uncleanable)
+
+    # A pass
+
+    def _begin(self, log: Log, dirt: Dirt) -> None:
+        self._pass = current = _Pass(log, dirt, self._context.clock.monotonic_ns())
+
+        def saved(error: BaseException | None) -> None:
+            if self._is_stopped:
+                return
+            if error is not None:
+                self._give_up(current, str(error))
+            else:
+                self._map(current)
+
+        # With a recovery point at or above all that is cleaned: beyond that, a start takes a gap
+        # between segments for a loss.
+        self._directory.saver.request(saved)
+
+    def _map(self, current: _Pass) -> None:
+        log, dirt = current.log, current.dirt
+        if not self._is_there(current):
+            self._give_up(current, "the log has changed meanwhile")
+            return
+        first = log.segment_index(dirt.first_dirty_offset)
+        sources = tuple(Source(each.base_offset, each.size) for each in log.segments[first:])
+        slot_count = min(
+            self._settings.cleaner_dedupe_buffer_size // SLOT_BYTES,
+            2 * (dirt.end_offset - dirt.first_dirty_offset) + 2,
+        )
+        secret = self._context.rng.getrandbits(_SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big")
+        request = MapKeys(
+            directory=log.directory,
+            sources=sources,
+            first_dirty_offset=dirt.first_dirty_offset,
+            end_offset=dirt.end_offset,
+            slot_count=slot_count,
+            secret=secret.hex(),
+            bytes_per_second=self._settings.cleaner_io_max_bytes_per_second,
+        )
+        self._worker.ask(request, self._mapped)
+
+    def _mapped(self, report: Report) -> None:
+        current = self._take(report)
+        if current is None:
+            return
+        current.mapped_end = report.end_offset
+        log = current.log
+        facts = [each for each in facts_of(log) if each.base_offset < current.mapped_end]
+        by_offset = {each.base_offset: each for each in log.segments}
+        for group in group_segments(facts, log.settings):
+            segments = [by_offset[each.base_offset] for each in group]
+            current.groups.append([_Kept(each, each.generation, each.size) for each in segments])
+        self._next_group(current)
+
+    def _take(self, report: Report) -> _Pass | None:
+        """The pass that a report is about, unless that is over."""
+        current = self._pass
+        assert current is not None
+        self._metrics.read_bytes += report.read_bytes
+        if report.fault != Fault.DIED:
+            self._deaths_in_row = self._metrics.is_dead = 0
+        if not self._is_there(current):
+            self._give_up(current, "the log has changed meanwhile")
+        elif report.fault:
+            self._fail(current, Fault(report.fault), report.reason)
+        else:
+            return current
+        return None
+
+    def _is_there(self, current: _Pass) -> bool:
+        log = current.log
+        is_open = self._directory.logs.get(log.partition) is log
+        is_compacted = "compact" in log.settings.cleanup_policy
+        is_same = log.first_dirty_offset == current.first_dirty_before
+        return is_open and is_compacted and is_same and not log.is_truncating
+
+    def _next_group(self, current: _Pass) -> None:
+        log = current.log
+        if not current.groups:
+            self._complete(current)
+            return
+        group = current.groups[0]
+        if not _is_whole(log, group):
+            self._give_up(current, "its segments have changed meanwhile")
+            return
+        current.old_bytes = sum(each.size for each in group)
+        if not self._has_room(current.old_bytes):
+            self._give_up(current, f"the disk lacks the {current.old_bytes} bytes that it may need")
+            return
+        producers = log.producers.producers
+        request = Rewrite(
+            sources=tuple(each.source for each in group),
+            modified_ms=max(each.segment.modified_ms for each in group),
+            index_interval_bytes=log.settings.index_interval_bytes,
+            now_ms=self._context.clock.now_ms(),
+            delete_retention_ms=log.settings.delete_retention_ms,
+            expires=self._hooks.is_fully_in_sync(log.partition),
+            producers=tuple(
+                (number, each.batches[-1].last_offset)
+                for number, each in producers.items()
+                if each.batches
+            ),
+            unmarked=tuple(
+                (number, each.epoch) for number, each in producers.items() if not each.batches
+            ),
+        )
+        self._worker.ask(request, self._rewritten)
+
+    def _has_room(self, size: int) -> bool:
+        free = self._directory.files.free_bytes(self._directory.path)
+        return free - size >= self._settings.reserved_bytes // _ROOM_SHARE
+
+    def _rewritten(self, report: Report) -> None:
+        current = self._take(report)
+        if current is None:
+            return
+        self._metrics.seen_records += report.seen_records
+        self._metrics.removed_records += report.seen_records - report.kept_records
+        if not report.is_changed:
+            del current.groups[0]
+            self._next_group(current)
+            return
+        self._metrics.removed_bytes += max(current.old_bytes - report.size, 0)
+        self._swap(current)
+
+    def _swap(self, current: _Pass) -> None:
+        log = current.log
+        if log.is_busy:
+            self._directory.flusher.request(log, lambda _: self._swap(current))
+            return
+        if self._is_stopped or current is not self._pass:
+            return
+        if not (self._is_there(current) and _is_whole(log, current.groups[0])):
+            self._give_up(current, "its segments have changed meanwhile")
+            return
+        old = [each.segment for each in current.groups.pop(0)]
+        Swap(self._directory, log, old, current.mapped_end, self._swapped).begin()
+
+    def _swapped(self, error: BaseException | None) -> None:
+        current = self._pass
+        assert current is not None
+        if self._is_stopped:
+            return
+        if error is not None:
+            self._give_up(current, str(error))
+        else:
+            self._next_group(current)
+
+    def _complete(self, current: _Pass) -> None:
+        """All groups are swapped, durably: so the checkpoint may say so."""
+        log, clock = current.log, self._context.clock
+        self._pass = None
+        log.note_cleaned(current.mapped_end)
+        self._deaths_of.pop(log, None)
+        self._directory.saver.request()
+        self._metrics.passes += 1
+        self._metrics.pass_seconds.observe((clock.monotonic_ns() - current.began_ns) / 1e9)
+        self._due_since_ns = None
+        self._look_later(0)
+
+    # What may go wrong
+
+    def _fail(self, current: _Pass, fault: Fault, reason: str) -> None:
+        log = current.log
+        if fault is Fault.DISK:
+            self._context.on_failure(OSError(reason))
+            return
+        if fault is Fault.DIED:
+            self._metrics.deaths += 1
+            self._metrics.is_dead = 1
+            self._deaths_in_row += 1
+            self._deaths_of[log] = self._deaths_of.get(log, 0) + 1
+            if self._deaths_of[log] >= _DEATHS_MAX:
+                self._leave_alone(log, f"the cleaner process died {_DEATHS_MAX} times on it")
+        elif fault is Fault.DAMAGED:
+            self._leave_alone(log, reason)
+        self._give_up(current, reason)
+
+    def _give_up(self, current: _Pass, reason: str) -> None:
+        """End the pass, and try again later. What was swapped stays: it is right by itself."""
+        if (current.log, reason) != self._told:  # a full disk, say, may last for hours
+            self._told = current.log, reason
+            logger.warning("%s: the cleaner gives up for now: %s", current.log.partition, reason)
+        self._metrics.abandoned_passes += 1
+        self._pass = None
+        log, files = current.log, self._directory.files
+
+        def clear() -> None:
+            if not log.is_busy and files.exists(log.directory):
+                remove_all(files, log.directory, FileState.CLEANED)
+
+        def cleared(error: BaseException | None) -> None:
+            if error is not None and not isinstance(error, ApiError | OSError):
+                self._context.on_failure(error)
+                return
+            times = min(1 << self._deaths_in_row, _BACKOFF_TIMES_MAX)
+            self._look_later(self._settings.cleaner_backoff_ms * times)
+
+        self._context.tasks.run_blocking(clear, cleared)
+
+
+def _is_whole(log: Log, group: Sequence[_Kept]) -> bool:
+    """Whether a group's segments are still the log's, and as they were."""
+    number = log.segment_index(group[0].segment.base_offset)
+    present = log.segments[number : number + len(group)]
+    are_there = present == [each.segment for each in group]
+    return are_there and all(each.is_same for each in group)
+
+
+def facts_of(log: Log) -> list[SegmentFacts]:
+    """What the selection looks at in each closed segment."""
+    following = [segment.base_offset for segment in log.segments[1:]]
+    return [
+        SegmentFacts(
+            base_offset=segment.base_offset,
+            end_offset=end_offset,
+            size_bytes=segment.size,
+            index_bytes=segment.index_bytes,
+            largest_timestamp_ms=segment.largest_timestamp[0],
+            first_timestamp_ms=lambda segment=segment: segment.first_timestamp,  # type: ignore[misc]
+        )
+        for segment, end_offset in zip(log.segments, following, strict=False)
+    ]
+
+
+def dirt_of(log: Log, high_watermark: int, now_ms: int) -> Dirt:
+    """How dirty a log is, up to what may be cleaned."""
+    unstable = log.producers.first_unstable_offset
+    limit = min(high_watermark, log.recovery_point, log.active.base_offset)
+    limit = limit if unstable is None else min(limit, unstable)
+    first_dirty = max(log.first_dirty_offset or 0, log.start_offset)
+    return find_dirt(facts_of(log), first_dirty, limit, log.settings, now_ms)

@@ -1,0 +1,137 @@
+"""Taking a cleaned segment into its log, in place of those that it was made from.
+
+    the log is busy from here on: no flush, no truncation, no retention
+    .cleaned -> .swap, durably       a thread     from here on a start completes it
+    the log reads the new segment    the loop     readers of the old ones read on: files stay open
+    the old are retired, durably     a thread
+    .swap -> its name, durably
+    the log is free again            the loop
+
+Appends and reads go on all the time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from kdist.errors import ApiError, DiskFull
+from kdist.storage.context import Done
+from kdist.storage.directory import LogDirectory
+from kdist.storage.log import Log
+from kdist.storage.names import FileState, Suffix, segment_name
+from kdist.storage.segment import Segment
+from kdist.storage.swapping import put_in_place, remove_all, rename_all
+
+logger = logging.getLogger(__name__)
+
+_RETRY_MS = 1_000  # on a full disk; the log stays busy
+
+
+class Swap:
+    """One exchange. Owner: the cleaner. The log must not be busy, and have all of `old`."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        log: Log,
+        old: Sequence[Segment],
+        mapped_end: int,
+        done: Done,
+    ) -> None:
+        self._context = directory.context
+        self._directory = directory
+        self._files = directory.files
+        self._log = log
+        self._old = old
+        self._mapped_end = mapped_end
+        self._done = done
+        self._base_offset = old[0].base_offset
+        self._retired: list[str] = []
+        self._new: Segment | None = None
+
+    def begin(self) -> None:
+        """Start; `done` gets `DiskFull` if there is no room, and then nothing has changed."""
+        log = self._log
+        log.begin_swap(self._mapped_end)
+        try:
+            self._new = new = Segment.load(
+                self._files, log.directory, self._base_offset, FileState.CLEANED
+            )
+            new.modified_ms = max(each.modified_ms for each in self._old)
+            new.pin()
+            new.sync_targets(is_sealed=True)  # opens them: later their names change
+        except DiskFull as error:
+            self._give_up(error)
+            return
+        rename = partial(
+            rename_all,
+            *(self._files, log.directory, self._base_offset, FileState.CLEANED, FileState.SWAP),
+        )
+        self._context.tasks.run_blocking(rename, self._renamed)
+
+    def _renamed(self, error: BaseException | None) -> None:
+        if isinstance(error, DiskFull):
+            self._give_up(error)
+        elif error is not None:
+            self._context.on_failure(error)
+        else:
+            assert self._new is not None
+            self._log.replace_segments(self._old, self._new)
+            self._put_in_place()
+
+    def _give_up(self, error: DiskFull) -> None:
+        log, files = self._log, self._files
+        if self._new is not None:
+            self._new.close()
+
+        def clear() -> None:
+            remove_all(files, log.directory, FileState.CLEANED)
+            remove_all(files, log.directory, FileState.SWAP)
+
+        def cleared(failure: BaseException | None) -> None:
+            if failure is not None and not isinstance(failure, ApiError):
+                self._context.on_failure(failure)
+                return
+            self._end(error)
+
+        self._context.tasks.run_blocking(clear, cleared)
+
+    def _put_in_place(self) -> None:
+        files, log = self._files, self._log
+        snapshots = [
+            f"{log.directory}/{segment_name(each.base_offset, Suffix.SNAPSHOT)}"
+            for each in self._old[1:]
+        ]
+
+        def work() -> None:
+            retired = put_in_place(files, log.directory, self._old, self._base_offset)
+            self._retired += retired
+            for path in filter(files.exists, snapshots):
+                files.remove(path)
+
+        self._context.tasks.run_blocking(work, self._placed)
+
+    def _placed(self, error: BaseException | None) -> None:
+        if isinstance(error, DiskFull):
+            logger.warning(
+                "%r: a cleaned segment waits for room to get its name: %s", self._log, error
+            )
+            self._context.tasks.call_later(_RETRY_MS, self._put_in_place)
+            return
+        if error is not None:
+            self._context.on_failure(error)
+            return
+        log, new = self._log, self._new
+        assert new is not None
+        new.go_live()
+        new.unpin()
+        self._directory.background.discard(self._retired, log.settings.file_delete_delay_ms)
+        self._end(None)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._log.end_swap()
+        self._log.forget_snapshots()
+        self._directory.flusher.request(self._log)  # some may have waited
+        self._done(error)

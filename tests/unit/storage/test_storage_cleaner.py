@@ -1,0 +1,327 @@
+"""The cleaner: which log it takes, what it leaves, and what it does about what is in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from cleaning_world import SETTINGS, CleaningWorld, pairs_in
+
+from kdist.errors import ApiError
+from kdist.storage.cleaning.requests import Fault, Report, Request
+from kdist.storage.names import CLEANER_OFFSETS, Suffix
+from kdist.storage.reading import find_by_timestamp, read
+from tests.unit.storage.storage_world import CLICKS, VIEWS, flip
+
+A, B, C = b"a", b"b", b"c"
+ROUND = [(A, b"1"), (B, b"2"), (A, b"3"), (C, b"4"), (B, b"5")]
+LEFT = [(2, A, b"3"), (3, C, b"4"), (4, B, b"5")]
+
+
+def dirty(**settings: object) -> CleaningWorld:
+    """A world whose log has some closed segments with older values of its keys."""
+    world = CleaningWorld(topic=replace(SETTINGS, **settings))  # type: ignore[arg-type]
+    world.put(ROUND)
+    world.close_segment()
+    return world
+
+
+def test_the_last_record_of_each_key_stays_with_its_offset() -> None:
+    world = dirty()
+    log = world.log()
+    world.clean()
+    assert pairs_in(log) == LEFT
+    assert (log.start_offset, log.end_offset, log.first_dirty_offset) == (0, 5, 5)
+    assert world.cleaned.passes == 1
+    assert world.cleaned.removed_records == 2
+    found = find_by_timestamp(log, 0)
+    assert found is not None
+    assert found.offset == 2
+
+
+def test_small_segments_become_one() -> None:
+    world = dirty(segment_bytes=400)
+    for _ in range(5):
+        world.put([(A, b"x")])
+        world.close_segment()
+    before = len(world.log().segments)
+    world.clean()
+    assert len(world.log().segments) < before - 3
+    assert [name for name in world.names() if name.endswith((".swap", ".cleaned"))] == []
+
+
+def test_what_was_cleaned_is_so_after_a_restart_and_a_power_loss() -> None:
+    world = dirty()
+    world.clean()
+    world.lose_power()
+    log = world.open().logs[CLICKS]
+    assert pairs_in(log) == LEFT
+    assert log.first_dirty_offset == 5
+    world.restart()
+    assert pairs_in(world.directory.logs[CLICKS]) == LEFT
+
+
+def test_a_reader_goes_on_with_what_it_began_to_read() -> None:
+    world = dirty()
+    part = read(world.log(), 0, 10_000)
+    assert part is not None
+    before = part.read()
+    world.clean()
+    world.tasks.run_for_ms(200_000)  # by when the old files are unlinked
+    assert part.read() == before
+    assert part.generation == part.segment.generation
+    part.release()
+
+
+def test_the_dirtiest_log_is_cleaned_first() -> None:
+    world = CleaningWorld()
+    world.put([(A, b"1"), *[(b"%d" % n, b"x") for n in range(20)]])
+    world.put([(A, b"1"), *[(b"%d" % n, b"x") for n in range(20)]], VIEWS)
+    for partition in (CLICKS, VIEWS):
+        world.close_segment(partition)
+    world.clean()
+    assert world.cleaned.passes == 2
+    world.put([(A, b"2")] * 25, CLICKS)
+    world.put([(A, b"2")] * 40, VIEWS)
+    for partition in (CLICKS, VIEWS):
+        world.close_segment(partition)
+    world.tasks.run_until(lambda: world.cleaned.passes == 3, 1_000)
+    assert world.log(VIEWS).first_dirty_offset == 61
+    assert world.log(CLICKS).first_dirty_offset == 21
+
+
+def test_a_log_that_is_not_dirty_enough_is_left() -> None:
+    world = dirty(min_cleanable_dirty_ratio=0.6)
+    world.clean()
+    world.put([(A, b"6")])
+    world.close_segment()
+    world.clean()
+    assert world.cleaned.passes == 1
+    world.put([(A, b"7")] * 10)
+    world.close_segment()
+    world.clean()
+    assert world.cleaned.passes == 2
+
+
+def test_records_stay_for_the_minimum_lag() -> None:
+    world = dirty(min_compaction_lag_ms=10_000)
+    world.clean()
+    assert world.cleaned.passes == 0
+    world.settle(10_000)
+    assert pairs_in(world.log()) == LEFT
+
+
+def test_a_record_that_has_waited_for_the_maximum_lag_forces_a_pass() -> None:
+    world = dirty(min_cleanable_dirty_ratio=0.6, max_compaction_lag_ms=10_000)
+    world.clean()
+    world.put([(A, b"6")])
+    world.close_segment()
+    world.clean()
+    assert world.cleaned.passes == 1
+    world.settle(10_500)
+    assert world.cleaned.passes == 2
+    assert pairs_in(world.log()) == [*LEFT[1:], (5, A, b"6")]
+
+
+def test_the_active_segment_closes_at_the_maximum_lag() -> None:
+    world = CleaningWorld(topic=replace(SETTINGS, max_compaction_lag_ms=5_000))
+    log = world.put([(A, b"1")])
+    world.settle(6_000)
+    world.put([(A, b"2")])
+    assert len(log.segments) == 2
+
+
+def test_nothing_above_the_high_watermark_counts_or_goes() -> None:
+    world = CleaningWorld(topic=replace(SETTINGS, min_cleanable_dirty_ratio=0.0))
+    world.put(ROUND)
+    world.close_segment()
+    world.put([(A, b"6"), (B, b"7")])
+    world.close_segment()
+    world.high_watermarks[CLICKS] = 6
+    world.clean()
+    assert pairs_in(world.log()) == [*LEFT, (5, A, b"6"), (6, B, b"7")]
+    world.high_watermarks[CLICKS] = 7
+    world.clean()
+    assert pairs_in(world.log()) == [(3, C, b"4"), (5, A, b"6"), (6, B, b"7")]
+
+
+def test_a_tombstone_stays_for_its_time_and_while_a_replica_is_behind() -> None:
+    world = dirty(delete_retention_ms=60_000, min_cleanable_dirty_ratio=0.0)
+    world.put([(A, None)])
+    world.close_segment()
+    world.clean()
+    tombstone = (5, A, None)
+    assert pairs_in(world.log()) == [*LEFT[1:], tombstone]
+    world.is_fully_in_sync = False
+    world.settle(60_000)
+    world.put([(C, b"6")])
+    world.close_segment()
+    world.clean()
+    assert pairs_in(world.log()) == [LEFT[2], tombstone, (6, C, b"6")]
+    world.is_fully_in_sync = True
+    world.put([(C, b"7")])
+    world.close_segment()
+    world.clean()
+    assert pairs_in(world.log()) == [LEFT[2], (7, C, b"7")]
+
+
+def test_a_policy_of_both_deletes_old_segments_too() -> None:
+    world = dirty(cleanup_policy=("compact", "delete"), retention_ms=50_000)
+    world.clean()
+    assert pairs_in(world.log()) == LEFT
+    world.settle(60_000)
+    world.put([(A, b"6")])
+    world.directory.retain(lambda log: log.end_offset)
+    world.settle()
+    assert pairs_in(world.log()) == [(5, A, b"6")]
+
+
+def test_a_producers_last_sequence_outlives_its_records() -> None:
+    world = CleaningWorld()
+    for sequence in range(3):
+        world.put([(A, b"x")], producer_id=9, producer_epoch=0, base_sequence=sequence)
+    world.put([(A, b"last")])
+    world.close_segment()
+    world.clean()
+    assert pairs_in(world.log()) == [(3, A, b"last")]
+    for name in world.names():
+        if name.endswith(".snapshot"):
+            world.files.remove(f"{world.path}/{CLICKS}/{name}")
+    world.stop()
+    for name in world.names():
+        if name.endswith(".snapshot"):
+            world.files.remove(f"{world.path}/{CLICKS}/{name}")
+    producer = world.open().logs[CLICKS].producers.producer(9)
+    assert producer is not None
+    assert producer.last_sequence == 2
+
+
+def test_a_truncation_below_what_was_cleaned_empties_the_log() -> None:
+    """What was removed may have had its later record in what is cut: the leader has it."""
+    world = dirty()
+    world.clean()
+    log = world.log()
+    world.truncate(log, 3)
+    assert (log.start_offset, log.end_offset, log.first_dirty_offset) == (0, 0, 0)
+    assert pairs_in(log) == []
+
+
+def test_a_truncation_above_what_was_cleaned_is_only_that() -> None:
+    world = dirty()
+    world.clean()
+    log = world.put([(A, b"6"), (B, b"7")])
+    world.truncate(log, 6)
+    assert pairs_in(log) == [*LEFT, (5, A, b"6")]
+    assert log.first_dirty_offset == 5
+
+
+def test_a_pass_over_a_log_that_is_deleted_is_given_up() -> None:
+    world = dirty()
+    world.clean(1)
+    world.delete()
+    world.settle(1_000)
+    assert world.cleaned.passes == 0
+    assert world.cleaned.abandoned_passes == 1
+    assert not world.failures
+
+
+def test_a_damaged_log_is_left_alone_and_others_are_cleaned() -> None:
+    world = dirty()
+    world.put(ROUND, VIEWS)
+    world.close_segment(VIEWS)
+    flip(world.files, world.path_of(0, Suffix.LOG), 80)
+    world.clean(2_000)
+    assert world.cleaned.uncleanable_partitions == 1
+    assert world.log().first_dirty_offset == 0
+    assert pairs_in(world.log(VIEWS)) == LEFT
+
+
+def test_a_full_disk_delays_a_pass_and_harms_nothing() -> None:
+    world = dirty()
+    world.disk.fill(world.disk.used_bytes() + 100)
+    world.clean(2_000)
+    assert world.cleaned.passes == 0
+    assert world.cleaned.abandoned_passes > 1
+    world.disk.fill(1 << 40)
+    world.settle(1_000)
+    assert pairs_in(world.log()) == LEFT
+
+
+class DyingWorker:
+    """One whose process ends at each request, until it is `mended`."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.abandoned = 0
+
+    def ask(self, request: Request, on_report: Callable[[Report], None]) -> None:
+        self.asked += 1
+        on_report(Report(fault=Fault.DIED, reason="it ended with status -9"))
+
+    def abandon(self) -> None:
+        self.abandoned += 1
+
+
+def test_a_cleaner_that_dies_is_asked_again_after_longer_and_longer_times() -> None:
+    world = dirty()
+    worker = DyingWorker()
+    world.stop()
+    world.start_cleaner(worker)
+    world.clean(50)
+    assert (worker.asked, world.cleaned.deaths, world.cleaned.is_dead) == (1, 1, 1)
+    world.settle(150)
+    assert worker.asked == 1
+    world.settle(10_000)
+    assert worker.asked == 3
+    assert world.cleaned.uncleanable_partitions == 1
+    world.cleaner.stop()
+    assert worker.abandoned == 1
+
+
+def test_a_cleaner_that_is_not_enabled_does_nothing() -> None:
+    world = CleaningWorld(cleaner_enable=False)
+    world.put(ROUND)
+    world.close_segment()
+    world.clean()
+    assert world.cleaned.passes == 0
+
+
+def test_how_far_it_has_come_is_in_kafkas_checkpoint() -> None:
+    world = dirty()
+    world.clean()
+    assert world.files.read(f"{world.path}/{CLEANER_OFFSETS}") == b"0\n1\nclicks 0 5\n"
+    world.delete()
+    assert world.files.read(f"{world.path}/{CLEANER_OFFSETS}") == b"0\n0\n"
+
+
+def test_a_topic_that_is_compacted_no_more_keeps_its_gaps_through_a_kill() -> None:
+    world = dirty()
+    world.clean()
+    world.topic = replace(world.topic, cleanup_policy=("delete",))
+    world.log().configure(world.topic)
+    world.put([(A, b"6")])
+    world.kill()
+    log = world.open().logs[CLICKS]
+    assert pairs_in(log) == [*LEFT, (5, A, b"6")]
+
+
+def test_a_log_without_batches_of_magic_2_is_said_to_be_so() -> None:
+    world = dirty()
+    file = world.files.open(world.path_of(0, Suffix.LOG))
+    file.write([b"\x01"], 16)
+    world.clean(1_000)
+    assert world.cleaned.uncleanable_partitions == 1
+
+
+def test_retention_waits_for_a_swap() -> None:
+    world = dirty()
+    log = world.log()
+    log.delete_records(4)
+    world.cleaner.start()
+    world.tasks.run_until(lambda: log.is_swapping, 1_000)
+    assert world.directory.retain(lambda each: each.end_offset) == 0
+    with pytest.raises(ApiError):
+        log.delete_records(100)
+    world.settle(1_000)
+    assert not log.is_swapping
