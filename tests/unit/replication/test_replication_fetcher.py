@@ -6,21 +6,33 @@ Apache Kafka does: the fetch that overtakes another is read when that one has be
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
 import pytest
 from replication_world import BROKER, CLICKS, TOPIC_ID, VIEWS, World, batch
 
 from kdist.config.replication import ReplicationSettings
+from kdist.config.topic import TopicSettings
 from kdist.errors import ApiError, Error
 from kdist.model import Broker
 from kdist.network.client import Client
+from kdist.protocol import fetch, list_offsets
 from kdist.protocol.api import Api
 from kdist.protocol.fetch import (
+    DivergingEpoch,
     FetchPartitionResult,
     FetchRequest,
     FetchResponse,
     FetchTopicResult,
+)
+from kdist.protocol.list_offsets import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ListOffsetsPartitionResult,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResult,
 )
 from kdist.protocol.offset_for_leader_epoch import EpochEnd as PartitionEnd
 from kdist.protocol.offset_for_leader_epoch import (
@@ -29,7 +41,7 @@ from kdist.protocol.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
 )
 from kdist.replication.fetching.fetcher import FetchContext, ReplicaFetcher
-from kdist.replication.fetching.followed import READY
+from kdist.replication.fetching.followed import BACKED_OFF, FENCED, READY
 from kdist.replication.partition import Partition
 from kdist.replication.peers import ALONE
 from kdist.replication.roles import Following
@@ -43,6 +55,7 @@ class Leader:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, FetchRequest]] = []
+        self.is_closed = False
 
     async def negotiate(self) -> None:
         pass
@@ -50,11 +63,12 @@ class Leader:
     def version_of(self, _api: Api) -> int:
         return NEWEST
 
-    def ask_for(self, slot: Any, request: FetchRequest, _version: int, _timeout_ms: float) -> None:
+    def ask_for(self, slot: Any, request: FetchRequest, version: int, _timeout_ms: float) -> None:
+        assert version == self.version_of(fetch.API)
         self.asked.append((slot, request))
 
     def close(self) -> None:
-        pass
+        self.is_closed = True
 
     def answer(self, **result: Any) -> None:
         """Answer the oldest fetch with a result for the one partition, or with none."""
@@ -70,13 +84,20 @@ class Leader:
             )
         )
 
+    def refuse(self, error: Error) -> None:
+        """Answer the newest fetch with this for the partition, and one before it with nothing."""
+        for _ in self.asked[1:]:
+            self.answer()
+        self.answer(error_code=error)
+
 
 class Stage:
     """A fetcher with one partition, followed in epoch 4, whose session is open."""
 
-    def __init__(self) -> None:
-        self.world = World()
+    def __init__(self, **topic: Any) -> None:
+        self.world = World(topic=TopicSettings(**topic))
         self.leader: Any = Leader()
+        self.connected: list[tuple[str, int]] = []
         self.fetcher = self.world.tasks.loop.run_until_complete(self._make())
         self.follow(4)
         self.leader.answer(high_watermark=0)
@@ -91,7 +112,8 @@ class Stage:
         context = FetchContext(BROKER, peers, world.directory, world.metrics)
         return ReplicaFetcher(context, LEADER)
 
-    async def _connect(self, _host: str, _port: int) -> Client:
+    async def _connect(self, host: str, port: int) -> Client:
+        self.connected.append((host, port))
         return cast(Client, self.leader)
 
     def follow(self, epoch: int) -> None:
@@ -176,6 +198,124 @@ def test_records_that_come_twice_are_dropped_and_their_offsets_taken(stage: Stag
     assert other.log.end_offset == 0
 
 
+def test_an_answered_fetch_is_not_given_up_when_its_time_is_over(stage: Stage) -> None:
+    slot, _ = stage.leader.asked[0]
+    assert not slot.done()
+    stage.leader.answer(high_watermark=0)
+    assert slot.done()
+
+
+def test_a_lost_connection_is_closed_and_another_made_to_where_the_leader_is(stage: Stage) -> None:
+    before = stage.leader
+    stage.leader = Leader()
+    stage.fetcher.failed(ApiError(Error.NETWORK_EXCEPTION))
+    assert before.is_closed
+    stage.world.settle(100)
+    assert stage.connected == [("m2", 9092)] * 2
+    assert stage.asks() == [(4, 0)]
+
+
+def test_a_partition_that_is_refused_again_and_again_is_asked_for_ever_less_often(
+    stage: Stage,
+) -> None:
+    pauses = []
+    for _ in range(8):
+        stage.leader.refuse(Error.NOT_LEADER_OR_FOLLOWER)
+        refused_ms = stage.world.clock.now_ms()
+        assert stage.fetcher.followed[CLICKS].state is BACKED_OFF
+        assert stage.world.tasks.run_until(lambda: stage.asks() == [(4, 0)], 5_000)
+        pauses.append(round((stage.world.clock.now_ms() - refused_ms) / 20))
+    assert pauses == [1, 2, 4, 8, 16, 32, 50, 50]
+
+
+def test_a_partition_is_asked_for_soon_again_once_it_was_answered(stage: Stage) -> None:
+    for _ in range(6):
+        stage.leader.refuse(Error.NOT_LEADER_OR_FOLLOWER)
+        stage.world.settle(2_000)
+    stage.leader.refuse(Error.NONE)
+    stage.leader.refuse(Error.NOT_LEADER_OR_FOLLOWER)
+    assert stage.asks() == []
+    stage.world.settle(30)
+    assert stage.asks() == [(4, 0)]
+
+
+def test_a_follower_whose_epoch_is_fenced_waits_for_the_controller(stage: Stage) -> None:
+    stage.leader.answer(error_code=Error.FENCED_LEADER_EPOCH)
+    stage.world.settle(5_000)
+    assert stage.fetcher.followed[CLICKS].state is FENCED
+    assert stage.asks() == []
+    stage.follow(5)
+    assert stage.asks() == [(5, 0)]
+
+
+def test_records_that_are_corrupt_are_counted_and_asked_for_again(stage: Stage) -> None:
+    records = batch([b"a"], leader_epoch=4)
+    records[-1] ^= 1
+    stage.leader.answer(records=bytes(records), high_watermark=1)
+    assert stage.world.metrics.failed_replications == 1
+    assert stage.end == 0
+    stage.world.settle()
+    assert stage.asks() == [(4, 0)]
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_log_is_cut_off_where_it_diverges_and_no_other_offset_of_that_answer_is_taken(
+    stage: Stage, epoch: int
+) -> None:
+    """Its high watermark is that of a log which this one is not like (KAFKA-14704)."""
+    for each in (epoch, 3):
+        stage.leader.answer(
+            records=bytes(batch([b"a"], base_offset=stage.end, leader_epoch=each)),
+            high_watermark=0,
+        )
+    assert stage.end == 2
+    stage.leader.answer(diverging_epoch=DivergingEpoch(epoch=epoch, end_offset=1), high_watermark=2)
+    assert stage.partition.high_watermark == 0
+    stage.world.settle()
+    assert stage.end == 1
+    assert stage.asks() == [(4, 1)]
+
+
+def test_records_that_the_leader_deleted_are_deleted_and_the_leader_is_told(stage: Stage) -> None:
+    for _ in range(2):
+        stage.leader.answer(
+            records=bytes(batch([b"a"], base_offset=stage.end, leader_epoch=4)),
+            high_watermark=stage.end,
+        )
+    stage.leader.answer(high_watermark=2, log_start_offset=1)
+    stage.world.settle()
+    assert stage.partition.log.start_offset == 1
+    _, request = stage.leader.asked[-1]
+    assert [part.log_start_offset for part in request.topics[0].partitions] == [1]
+    assert stage.world.failures == []
+
+
+def test_where_records_are_flushed_first_the_leader_hears_of_them_when_they_are() -> None:
+    stage = Stage(flush_before_expose=True)
+    stage.leader.answer(records=bytes(batch([b"a"], leader_epoch=4)), high_watermark=1)
+    assert (stage.end, stage.asks()) == (1, [])
+    stage.world.settle(1_000)
+    assert stage.partition.log.recovery_point == 1
+    assert (stage.asks(), stage.partition.high_watermark) == ([(4, 1)], 1)
+
+
+def test_what_an_earlier_epoch_left_unflushed_is_flushed_before_the_next_leader_hears_of_it() -> (
+    None
+):
+    stage = Stage(flush_before_expose=True)
+    stage.leader.answer(records=bytes(batch([b"a"], leader_epoch=4)))
+    log, ask_for, flushed = stage.partition.log, stage.leader.ask_for, list[int]()
+
+    def noted(*asked: Any) -> None:
+        flushed.append(log.recovery_point)
+        ask_for(*asked)
+
+    stage.leader.ask_for = noted
+    stage.follow(5)
+    stage.world.settle(1_000)
+    assert (flushed, stage.asks()) == ([1], [(5, 1)])
+
+
 class OldLeader(Leader):
     """One of before Fetch 12: it does not look where logs diverge, but answers if asked for it."""
 
@@ -211,3 +351,80 @@ def test_an_old_leader_is_asked_until_the_logs_do_not_diverge() -> None:
     assert stage.end == 1
     assert stage.fetcher.followed[CLICKS].state is READY
     assert [part.fetch_offset for part in old.asked[-1][1].topics[0].partitions] == [1]
+
+
+class Bounds(Leader):
+    """One that refuses an offset and tells where its log begins and ends, in this version."""
+
+    def __init__(self, start: int, end: int, version: int = 7) -> None:
+        super().__init__()
+        self.offsets = {EARLIEST_TIMESTAMP: start, LATEST_TIMESTAMP: end}
+        self.version = version
+        self.error = Error.NONE
+        self.bounds_asked = 0
+
+    def version_of(self, api: Api) -> int:
+        return self.version if api is list_offsets.API else NEWEST
+
+    async def send(self, request: ListOffsetsRequest, version: int) -> Any:
+        assert (request.replica_id, version) == (BROKER, self.version)
+        (topic,) = request.topics
+        (part,) = topic.partitions
+        assert (topic.name, part.partition_index, part.current_leader_epoch) == (*CLICKS, 4)
+        self.bounds_asked += 1
+        offset = self.offsets[part.timestamp]
+        told = {"old_style_offsets": [offset]} if version == 0 else {"offset": offset}
+        result = ListOffsetsPartitionResult(partition_index=0, error_code=self.error, **told)
+        return ListOffsetsResponse(
+            topics=[ListOffsetsTopicResult(name=topic.name, partitions=[result])]
+        )
+
+
+def out_of_range(bounds: Bounds) -> Stage:
+    """A follower of three records whose next offset this leader has just refused."""
+    stage = Stage()
+    for offset in range(3):
+        records = batch([b"a"], base_offset=offset, leader_epoch=4)
+        stage.leader.answer(records=bytes(records), high_watermark=1)
+    stage.leader = bounds
+    stage.fetcher.failed(ApiError(Error.NETWORK_EXCEPTION))
+    stage.world.settle(100)
+    assert stage.asks() == [(4, 3)]
+    refuse = partial(bounds.answer, error_code=Error.OFFSET_OUT_OF_RANGE)
+    stage.world.tasks.call_soon(refuse)
+    stage.world.settle(15)
+    return stage
+
+
+@pytest.mark.parametrize("version", [0, 1, 7])
+def test_a_log_that_ends_beyond_its_leaders_is_cut_off_there(version: int) -> None:
+    stage = out_of_range(Bounds(0, 2, version))
+    stage.world.settle()
+    assert (stage.end, stage.asks()) == (2, [(4, 2)])
+
+
+@pytest.mark.parametrize("version", [0, 1, 7])
+def test_a_log_that_ends_before_its_leaders_start_begins_anew_there(version: int) -> None:
+    stage = out_of_range(Bounds(70, 80, version))
+    stage.world.settle()
+    assert (stage.partition.log.start_offset, stage.end) == (70, 70)
+    assert stage.asks() == [(4, 70)]
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 3), (3, 3), (3, 9)])
+def test_a_log_within_its_leaders_stays_and_is_asked_for_again(start: int, end: int) -> None:
+    stage = out_of_range(Bounds(start, end))
+    assert stage.fetcher.followed[CLICKS].state is BACKED_OFF
+    stage.world.settle()
+    assert (stage.partition.log.start_offset, stage.end) == (0, 3)
+    assert stage.asks() == [(4, 3)]
+
+
+def test_a_leader_that_does_not_tell_its_bounds_is_asked_again() -> None:
+    bounds = Bounds(0, 2)
+    bounds.error = Error.NOT_LEADER_OR_FOLLOWER
+    stage = out_of_range(bounds)
+    assert (bounds.bounds_asked, stage.end) == (1, 3)
+    assert stage.fetcher.followed[CLICKS].state is BACKED_OFF
+    stage.world.settle()
+    assert stage.asks() == [(4, 3)]
