@@ -28,6 +28,7 @@ from kdist.controller.elections import (
     first_state,
     is_unclean,
     plan_for_broker_change,
+    plan_for_new,
     plan_for_shutdown,
 )
 from kdist.model import LeaderAndIsr, TopicPartition
@@ -69,6 +70,26 @@ def planned(before: ControllerContext, bounced: set[int] | None = None) -> Leade
     for broker_id in bounced or ():
         before.brokers[broker_id] = live(broker_id, before.newest_registration + 1)
     return plan_for_broker_change(before, before.partitions(), EPOCH).get(CLICKS)
+
+
+def test_who_lacks_records_leaves_the_isr_and_the_leader_leads_on() -> None:
+    found = lossy(cluster({1, 2, 3}, (1, 2, 3), led(2, 1, 2, 3)), unflushed=3)
+    assert found == left_lossy(3, after(2, 1, 2))
+
+
+def test_a_partition_without_a_state_does_not_hide_those_after_it() -> None:
+    made = cluster({2}, (1, 2), led(1, 1, 2))
+    made.topics["anew"] = Topic("anew", uuid.UUID(int=2), {0: (2,)}, 0)
+    anew = TopicPartition("anew", 0)
+    plan = plan_for_broker_change(made, [anew, CLICKS], EPOCH)
+    assert plan == {anew: LeaderAndIsr(2, 0, (2,), EPOCH, 0), CLICKS: after(2, 2)}
+
+
+def test_all_partitions_of_new_topics_get_a_first_state() -> None:
+    topics = [Topic(name, uuid.UUID(int=2), {0: (1,), 1: (3,)}, 0) for name in ("a", "b")]
+    plan = plan_for_new(topics, {1, 2}, EPOCH)
+    states = [LeaderAndIsr(1, 0, (1,), EPOCH, 0), LeaderAndIsr(-1, 0, (3,), EPOCH, 0)]
+    assert plan == {TopicPartition(n, i): states[i] for n in ("a", "b") for i in (0, 1)}
 
 
 def test_a_new_partition_is_led_by_its_first_replica_alive() -> None:

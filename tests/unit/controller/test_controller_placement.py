@@ -85,6 +85,10 @@ def test_a_topic_whose_first_broker_is_gone_goes_on_from_the_head_of_the_list() 
     assert start_of(interleave(loose(["a", "b"])), {0: (7,)}) == 0
 
 
+def test_a_topic_without_a_partition_0_is_grown_from_the_head_of_the_list() -> None:
+    assert start_of(interleave(loose(["a", "b"])), {3: (1,)}) == 0
+
+
 @pytest.mark.parametrize("factor", [0, -1, 3])
 def test_more_replicas_than_hosts_are_refused(factor: int) -> None:
     with pytest.raises(ApiError) as caught:

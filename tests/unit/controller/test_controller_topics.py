@@ -122,6 +122,28 @@ def test_groups_positions_have_three_replicas_or_as_many_as_there_are_hosts(
     assert {len(each) for each in planned.topic.assignment.values()} == {factor}
 
 
+def test_groups_positions_are_compacted_whoever_creates_their_topic() -> None:
+    made = completed(new("__consumer_offsets", -1, segment_bytes="9000"), CONFIG)
+    assert {each.name: each.value for each in made.configs} == {
+        "segment.bytes": "9000",
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+    }
+    assert made.num_partitions == CONFIG.groups.offsets_topic_num_partitions
+    assert completed(new("clicks"), CONFIG) == new("clicks")
+
+
+def test_groups_positions_have_as_many_partitions_as_are_assigned() -> None:
+    made = completed(new("__consumer_offsets", -1, -1, {0: [1]}), CONFIG)
+    assert (made.num_partitions, made.replication_factor) == (-1, -1)
+
+
+def test_growth_by_other_assignments_than_partitions_says_how_many_there_are() -> None:
+    one = NewPartitionAssignment(broker_ids=[2])
+    with pytest.raises(ApiError, match="1 assignments for 2 new partitions"):
+        plan_growth(GrownTopic(name="clicks", count=4, assignments=[one]), cluster())
+
+
 def test_groups_positions_wait_for_as_many_hosts_as_are_asked_for() -> None:
     config = broker_from(GIVEN | {"offsets.topic.replication.factor": "4"})
     made = cluster()

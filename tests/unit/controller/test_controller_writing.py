@@ -26,7 +26,7 @@ from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
 from kdist.zk import znodes
 from kdist.zk.client import Create, Delete, Operation, Watch
-from kdist.zk.cluster_values import EntitySettings
+from kdist.zk.cluster_values import EntitySettings, VettedDisk
 from kdist.zk.election import claim
 from kdist.zk.errors import Fenced
 from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
@@ -40,19 +40,19 @@ class CountingWriter:
     def __init__(self, zk: MemoryZooKeeper, writer: Writer) -> None:
         self.zk, self.writer = zk, writer
         self.multis: list[int] = []
-        self.in_flight_max = self._in_flight = 0
+        self.in_flight_max = self.in_flight = 0
         self.looks = 0
         self.created: list[str] = []
         carry_out, look = zk.multi, zk.children
 
         async def counted(operations: Sequence[Operation]) -> Any:
             self.multis.append(len(operations))
-            self._in_flight += 1
-            self.in_flight_max = max(self.in_flight_max, self._in_flight)
+            self.in_flight += 1
+            self.in_flight_max = max(self.in_flight_max, self.in_flight)
             try:
                 return await carry_out(operations)
             finally:
-                self._in_flight -= 1
+                self.in_flight -= 1
 
         async def looked(path: str, watch: Watch | None = None) -> list[str]:
             self.looks += 1
@@ -123,6 +123,9 @@ def test_hundreds_of_topics_are_created_and_deleted_in_a_few_transactions() -> N
     async def scenario(counting: CountingWriter) -> None:
         await counting.create(MANY)
         assert await counting.names() == counting.created == MANY
+        data, _ = await counting.zk.get(znodes.TOPIC.path(MANY[7]))
+        found = znodes.TOPIC.decode("", data)
+        assert (found.topic_id, found.partitions) == (planned(MANY[7]).topic.id, {0: (1,), 1: (1,)})
         assert len(counting.multis) == counting.in_flight_max == 5
         assert max(counting.multis) <= CHUNK + 1
         counting.multis.clear()
@@ -219,6 +222,51 @@ def test_a_topic_that_another_controller_created_is_noticed() -> None:
         assert await counting.names() == [MANY[7]]
 
     play(scenario)
+
+
+def test_a_refusal_is_told_when_nothing_of_the_topic_is_being_written_any_more() -> None:
+    async def scenario(counting: CountingWriter) -> None:
+        await counting.zk.create(znodes.TOPIC.path("large"), b"{}")
+        with pytest.raises(OutOfDate):
+            await counting.create(["large"], 2_500)
+        assert counting.in_flight_max > 2
+        assert counting.in_flight == 0
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("there", [(), (1,), (1, 2)])
+def test_disks_are_noted_over_what_is_there_known_or_not(there: tuple[int, ...]) -> None:
+    disks = {1: VettedDisk("a", "x"), 2: VettedDisk("b", "y")}
+
+    async def scenario(counting: CountingWriter) -> None:
+        for broker_id in there:
+            await counting.zk.create(znodes.VETTED_DISK.path(broker_id), b"{}")
+        await counting.writer.write_disks(disks, known={1})
+        await counting.writer.write_disks(disks, known={1, 2})
+        assert await noted(counting.zk) == disks
+
+    play(scenario)
+
+
+def test_disks_are_noted_where_somebody_has_removed_all() -> None:
+    disks = {1: VettedDisk("a", "x")}
+
+    async def scenario(counting: CountingWriter) -> None:
+        await counting.zk.delete(znodes.VETTED_DISKS.path())
+        await counting.writer.write_disks(disks, known=set())
+        assert await noted(counting.zk) == disks
+
+    play(scenario)
+
+
+async def noted(zk: MemoryZooKeeper) -> dict[int, VettedDisk]:
+    found = {}
+    for name in await zk.children(znodes.VETTED_DISKS.path()):
+        path = znodes.VETTED_DISK.path(name)
+        data, _ = await zk.get(path)
+        found[int(name)] = znodes.VETTED_DISK.decode(path, data)
+    return found
 
 
 def test_a_topic_with_unknown_znodes_below_it_is_deleted_all_the_same() -> None:

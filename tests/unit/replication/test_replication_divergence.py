@@ -16,6 +16,7 @@ END = 100
         ([(1, 0), (3, 60)], (3, 80), 80),  # the leader's part of that epoch is shorter
         ([(1, 0), (3, 60)], (3, 100), 100),
         ([(1, 0), (3, 60)], (3, 140), 100),  # longer: nothing is to be cut off
+        ([(1, 0)], (1, 0), 0),  # the leader has none of it
         ([(1, 0), (3, 60)], (1, 40), 40),  # the leader never had epoch 3
         ([(1, 0), (3, 60)], (1, 90), 60),
         ([(1, 0), (3, 60)], (2, 70), 60),  # KIP-279: it has an epoch that this log never had

@@ -7,13 +7,14 @@ import logging
 
 import pytest
 
+from kdist.config.replication import ReplicationSettings
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
 from kdist.replication.alter_partition_manager import CommittedIsr, Proposal
 from kdist.replication.in_sync import FollowerFetch
 from kdist.replication.isr_changes import IsrChange, IsrChanges
 from kdist.replication.peers import ALONE
-from tests.unit.replication.replication_world import BROKER, World, append
+from tests.unit.replication.replication_world import BROKER, VIEWS, World, append
 
 SECOND, THIRD = 2, 3
 
@@ -176,3 +177,93 @@ def test_replicas_that_a_move_adds_are_missed_by_nobody() -> None:
     append(world, partition, b"a")
     assert partition.high_watermark == 1
     assert world.metrics.reassigning() == 1
+
+
+def in_sync_of_three(stage: Stage) -> None:
+    """Both followers join the ISR."""
+    for number, broker_id in enumerate((SECOND, THIRD)):
+        stage.fetch(broker_id)
+        proposal, answer = stage.proposed.pop()
+        answer.set_result(CommittedIsr(tuple(proposal.isr), 9 + number))
+        stage.world.settle()
+    assert stage.partition.state.isr == (BROKER, SECOND, THIRD)
+
+
+LAG_MS = ReplicationSettings().lag_time_max_ms
+
+
+def test_a_follower_that_stops_fetching_is_to_leave_the_isr_once_it_lags_for_too_long() -> None:
+    stage = Stage()
+    in_sync_of_three(stage)
+    append(stage.world, stage.partition, b"a")
+    stage.world.clock.advance_ms(LAG_MS)
+    stage.fetch(SECOND)
+    stage.world.replicas.review_isrs()
+    assert stage.isrs == []
+    stage.world.clock.advance_ms(1)
+    stage.world.replicas.review_isrs()
+    assert stage.isrs == [(BROKER, SECOND)]
+
+
+def test_a_follower_at_the_end_of_an_idle_partition_lags_from_the_next_record_on() -> None:
+    stage = Stage()
+    in_sync_of_three(stage)
+    stage.world.clock.advance_ms(10 * LAG_MS)
+    append(stage.world, stage.partition, b"a")
+    stage.world.clock.advance_ms(LAG_MS)
+    stage.world.replicas.review_isrs()
+    assert stage.isrs == []
+    stage.world.clock.advance_ms(1)
+    stage.world.replicas.review_isrs()
+    assert stage.isrs == [(BROKER,)]
+
+
+def test_a_proposal_builds_on_the_state_that_was_written_last() -> None:
+    stage = Stage()
+    in_sync_of_three(stage)
+    assert stage.partition.state.zk_version == 10
+    append(stage.world, stage.partition, b"a")
+    stage.world.clock.advance_ms(LAG_MS + 1)
+    stage.world.replicas.review_isrs()
+    ((proposal, _),) = stage.proposed
+    assert proposal.partition_epoch == 10
+
+
+def test_a_leader_whose_proposal_was_refused_is_told_of_the_next_epochs_like_any_other() -> None:
+    stage = Stage()
+    stage.fetch(SECOND)
+    stage.proposed[0][1].set_exception(ApiError(Error.INELIGIBLE_REPLICA))
+    stage.world.settle()
+    for _ in range(2):
+        state = stage.partition.state
+        newer = state._replace(leader_epoch=state.leader_epoch + 1)
+        stage.partition.lead_or_follow(newer, stage.partition.replicas)
+    stage.world.settle(600)
+    stage.fetch(SECOND)
+    assert stage.proposed[-1][0].leader_epoch == stage.partition.leader_epoch
+
+
+def test_an_answer_to_a_proposal_of_an_earlier_epoch_is_not_waited_for() -> None:
+    stage = Stage()
+    stage.fetch(SECOND)
+    for _ in range(2):
+        state = stage.partition.state
+        newer = state._replace(leader_epoch=state.leader_epoch + 1)
+        stage.partition.lead_or_follow(newer, stage.partition.replicas)
+    assert stage.proposed[0][1].cancelled()
+    assert stage.partition.state.isr == (BROKER,)
+
+
+def test_a_leader_without_other_replicas_says_that_it_has_recovered() -> None:
+    stage = Stage()
+    partition = stage.world.lead(VIEWS)
+    partition._context = stage.partition._context._replace(
+        peers=stage.partition._context.peers._replace(broker_epoch=lambda: 33)
+    )
+    state = partition.state._replace(leader_epoch=1, is_recovering=True)
+    partition.lead_or_follow(state, (BROKER,))
+    ((proposal, answer),) = stage.proposed
+    assert proposal.isr == {BROKER: 33}
+    answer.set_result(CommittedIsr((BROKER,), 5))
+    stage.world.settle()
+    assert not partition.state.is_recovering
