@@ -156,3 +156,21 @@ def test_a_partition_without_an_id_brings_a_session_down_to_names(stage: Stage) 
     assert request is not None
     assert (stage.session.version, request.session_id, request.session_epoch) == (12, 9, 0)
     assert [topic.topic for topic in request.topics] == ["clicks", "views"]
+
+
+def test_epochs_begin_again_with_1_after_the_largest(stage: Stage) -> None:
+    """0 and -1 would begin another session, or end this one (KIP-227)."""
+    stage.request()
+    stage.session.opened(9)
+    stage.session.epoch = 2**31 - 1
+    assert [request.session_epoch for _ in range(3) if (request := stage.request())] == [
+        2**31 - 1,
+        1,
+        2,
+    ]
+
+
+def test_partitions_are_asked_for_by_their_numbers(stage: Stage) -> None:
+    request = stage.request()
+    assert request is not None
+    assert [each.partition for topic in request.topics for each in topic.partitions] == [0, 3]

@@ -119,6 +119,8 @@ def test_acks_all_needs_no_more_replicas_than_are_assigned(world: World) -> None
             "timestamp_type",
             TimestampType.LOG_APPEND_TIME,
         ),
+        ({"message_compressed_validation_enable": True}, "validates_compressed", True),
+        ({"message_compressed_validation_enable": False}, "validates_compressed", False),
         ({"message_timestamp_after_max_ms": 5}, "timestamp_after_max_ms", 5),
         ({"message_timestamp_before_max_ms": 6}, "timestamp_before_max_ms", 6),
     ],
@@ -134,7 +136,13 @@ def test_rules_follow_from_the_topics_settings(
 
 @pytest.mark.parametrize(
     ("epoch", "error"),
-    [(-1, None), (5, None), (4, Error.FENCED_LEADER_EPOCH), (6, Error.UNKNOWN_LEADER_EPOCH)],
+    [
+        (-1, None),
+        (5, None),
+        (0, Error.FENCED_LEADER_EPOCH),
+        (4, Error.FENCED_LEADER_EPOCH),
+        (6, Error.UNKNOWN_LEADER_EPOCH),
+    ],
 )
 def test_a_clients_leader_epoch_is_checked(
     world: World, partition: Partition, epoch: int, error: Error | None

@@ -267,3 +267,12 @@ def test_a_leader_without_other_replicas_says_that_it_has_recovered() -> None:
     answer.set_result(CommittedIsr((BROKER,), 5))
     stage.world.settle()
     assert not partition.state.is_recovering
+
+
+def test_what_a_thread_has_written_is_committed_by_a_leader_alone_in_the_isr() -> None:
+    stage = Stage()
+    writers = stage.partition._context.writers
+    writers.thread_until_ns = stage.world.clock.monotonic_ns() + 10**9
+    assert append(stage.world, stage.partition, b"a") == -1  # a thread is to write it
+    stage.world.settle()
+    assert (stage.partition.log.end_offset, stage.partition.high_watermark) == (1, 1)
