@@ -78,6 +78,7 @@ class Client(FrameReceiver):
         self._last_correlation_id = 0
         self._in_flight: deque[InFlightRequest] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._pause_end_s = 0.0  # until then the broker reads nothing: a quota is used up
         self._is_blocked = False  # whether the transport still holds unsent bytes
         self._room_made = asyncio.Event()  # set whenever waiters in `_room` should look again
 
@@ -223,12 +224,21 @@ class Client(FrameReceiver):
         They share one timer, which is not cancelled when an answer comes: a timer for each request
         was a tenth of a small request's cost.
         """
+        if self._pause_end_s:
+            request = self._after_pause(request)
         self._in_flight.append(request)
         timer = self._timer
         if timer is None or timer.when() > request.until_s:
             if timer is not None:
                 timer.cancel()
             self._timer = self._loop.call_at(request.until_s, self._look_at_time)
+
+    def _after_pause(self, request: InFlightRequest) -> InFlightRequest:
+        """The request with as much more time as the pause still lasts."""
+        left_s = max(0.0, self._pause_end_s - self._loop.time())
+        if not left_s:
+            self._pause_end_s = 0.0
+        return request._replace(until_s=request.until_s + left_s)
 
     def _look_at_time(self) -> None:
         self._timer = None
@@ -239,6 +249,13 @@ class Client(FrameReceiver):
                 self._time_out(first)
             else:
                 self._timer = self._loop.call_at(first.until_s, self._look_at_time)
+
+    def _note_pause(self, told_s: float) -> None:
+        """The broker reads nothing for so long (KIP-219): what is in flight has as much more."""
+        self._pause_end_s = self._loop.time() + told_s
+        self._in_flight = deque(
+            each._replace(until_s=each.until_s + told_s) for each in self._in_flight
+        )
 
     def next_correlation_id(self) -> int:
         """The next correlation id: positive, and wraps around."""
@@ -325,6 +342,8 @@ class Client(FrameReceiver):
         except BaseException:
             self._in_flight.appendleft(request)  # fails with the others when the connection ends
             raise
+        if told_ms := getattr(answer, "throttle_time_ms", 0):
+            self._note_pause(told_ms / 1000)
         if not request.answered.done():
             request.answered.set_result(answer)
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from kdist.errors import Error
-from kdist.network.client import Client
+from kdist.network.client import Client, ClientSettings
 from kdist.protocol.api_versions import ApiVersionsRequest
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic
 from kdist.protocol.fetch import ReplicaState
 from kdist.protocol.metadata import MetadataRequest
-from tests.simulator.cluster import Cluster, create, produce_request, records
+from tests.simulator.cluster import PORT, Cluster, create, produce_request, records
 from tests.unit.broker.broker_quotas import FETCH, PRODUCE, REQUEST, fetch_request, named, set_
 
 RATE = 100_000
@@ -229,6 +229,20 @@ def test_a_pause_ends_when_the_quota_is_raised() -> None:
         assert not waiting.done()
         await set_(admin, "etl", **{PRODUCE: 1e6})
         await asyncio.wait_for(waiting, 1)
+
+    cluster.run(scenario())
+
+
+def test_kdists_own_client_does_not_give_up_a_request_that_waits_for_a_pause() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await with_quotas(cluster, **{PRODUCE: 1_000})
+        settings = ClientSettings("etl", request_timeout_ms=500)
+        client = await Client.connect(cluster.network.host("etl"), "m1", PORT, settings)
+        assert (await client.send(produce_request("clicks", VALUE), 9)).throttle_time_ms > 9_000
+        answer = await client.send(produce_request("clicks", VALUE), 9)
+        assert answer.responses[0].partition_responses[0].base_offset == 1
 
     cluster.run(scenario())
 
