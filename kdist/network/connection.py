@@ -107,6 +107,13 @@ class ResponseSlot:
         self.send(())
 
 
+class _PauseEnd(NamedTuple):
+    """When a throttled connection goes on, and the timer for the next look at it."""
+
+    until_s: float
+    timer: asyncio.TimerHandle
+
+
 class Connection(RequestReceiver):
     """One peer's connection. `context` holds the handler's own state for it.
 
@@ -133,8 +140,7 @@ class Connection(RequestReceiver):
         self._will_write = False  # whether `begin_writing` will be called when this tick ends
         self.pending_response = b""  # the one that the tick sends by itself (`Tick.will_send`)
         self._end_timer: asyncio.TimerHandle | None = None  # of `finish_soon`
-        self._throttle_timer: asyncio.TimerHandle | None = None  # while it is throttled
-        self._throttled_until_s = 0.0
+        self._pause_end: _PauseEnd | None = None  # while it is throttled
         self.pending_produces = 0  # under way; the handler counts them
         self._in_flight_max = limits.in_flight_max
         self._waiting_bytes_max = limits.waiting_bytes_max
@@ -176,7 +182,7 @@ class Connection(RequestReceiver):
             return
         if self._end_timer is not None:
             self._end_timer.cancel()  # it would keep this connection alive
-        self._cancel_throttle()
+        self._forget_pause()
         self._connections.forget(self)
         self._connections.handler.on_disconnect(self)
         del self._sender  # a reference cycle: the two would wait for the garbage collector
@@ -229,41 +235,41 @@ class Connection(RequestReceiver):
         if self.state in (FINISHING, CLOSED):
             return
         until_s = self._connections.loop.time() + seconds
-        self._throttled_until_s = max(self._throttled_until_s, until_s)
-        if self._throttle_timer is None:
-            self._await_throttle()
+        if self._pause_end is not None:
+            until_s = max(until_s, self._pause_end.until_s)
+        self._await_pause_end(until_s)
         if self.state is OPEN and self._enter(PAUSED):  # from MUTED it comes by PAUSED, too
             self._transport.pause_reading()
 
-    def _await_throttle(self) -> None:
+    def _await_pause_end(self, until_s: float) -> None:
+        self._forget_pause()
         loop = self._connections.loop
-        wait_s = min(_LOOK_S, self._throttled_until_s - loop.time())
-        self._throttle_timer = loop.call_later(wait_s, self._look_at_throttle)
+        look_s = min(loop.time() + _LOOK_S, until_s)
+        self._pause_end = _PauseEnd(until_s, loop.call_at(look_s, self._look_at_pause, until_s))
 
-    def _look_at_throttle(self) -> None:
+    def _look_at_pause(self, until_s: float) -> None:
         self.is_active = True  # it would send if it were let
-        if self._connections.loop.time() >= self._throttled_until_s:
+        if self._connections.loop.time() >= until_s:
             self.end_throttle()
         elif self.state is PAUSED and self._own is None and self._transport.is_peer_gone():
             self.eof_received()
         else:
-            self._await_throttle()
+            self._await_pause_end(until_s)
 
     def end_throttle(self) -> None:
         """Go on at once."""
-        self._cancel_throttle()
+        self._forget_pause()
         if self.state is PAUSED:
             self._after_writing()
 
-    def _cancel_throttle(self) -> None:
-        if self._throttle_timer is not None:
-            self._throttle_timer.cancel()
-            self._throttle_timer = None
-            self._throttled_until_s = 0.0
+    def _forget_pause(self) -> None:
+        if self._pause_end is not None:
+            self._pause_end.timer.cancel()
+            self._pause_end = None
 
     def _resume(self) -> None:
         """Hand over the frames that were received before the pause, then read on."""
-        if self._throttle_timer is None and self._enter(OPEN):
+        if self._pause_end is None and self._enter(OPEN):
             self.find_kept_frames()
             if self.state is OPEN:
                 self._transport.resume_reading()
@@ -392,7 +398,7 @@ class Connection(RequestReceiver):
             if (
                 len(self._responses) < self._in_flight_max
                 and sender.waiting_bytes < self._waiting_bytes_max
-                and self._throttle_timer is None
+                and self._pause_end is None
             ):
                 # Not now: a tick is ending, and frames handed over from here belong to the next.
                 self._connections.loop.call_soon(self._resume)
