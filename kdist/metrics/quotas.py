@@ -7,13 +7,17 @@ from kdist.metrics.declare import Metrics, counter, gauge, metrics
 
 @metrics
 class QuotaMetrics(Metrics):
-    """One quota. Its labels are `client`, which is `<default>` for all clients without a quota of
-    their own, and `quota`: `produce`, `fetch` or `request`."""
+    """One quota of one client. The labels are `client` and `quota` (`produce`, `fetch`, `request`).
+
+    `client` is `<default>` for all without a quota of their own, and `<others>` for those with one
+    beyond the first 200.
+    """
 
     PREFIX = "kdist_quota_"
 
     limit: float = gauge(
-        "What the quota allows a client each second: bytes, or seconds of the broker's thread."
+        "What the quota allows a client each second: bytes, or seconds of the broker's thread; 0 "
+        "for <others>."
     )
     used: float = counter("What was used of it: bytes, or seconds of the broker's thread.")
     throttled: int = counter(

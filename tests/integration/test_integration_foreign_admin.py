@@ -116,6 +116,19 @@ def test_brokers_tell_their_settings_and_take_changes(admin: Admin) -> None:
     admin.incremental_alter_broker_configs(None, unset=["log.cleaner.threads"])
 
 
+def test_quotas_are_set_shown_and_unset(admin: Admin, server: Server) -> None:
+    own, shared = {"producer_byte_rate": 1024.0, "request_percentage": 12.5}, "consumer_byte_rate"
+    everything: dict[str | None, dict[str, float]] = {"etl": own, None: {shared: 2048.0}}
+    if server.name == "kfake":  # it lists no defaults
+        del everything[None]
+    admin.alter_client_quotas("etl", own)
+    admin.alter_client_quotas(None, {shared: 2048})
+    until(lambda: admin.describe_client_quotas() == everything)
+    admin.alter_client_quotas("etl", unset=own)
+    admin.alter_client_quotas(None, unset=[shared])
+    until(lambda: admin.describe_client_quotas() == {})
+
+
 def test_groups_are_described_moved_and_deleted(admin: Admin, server: Server) -> None:
     first, second = filled(admin, server, "watched")
     with read_by(server, "watchers", "watched"):

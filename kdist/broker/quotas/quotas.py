@@ -6,7 +6,8 @@ heard, and forgotten once they have full credit again, which changes nothing. Pe
 client ids, so at most `CLIENTS_MAX` clients that have only the default quota get a budget of their
 own: any further ones share one.
 
-Metrics and log lines name a client only if it has a quota of its own, which an operator gave it.
+Metrics name a client only if it has a quota of its own, which an operator gave it, and then only
+the first `NAMED_MAX` by their ids: any further ones are counted together, as all others are.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from kdist.zk.znodes import DEFAULT_ENTITY
 logger = logging.getLogger(__name__)
 
 CLIENTS_MAX = 10_000
+NAMED_MAX = 200
+OTHERS = "<others>"  # in metrics, clients with quotas of their own beyond that number
 PAUSE_S_MIN = 0.001  # the wire has milliseconds; what is less stays owed
 _CROWD = 1000  # with so many accounts, what can be forgotten is looked for each second
 _LOOK_EVERY_S = 60.0
@@ -48,6 +51,8 @@ class Account:
     What is used is charged by a method that returns for how many seconds the client has to pause,
     0 if it need not or has no such quota.
     """
+
+    __slots__ = ("_client_id", "_quotas", "meters")
 
     def __init__(self, quotas: Quotas, client_id: str) -> None:
         self._quotas = quotas
@@ -113,6 +118,7 @@ class Quotas:
         self._metrics = metrics
         self._changed = changed
         self._limits: dict[str, Limits] = {}  # by client id, and the default's
+        self._labels: dict[str, str] = {}  # of those in metrics
         self._accounts: dict[str, Account] = {}
         self._shared = Account(self, DEFAULT_ENTITY)  # of clients for which there is no room
         self._next_look_s = 0.0
@@ -133,6 +139,7 @@ class Quotas:
         if given == self._limits:
             return
         self._limits = given
+        self._labels = _labels(given)
         self._show()
         kept: dict[str, Account] = {}
         for client_id, account in (*self._accounts.items(), (DEFAULT_ENTITY, self._shared)):
@@ -157,16 +164,16 @@ class Quotas:
                 budget.change_rate(rate, now_s)
             else:
                 budget = Budget(rate, self.burst_s, now_s)
-            label = client_id if is_own else DEFAULT_ENTITY
+            label = self._labels[client_id] if is_own else DEFAULT_ENTITY
             made[row] = Meter(row, budget, self._metrics[label, row.noun])
         return made
 
     def _show(self) -> None:
         """Have metrics of the quotas that are set, and of no others."""
         limits = {
-            (client_id, row.noun): value / row.per
-            for client_id, given in self._limits.items()
-            for row, value, _ in in_force(given, {})
+            (label, row.noun): 0.0 if label == OTHERS else value / row.per
+            for client_id, label in self._labels.items()
+            for row, value, _ in in_force(self._limits[client_id], {})
         }
         for labels in self._metrics.keys() - limits.keys():
             del self._metrics[labels]
@@ -211,3 +218,9 @@ class Quotas:
             self._next_sentence_s = now_s + _SENTENCE_EVERY_S
             name = client_id[:_LONGEST_NAME]
             logger.info("client %r is over its %s: it pauses for %.3f s", name, row.name, pause_s)
+
+
+def _labels(given: Mapping[str, Limits]) -> dict[str, str]:
+    """What metrics call each of them (pure)."""
+    named = set(sorted(given.keys() - {DEFAULT_ENTITY})[:NAMED_MAX]) | {DEFAULT_ENTITY}
+    return {client_id: client_id if client_id in named else OTHERS for client_id in given}

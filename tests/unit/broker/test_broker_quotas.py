@@ -8,7 +8,7 @@ import pytest
 
 from kdist.broker.quotas import quotas as module
 from kdist.broker.quotas.limits import FETCH, PRODUCE, REQUEST
-from kdist.broker.quotas.quotas import CLIENTS_MAX, Account, Quotas
+from kdist.broker.quotas.quotas import CLIENTS_MAX, OTHERS, Account, Quotas
 from kdist.metrics.declare import Family
 from kdist.metrics.quotas import QuotaMetrics
 from kdist.runtime.clock import VirtualClock
@@ -155,6 +155,16 @@ def test_metrics_name_those_that_an_operator_named_and_no_others() -> None:
     assert world.account("etl").produced(0) > 0
     world.quotas.set(DEFAULT_ENTITY, {})
     assert not world.metrics
+
+
+def test_many_clients_with_quotas_of_their_own_are_counted_together_in_metrics() -> None:
+    world = World(default={P: 1}, **{f"client {n:03}": {P: 10.0 + n} for n in range(250)})
+    for number in (199, 200, 249):
+        world.account(f"client {number:03}").produced(number)
+    assert len(world.metrics) == 200 + 2
+    named, others = world.metrics["client 199", "produce"], world.metrics[OTHERS, "produce"]
+    assert (named.limit, named.used) == (209, 199)
+    assert (others.limit, others.used) == (0, 449)
 
 
 def test_the_log_names_a_throttled_client_every_half_minute_at_most(
