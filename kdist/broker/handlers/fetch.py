@@ -36,6 +36,7 @@ from kdist.protocol.fetch import (
     FetchResponse,
     FetchTopicResult,
 )
+from kdist.protocol.offset_for_leader_epoch import DEBUG_CONSUMER
 from kdist.records.batch import HEADER_SIZE, read_header
 from kdist.replication.cold import PageCache, warm
 from kdist.replication.delayed import DelayedOperation, Watched
@@ -43,6 +44,7 @@ from kdist.replication.in_sync import FollowerFetch
 from kdist.replication.old_formats import MessageSets, convert
 from kdist.replication.partition import READ_COMMITTED, Partition
 from kdist.replication.replicas import Replicas
+from kdist.replication.roles import Following
 from kdist.storage.log import Log
 from kdist.storage.reading import Slice, read
 
@@ -311,7 +313,10 @@ class _Fetch(DelayedOperation):
         partition = self._handler.replicas.get(cached.key)
         if not cached.is_of(partition):
             raise ApiError(Error.INCONSISTENT_TOPIC_ID)
-        partition.require_leader(asked.current_leader_epoch)
+        if follower_id == DEBUG_CONSUMER:
+            _require_replica(partition, asked.current_leader_epoch)
+        else:
+            partition.require_leader(asked.current_leader_epoch)
         if version < FIRST_VERSION_OF_ZSTD:
             _check_format(partition.log, version)
         if follower_id >= 0 and follower_id not in partition.replicas:
@@ -465,6 +470,20 @@ class _Fetch(DelayedOperation):
                 if isinstance(what, Slice):
                     what.release()
             self._found = []
+
+
+def _require_replica(partition: Partition, current_leader_epoch: int) -> None:
+    """As `Partition.require_leader`, but a follower will do: for tools that compare replicas.
+
+    They are shown what is below its own high watermark. One without a leader will not do, nor one
+    whose log is being cut off.
+    """
+    role = partition.role
+    if not isinstance(role, Following) or role.leader < 0 or partition.log.is_truncating:
+        partition.require_leader(current_leader_epoch)
+    elif 0 <= current_leader_epoch != role.epoch:
+        is_older = current_leader_epoch < role.epoch
+        raise ApiError(Error.FENCED_LEADER_EPOCH if is_older else Error.UNKNOWN_LEADER_EPOCH)
 
 
 def _check_format(log: Log, version: int) -> None:

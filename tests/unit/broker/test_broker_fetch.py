@@ -15,11 +15,14 @@ from kdist.broker.handlers.produce import ProduceHandler
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import ReplicaState
+from kdist.protocol.offset_for_leader_epoch import DEBUG_CONSUMER
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.records.compression import Codec
+from kdist.replication.partition import Partition
 from tests.examples import examples
 from tests.unit.broker.broker_fetches import Broker, Fetch, large
 from tests.unit.replication.replication_world import (
+    BROKER,
     CLICKS,
     START_MS,
     VIEWS,
@@ -179,6 +182,63 @@ def test_each_partition_has_its_own_error(broker: Broker, version: int) -> None:
     assert [result.high_watermark for result in fetch.results] == [1, -1, -1]
     assert [len(values) for values in fetch.values()] == [1, 0, 0]
     assert broker.metrics.failed_fetches == 2
+
+
+def following(broker: Broker) -> Partition:
+    """A partition of three records that this broker follows, two below its high watermark."""
+    broker.tell(CLICKS, replicas=[BROKER, 2], isr=[BROKER, 2])
+    partition = broker.replicas.partitions[CLICKS]
+    for value in (b"a", b"b", b"c"):
+        append(broker, partition, value)
+    broker.tell(CLICKS, replicas=[BROKER, 2], isr=[BROKER, 2], leader=2, leader_epoch=1)
+    partition.take_leader_offsets(2, 0, lambda *_: None)
+    return partition
+
+
+def as_debugger(version: int) -> dict[str, Any]:
+    """The fields of a fetch by a tool that compares replicas."""
+    if version < 15:
+        return {"replica_id": DEBUG_CONSUMER}
+    return {"replica_state": ReplicaState(replica_id=DEBUG_CONSUMER)}
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_a_follower_shows_what_is_committed_to_those_who_compare_replicas(
+    broker: Broker, version: int
+) -> None:
+    partition = following(broker)
+    assert broker.fetch({CLICKS: 0}, version).errors == [Error.NOT_LEADER_OR_FOLLOWER]
+    fetch = broker.fetch({CLICKS: 0}, version, **as_debugger(version))
+    assert (fetch.errors, fetch.values()) == ([0], [[b"a", b"b"]])
+    assert fetch.results[0].high_watermark == 2
+    waiting = broker.fetch({CLICKS: 2}, version, max_wait_ms=60_000, **as_debugger(version))
+    partition.take_leader_offsets(3, 0, lambda *_: None)
+    broker.settle()
+    assert waiting.values() == [[b"c"]]
+    assert broker.pins == 0
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"), [(0, Error.FENCED_LEADER_EPOCH), (2, Error.UNKNOWN_LEADER_EPOCH)]
+)
+def test_a_follower_shows_nothing_to_those_of_another_epoch(
+    broker: Broker, epoch: int, error: Error
+) -> None:
+    following(broker)
+    asked = {"current_leader_epoch": epoch}
+    assert broker.fetch({CLICKS: 0}, partition=asked, **as_debugger(12)).errors == [error]
+
+
+def test_a_follower_shows_nothing_without_a_leader_or_while_it_cuts_its_log_off(
+    broker: Broker,
+) -> None:
+    partition = following(broker)
+    partition.log.is_truncating = True
+    refused = [Error.NOT_LEADER_OR_FOLLOWER]
+    assert broker.fetch({CLICKS: 0}, **as_debugger(12)).errors == refused
+    partition.log.is_truncating = False
+    broker.tell(CLICKS, replicas=[BROKER, 2], isr=[2], leader=-1, leader_epoch=2)
+    assert broker.fetch({CLICKS: 0}, **as_debugger(12)).errors == refused
 
 
 @pytest.mark.parametrize("offset", [-1, 0, 4, 99])
