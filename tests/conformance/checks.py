@@ -6,12 +6,14 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from confluent_kafka import KafkaException
 from kafka.errors import KafkaError
 from outcome import FAILED, PASSED, Outcome
 
-Check = Callable[[str], None]  # takes the bootstrap addresses
+T = TypeVar("T")  # what a suite's checks take: the bootstrap addresses, or the cluster
+Check = Callable[[str], None]
 
 
 class WrongAnswerError(Exception):
@@ -42,18 +44,21 @@ def new_name(of: str) -> str:
 
 
 def run(
-    suite: str, checks: Sequence[tuple[str, Check]], address: str, names: Sequence[str] = ()
+    suite: str,
+    checks: Sequence[tuple[str, Callable[[T], None]]],
+    given: T,
+    names: Sequence[str] = (),
 ) -> Iterator[Outcome]:
     """Run the named checks, or all, in their order."""
     for name, check in checks:
         if not names or name in names:
-            yield _run_one(suite, name, check, address)
+            yield _run_one(suite, name, check, given)
 
 
-def _run_one(suite: str, name: str, check: Check, address: str) -> Outcome:
+def _run_one(suite: str, name: str, check: Callable[[T], None], given: T) -> Outcome:
     started_s = time.monotonic()
     try:
-        check(address)
+        check(given)
     except subprocess.TimeoutExpired as error:
         state, reason = FAILED, f"not done within {error.timeout} s: {error.cmd}"
     except CLIENT_ERRORS as error:

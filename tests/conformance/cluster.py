@@ -1,9 +1,10 @@
 """The brokers that the suites run against: kdist's, or Apache Kafka's as a baseline.
 
 `kdist(...)` starts a real ZooKeeper and brokers on loopback, each in its own process with its
-output in `broker-<id>.out`; `apache(...)` starts one Apache Kafka broker from the jars of `make
-setup`. Run as a script, the module starts either and stays up until SIGTERM, for suites that start
-their broker themselves.
+output in `broker-<id>.out`; `apache(...)` starts brokers of Apache Kafka from the jars of `make
+setup`. With three of them every partition has three replicas, of which two must be in sync. Run as
+a script, the module starts either and stays up until SIGTERM, for suites that start their broker
+themselves.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import patience
 from confluent_kafka import KafkaException
@@ -40,39 +42,75 @@ from kdist.runtime.disk import Disk  # noqa: E402
 START_TIMEOUT_S = 40
 STOP_TIMEOUT_S = 30
 POLL_S = 0.05
+APACHE_SESSION_S = 6
+REPLICAS_MAX = 3
+# Below the ephemeral range, so that no connection takes a broker's port before it is back.
+PORTS = range(15_000, 30_000)
 
-# Settings that suit all suites. Replication factor 1 for now: min(3, brokers) once it is supported.
+# Settings that suit all suites.
 SETTINGS = {
     "num.partitions": "4",
     "auto.create.topics.enable": "true",
     "delete.topic.enable": "true",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
-    "offsets.topic.replication.factor": "1",
+    "auto.leader.rebalance.enable": "false",  # so that the suites alone elect preferred leaders
 }
+
+
+def settings_of(brokers: int) -> dict[str, str]:
+    """The settings of each of so many brokers."""
+    replicas = min(REPLICAS_MAX, brokers)
+    return SETTINGS | {
+        "default.replication.factor": str(replicas),
+        "offsets.topic.replication.factor": str(replicas),
+        "min.insync.replicas": str(max(1, replicas - 1)),
+    }
 
 
 class BrokerFailedError(Exception):
     """A broker failed to start or exited by itself. The text ends with the broker's output."""
 
 
+class Member(Protocol):
+    """A broker of a cluster, which a suite may kill and start again."""
+
+    id: int
+    address: str
+
+    def kill(self) -> None:
+        """End it as a crash would, and its session as its supervisor would."""
+
+    def start(self) -> None:
+        """Start it, on what it had."""
+
+
 class Cluster(NamedTuple):
-    """The bootstrap addresses. `check` raises `BrokerFailedError` if a broker exited by itself."""
+    """The bootstrap addresses. `check` raises `BrokerFailedError` if a broker exited by itself.
+
+    `brokers` is empty if they were started by somebody else.
+    """
 
     address: str
     check: Callable[[], None] = lambda: None
+    brokers: Sequence[Member] = ()
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas a partition has."""
+        return min(REPLICAS_MAX, len(self.address.split(",")))
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports. All are bound until the last is found, so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Free ports, all different."""
+    found: list[int] = []
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            break
+    return found
 
 
 @contextmanager
@@ -83,34 +121,57 @@ def kdist(
 
     The first broker listens on `port`, if given. Raises `BrokerFailedError`.
     """
-    zookeeper_port, *ports = free_ports(1 + brokers)
+    ports = free_ports(brokers)
     ports[0] = port or ports[0]
-    (directory / "zookeeper").mkdir(parents=True)
-    zookeeper = ServerSettings(str(directory / "zookeeper"), zookeeper_port, is_durable=False)
     processes: list[_Broker] = []
     with ExitStack() as stopping:  # all of them, also if one does not stop as it should
-        server = asyncio.run(_start_zookeeper(zookeeper))
-        stopping.callback(lambda: asyncio.run(server.stop()))
+        zookeeper = stopping.enter_context(_zookeeper(directory))
         for broker_id, broker_port in enumerate(ports):  # from 0: kafka-python names that broker
-            own = {"broker.id": str(broker_id), "zookeeper.connect": zookeeper.address}
-            rows = SETTINGS | own | dict(settings or {})
-            processes.append(_Broker(directory, rows, broker_port))
+            rows = settings_of(brokers) | dict(settings or {}) | {"zookeeper.connect": zookeeper}
+            processes.append(_Broker(directory, broker_id, rows, broker_port))
+            processes[-1].start()
             stopping.callback(processes[-1].stop)
-        _await_members(processes)
-        addresses = ",".join(process.address for process in processes)
-        yield Cluster(addresses, lambda: _check_all(processes))
+        _await_members(processes, lambda: _check_all(processes))
+        yield Cluster(_addresses(processes), lambda: _check_all(processes), processes)
         _check_all(processes)
 
 
 @contextmanager
 def apache(
-    directory: Path, settings: Mapping[str, str] | None = None, port: int = 0
+    directory: Path, brokers: int = 1, settings: Mapping[str, str] | None = None, port: int = 0
 ) -> Iterator[Cluster]:
-    """One Apache Kafka 3.9, with the same settings."""
+    """Apache Kafka 3.9, with the same settings: one broker with KRaft, several with ZooKeeper."""
     # The peer tests' short check interval would delete records here: the suites use old timestamps.
-    rows = SETTINGS | {"log.retention.check.interval.ms": "300000"} | dict(settings or {})
-    with _Apache(directory, port or free_ports(1)[0], rows) as broker:
-        yield Cluster(broker.address)
+    rows = settings_of(brokers) | {
+        "log.retention.check.interval.ms": "300000",
+        "zookeeper.session.timeout.ms": str(APACHE_SESSION_S * 1000),
+        **(settings or {}),
+    }
+    ports = free_ports(brokers)
+    ports[0] = port or ports[0]
+    with ExitStack() as stopping:
+        zookeeper = stopping.enter_context(_zookeeper(directory)) if brokers > 1 else ""
+        processes = [
+            stopping.enter_context(
+                _Apache(directory / f"kafka-{number}", number, rows, each, zookeeper)
+            )
+            for number, each in enumerate(ports, start=0 if zookeeper else 1)
+        ]
+        _await_members(processes)
+        yield Cluster(_addresses(processes), brokers=processes)
+
+
+@contextmanager
+def _zookeeper(directory: Path) -> Iterator[str]:
+    """The address of a ZooKeeper server of its own."""
+    (directory / "zookeeper").mkdir(parents=True)
+    (port,) = free_ports(1)
+    settings = ServerSettings(str(directory / "zookeeper"), port, is_durable=False)
+    server = asyncio.run(_start_zookeeper(settings))
+    try:
+        yield settings.address
+    finally:
+        asyncio.run(server.stop())
 
 
 async def _start_zookeeper(settings: ServerSettings) -> ZooKeeperServer:
@@ -126,9 +187,19 @@ async def _start_zookeeper(settings: ServerSettings) -> ZooKeeperServer:
 class _Apache(KafkaBroker):
     """Apache Kafka on a port of the suite's choice."""
 
-    def __init__(self, directory: Path, port: int, settings: Mapping[str, str]) -> None:
-        super().__init__(directory, **settings)
+    def __init__(
+        self, directory: Path, number: int, settings: Mapping[str, str], port: int, zookeeper: str
+    ) -> None:
+        super().__init__(directory, zookeeper=zookeeper, broker_id=number, **settings)
         self._wanted = f"127.0.0.1:{port}"
+
+    def kill(self) -> None:
+        """As a crash would, and wait until ZooKeeper has ended its session: nobody else does."""
+        super().kill()
+        time.sleep(APACHE_SESSION_S + 1)
+
+    def _await_leaders(self, deadline: float) -> None:
+        """Leave it to the suites, which may have killed whoever would lead."""
 
     def _write_properties(self) -> Path:
         path = super()._write_properties()
@@ -140,28 +211,50 @@ class _Apache(KafkaBroker):
 class _Broker:
     """One `kdist broker` process."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str], port: int) -> None:
+    def __init__(
+        self, directory: Path, number: int, settings: Mapping[str, str], port: int
+    ) -> None:
+        self.id = number
         self.address = f"127.0.0.1:{port}"
-        self.name = f"broker-{settings['broker.id']}"
+        self.name = f"broker-{number}"
+        self._process: subprocess.Popen[bytes] | None = None  # none while it was killed
         self._output = directory / f"{self.name}.out"
         data = directory / self.name
         data.mkdir()
         here = f"PLAINTEXT://{self.address}"
-        rows = {**settings, "log.dir": str(data), "listeners": here, "advertised.listeners": here}
-        configuration = directory / f"{self.name}.properties"
-        configuration.write_text("".join(f"{name}={value}\n" for name, value in rows.items()))
+        own = {
+            "broker.id": str(number),
+            "broker.host": f"machine-{number}",
+            "log.dir": str(data),
+            "listeners": here,
+            "advertised.listeners": here,
+        }
+        self._file = directory / f"{self.name}.properties"
+        rows = {**settings, **own}
+        self._file.write_text("".join(f"{name}={value}\n" for name, value in rows.items()))
+
+    def start(self) -> None:
+        """Start it, on what it had."""
         with open(self._output, "ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kdist.cli", "broker", "--config", str(configuration)],
+                self._command("broker"),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 cwd=ROOT,
             )
 
+    def kill(self) -> None:
+        """End it as a crash would, and its session as its supervisor would."""
+        assert self._process is not None, "it runs"
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+        subprocess.run(self._command("end-session"), check=True, capture_output=True, cwd=ROOT)
+
     def check(self) -> None:
-        """Raise `BrokerFailedError` if the process has ended."""
-        if self._process.poll() is not None:
+        """Raise `BrokerFailedError` if the process has ended by itself."""
+        if self._process is not None and self._process.poll() is not None:
             said = self._output.read_text(errors="replace")[-4000:]
             raise BrokerFailedError(
                 f"{self.name} ended with status {self._process.returncode}:\n{said}"
@@ -169,6 +262,8 @@ class _Broker:
 
     def stop(self) -> None:
         """Stop the broker by SIGTERM, and kill it if it does not end in time."""
+        if self._process is None:
+            return
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -178,18 +273,25 @@ class _Broker:
             self._process.wait()
             raise BrokerFailedError(f"{self.name} did not stop on SIGTERM") from None
 
+    def _command(self, command: str) -> list[str]:
+        return [sys.executable, "-m", "kdist.cli", command, "--config", str(self._file)]
+
+
+def _addresses(processes: Sequence[Member]) -> str:
+    return ",".join(process.address for process in processes)
+
 
 def _check_all(processes: Sequence[_Broker]) -> None:
     for process in processes:
         process.check()
 
 
-def _await_members(processes: Sequence[_Broker]) -> None:
-    """Wait until the first broker answers and its metadata lists all brokers."""
+def _await_members(processes: Sequence[Member], check: Callable[[], None] = lambda: None) -> None:
+    """Wait until the last broker answers and its metadata lists all brokers."""
     deadline = time.monotonic() + patience.scaled(START_TIMEOUT_S)
     seen = 0
     while time.monotonic() < deadline:
-        _check_all(processes)
+        check()
         admin = AdminClient({"bootstrap.servers": processes[-1].address, "log_level": 0})
         try:
             seen = len(admin.list_topics(timeout=2).brokers)
@@ -211,10 +313,8 @@ def _serve() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     given = parser.parse_args()
     settings = dict(row.split("=", 1) for row in given.set)
-    if given.product == "apache":
-        started = apache(given.directory, settings, given.port)
-    else:
-        started = kdist(given.directory, given.brokers, settings, given.port)
+    start = apache if given.product == "apache" else kdist
+    started = start(given.directory, given.brokers, settings, given.port)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with started:
         sys.stdout.write("ready\n")

@@ -1,6 +1,6 @@
 """Real clients and their own suites against a running broker: who passes, who fails, and why.
 
-    python tests/conformance/run.py [kcat|eras|librdkafka|kafka-python|aiokafka|java|all] [--small]
+    python tests/conformance/run.py [SUITE|all] [--small] [--brokers N]
 
 A suite is taken from where it ships or from `--suite DIR`, and kept under .cache/conformance; kdist
 is started with the settings of docs/conformance.md unless `--against` says otherwise. Exits with 1
@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import cluster
+import java_tools
 import later
 import suite_aiokafka
 import suite_eras
 import suite_java
+import suite_java_cluster
 import suite_kafka_python
 import suite_kcat
 import suite_librdkafka
@@ -57,10 +59,14 @@ def eras(given: Given) -> list[Suite]:
 def librdkafka(given: Given) -> list[Suite]:
     """librdkafka's own test runner."""
     folder = suite_librdkafka.prepare(given.suite)
-    flags = ("-P",) if given.idempotent else ()
+    flags = ["-P"] if given.idempotent else []
+    default: Sequence[str] = ()
+    if given.no_auto_creation:
+        flags += ["-s", "noautocreate"]
+        default = suite_librdkafka.WITHOUT_AUTO_CREATION
 
     def run(where: Cluster, names: Sequence[str]) -> Iterator[Outcome]:
-        return suite_librdkafka.run(where, folder, names, flags)
+        return suite_librdkafka.run(where, folder, names or default, flags)
 
     return [Suite(run, suite_librdkafka.SMALL)]
 
@@ -84,13 +90,20 @@ def aiokafka(given: Given) -> list[Suite]:
     serve = [cluster.__file__, "--product", given.against or "kdist"]
     serve += ["--brokers", str(given.brokers)]
     folder = suite_aiokafka.prepare(given.suite)
-    return [Suite(lambda where, names: suite_aiokafka.run(serve, folder, names))]
+    replicas = min(cluster.REPLICAS_MAX, given.brokers)
+    return [Suite(lambda where, names: suite_aiokafka.run(serve, folder, replicas, names))]
 
 
 def java(given: Given) -> list[Suite]:
     """Our own checks with Apache Kafka's tools."""
-    suite_java.prepare()
+    java_tools.prepare()
     return [Suite(suite_java.run, suite_java.SMALL)]
+
+
+def java_cluster(given: Given) -> list[Suite]:
+    """Our own checks of a cluster with Apache Kafka's tools."""
+    java_tools.prepare()
+    return [Suite(suite_java_cluster.run, suite_java_cluster.SMALL)]
 
 
 SUITES: dict[str, Callable[[Given], list[Suite]]] = {
@@ -99,16 +112,19 @@ SUITES: dict[str, Callable[[Given], list[Suite]]] = {
     "librdkafka": librdkafka,
     "kafka-python": kafka_python,
     "java": java,
+    "java-cluster": java_cluster,
     "aiokafka": aiokafka,
 }
 NOT_SMALL = ("aiokafka",)  # no package registry has its tests
+OF_THREE_BROKERS = ("java-cluster",)
 
 
 def wanted(given: Given) -> list[str]:
     """The names of the suites that are asked for."""
     if given.suite_name != "all":
         return [given.suite_name]
-    return [name for name in SUITES if not (given.small and name in NOT_SMALL)]
+    left_out = (NOT_SMALL if given.small else ()) + (() if given.brokers > 2 else OF_THREE_BROKERS)
+    return [name for name in SUITES if name not in left_out]
 
 
 def prepare(given: Given) -> int:
@@ -134,7 +150,7 @@ def outcomes(given: Given, where: Cluster) -> Iterator[Outcome]:
         for suite in ready:
             for outcome in suite.run(where, suite.small if given.small else given.only):
                 where.check()
-                yield tried_again(later.judged(outcome), suite, where)
+                yield tried_again(later.judged(outcome, where.replicas), suite, where)
 
 
 def tried_again(outcome: Outcome, suite: Suite, where: Cluster) -> Outcome:
@@ -152,10 +168,11 @@ def tried_again(outcome: Outcome, suite: Suite, where: Cluster) -> Outcome:
 
 def started(given: Given, directory: Path) -> AbstractContextManager[Cluster]:
     """The brokers that the command line asks for."""
+    settings = suite_librdkafka.NO_AUTO_CREATION if given.no_auto_creation else {}
     if given.against is None:
-        return cluster.kdist(directory / "kdist", given.brokers)
+        return cluster.kdist(directory / "kdist", given.brokers, settings)
     if given.against == "apache":
-        return cluster.apache(directory / "apache")
+        return cluster.apache(directory / "apache", given.brokers, settings)
     return nullcontext(Cluster(given.against))
 
 
@@ -167,7 +184,7 @@ def read_command_line() -> Given:
     choices = [*SUITES, "all"]
     parser.add_argument("suite_name", metavar="SUITE", nargs="?", choices=choices, default="all")
     parser.add_argument("--suite", type=Path, metavar="DIR", help="the suite's own folder")
-    parser.add_argument("--brokers", type=int, default=1, metavar="N", help="of kdist; 1")
+    parser.add_argument("--brokers", type=int, default=1, metavar="N", help="how many to start; 1")
     parser.add_argument(
         "--against", metavar="HOST:PORT", help="a running broker, or `apache`: Apache Kafka 3.9"
     )
@@ -175,14 +192,19 @@ def read_command_line() -> Given:
     parser.add_argument("--small", action="store_true", help="the fixed part of `make test`")
     parser.add_argument("--prepare", action="store_true", help="bring, build and run nothing")
     parser.add_argument("--idempotent", action="store_true", help="librdkafka's tests with -P")
+    parser.add_argument(
+        "--no-auto-creation",
+        action="store_true",
+        help="librdkafka's tests that need it switched off",
+    )
     parser.add_argument("--json", action="store_true", help="print the outcomes as JSON alone")
     given = parser.parse_args()
     if given.suite_name == "all" and (given.suite or given.only):
         parser.error("--suite and --only belong to one suite")
     if given.small and (given.only or given.suite_name in NOT_SMALL):
         parser.error("--small has its own list of tests")
-    if given.against and given.brokers > 1:
-        parser.error("--brokers is for kdist's own, --against for others")
+    if given.against not in (None, "apache") and given.brokers > 1:
+        parser.error("--brokers is for what is started here")
     return given
 
 

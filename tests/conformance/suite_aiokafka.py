@@ -19,7 +19,7 @@ import sources
 from outcome import Outcome
 
 SUITE = "aiokafka"
-FILES = ("test_client", "test_conn", "test_consumer", "test_coordinator", "test_producer")
+FILES = ("admin", "client", "conn", "consumer", "coordinator", "producer", "sender")
 TEST_TIMEOUT_S = 120
 IMAGE = "kdist:2.13_3.9.0"  # the fixtures read the broker's version out of the image's name
 
@@ -38,17 +38,20 @@ def prepare(given: Path | None) -> Path:
         return folder
 
 
-def run(serve: Sequence[str], folder: Path, names: Sequence[str] = ()) -> Iterator[Outcome]:
-    """Run the named tests, or all; `serve` is the command that starts a broker."""
+def run(
+    serve: Sequence[str], folder: Path, replicas: int, names: Sequence[str] = ()
+) -> Iterator[Outcome]:
+    """Run the named tests, or all; `serve` is the command that starts the brokers."""
     environment = {
+        "KDIST_REPLICAS": str(replicas),
         "KDIST_SERVE": json.dumps([sys.executable, *serve]),
         "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
     }
     timeout = f"{patience.scaled(TEST_TIMEOUT_S):.0f}"
     arguments = ["-q", "--timeout", timeout, "--timeout-method=signal", "--docker-image", IMAGE]
-    arguments += ["--no-pull", *(f"tests/{name}" for name in names)]
+    arguments += ["--no-pull", "-p", "kdist_replicas", *(f"tests/{name}" for name in names)]
     if not names:
-        arguments += [f"tests/{file}.py" for file in FILES]
+        arguments += [f"tests/test_{file}.py" for file in FILES]
     for outcome in pytest_suite.run(SUITE, folder, arguments, environment):
         yield outcome._replace(test=outcome.test.removeprefix("tests/"))
 

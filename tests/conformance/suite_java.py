@@ -3,47 +3,41 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 
 import checks
-import patience
-from checks import WrongAnswerError, expect, new_name
+import java_tools
+from checks import expect, new_name
 from cluster import Cluster
-from outcome import Outcome, SuiteMissingError
-from peer.kafka_peer import PeerMissingError, ensure_jars, java_command
+from java_tools import (
+    API_VERSIONS,
+    CONFIGS,
+    CONSOLE_CONSUMER,
+    CONSOLE_PRODUCER,
+    CONSUMER_PERFORMANCE,
+    DELETE_RECORDS,
+    GROUPS,
+    LOG_DIRS,
+    OFFSETS,
+    PRODUCER_PERFORMANCE,
+    TOPICS,
+    fill,
+    json_file,
+    refused,
+    running,
+    settled,
+    tool,
+)
+from outcome import Outcome
 
 SUITE = "java"
-TIMEOUT_S = 90
-TOPICS = "org.apache.kafka.tools.TopicCommand"
-OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
-GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-CONSOLE_PRODUCER = "kafka.tools.ConsoleProducer"
-CONFIGS = "kafka.admin.ConfigCommand"
-DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
-LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
-API_VERSIONS = "kafka.admin.BrokerApiVersionsCommand"
-
-
-def prepare() -> None:
-    """Raise `SuiteMissingError` if Kafka's jars are missing."""
-    try:
-        ensure_jars()
-    except PeerMissingError as missing:
-        raise SuiteMissingError(str(missing)) from None
 
 
 def run(cluster: Cluster, names: Sequence[str] = ()) -> Iterator[Outcome]:
     """The named checks, or all."""
     yield from checks.run(SUITE, list(CHECKS.items()), cluster.address, names)
-
-
-def tool(main_class: str, address: str, *arguments: str, lines: Sequence[str] = ()) -> list[str]:
-    """Run a tool with `lines` as its input; its output lines, `WrongAnswerError` if it fails."""
-    command = java_command(main_class, "--bootstrap-server", address, *arguments)
-    return _run(command, lines)
 
 
 def creates_lists_describes_and_deletes_topics(address: str) -> None:
@@ -108,16 +102,6 @@ def lists_and_describes_groups(address: str) -> None:
     expect(sum(int(row[3]) for row in rows), 20, "the sum of the committed offsets")
 
 
-def changes_a_topics_settings(address: str) -> None:
-    """Set, shown, taken back."""
-    topic = new_name("java-settings")
-    tool(TOPICS, address, "--create", "--topic", topic)
-    entity = ("--entity-type", "topics", "--entity-name", topic)
-    tool(CONFIGS, address, *entity, "--alter", "--add-config", "retention.ms=1234567")
-    shown = "\n".join(tool(CONFIGS, address, *entity, "--describe"))
-    expect("retention.ms=1234567" in shown, True, "the setting is shown")
-
-
 def deletes_records_and_says_what_logs_take(address: str) -> None:
     """Deletes up to an offset and up to the end; then log directories list their replicas."""
     topic = new_name("java-trimmed")
@@ -125,17 +109,16 @@ def deletes_records_and_says_what_logs_take(address: str) -> None:
     tool(CONSOLE_PRODUCER, address, "--topic", topic, lines=[f"line {n}" for n in range(20)])
     for offset, start in ((15, 15), (-1, 20)):
         wanted = {"topic": topic, "partition": 0, "offset": offset}
-        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-            json.dump({"version": 1, "partitions": [wanted]}, file)
-            file.flush()
-            said = "\n".join(tool(DELETE_RECORDS, address, "--offset-json-file", file.name))
+        with json_file({"version": 1, "partitions": [wanted]}) as file:
+            said = "\n".join(tool(DELETE_RECORDS, address, "--offset-json-file", file))
         expect(f"low_watermark: {start}" in said, True, f"the new start in {said!r}")
     found = tool(OFFSETS, address, "--topic", topic, "--time", "earliest")
     expect(found, [f"{topic}:0:20"], "the earliest offset")
     said = tool(LOG_DIRS, address, "--describe", "--topic-list", topic)
     (brokers,) = (json.loads(line)["brokers"] for line in said if line.startswith("{"))
     replicas = [each for broker in brokers for each in broker["logDirs"][0]["partitions"]]
-    expect([each["partition"] for each in replicas], [f"{topic}-0"], "the replicas described")
+    wanted_replicas = [f"{topic}-0"] * Cluster(address).replicas
+    expect([each["partition"] for each in replicas], wanted_replicas, "the replicas described")
 
 
 def deletes_groups_and_their_offsets(address: str) -> None:
@@ -153,6 +136,150 @@ def deletes_groups_and_their_offsets(address: str) -> None:
     expect(group in tool(GROUPS, address, "--list"), False, "the group is still listed")
 
 
+def created(address: str) -> str:
+    """A topic of three partitions; its name."""
+    topic = new_name("java-topic")
+    tool(TOPICS, address, "--create", "--topic", topic, "--partitions", "3")
+    return topic
+
+
+def changes_settings_of_topics_and_brokers(address: str) -> None:
+    """Of a topic, of a broker, of all brokers: set, shown with their source, and taken back."""
+    topic = created(address)
+    of_topic = ("--entity-type", "topics", "--entity-name", topic)
+    of_broker = ("--entity-type", "brokers", "--entity-name", "0")
+    of_all = ("--entity-type", "brokers", "--entity-default")
+
+    def shown(entity: Sequence[str], *options: str) -> dict[str, str]:
+        lines = tool(CONFIGS, address, *entity, "--describe", *options)
+        rows = [line.split(" sensitive=", 1) for line in lines if " sensitive=" in line]
+        return {given.strip().partition("=")[0]: given.strip() + rest for given, rest in rows}
+
+    given = "retention.ms=1234567,min.insync.replicas=3"
+    tool(CONFIGS, address, *of_topic, "--alter", "--add-config", given)
+    expect(sorted(shown(of_topic)), ["min.insync.replicas", "retention.ms"], "a topic's own")
+    tool(CONFIGS, address, *of_topic, "--alter", "--delete-config", "min.insync.replicas")
+    row = shown(of_topic, "--all")["min.insync.replicas"]
+    expect("{STATIC_BROKER_CONFIG:min.insync.replicas=" in row, True, f"the broker's: {row}")
+    for wrong in ("retention.ms=soon", "min.insync.replicas=0", "no.such.setting=1"):
+        said = refused(CONFIGS, address, *of_topic, "--alter", "--add-config", wrong)
+        expect("InvalidConfigurationException" in said, True, f"{wrong} is refused: {said[-300:]}")
+
+    tool(CONFIGS, address, *of_all, "--alter", "--add-config", "log.segment.bytes=7000000")
+    expect(list(shown(of_all)), ["log.segment.bytes"], "the settings of all brokers")
+    row = shown(of_topic, "--all")["segment.bytes"]
+    expect("DYNAMIC_DEFAULT_BROKER_CONFIG:log.segment.bytes=7000000" in row, True, row)
+    tool(CONFIGS, address, *of_broker, "--alter", "--add-config", "log.segment.bytes=8000000")
+    row = shown(of_broker)["log.segment.bytes"]
+    expect("DYNAMIC_BROKER_CONFIG:log.segment.bytes=8000000" in row, True, row)
+    read_only = ("--alter", "--add-config", "log.dirs=/elsewhere")
+    said = refused(CONFIGS, address, *of_broker, *read_only)
+    expect("InvalidRequestException" in said, True, f"read-only: {said[-300:]}")
+    for entity in (of_broker, of_all):
+        tool(CONFIGS, address, *entity, "--alter", "--delete-config", "log.segment.bytes")
+        expect("log.segment.bytes" in shown(entity), False, "it is taken back")
+
+
+def says_offsets_of_every_kind(address: str) -> None:
+    """The first, the last, the one of the newest timestamp, and the one at a time."""
+    topic = created(address)
+    for index, count in ((0, 5), (1, 6), (2, 7)):
+        start_ms = fill(address, topic, index, count)
+    for time, wanted in (
+        ("earliest", [0, 0, 0]),
+        ("latest", [5, 6, 7]),
+        ("max-timestamp", [4, 5, 6]),
+        ("1", [0, 0, 0]),
+    ):
+        found = tool(OFFSETS, address, "--topic", topic, "--time", time)
+        rows = [f"{topic}:{index}:{offset}" for index, offset in enumerate(wanted)]
+        expect(found, rows, f"the offsets at {time}")
+    found = tool(OFFSETS, address, "--topic-partitions", f"{topic}:2", "--time", f"{start_ms + 3}")
+    expect(found, [f"{topic}:2:3"], "the offset at a record's timestamp")
+    found = tool(OFFSETS, address, "--topic-partitions", f"{topic}:1-2")
+    expect(found, [f"{topic}:1:6"], "the offsets of a range of partitions")
+
+
+def resets_offsets_in_every_form(address: str) -> None:
+    """To the start, the end, an offset, a time, a file's offsets; by a shift and a duration."""
+    topic, group = created(address), new_name("java-group")
+    for index, count in ((0, 10), (1, 20), (2, 30)):
+        fill(address, topic, index, count)
+    options = ("--topic", topic, "--group", group, "--from-beginning", "--max-messages", "60")
+    tool(CONSOLE_CONSUMER, address, *options, "--timeout-ms", "20000")
+
+    def offsets(*given: str) -> list[int]:
+        """Of the topic's partitions in what the tool answers, in their order.
+
+        It prints its columns, but not always an end of the line after the last one.
+        """
+        said = "\n".join(tool(GROUPS, address, "--group", group, *given))
+        rows = re.findall(rf"{group}\s+{topic}\s+(\d+)\s+(\d+)", said)
+        return [offset for _, offset in sorted((int(index), int(offset)) for index, offset in rows)]
+
+    def reset(*how: str, on: str = topic) -> list[int]:
+        return offsets("--reset-offsets", "--topic", on, *how)
+
+    def committed() -> list[int]:
+        return offsets("--describe", "--offsets")
+
+    ends = [10, 20, 30]
+    expect(committed(), ends, "what was read")
+    expect(reset("--to-earliest", "--dry-run"), [0, 0, 0], "a dry run")
+    expect(committed(), ends, "after a dry run")
+    for how, wanted in (
+        (("--to-earliest",), [0, 0, 0]),
+        (("--shift-by", "5"), [5, 5, 5]),
+        (("--to-current",), [5, 5, 5]),
+        (("--to-offset", "15"), [10, 15, 15]),
+        (("--shift-by", "-12"), [0, 3, 3]),
+        (("--to-datetime", "2020-01-01T00:00:00.000"), [0, 0, 0]),
+        (("--to-datetime", "2090-01-01T00:00:00.000"), ends),
+        (("--by-duration", "PT1H"), [0, 0, 0]),
+        (("--to-latest",), ends),
+    ):
+        expect(reset(*how, "--execute"), wanted, f"the offsets of {how}")
+        expect(committed(), wanted, f"the offsets committed by {how}")
+    expect(reset("--to-earliest", "--execute", on=f"{topic}:1,2"), [0, 0], "two partitions")
+    expect(committed(), [10, 0, 0], "two partitions reset")
+    with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+        file.write(f"{topic},0,3\n{topic},2,7\n")
+        file.flush()
+        offsets("--reset-offsets", "--from-file", file.name, "--execute")
+    expect(committed(), [3, 0, 7], "the offsets of a file")
+
+
+def describes_groups_and_deletes_empty_ones(address: str) -> None:
+    """Members, state, coordinator and lag; offsets and groups in use are not deleted."""
+    topic, group = created(address), new_name("java-group")
+    fill(address, topic, 0, 10)
+
+    def ask(*given: str) -> str:
+        return java_tools.said(GROUPS, address, *given)
+
+    def state() -> str:
+        return ask("--describe", "--group", group, "--state")
+
+    options = ("--bootstrap-server", address, "--topic", topic, "--group", group)
+    with running(CONSOLE_CONSUMER, *options, "--from-beginning") as consumer:
+        settled(lambda: len(consumer.lines) == 10, "the consumer has read")
+        lines = ask("--list", "--state", "stable").splitlines()
+        expect([group, "Stable"] in [line.split() for line in lines], True, "the list by state")
+        said = state()
+        expect("range" in said and "Stable" in said, True, f"the group's state: {said}")
+        said = ask("--describe", "--group", group, "--members", "--verbose")
+        expect("(0,1,2)" in said, True, f"the member's partitions: {said}")
+        said = ask("--delete", "--group", group)
+        expect("GroupNotEmptyException" in said, True, f"a group in use: {said}")
+        said = ask("--delete-offsets", "--group", group, "--topic", topic)
+        expect("subscribed to" in said, True, f"the offsets of a group in use: {said}")
+    settled(lambda: "Empty" in state(), "the group is empty")
+    said = ask("--delete-offsets", "--group", group, "--topic", f"{topic}:1")
+    expect("Successful" in said, True, f"one partition's offset is deleted: {said}")
+    said = ask("--delete", "--group", group)
+    expect("was successful" in said, True, f"the group is deleted: {said}")
+
+
 def names_its_api_versions(address: str) -> None:
     """Those of every broker, with nothing that the tool does not understand."""
     said = "\n".join(tool(API_VERSIONS, address))
@@ -164,28 +291,12 @@ def measures_producing_and_consuming(address: str) -> None:
     """The performance tools run to their end, and every record arrives."""
     topic = new_name("java-speed")
     given = ("--topic", topic, "--num-records", "20000", "--record-size", "200")
-    properties = ("--producer-props", f"bootstrap.servers={address}")
-    main_class = "org.apache.kafka.tools.ProducerPerformance"
-    said = _run(java_command(main_class, *given, "--throughput", "-1", *properties), ())
+    properties = ("--producer-props", f"bootstrap.servers={address}", "acks=all")
+    said = java_tools.run(PRODUCER_PERFORMANCE, *given, "--throughput", "-1", *properties)
     expect(said[-1].startswith("20000 records sent"), True, f"the summary {said[-1]!r}")
     options = ("--topic", topic, "--messages", "20000", "--timeout", "20000", "--hide-header")
-    said = tool("org.apache.kafka.tools.ConsumerPerformance", address, *options)
+    said = tool(CONSUMER_PERFORMANCE, address, *options)
     expect(int(said[-1].split(", ")[4]) >= 20000, True, f"the count in {said[-1]!r}")
-
-
-def _run(command: Sequence[str], lines: Sequence[str]) -> list[str]:
-    text = "".join(f"{line}\n" for line in lines)
-    done = subprocess.run(
-        command,
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=patience.scaled(TIMEOUT_S),
-    )
-    if done.returncode != 0:
-        said = (done.stdout + done.stderr).strip()
-        raise WrongAnswerError(f"{' '.join(command[-6:])} failed: {said[-400:]}")
-    return done.stdout.splitlines()
 
 
 CHECKS = {
@@ -197,7 +308,10 @@ CHECKS = {
         produces_and_consumes_on_the_console,
         produces_with_each_codec,
         lists_and_describes_groups,
-        changes_a_topics_settings,
+        changes_settings_of_topics_and_brokers,
+        says_offsets_of_every_kind,
+        resets_offsets_in_every_form,
+        describes_groups_and_deletes_empty_ones,
         deletes_records_and_says_what_logs_take,
         deletes_groups_and_their_offsets,
         measures_producing_and_consuming,

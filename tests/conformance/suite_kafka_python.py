@@ -92,7 +92,13 @@ def run(cluster: Cluster, folder: Path, era: str, names: Sequence[str] = ()) -> 
     first = cluster.address.split(",")[0]
     timeout = f"{patience.scaled(TEST_TIMEOUT_S):.0f}"
     arguments = ["-o", "addopts=", "--timeout", timeout, "--timeout-method=signal", "-q"]
-    arguments += ["-p", "kdist_topics", *(f"{TESTS}{name}" for name in names or [""])]
-    environment = {"KAFKA_ROOT": str(folder), "KAFKA_URI": f"kafka://{first}", "KAFKA_VERSION": era}
+    arguments += ["-p", "kdist_topics", "-p", "kdist_replicas"]
+    arguments += [f"{TESTS}{name}" for name in names or [""]]
+    environment = {
+        "KAFKA_ROOT": str(folder),
+        "KAFKA_URI": f"kafka://{first}",
+        "KAFKA_VERSION": era,
+        "KDIST_REPLICAS": str(cluster.replicas),
+    }
     for outcome in pytest_suite.run(f"{SUITE} {era}", folder, arguments, environment):
         yield outcome._replace(test=outcome.test.removeprefix(TESTS))

@@ -26,6 +26,32 @@ FIRST_BROKER = """
     0039 0041 0044 0048 0050 0054 0056 0057 0059 0063 0067 0070 0073 0082 0085 0099 0112 0118 0130
     0140
     """.split()  # noqa: SIM905 - a list to read, not to run down
+# What 0081, the test of the administration, calls, except for ACLs, SCRAM users and authorized
+# operations: it ends at the first call that fails, so each is run as a test of its own.
+ADMIN = [
+    f"0081:do_test_{call}:"
+    for call in (
+        "CreateTopics",
+        "DeleteTopics",
+        "CreatePartitions",
+        "AlterConfigs",
+        "IncrementalAlterConfigs",
+        "DescribeConfigs",
+        "DeleteRecords",
+        "ListConsumerGroups",
+        "DescribeConsumerGroups",
+        "DeleteGroups",
+        "DeleteConsumerGroupOffsets",
+        "ListOffsets",
+        "AlterConsumerGroupOffsets",
+        "ListConsumerGroupOffsets",
+    )
+] + ["0081:without authorized operations"]
+# What needs three replicas, or what a cluster may get wrong though one broker does not.
+OF_A_CLUSTER = ["0045", "0069", "0090", *ADMIN]
+# These, too, need brokers that create no topics on demand.
+NO_AUTO_CREATION = {"auto.create.topics.enable": "false"}
+WITHOUT_AUTO_CREATION = ["0107", "0111"]
 # Quick tests, of 1 to 7 s: order, sizes, auto-created topics, acks, produce and consume in
 # batches, offsets by time and reset, partial fetches, a group, headers, committed metadata.
 SMALL = """
@@ -58,7 +84,8 @@ def run(
 ) -> Iterator[Outcome]:
     """Run the tests named by their four digits, or the default list, one after another.
 
-    The flag `-P` makes every producer idempotent.
+    A colon and text after the digits choose the sub-tests with that text. The flag `-P` makes every
+    producer idempotent.
     """
     logs = sources.logs()
     configuration = logs / "librdkafka.conf"
@@ -76,19 +103,26 @@ def run(
         "BROKERS": cluster.address,
         "TEST_KAFKA_VERSION": "3.9.0",
     }
-    for name in names or FIRST_BROKER:
+    for name in names or default_list(cluster):
         log = logs / f"librdkafka-{name}.log"
+        number, _, part = name.partition(":")
+        chosen = {"TESTS": number} | ({"SUBTESTS": part} if part else {})
         started_s = time.monotonic()
-        status = _run_one(tests, environment | {"TESTS": name}, log, flags)
+        status = _run_one(tests, environment | chosen, log, flags)
         seconds = time.monotonic() - started_s
-        state, why = judge(COLOUR.sub("", log.read_text(errors="replace")), status)
+        state, why = judge(COLOUR.sub("", log.read_text(errors="replace")), status, part)
         yield Outcome(SUITE, name, state, seconds, f"{why}; {log}" if why else "")
 
 
-def judge(log: str, status: int | None) -> tuple[str, str]:
+def default_list(cluster: Cluster) -> list[str]:
+    """The tests for one broker, or for a cluster with replicas."""
+    return FIRST_BROKER + OF_A_CLUSTER if cluster.replicas > 1 else FIRST_BROKER
+
+
+def judge(log: str, status: int | None, part: str = "") -> tuple[str, str]:
     """The test's state and reason, from its log (without colours) and its exit status.
 
-    `status` is None after a timeout.
+    `status` is None after a timeout. `part` is the part of a test's sub-tests that was to run.
     """
     rows = [match for match in map(SUMMARY.search, log.splitlines()) if match is not None]
     failed = next((row for row in rows if row["state"] == "FAILED"), None)
@@ -104,6 +138,8 @@ def judge(log: str, status: int | None) -> tuple[str, str]:
     skipping = SKIPPING.search(log)
     if skipping is not None:
         return SKIPPED, skipping["why"]
+    if part and not re.search(rf"\[ .*{re.escape(part)}.* \]", log):
+        return FAILED, "it has no such sub-test"
     if not any(row["state"] == "PASSED" for row in rows):
         return SKIPPED, "no test of this number ran"
     return PASSED, ""
