@@ -290,7 +290,8 @@ class Client(FrameReceiver):
 
     async def _ask_versions(self, version: int) -> ApiVersionsResponse:
         request = ApiVersionsRequest(
-            client_software_name="kdist", client_software_version=self._settings.software_version
+            client_software_name="kdist",
+            client_software_version=api_versions.named(self._settings.software_version),
         )
         # Every broker answers this at once: one that does not hangs, or is not a broker.
         limit_ms = min(self._settings.connect_timeout_ms, self._settings.request_timeout_ms)

@@ -14,6 +14,8 @@ cannot know which body it gets.
 
 from __future__ import annotations
 
+import re
+
 from kdist.protocol.api import Api
 from kdist.protocol.schema import at, int16, int32, int64, message, string, struct
 
@@ -24,6 +26,11 @@ class ApiVersionsRequest:
 
     client_software_name: string = at(since=3, default="", ignorable=True)
     client_software_version: string = at(since=3, default="", ignorable=True)
+
+
+def named(version: str) -> str:
+    """A version as brokers take it for the name of software: `0.1.0+site` is `0.1.0-site`."""
+    return re.sub(r"[^a-zA-Z0-9.]+", "-", version).strip("-.") or "unknown"
 
 
 @struct

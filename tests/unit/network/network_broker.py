@@ -23,6 +23,7 @@ class Broker(Answering):
         self.versions = advertised_versions(to_brokers=False) if versions is None else versions
         self.waiting: list[tuple[ResponseSlot, int, int]] = []
         self.keys: list[tuple[int, int]] = []
+        self.software: list[str] = []
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         reply = connection.reserve()
@@ -36,6 +37,7 @@ class Broker(Answering):
             return
         self.keys.append((header.api_key, header.api_version))
         if header.api_key == api_versions.API.key:
+            self.software.append(request.client_software_version)
             self.answer_versions(reply, header.api_version, header.correlation_id)
         elif header.api_key == produce.API.key:
             reply.discard()
@@ -74,7 +76,7 @@ def heartbeat(generation_id: int, group_id: str = "now") -> HeartbeatRequest:
     return HeartbeatRequest(group_id=group_id, generation_id=generation_id, member_id="m")
 
 
-async def connect(served: Served, **settings: float) -> Client:
+async def connect(served: Served, **settings: float | str) -> Client:
     world = served.world
     return await Client.connect(
         world.client,

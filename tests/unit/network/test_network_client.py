@@ -140,6 +140,24 @@ def test_negotiation_with_an_older_broker_retries_at_its_version(world: World) -
     world.run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [("0.1.0", "0.1.0"), ("0.1.0+site.2", "0.1.0-site.2"), ("1_b", "1-b"), ("+", "unknown")],
+)
+def test_a_version_is_told_as_brokers_accept_it(world: World, version: str, told: str) -> None:
+    """They refuse an ApiVersions with a `+` in it, and with that everything (KIP-511)."""
+
+    async def scenario() -> None:
+        broker = Broker()
+        async with Served(world, broker) as served:
+            client = await connect(served, software_version=version)
+            await client.negotiate()
+            assert broker.software == [told]
+            client.close()
+
+    world.run(scenario())
+
+
 def test_a_request_without_an_answer_does_not_shift_the_others(world: World) -> None:
     async def scenario() -> None:
         broker = Broker()
