@@ -17,9 +17,9 @@ from tests.unit.client.client_group_world import consumer_on
 TO_SECOND = {"flow_f_target": f"m2:{PORT}"}
 
 
-def play_silent(work: Callable[[FlowScene, Mirror], Awaitable[Any]]) -> None:
+def play_silent(work: Callable[[FlowScene, Mirror], Awaitable[Any]], seed: int = 0) -> None:
     """Run `work` on a mirror whose target was cut off after it had sent."""
-    cluster = Cluster()
+    cluster = Cluster(seed)
 
     async def scenario() -> None:
         await cluster.started(1)
@@ -68,4 +68,4 @@ def test_partitions_being_revoked_at_the_stop_may_still_fail() -> None:
         )  # a request in flight is given up 30 s after it was sent: before the mirror has ended
         await scene.stop()
 
-    play_silent(work)
+    play_silent(work, seed=2)  # under which the other member is to get the mirror's partition
