@@ -82,7 +82,8 @@ class Broker:
         self.failure: asyncio.Future[BaseException] = context.network.loop.create_future()
         self.measures = Measures()
         self.measures.broker.has_session = lambda: context.zk.state is SessionState.CONNECTED
-        self.measures.build[context.version, context.fingerprint].info = 1
+        self._settings = config.digest()
+        self.measures.build[context.version, context.release, self._settings].info = 1
         self.http_port: int | None = None
         self._process = context.process
         self._process.on_failure = self.fail
@@ -414,7 +415,9 @@ class Broker:
             "status": "ok" if is_well else "unavailable",
             "broker": self.id,
             "version": self.context.version,
-            "fingerprint": self.context.fingerprint,
+            "release": self.context.release,
+            "settings": self._settings,
+            "unit": self.context.unit,
             "state": self.state.value,
             "zookeeper": zk_state.value,
             "controller": self.service.controller.is_active,

@@ -25,8 +25,9 @@ class BrokerContext(NamedTuple):
     """`zk` is not connected yet; the broker closes it, and nothing else of this.
 
     `process` owns whatever runs for the broker. `host` is the machine's name, and `boot_id` tells
-    its boots apart; it allows `connections_max` connections, whatever settings say. `fingerprint`
-    is of release, configuration and unit. `status` is told, in a sentence, what the broker is at.
+    its boots apart; it allows `connections_max` connections, whatever settings say. `release`
+    is the digest of the wheels it was installed from, and `unit` that of the systemd unit that it
+    was started by, if they say. `status` is told, in a sentence, what the broker is at.
     `cleaner_argv` starts the process that cleans logs; without it, a thread does.
     """
 
@@ -39,6 +40,7 @@ class BrokerContext(NamedTuple):
     boot_id: str = ""
     connections_max: int = INT32_MAX
     version: str = "unknown"
-    fingerprint: str = ""
+    release: str = ""
+    unit: str = ""
     status: Callable[[str], None] = _no_status
     cleaner_argv: Sequence[str] = ()

@@ -59,11 +59,14 @@ def _connections_within(descriptors: int, config: BrokerConfig) -> int:
 class BrokerProcess:
     """Owner: the main thread."""
 
-    def __init__(self, config: BrokerConfig, environment: Mapping[str, str], version: str) -> None:
+    def __init__(
+        self, config: BrokerConfig, environment: Mapping[str, str], version: str, release: str
+    ) -> None:
         self._config = config
         self._connections_max = _connections_within(raise_limit(), config)
         self._version = version
-        self._fingerprint = environment.get("KDIST_FINGERPRINT", "")
+        self._release = release
+        self._unit = environment.get("KDIST_UNIT", "")  # which the unit sets
         self._manager = ServiceManager(environment)
         self._signals = 0  # to stop
         self._stop = asyncio.Event()
@@ -111,7 +114,8 @@ class BrokerProcess:
             boot_id=boot_id(),
             connections_max=self._connections_max,
             version=self._version,
-            fingerprint=self._fingerprint,
+            release=self._release,
+            unit=self._unit,
             status=lambda sentence: self._manager.tell(f"STATUS={sentence}"),
             cleaner_argv=(sys.executable, "-m", "kdist.cli.cleaner", str(os.getpid())),
         )

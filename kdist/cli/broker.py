@@ -9,7 +9,7 @@ import click
 
 from kdist.broker.disk_marker import WrongDisk, check_marker
 from kdist.broker.process import BrokerProcess
-from kdist.cli.release import release
+from kdist.cli.release import release, release_digest
 from kdist.cli.shared.files import read_settings_file
 from kdist.cli.shared.running import config_option, level_option
 from kdist.config.load import load_broker
@@ -35,4 +35,4 @@ def broker(path: str, log_level: str) -> int:
     except WrongDisk as error:
         click.echo(f"kdist: {error}", err=True)
         return WrongDisk.EXIT_STATUS
-    return BrokerProcess(config, os.environ, release() or "unknown").run()
+    return BrokerProcess(config, os.environ, release() or "unknown", release_digest()).run()

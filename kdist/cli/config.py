@@ -48,6 +48,7 @@ def check(path: str, kind: str, as_json: bool) -> int:
     """Say whether a broker, or an agent, would start with FILE; exit with 1 if not.
 
     All mistakes are printed at once, each with its line. What is allowed but odd is a warning.
+    The JSON has the digest of a broker's settings, which it shows on /health when it runs.
     """
     from kdist.config.agent import load_agent
     from kdist.config.faults import ConfigError
@@ -58,16 +59,19 @@ def check(path: str, kind: str, as_json: bool) -> int:
     faults: Sequence[str] = ()
     warnings: Sequence[str] = ()
     count = len(parse_properties(text, path).given)
+    digest: str | None = None
     try:
         if kind == "agent":
             load_agent(text, path)
         else:
-            warnings = load_broker(text, path).warnings
+            loaded = load_broker(text, path)
+            warnings, digest = loaded.warnings, loaded.digest()
     except ConfigError as error:
         faults = error.faults
     if as_json:
         found = {"file": path, "is_good": not faults}
-        print_json({**found, "faults": list(faults), "warnings": list(warnings)})
+        said = {"faults": list(faults), "warnings": list(warnings)}
+        print_json({**found, "digest": digest, **said})
     else:
         _print_verdict(path, count, faults, warnings)
     return 1 if faults else 0

@@ -64,7 +64,14 @@ _COMMANDS = {
     ),
     "bench": ("kdist.cli.bench.bench:bench", "Measure producing, consuming and latency."),
     "load": ("kdist.cli.load:load", "Load topics into Parquet files, each record exactly once."),
-    "gate": ("kdist.cli.gate:gate", "Say whether a broker may go down now; lock a roll."),
+    "gate": (
+        "kdist.cli.gate.gate:gate",
+        "Say whether a broker may go down now; plan and lock a roll.",
+    ),
+    "zookeeper": (
+        "kdist.cli.zookeeper:zookeeper",
+        "Say whether servers of an ensemble may begin.",
+    ),
     "log": ("kdist.cli.log.log:log", "Inspect and repair a log on disk."),
     "completion": ("kdist.cli.completion:completion", "Print a shell's completion script."),
 }

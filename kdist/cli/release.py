@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os.path
+import sys
 
 import kdist
 
 _METADATA = "kdist-", ".dist-info"
+_DESCRIPTION = "RELEASE.json"  # tools/describe_release.py writes it; a deployment keeps it
 
 
 def release() -> str | None:
@@ -23,3 +26,12 @@ def release() -> str | None:
         return version("kdist")
     except PackageNotFoundError:
         return None
+
+
+def release_digest() -> str:
+    """The digest of the wheels that this virtual environment was deployed from; "" elsewhere."""
+    from kdist.runtime.disk import Disk
+
+    path = f"{sys.prefix}/{_DESCRIPTION}"
+    disk = Disk()
+    return str(json.loads(disk.read(path))["digest"]) if disk.exists(path) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -71,6 +72,19 @@ class BrokerConfig:
     def describe(self) -> Iterator[Described]:
         """Every setting of the broker with value and source, including topic defaults."""
         return describe(_EVERY, self.layers)
+
+    def digest(self) -> str:
+        """The digest of every value that the file gives, or leaves at its default.
+
+        Comments, order, synonyms and spelling do not change it, nor do dynamic settings. A broker
+        that runs with the same digest has nothing to gain from a restart.
+        """
+        file = self.layers[-1:]
+        lines = [
+            f"{row.broker_names[0].name}={resolve((row,), file).values[row.attribute]!r}"
+            for row in _EVERY
+        ]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def describe_topic(self, overrides: Mapping[str, str]) -> Iterator[Described]:
         """Every setting of a topic with value and source.

@@ -163,15 +163,28 @@ class ConsumerRegistration(NamedTuple):
 
 
 class LockHolder(NamedTuple):
-    """Who holds one of kdist's own locks; for people to read."""
+    """Who holds one of kdist's own locks, by which run, since when, and until when.
+
+    Locks of releases before this one have no run and no lease.
+    """
 
     holder: str
     timestamp_ms: int
+    run: str = ""
+    until_ms: int | None = None
 
     def encode(self) -> bytes:
-        return to_json({"version": 1, "holder": self.holder, "timestamp": str(self.timestamp_ms)})
+        lease = {} if self.until_ms is None else {"run": self.run, "until": str(self.until_ms)}
+        known = {"version": 1, "holder": self.holder, "timestamp": str(self.timestamp_ms)}
+        return to_json(known | lease)
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> LockHolder:
         fields = Fields(path, data)
-        return cls(fields.required("holder", str), fields.time_ms())
+        until_ms = fields.time_ms("until")
+        return cls(
+            fields.required("holder", str),
+            fields.time_ms(),
+            fields.optional("run", str) or "",
+            None if until_ms < 0 else until_ms,
+        )

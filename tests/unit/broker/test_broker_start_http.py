@@ -54,14 +54,16 @@ def test_health_describes_a_serving_broker() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
-        await cluster.started(http_address=":8080")
+        broker = await cluster.started(http_address=":8080")
         status, body = await ask(cluster, get("/health"))
         assert status == 200
         assert json.loads(body) == {
             "status": "ok",
             "broker": 1,
             "version": "unknown",
-            "fingerprint": "",
+            "release": "",
+            "settings": broker.context.config.digest(),
+            "unit": "",
             "state": "ready",
             "zookeeper": "connected",
             "controller": True,
@@ -75,9 +77,10 @@ def test_metrics_show_the_build_info() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
-        await cluster.started(http_address=":8080")
+        broker = await cluster.started(http_address=":8080")
         _, body = await ask(cluster, get("/metrics"))
-        assert 'kdist_build_info{fingerprint="",version="unknown"} 1.0' in body
+        settings = broker.context.config.digest()
+        assert f'kdist_build_info{{release="",settings="{settings}",version="unknown"}} 1.0' in body
 
     cluster.run(scenario())
 

@@ -165,37 +165,67 @@ def test_a_broker_that_does_not_serve_is_not_back() -> None:
     )
 
 
-def test_a_lock_is_held_and_released_by_its_owner_alone() -> None:
+def test_no_record_is_written_for_a_broker_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The roll asks every few seconds, and each probe makes and deletes a topic."""
+    probed: list[int] = []
+
+    async def probe(_cluster: object, broker: int, _now_ms: int) -> None:
+        probed.append(broker)
+
+    monkeypatch.setattr("kdist.ops.probe.probe", probe)
+    assert gate("--broker", 2, "--after", "--expect", "1,2,3").exit_code == 1
+    assert probed == []
+    assert gate("--broker", 2, "--after", "--expect", "1,2").exit_code == 0
+    assert probed == [2]
+
+
+def test_a_lock_is_held_and_released_by_its_run_alone() -> None:
     assert gate("holder").stdout == "Nobody holds the lock.\n"
-    assert gate("lock", "--owner", "anna").stdout == "'anna' has the lock.\n"
-    assert gate("lock", "--owner", "anna").stdout == "'anna' has the lock, as before.\n"
-    assert json.loads(gate("holder", "--json").stdout)["owner"] == "anna"
-    refused = gate("lock", "--owner", "bert")
+    mine = ("--owner", "anna", "--run", "r1")
+    assert gate("lock", *mine).stdout == "'anna' has the lock.\n"
+    assert gate("lock", *mine).stdout == "'anna' has the lock, as before.\n"
+    found = json.loads(gate("holder", "--json").stdout)
+    assert (found["owner"], found["run"]) == ("anna", "r1")
+    assert found["until_ms"] - found["since_ms"] >= 900_000
+    refused = gate("lock", "--owner", "anna", "--run", "r2")
     assert refused.exit_code == 1
-    assert refused.stderr == "kdist: 'anna' holds the lock, and not 'bert'\n"
-    assert gate("unlock", "--owner", "bert").exit_code == 1
-    assert gate("unlock", "--owner", "anna").stdout == "The lock is free.\n"
-    assert gate("unlock", "--owner", "anna").stdout == "Nobody held the lock.\n"
+    assert refused.stderr.startswith("kdist: 'anna' holds the lock by run r1, whose lease ends in ")
+    assert gate("unlock", "--run", "r2").stdout == "Run r2 has not held the lock.\n"
+    assert gate("unlock", "--run", "r1").stdout == "The lock is free.\n"
+    assert gate("unlock", "--force").stdout == "Nobody held the lock.\n"
+
+
+def test_the_gate_renews_the_lease_of_the_run_that_asks() -> None:
+    gate("lock", "--owner", "anna", "--run", "r1", "--lease", 60)
+    before = json.loads(gate("holder", "--json").stdout)
+    assert gate("--broker", 2, "--renew", "r1", "--lease", 600).exit_code == 0
+    after = json.loads(gate("holder", "--json").stdout)
+    assert after["until_ms"] >= before["until_ms"] + 500_000
+    lost = gate("--broker", 2, "--renew", "r2")
+    assert (lost.exit_code, lost.stderr) == (1, "kdist: run r2 has lost the lock\n")
 
 
 @pytest.mark.parametrize(
-    "words", [["lock", "--owner", "a"], ["unlock", "--owner", "a"], ["holder"]]
+    "words",
+    [["lock", "--owner", "a", "--run", "r"], ["unlock", "--run", "r"], ["holder"]],
 )
 def test_the_status_is_2_if_the_lock_cannot_be_read(words: list[str]) -> None:
     result = gate(*words, zookeeper="gone")
     assert (result.exit_code, result.stderr) == (2, "kdist: no ZooKeeper answers at gone\n")
 
 
-def test_a_lock_needs_an_owners_name() -> None:
-    result = gate("lock", "--owner", " ")
+@pytest.mark.parametrize("words", [["--owner", " ", "--run", "r"], ["--owner", "a", "--run", ""]])
+def test_a_lock_needs_the_names_of_an_owner_and_a_run(words: list[str]) -> None:
+    result = gate("lock", *words)
     assert result.exit_code == 2
-    assert "Invalid value for '--owner': it is empty." in result.stderr
+    assert "it is empty." in result.stderr
     assert gate("holder").stdout == "Nobody holds the lock.\n"
+    assert "Whose lock? Give --run, or --force." in gate("unlock").stderr
 
 
 def test_options_before_the_commands_name_belong_to_the_command() -> None:
     words = ("--zookeeper", "zk", "--json", "holder")
-    assert json.loads(gate(*words, zookeeper="gone").stdout) == {"owner": None, "since_ms": None}
+    assert json.loads(gate(*words, zookeeper="gone").stdout)["run"] is None
     assert gate("--zookeeper", "gone", "holder", "--zookeeper", "zk").exit_code == 0
     refused = gate("--after", "holder")
     assert refused.exit_code == 2
@@ -203,6 +233,7 @@ def test_options_before_the_commands_name_belong_to_the_command() -> None:
 
 
 def test_a_lock_whose_owner_is_gone_can_be_taken_by_force() -> None:
-    gate("lock", "--owner", "anna")
-    assert gate("unlock", "--owner", "bert", "--force").exit_code == 0
-    assert json.loads(gate("lock", "--owner", "bert", "--json").stdout)["taken"] is True
+    gate("lock", "--owner", "anna", "--run", "r1")
+    assert gate("unlock", "--force").exit_code == 0
+    taken = gate("lock", "--owner", "bert", "--run", "r2", "--json")
+    assert json.loads(taken.stdout)["taken"] is True

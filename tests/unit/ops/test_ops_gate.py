@@ -1,4 +1,4 @@
-"""The gate's two questions as tables of clusters, and its lock on a ZooKeeper in memory."""
+"""The gate's two questions as tables of clusters, and how it reads them from ZooKeeper."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from kdist.errors import UserError
 from kdist.model import TopicPartition
 from kdist.ops.cluster_view import broker_addresses, brokers_of_host, read_view
 from kdist.ops.gate import PROBE_PREFIX, PartitionView, View, review_return, review_stop
-from kdist.ops.roll_lock import lock_holder, release_lock, take_lock
 from kdist.runtime.clock import VirtualClock
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
@@ -263,35 +262,3 @@ def test_a_broker_is_asked_where_it_listens_without_tls() -> None:
         return [[*await broker_addresses(keeper, 7)], await read_addresses(keeper)]
 
     assert with_zookeeper(work) == [[Address("b1", 9092)]] * 2
-
-
-# The lock
-
-
-def test_a_lock_is_kept_by_its_owner_and_refused_to_others() -> None:
-    async def work(keeper: ZooKeeper) -> None:
-        clock = VirtualClock(now_ms=1000)
-        assert await take_lock(keeper, "anna", clock)
-        clock.advance_ms(500)
-        assert not await take_lock(keeper, "anna", clock)
-        holder = await lock_holder(keeper)
-        assert holder is not None
-        assert (holder.holder, holder.timestamp_ms) == ("anna", 1000)
-        with pytest.raises(UserError, match="'anna' holds the lock, and not 'bert'"):
-            await take_lock(keeper, "bert", clock)
-        with pytest.raises(UserError, match="'anna' holds the lock"):
-            await release_lock(keeper, "bert")
-        assert await release_lock(keeper, "anna")
-        assert not await release_lock(keeper, "anna")
-        assert await take_lock(keeper, "bert", clock)
-
-    with_zookeeper(work)
-
-
-def test_only_force_takes_a_lock_away() -> None:
-    async def work(keeper: ZooKeeper) -> None:
-        await take_lock(keeper, "anna", VirtualClock())
-        assert await release_lock(keeper, "bert", forced=True)
-        assert await lock_holder(keeper) is None
-
-    with_zookeeper(work)

@@ -64,6 +64,8 @@ KAFKA_BYTES = [
     (znodes.CONSUMER_OFFSET, 4711, b"4711"),
     (znodes.TOPIC_DELETION, None, b""),
     (znodes.LOCK, LockHolder("host1", 7), b'{"version":1,"holder":"host1","timestamp":"7"}'),
+    (znodes.LOCK, LockHolder("anna", 7, "r1", 9),
+     b'{"version":1,"holder":"anna","timestamp":"7","run":"r1","until":"9"}'),
 ]  # fmt: skip
 
 

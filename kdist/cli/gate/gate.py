@@ -1,47 +1,39 @@
 """`kdist gate`: whether a broker may go down now or is back, and who holds the roll's lock.
 
 The exit status is
-    0    yes: it may go down; with --after, it is fully back; the lock is OWNER's, or was freed
-    1    no, with each reason on a line; somebody else holds the lock
+    0    yes: it may go down; with --after, it is fully back; the lock is this run's, or was freed
+    1    no, with each reason on a line; another run holds the lock
     2    cannot tell: ZooKeeper does not answer, or has no cluster; a file or flag is wrong
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from kdist.cli.gate.asking import (
+    CANNOT_TELL,
+    NO,
+    YES,
+    ask,
+    lease_option,
+    say_unknown,
+    zookeeper_option,
+)
+from kdist.cli.gate.lock import holder, lock, unlock
+from kdist.cli.gate.plan import plan
 from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.files import complete_files, read_settings_file
-from kdist.cli.shared.options import json_option, not_empty, print_json, say
-from kdist.cli.shared.show import show_error, show_time
+from kdist.cli.shared.options import json_option, not_empty, print_json
+from kdist.cli.shared.show import show_error
 from kdist.errors import KdistError, UserError
 from kdist.model import read_digits
 
 if TYPE_CHECKING:
     from kdist.ops.gate import Verdict, View
     from kdist.zk.client import ZooKeeper
-
-T = TypeVar("T")
-
-YES, NO, CANNOT_TELL = 0, 1, 2
-
-zookeeper_option = click.option(
-    "--zookeeper",
-    envvar="KDIST_ZOOKEEPER",
-    show_envvar=True,
-    metavar="HOST:PORT[/PATH]",
-    help="The cluster's ZooKeeper.",
-)
-owner_option = click.option(
-    "--owner",
-    required=True,
-    metavar="TEXT",
-    callback=not_empty,
-    help="The holder's name, for people to read.",
-)
 
 
 class Subject(NamedTuple):
@@ -90,6 +82,10 @@ class Found(NamedTuple):
     help="Accept that partitions with no replica elsewhere go offline with the broker.",
 )
 @click.option("--after", "is_after", is_flag=True, help="Ask instead whether it is fully back.")
+@click.option(
+    "--renew", "run", metavar="RUN", callback=not_empty, help="Renew this run's lease of the lock."
+)
+@lease_option
 @zookeeper_option
 @json_option
 @click.pass_context
@@ -101,6 +97,8 @@ def gate(  # noqa: PLR0913 - a command's options
     expected: str,
     allows_single_replica: bool,
     is_after: bool,
+    run: str | None,
+    lease_s: int,
     zookeeper: str | None,
     as_json: bool,
 ) -> int:
@@ -116,16 +114,23 @@ def gate(  # noqa: PLR0913 - a command's options
       kdist gate --config /etc/kdist/broker-d01.properties --expect 201,202,301
       kdist gate --broker 201 --zookeeper zk1:2181/kdist --after
       kdist gate --host b2.dc1.example --config /etc/kdist/broker-d01.properties
-      kdist gate lock --owner 'upgrade by anna' --zookeeper zk1:2181/kdist
+      kdist gate lock --owner anna --run by-hand --zookeeper zk1:2181/kdist
     """
+    from kdist.ops.roll_lock import LockHeld, renew_lock
+    from kdist.runtime.clock import SystemClock
+
     if ctx.invoked_subcommand is not None:
         return YES  # the subcommand answers
     try:
         subject = _subject(broker, host, zookeeper, path)
         ids = _ids(expected)
-        found = _ask(subject.zookeeper, lambda z: _look(z, subject, is_after))
+        if run is not None:
+            ask(subject.zookeeper, lambda z: renew_lock(z, run, lease_s * 1000, SystemClock()))
+        found = ask(subject.zookeeper, lambda z: _look(z, subject, ids, is_after))
+    except LockHeld:
+        raise
     except (KdistError, OSError) as error:
-        _say_unknown(show_error(error), as_json)
+        say_unknown(show_error(error), as_json)
         return CANNOT_TELL
     verdict = _judge(found, ids, is_after, allows_single_replica)
     verdict = verdict._replace(reasons=(*verdict.reasons, *found.faults))
@@ -145,9 +150,16 @@ def _judge(
     )
 
 
-async def _look(zookeeper: ZooKeeper, subject: Subject, is_after: bool) -> Found:
-    """The cluster's state; with --after, also why no record could be written and read."""
+async def _look(
+    zookeeper: ZooKeeper, subject: Subject, expected: Sequence[int], is_after: bool
+) -> Found:
+    """The cluster's state; with --after, also why no record could be written and read.
+
+    That is tried only once nothing else speaks against: the probe makes and deletes a topic, which
+    a cluster with a broker behind must not be asked for every few seconds.
+    """
     from kdist.ops import cluster_view
+    from kdist.ops.gate import review_return
     from kdist.zk import znodes
 
     if await zookeeper.exists(znodes.BROKERS.path()) is None:  # as with a wrong chroot
@@ -161,7 +173,8 @@ async def _look(zookeeper: ZooKeeper, subject: Subject, is_after: bool) -> Found
     if min_isr is None:
         min_isr = 1 if is_after else await cluster_view.ask_min_isr(zookeeper)
     view = await cluster_view.read_view(zookeeper, min_isr)
-    probed = [each for each in brokers if is_after and each in view.brokers]
+    is_back = is_after and not review_return(view, brokers, expected).reasons
+    probed = brokers if is_back else []
     faults = [await _probe(zookeeper, each) for each in probed]
     return Found(brokers, view, list(filter(None, faults)))
 
@@ -212,19 +225,6 @@ def _ids(text: str) -> list[int]:
     return ids
 
 
-def _ask(address: str, work: Callable[[ZooKeeper], Awaitable[T]]) -> T:
-    """Run `work` with a ZooKeeper session of its own, and return its result."""
-    import asyncio
-
-    from kdist.client.zookeeper_session import zookeeper_at
-
-    async def run() -> T:
-        async with zookeeper_at(address) as zookeeper:
-            return await work(zookeeper)
-
-    return asyncio.run(run())
-
-
 def _show(subject: Subject, found: Found, verdict: Verdict, is_after: bool, as_json: bool) -> None:
     if as_json:
         row = {
@@ -252,75 +252,6 @@ def _show(subject: Subject, found: Found, verdict: Verdict, is_after: bool, as_j
         click.echo(f"note  partitions with no replica elsewhere: {count}")
 
 
-def _say_unknown(sentence: str, as_json: bool) -> None:
-    if as_json:
-        print_json({"answer": "unknown", "reasons": [sentence]})
-    else:
-        click.echo(f"kdist: {sentence}", err=True)
-
-
-# The lock
-
-
-@gate.command()
-@owner_option
-@zookeeper_option
-@json_option
-def lock(owner: str, zookeeper: str | None, as_json: bool) -> int:
-    """Take the roll's lock, or keep it if OWNER already holds it."""
-    from kdist.ops.roll_lock import take_lock
-    from kdist.runtime.clock import SystemClock
-
-    is_new = _ask_of_lock(zookeeper, lambda keeper: take_lock(keeper, owner, SystemClock()))
-    sentence = f"{owner!r} has the lock" + ("." if is_new else ", as before.")
-    say(sentence, as_json, owner=owner, taken=is_new)
-    return YES
-
-
-@gate.command()
-@owner_option
-@click.option("--force", "forced", is_flag=True, help="Free it, whoever holds it.")
-@zookeeper_option
-@json_option
-def unlock(owner: str, forced: bool, zookeeper: str | None, as_json: bool) -> int:
-    """Free the roll's lock."""
-    from kdist.ops.roll_lock import release_lock
-
-    was_held = _ask_of_lock(zookeeper, lambda keeper: release_lock(keeper, owner, forced=forced))
-    sentence = "The lock is free." if was_held else "Nobody held the lock."
-    say(sentence, as_json, owner=owner, released=was_held)
-    return YES
-
-
-@gate.command()
-@zookeeper_option
-@json_option
-def holder(zookeeper: str | None, as_json: bool) -> int:
-    """Say who holds the roll's lock."""
-    from kdist.ops.roll_lock import lock_holder
-
-    found = _ask_of_lock(zookeeper, lock_holder)
-    owner, since_ms, sentence = None, None, "Nobody holds the lock."
-    if found:
-        owner, since_ms = found.holder, found.timestamp_ms
-        sentence = f"{owner!r} has held the lock since {show_time(since_ms)}."
-    say(sentence, as_json, owner=owner, since_ms=since_ms)
-    return YES
-
-
-def _ask_of_lock(zookeeper: str | None, work: Callable[[ZooKeeper], Awaitable[T]]) -> T:
-    """Run `work` and return its result. `LockHeld` if somebody else holds the lock.
-
-    Exits with `CANNOT_TELL` if ZooKeeper cannot be asked.
-    """
-    from kdist.ops.roll_lock import LockHeld
-
-    if not zookeeper:
-        raise click.UsageError("Give the cluster's ZooKeeper by --zookeeper.")
-    try:
-        return _ask(zookeeper, work)
-    except LockHeld:
-        raise
-    except (KdistError, OSError) as error:
-        _say_unknown(show_error(error), as_json=False)
-        raise click.exceptions.Exit(CANNOT_TELL) from None
+gate.add_command(plan)
+for _each in (lock, unlock, holder):
+    gate.add_command(_each)

@@ -1,0 +1,44 @@
+"""`kdist gate plan`: what a roll has to do, from what its playbook has found on the hosts."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from kdist.cli.shared.options import json_option, print_json
+from kdist.errors import UserError
+
+
+@click.command()
+@click.option(
+    "--since",
+    "since_ms",
+    type=int,
+    metavar="MS",
+    help="Restart every broker that started before this time, whatever it runs.",
+)
+@json_option
+def plan(since_ms: int | None, as_json: bool) -> None:
+    """Say what is to be done to each broker, in order, and why.
+
+    Standard input is a JSON list with an object for each broker: its `id`, `host` and `instance`;
+    `said`, what it answers on /health, or null; `unit`, what `systemctl show --timestamp=unix` has
+    of ActiveState, SubState, ExecMainStatus and ActiveEnterTimestamp; `has_disk`; and `wanted`, the
+    digests of the `release`, the `settings` and the `unit` that it shall run with. A broker is
+    kept, started, restarted once the gate allows it, or left alone and told of.
+    """
+    from kdist.ops import roll_plan
+
+    try:
+        rows = json.load(sys.stdin)
+    except ValueError as error:
+        raise UserError(f"standard input is not JSON: {error}") from None
+    for step in roll_plan.plan(roll_plan.read_brokers(rows), since_ms):
+        broker = step.broker
+        if as_json:
+            place = {"id": broker.id, "host": broker.host, "instance": broker.instance}
+            print_json(place | {"act": step.act.value, "why": step.why})
+        else:
+            click.echo(f"{step.act.value:<8} broker {broker.id} on {broker.host}: {step.why}")
