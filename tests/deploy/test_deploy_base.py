@@ -14,7 +14,7 @@ def test_every_host_of_the_inventory_answers(site: Site) -> None:
 
 
 def test_the_user_of_brokers_cannot_log_in(host: Member) -> None:
-    user = host.shell.user(host["kdist_base_user"])
+    user = host.shell.user(host["kdist_user"])
     assert (user.uid, user.gid) == (host["kdist_base_uid"], host["kdist_base_gid"])
     assert user.shell == "/usr/sbin/nologin"
     assert not host.shell.file(user.home).exists
@@ -54,4 +54,4 @@ def test_no_unit_has_failed(host: Member) -> None:
 
 def test_nothing_of_kdist_lies_in_tmp(host: Member) -> None:
     units = "-path '/tmp/systemd-private-*' -prune"  # the units' private directories
-    assert host.says(f"find /tmp /var/tmp {units} -o -user {host['kdist_base_user']} -print") == ""
+    assert host.says(f"find /tmp /var/tmp {units} -o -user {host['kdist_user']} -print") == ""

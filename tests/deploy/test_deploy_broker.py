@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.deploy.deployed import Broker
+import json
+
+from tests.deploy.deployed import KDIST, Broker
 from tests.deploy.listening import listeners
 
 
@@ -43,13 +45,19 @@ def test_it_says_that_it_is_well(broker: Broker) -> None:
     assert health["version"] == broker.host["kdist_version"]
 
 
-def test_it_runs_with_what_is_wanted(broker: Broker) -> None:
-    wanted = broker.host.says(f"cat /etc/kdist/wanted/broker-{broker.instance}.env")
-    assert f"KDIST_FINGERPRINT={broker.health()['fingerprint']}" == wanted
+def test_its_process_runs_with_what_is_wanted(broker: Broker) -> None:
+    health, host = broker.health(), broker.host
+    wanted = f"/etc/kdist/wanted/broker-{broker.instance}.properties"
+    checked = json.loads(host.says(f"{KDIST} config check --json {wanted}"))
+    release = f"/etc/kdist/brokers/{broker.instance}/current/release"
+    described = json.loads(host.says(f"cat {release}/RELEASE.json"))
+    assert health["settings"] == checked["digest"]
+    assert health["release"] == described["digest"]
+    assert f"KDIST_UNIT={health['unit']}" in host.says(f"systemctl cat {broker.unit}")
 
 
 def test_its_files_are_root_s_to_write_and_its_own_to_read(broker: Broker) -> None:
-    assert broker.host.says(f"stat -c %U:%G:%a {broker.file}") == "root:kdist:640"
+    assert broker.host.says(f"stat --dereference -c %U:%G:%a {broker.file}") == "root:kdist:640"
     accepts = f"/opt/kdist/current/bin/kdist config check {broker.file}"
     assert broker.host.works(accepts)
 

@@ -48,9 +48,9 @@ def test_the_marker_names_cluster_broker_and_disk(broker: Broker) -> None:
 
 
 def test_the_log_directory_is_the_brokers_alone(broker: Broker) -> None:
-    user = broker.host["kdist_disks_owner"]
+    user = broker.host["kdist_user"]
     said = broker.host.says(f"stat -c %U:%G:%a {broker.log_dir}")
-    assert said == f"{user}:{broker.host['kdist_disks_group']}:750"
+    assert said == f"{user}:{broker.host['kdist_group']}:750"
 
 
 def test_without_its_disk_nothing_can_be_written_there(broker: Broker) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 
 from tests.deploy.deployed import KDIST, Member
 
 
 def release(host: Member) -> str:
-    return f"{host['kdist_release_root']}/releases/{host['kdist_version']}"
+    return host.says("readlink --canonicalize /opt/kdist/current")
 
 
 def test_the_wanted_release_is_the_current_one(host: Member) -> None:
-    assert host.says("readlink /opt/kdist/current") == f"releases/{host['kdist_version']}"
+    name = host.says("readlink /opt/kdist/current")
+    assert re.fullmatch(rf"releases/{re.escape(host['kdist_version'])}-[0-9a-f]{{12}}", name)
     assert host.says(f"{KDIST} --version") == f"kdist {host['kdist_version']}"
 
 
@@ -20,6 +22,7 @@ def test_the_release_says_what_it_consists_of(host: Member) -> None:
     told = json.loads(host.says(f"cat {release(host)}/RELEASE.json"))
     assert told["version"] == host["kdist_version"]
     assert len(told["digest"]) == 64
+    assert release(host).endswith(told["digest"][:12])
 
 
 def test_nobody_may_write_into_the_release(host: Member) -> None:

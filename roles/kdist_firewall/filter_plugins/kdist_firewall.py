@@ -1,7 +1,10 @@
-"""The filter that derives a host's packet filter rules from the groups (pure).
+"""The filters that derive a host's packet filter rules from the groups (pure).
 
 One row of MATRIX is one kind of listener: on the hosts of which group, on which ports, for whom.
 What is in no row is not filtered at all, ssh above all.
+
+A host that leaves the inventory or a group does not stop what it runs. As long as it does, the
+rules before are kept for it: its brokers still need ZooKeeper, and its ports are not opened to all.
 """
 
 from __future__ import annotations
@@ -85,6 +88,58 @@ def allowed(around: Around, whom: str) -> dict[str, Any]:
     return {"anyone": False, "ipv4": [plain(n) for n in v4], "ipv6": [plain(n) for n in v6]}
 
 
+def kdist_firewall_kept(
+    rules: Iterable[Values],
+    hosts: Mapping[str, str],
+    former: Values,
+    sockets: Iterable[str],
+) -> dict[str, Any]:
+    """{rules, hosts, notices}: the rules with what is still in use of the `former` ones.
+
+    `hosts` are the inventory's addresses by name, `former` what this returned in the last run, and
+    `sockets` what `ss -Htan` prints.
+    """
+    listening, peers = sockets_in_use(sockets)
+    kept = [{**rule, "ipv4": list(rule["ipv4"])} for rule in rules]
+    known, notices = dict(hosts), []
+    left = {n: a for n, a in former.get("hosts", {}).items() if a not in hosts.values()}
+    for rule in kept if left else ():
+        for name, address in left.items():
+            ports = [port for port in rule["ports"] if address in peers.get(port, ())]
+            if ports:
+                known[name] = address
+                notices.append(
+                    f"{name} ({address}) has left the inventory, and its services go on: it is "
+                    f"connected to {rule['name']} here, and still let in"
+                )
+                if not rule["anyone"]:
+                    rule["ipv4"].append(address)
+    covered = {port for rule in kept for port in rule["ports"]}
+    for rule in former.get("rules", ()):
+        if ports := [port for port in rule["ports"] if port in listening - covered]:
+            kept.append({**rule, "ports": ports})
+            notices.append(
+                f"{rule['name']}: something listens on port {', '.join(map(str, ports))}, which "
+                "nothing here should by the inventory; the rule for it is kept"
+            )
+    return {"rules": kept, "hosts": known, "notices": notices}
+
+
+def sockets_in_use(lines: Iterable[str]) -> tuple[set[int], dict[int, set[str]]]:
+    """The ports that are listened on, and the addresses that are connected to each port."""
+    listening: set[int] = set()
+    peers: dict[int, set[str]] = {}
+    for line in lines:
+        state, _, _, local, peer, *_ = line.split()
+        port = int(local.rpartition(":")[2])
+        if state == "LISTEN":
+            listening.add(port)
+        else:
+            address = peer.rpartition(":")[0].strip("[]").removeprefix("::ffff:")
+            peers.setdefault(port, set()).add(address)
+    return listening, peers
+
+
 def plain(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
     """A network of one address as that address."""
     return str(network.network_address) if network.num_addresses == 1 else str(network)
@@ -94,4 +149,7 @@ class FilterModule:
     """What Ansible looks for in this file."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        return {"kdist_firewall_rules": kdist_firewall_rules}
+        return {
+            "kdist_firewall_rules": kdist_firewall_rules,
+            "kdist_firewall_kept": kdist_firewall_kept,
+        }

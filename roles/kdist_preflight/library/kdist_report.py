@@ -105,9 +105,6 @@ def look(module: AnsibleModule) -> dict[str, Any]:
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     users = users_of_ports(module)
     ports = {int(port): name for name, port in module.params["ports"].items()}
-    for broker in module.params["brokers"]:
-        ports[broker["port"]] = f"broker {broker['instance']}"
-        ports[broker["metrics_port"]] = f"metrics {broker['instance']}"
     disks = module.params["disks"]
     return {
         **module.params["capabilities"],

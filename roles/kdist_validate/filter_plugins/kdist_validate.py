@@ -29,8 +29,8 @@ REQUIRED = {
     "kdist_disks": ("broker", "its data disks, one broker each"),
 }
 OPTIONAL = (
-    "kdist_zookeeper_chroot", "kdist_mirror_flows", "kdist_spark_jobs", "kdist_ports",
-    "kdist_brokers",
+    "kdist_zookeeper_chroot", "kdist_mirror_flows", "kdist_spark_jobs", "kdist_port_overrides",
+    "kdist_ports", "kdist_brokers", "kdist_listeners",
 )  # fmt: skip
 HOST_NUMBER_MAX = 9999
 BROKER_ID_MAX = 999_999  # a disk's XFS label has no room for more
@@ -39,15 +39,10 @@ DISK_KEYS = {"id", "device", "serial", "state", "broker", "port"}
 DISK_STATES = ("active", "failed", "retired")
 DISK_ID = re.compile(r"d(0[1-9]|[1-9][0-9])")
 STABLE_DEVICE = re.compile(r"/dev/disk/by-(id|path|partuuid|uuid|partlabel|label)/[^/\s]+")
-FLOW_KEYS = {"name", "source", "target", "topics", "policy"}
+FLOW_KEYS = {"name", "source", "target", "topics", "policy", "port"}
+PORT_MAX = 0xFFFF
 FLOW_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 FLOW_POLICIES = ("identity", "prefix")
-# Which of kdist_ports a host of a group listens on; "" is every host.
-LISTENERS = {
-    "": ("ssh", "node_exporter"),
-    "zookeeper": ("zookeeper_client", "zookeeper_quorum", "zookeeper_election"),
-    "monitor": ("prometheus", "alertmanager"),
-}
 
 
 @dataclass(frozen=True)
@@ -257,23 +252,37 @@ def broker_ids(site: Site) -> Iterator[str]:
             )
 
 
+def port_overrides(site: Site) -> Iterator[str]:
+    """Ports that the inventory has instead of the table's: of things that there are."""
+    for host, values in site.hosts.items():
+        for sentence in wrong_in_overrides(values):
+            yield f"{host}: kdist_port_overrides {sentence}."
+
+
+def wrong_in_overrides(values: Values) -> Iterator[str]:
+    overrides = values.get("kdist_port_overrides") or {}
+    if not isinstance(overrides, Mapping):
+        yield "is not a mapping such as {node_exporter: 9190}"
+        return
+    known = values.get("kdist_ports") or {}
+    for name, port in overrides.items():
+        if known and name not in known:
+            yield f"has {name}, which is none of {', '.join(known)}"
+        elif not (is_whole(port) and 1 <= port <= PORT_MAX):
+            yield f"has {port!r} for {name}; ports are from 1 to {PORT_MAX}"
+
+
 def ports(site: Site) -> Iterator[str]:
     """No two things on a host listen on one port."""
-    wanted: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     for host, values in site.hosts.items():
-        for group, listeners in LISTENERS.items():
-            for name in listeners if site.has(host, group) else ():
-                if port := (values.get("kdist_ports") or {}).get(name):
-                    wanted[host][int(port)].append(name)
-    for host, broker in sound_brokers(site):
-        wanted[host][broker["port"]].append(f"broker {broker['instance']}")
-        wanted[host][broker["metrics_port"]].append(f"broker {broker['instance']}'s metrics")
-    for host, taken in wanted.items():
+        taken: dict[int, list[str]] = defaultdict(list)
+        for each in values.get("kdist_listeners") or ():
+            taken[each["port"]].append(each["name"])
         for port, names in taken.items():
-            if port > 0xFFFF:
-                yield f"{host}: kdist_disks: {names[0]} has the port {port}; 65535 is the last."
+            if port > PORT_MAX:
+                yield f"{host}: {names[0]} has the port {port}; {PORT_MAX} is the last."
             elif len(names) > 1:
-                yield f"{host}: kdist_disks: {' and '.join(names)} share port {port}."
+                yield f"{host}: {' and '.join(names)} share port {port}."
 
 
 def flows(site: Site) -> list[tuple[str, Any]]:
@@ -317,6 +326,8 @@ def wrong_in_flow(flow: Values, site: Site) -> Iterator[str]:
         yield f"{name} leads from {flow.get('source')} to itself"
     if flow.get("policy", "identity") not in FLOW_POLICIES:
         yield f"{name} has the policy {flow['policy']!r}; policies are {', '.join(FLOW_POLICIES)}"
+    if "port" in flow and not (is_whole(flow["port"]) and 1 <= flow["port"] <= PORT_MAX):
+        yield f"{name} has the port {flow['port']!r}; ports are from 1 to {PORT_MAX}"
     if not isinstance(flow.get("topics") or [], list):
         yield f"{name} has the topics {flow['topics']!r}, which is not a list of patterns"
     else:
@@ -378,7 +389,8 @@ def circles(onward: Mapping[str, set[str]]) -> Iterator[list[str]]:
 
 RULES: tuple[Callable[[Site], Iterator[str]], ...] = (
     missing_values, placement, one_environment, host_numbers, addresses, chroots, ensembles,
-    disk_shapes, disk_duplicates, broker_ids, ports, mirror_flows, flow_duplicates, mirror_loops,
+    disk_shapes, disk_duplicates, broker_ids, port_overrides, mirror_flows, flow_duplicates, ports,
+    mirror_loops,
 )  # fmt: skip
 
 
@@ -398,11 +410,11 @@ def kdist_validate_problems(hostvars: Mapping[str, Values], groups: Values) -> l
 def read(host: str, variables: Values, unreadable: list[str]) -> dict[str, Any]:
     """The site variables of a host, templated by being read; what fails is added to `unreadable`.
 
-    kdist_brokers is read only where what it derives from is sound.
+    What is derived is read only where what it derives from is sound.
     """
     values: dict[str, Any] = {}
     for name in (*REQUIRED, *OPTIONAL):
-        if name not in variables or (name == "kdist_brokers" and not derivable(values)):
+        if name not in variables or (name in DERIVED and not DERIVED[name](values)):
             continue
         value = variables[name]
         if isinstance(value, Undefined):
@@ -412,12 +424,37 @@ def read(host: str, variables: Values, unreadable: list[str]) -> dict[str, Any]:
     return values
 
 
-def derivable(values: Values) -> bool:
+def has_ports(values: Values) -> bool:
+    return isinstance(values.get("kdist_port_overrides") or {}, Mapping)
+
+
+def has_brokers(values: Values) -> bool:
     """Whether kdist_brokers can be computed."""
     disks = values.get("kdist_disks") or []
     listed = isinstance(disks, list) and len(disks_of(values)) == len(disks)
-    wrong = (w for disk in disks_of(values) for w in wrong_in_disk(disk))
-    return listed and sound_number(values) is not None and not any(wrong)
+    wrong = any(w for disk in disks_of(values) for w in wrong_in_disk(disk))
+    return listed and sound_number(values) is not None and not wrong and has_sound_ports(values)
+
+
+def has_sound_ports(values: Values) -> bool:
+    return not any(wrong_in_overrides(values))
+
+
+def has_listeners(values: Values) -> bool:
+    flows = values.get("kdist_mirror_flows") or []
+    named = isinstance(flows, list) and all(
+        isinstance(f, Mapping) and {"name", "source", "target"} <= f.keys() for f in flows
+    )
+    numbered = named and all(is_whole(f.get("port", 1)) for f in flows)
+    ids = [disk.get("id") for disk in disks_of(values)]
+    return numbered and len(set(ids)) == len(ids) and has_brokers(values)
+
+
+DERIVED: Mapping[str, Callable[[Values], bool]] = {
+    "kdist_ports": has_ports,
+    "kdist_brokers": has_brokers,
+    "kdist_listeners": has_listeners,
+}
 
 
 class FilterModule:

@@ -1,6 +1,7 @@
 """Says whether a ZooKeeper ensemble is whole: every server serves, one leads, all followers follow.
 
-    python3 quorum.py SECONDS ADDRESS...    {"modes": {address: mode}, "faults": [...]}
+    python3 quorum.py SECONDS HOST:PORT...
+    {"modes": {"host:port": mode}, "faults": [...], "serves": bool}
 
 Ends with 1 if there are still faults after SECONDS. All servers are asked at once: a host that is
 off takes seconds to say nothing.
@@ -15,15 +16,15 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-PORT = 2181
 TIMEOUT_S = 5.0
 PAUSE_S = 1.0
 
 
 def ask(address: str, command: bytes = b"mntr") -> str:
-    """A four-letter command's answer; nothing from a server that does not answer."""
+    """The answer of the server at `host:port`; nothing if it does not answer."""
     try:
-        with socket.create_connection((address, PORT), TIMEOUT_S) as connection:
+        host, _, port = address.partition(":")
+        with socket.create_connection((host, int(port)), TIMEOUT_S) as connection:
             connection.sendall(command)
             return b"".join(iter(lambda: connection.recv(65536), b"")).decode(errors="replace")
     except OSError:
@@ -52,6 +53,13 @@ def review(figures: dict[str, dict[str, str]]) -> list[str]:
     return faults
 
 
+def serves(figures: dict[str, dict[str, str]]) -> bool:
+    """Whether a majority serves, although others do not (pure)."""
+    states = [each.get("zk_server_state", "") for each in figures.values()]
+    working = sum(state in ("leader", "follower", "standalone") for state in states)
+    return working > len(figures) // 2 and ("leader" in states or states == ["standalone"])
+
+
 def main(seconds: str, *addresses: str) -> int:
     """Ask all servers until they are whole or the time is over; 1 if they are not whole."""
     end = time.monotonic() + float(seconds)
@@ -63,7 +71,8 @@ def main(seconds: str, *addresses: str) -> int:
                 break
             time.sleep(PAUSE_S)
     modes = {address: each.get("zk_server_state", "down") for address, each in figures.items()}
-    sys.stdout.write(json.dumps({"modes": modes, "faults": faults}) + "\n")
+    told = {"modes": modes, "faults": faults, "serves": serves(figures)}
+    sys.stdout.write(json.dumps(told) + "\n")
     return 1 if faults else 0
 
 

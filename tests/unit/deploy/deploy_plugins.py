@@ -8,6 +8,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[3]
+# What playbooks/group_vars/all.yml says of every host.
+PLACES = {
+    "kdist_root": "/opt/kdist",
+    "kdist_user": "kdist",
+    "kdist_group": "kdist",
+    "kdist_current": "/opt/kdist/current/bin/kdist",
+}
 
 
 def load(path: str) -> Any:

@@ -9,11 +9,12 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped]
 from ansible.template import Templar, trust_as_template  # type: ignore[import-untyped]
-from deploy_plugins import ROOT, load
+from deploy_plugins import PLACES, ROOT, load
 
 from kdist.config.mirror import load_mirror
 
 ROLE = ROOT / "roles/kdist_mirror"
+PORTS = {"mirror_metrics": 9392}
 MIRRORS = load("playbooks/filter_plugins/kdist_mirrors.py")
 FIREWALL = load("roles/kdist_firewall/filter_plugins/kdist_firewall.py")
 BACK = {"name": "back", "source": "dc2", "target": "dc1", "topics": ["x"]}
@@ -28,8 +29,9 @@ THERE = {
 
 def rendered(template: str, **given: object) -> str:
     """A template of the role for the flow `there`, as host b3 of dc2 has it."""
-    (flow,) = MIRRORS.kdist_mirrors([THERE, BACK], "dc2")
+    (flow,) = MIRRORS.kdist_mirrors([THERE, BACK], "dc2", PORTS)
     site: dict[str, Any] = {
+        **PLACES,
         "kdist_datacenter": "dc2",
         "kdist_address": "198.51.100.13",
         "kdist_bootstrap_servers": "198.51.100.13:9092",
@@ -48,17 +50,29 @@ def rendered(template: str, **given: object) -> str:
 
 
 def test_a_datacenter_has_the_flows_that_lead_to_it() -> None:
-    assert MIRRORS.kdist_mirrors([THERE, BACK], "dc2") == [
+    assert MIRRORS.kdist_mirrors([THERE, BACK], "dc2", PORTS) == [
         {
             "name": "there",
             "source": "dc1",
             "topics": r"flights,ops\\..*",
             "prefix": "dc1.",
-            "mirror_port": 9393,
+            "mirror_port": 9822,
         }
     ]
-    (back,) = MIRRORS.kdist_mirrors([THERE, BACK], "dc1")
-    assert (back["prefix"], back["mirror_port"]) == ("", 9392)
+    (back,) = MIRRORS.kdist_mirrors([THERE, BACK], "dc1", PORTS)
+    assert (back["prefix"], back["mirror_port"]) == ("", 9815)
+
+
+def test_a_flow_keeps_its_port_whatever_flows_come_and_go() -> None:
+    new = THERE | {"name": "a-new-one"}
+    before = MIRRORS.kdist_mirrors([THERE], "dc2", PORTS)
+    _, after = MIRRORS.kdist_mirrors([THERE, new], "dc2", PORTS)
+    assert [after] == before
+
+
+def test_a_flow_can_have_a_port_of_its_own() -> None:
+    (own,) = MIRRORS.kdist_mirrors([THERE | {"port": 9999}], "dc2", PORTS)
+    assert own["mirror_port"] == 9999
 
 
 def test_a_flows_file_is_one_that_the_mirror_takes() -> None:
@@ -67,7 +81,7 @@ def test_a_flows_file_is_one_that_the_mirror_takes() -> None:
     assert (flow.name, flow.settings.prefix, flow.group) == ("there", "dc1.", "kdist-mirror-there")
     assert flow.settings.topics == ("flights", r"ops\..*")
     assert flow.settings.target == "198.51.100.13:9092"
-    assert config.mirror.http_address == "198.51.100.13:9393"
+    assert config.mirror.http_address == "198.51.100.13:9822"
 
 
 def test_more_settings_of_a_flow_come_from_the_inventory() -> None:

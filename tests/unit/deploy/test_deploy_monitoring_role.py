@@ -5,17 +5,16 @@ from __future__ import annotations
 import configparser
 import re
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped]
 from ansible.template import Templar, trust_as_template  # type: ignore[import-untyped]
+from deploy_plugins import PLACES, ROOT
 
 from kdist.config.agent import load_agent
 
-ROOT = Path(__file__).parents[3]
 ROLE = ROOT / "roles/kdist_monitoring"
 
 
@@ -32,6 +31,7 @@ def host(number: int, *disks: str) -> dict[str, Any]:
 
 
 SITE: dict[str, Any] = {
+    **PLACES,
     "inventory_hostname": "b1",
     "group_names": ["broker", "dc1"],
     "kdist_environment": "lab",

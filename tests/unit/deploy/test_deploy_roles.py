@@ -137,7 +137,7 @@ def test_check_mode_restarts_no_unit_that_may_not_be_there_yet(role: Path) -> No
 def test_a_broker_that_has_failed_often_is_started_once_its_cause_is_mended() -> None:
     role = ROOT / "roles/kdist_broker"
     assert "StartLimitBurst=" in (role / "templates/kdist-broker@.service.j2").read_text()
-    tasks = tasks_in(yaml.safe_load((role / "tasks/activate.yml").read_text()))
+    tasks = tasks_in(yaml.safe_load((role / "tasks/start.yml").read_text()))
     commands = [each["argv"] for task in tasks if (each := task.get("ansible.builtin.command"))]
     assert [command[:2] for command in commands] == [["systemctl", "reset-failed"]]
 
@@ -204,12 +204,25 @@ def test_a_purge_leaves_the_names_of_the_disks_of_vagrants_machines() -> None:
 
 def test_replacing_a_disk_orders_an_election_of_its_broker_once_that_was_confirmed() -> None:
     text = (ROOT / "playbooks/replace-disk.yml").read_text()
-    order = text.index("- --unclean\n          - --replaced\n")
+    order = text.index("- --unclean\n              - --replaced\n")
     assert text.index("was not typed: nothing was done") < order
     assert text.index("Start its broker") < order
 
 
 def test_replacing_a_disk_shows_the_gates_answer_before_the_confirmation() -> None:
     text = (ROOT / "playbooks/replace-disk.yml").read_text()
-    assert text.index("bin/kdist, gate,") < text.index("replaced_gate.stdout_lines")
-    assert text.index("replaced_gate.stdout_lines") < text.index("Ask whether that is meant")
+    assert text.index("Ask what the cluster would miss") < text.index("replaced_asked.stdout_lines")
+    assert text.index("replaced_asked.stdout_lines") < text.index("Ask whether that is meant")
+    assert text.index("Refuse while the cluster needs the broker") < text.index("Stop the broker")
+
+
+def test_replacing_a_disk_ends_once_the_broker_is_back_and_by_what_it_ran_before() -> None:
+    """Whatever release the inventory wants: a broker on another one was left down, in green."""
+    play = yaml.safe_load((ROOT / "playbooks/replace-disk.yml").read_text())[-1]
+    tasks = list(tasks_in(play["tasks"]))
+    (start,) = [task for task in tasks if task["name"] == "Start its broker"]
+    assert start["ansible.builtin.include_role"]["tasks_from"] == "start"
+    assert "kdist_version" not in str(play)
+    (back,) = [task for task in tasks if "--after" in str(task.get("ansible.builtin.command"))]
+    assert back["until"] == "replaced_returned.rc == 0"
+    assert "failed_when" not in back

@@ -124,6 +124,57 @@ def test_brokers_are_reached_by_anyone_until_clients_are_named() -> None:
     assert named == ["10.0.0.0/8", "198.18.0.0/24"]
 
 
+# Hosts that have left
+
+
+def kept(host: str, gone: str, *sockets: str) -> dict[str, Any]:
+    """A host's rules after a run without the host `gone`, with these lines of `ss`."""
+    old, new = around(), {name: values for name, values in around().items() if name != gone}
+    groups = {name: [each for each in hosts if each != gone] for name, hosts in GROUPS.items()}
+    former = {
+        "rules": firewall.kdist_firewall_rules(old, GROUPS, host, [], []),
+        "hosts": {name: values["kdist_address"] for name, values in old.items()},
+    }
+    found = firewall.kdist_firewall_rules(new, groups, host, [], [])
+    addresses = {name: values["kdist_address"] for name, values in new.items()}
+    return dict(firewall.kdist_firewall_kept(found, addresses, former, sockets))
+
+
+ZOOKEEPER = "LISTEN 0 50 [::ffff:198.18.0.1]:2181 *:*"
+CONNECTED = "ESTAB 0 0 [::ffff:198.18.0.1]:2181 [::ffff:198.18.0.2]:40312"
+
+
+def test_a_host_that_left_is_let_in_and_told_of_while_its_services_go_on() -> None:
+    found = kept("k1", "k2", ZOOKEEPER, CONNECTED)
+    by_name = {rule["name"]: rule for rule in found["rules"]}
+    assert "198.18.0.2" in by_name["ZooKeeper for its cluster"]["ipv4"]
+    assert "198.18.0.2" not in by_name["ZooKeeper's ensemble"]["ipv4"]
+    (notice,) = found["notices"]
+    assert notice.startswith("k2 (198.18.0.2) has left the inventory, and its services go on")
+    assert found["hosts"]["k2"] == "198.18.0.2"  # so the next run still knows it
+
+
+def test_a_host_that_left_and_is_silent_is_forgotten() -> None:
+    found = kept("k1", "k2", ZOOKEEPER)
+    assert found["notices"] == []
+    assert "k2" not in found["hosts"]
+    assert all("198.18.0.2" not in rule["ipv4"] for rule in found["rules"])
+
+
+def test_a_port_that_is_still_listened_on_stays_filtered() -> None:
+    """After its host has left the group: without a rule it would be open to everybody."""
+    former = {"rules": firewall.kdist_firewall_rules(around(), GROUPS, "k2", [], []), "hosts": {}}
+    groups = GROUPS | {"zookeeper": ["k1", "far"]}
+    rules = firewall.kdist_firewall_rules(around(), groups, "k2", [], [])
+    sockets = ["LISTEN 0 50 198.18.0.2:2181 0.0.0.0:*"]
+    found = firewall.kdist_firewall_kept(rules, {}, former, sockets)
+    last = found["rules"][-1]
+    assert (last["name"], last["ports"]) == ("ZooKeeper for its cluster", [2181])
+    assert "something listens on port 2181" in found["notices"][0]
+    silent = firewall.kdist_firewall_kept(rules, {}, former, [])
+    assert [rule["name"] for rule in silent["rules"]] == [rule["name"] for rule in rules]
+
+
 FOUND: dict[str, Any] = {
     "os": "debian 12",
     "kernel": "6.1.0-28-amd64",

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped]
 from ansible.template import Templar, trust_as_template  # type: ignore[import-untyped]
-from deploy_plugins import ROOT
+from deploy_plugins import PLACES, ROOT
 
 from kdist.config.load_job import load_job
 
@@ -24,6 +24,7 @@ NIGHTLY = {
 def rendered(template: str, **given: object) -> str:
     """A template of the role, as a host has it."""
     site: dict[str, Any] = {
+        **PLACES,
         "inventory_hostname": "s1",
         "kdist_bootstrap_servers": "198.51.100.13:9092,198.51.100.13:9093",
         "kdist_spark_job": NIGHTLY,

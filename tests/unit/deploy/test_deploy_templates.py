@@ -15,7 +15,7 @@ from ansible.template import Templar, trust_as_template  # type: ignore[import-u
 
 from kdist.config.faults import ConfigError
 from kdist.config.load import load_broker
-from tests.unit.deploy.deploy_plugins import load
+from tests.unit.deploy.deploy_plugins import PLACES, load
 
 ROOT = Path(__file__).parents[3]
 ROLES = ("kdist_broker", "kdist_zookeeper")
@@ -23,6 +23,8 @@ ROLES = ("kdist_broker", "kdist_zookeeper")
 quorum = load("roles/kdist_zookeeper/files/quorum.py")
 
 SITE: dict[str, Any] = {
+    **PLACES,
+    "kdist_broker_unit_seal": "a seal",
     "inventory_hostname": "b1",
     "kdist_address": "198.51.100.12",
     "kdist_host_number": 2,
@@ -153,14 +155,14 @@ def test_a_brokers_unit_has_the_variables_of_the_role() -> None:
     assert service["LimitNOFILE"] == "1000"
     assert (service["WatchdogSec"], service["TimeoutStopSec"]) == ("7", "8")
     assert service["OOMScoreAdjust"] == "-9"
-    assert service["ExecStart"] == (
-        "/opt/kdist/current/bin/kdist broker --config /etc/kdist/broker-%i.properties"
-        " --log-level DEBUG"
-    )
+    # The release and the settings are its own: neither follows what other brokers of the host run.
+    own = "/etc/kdist/brokers/%i/current"
+    settings = f"--config {own}/broker.properties"
+    assert service["ExecStart"] == f"{own}/release/bin/kdist broker {settings} --log-level DEBUG"
     # Whether ZooKeeper answers or not, the unit restarts.
-    assert service["ExecStopPost"] == (
-        "-/opt/kdist/current/bin/kdist end-session --config /etc/kdist/broker-%i.properties"
-    )
+    assert service["ExecStopPost"] == f"-{own}/release/bin/kdist end-session {settings}"
+    assert service["Environment"] == "KDIST_UNIT=a seal"
+    assert "EnvironmentFile" not in service
 
 
 # ZooKeeper

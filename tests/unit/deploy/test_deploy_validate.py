@@ -14,24 +14,48 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from deploy_plugins import ROOT, load
 
 layout = load("playbooks/filter_plugins/kdist_layout.py")
 validate = load("roles/kdist_validate/filter_plugins/kdist_validate.py")
 
-PORTS = {"ssh": 22, "zookeeper_client": 2181, "node_exporter": 9100, "prometheus": 9090}
+mirrors = load("playbooks/filter_plugins/kdist_mirrors.py")
 
 
 class Host(dict[str, Any]):
-    """A host's variables; its brokers are derived when they are read, as Ansible does."""
+    """A host's variables; some are derived when they are read, as Ansible does."""
+
+    def __init__(self, name: str, groups: dict[str, list[str]], **values: Any) -> None:
+        super().__init__(values)
+        self._name, self._groups = name, groups
 
     def __contains__(self, name: object) -> bool:
-        return name == "kdist_brokers" or super().__contains__(name)
+        return name in DERIVED or super().__contains__(name)
 
     def __getitem__(self, name: str) -> Any:
-        if name == "kdist_brokers":
-            return layout.kdist_brokers(self.get("kdist_disks", []), self["kdist_host_number"])
-        return super().__getitem__(name)
+        return DERIVED[name](self) if name in DERIVED else super().__getitem__(name)
+
+    @property
+    def group_names(self) -> list[str]:
+        return [group for group, hosts in self._groups.items() if self._name in hosts]
+
+    @property
+    def mirrors(self) -> list[dict[str, Any]]:
+        flows = self.get("kdist_mirror_flows", []) if "mirror" in self.group_names else []
+        found = mirrors.kdist_mirrors(flows, self["kdist_datacenter"], self["kdist_ports"])
+        return list(found)
+
+
+DERIVED: dict[object, Callable[[Host], Any]] = {
+    "kdist_ports": lambda host: layout.kdist_ports(host.get("kdist_port_overrides", {})),
+    "kdist_brokers": lambda host: layout.kdist_brokers(
+        host.get("kdist_disks", []), host["kdist_host_number"], host["kdist_ports"]
+    ),
+    "kdist_listeners": lambda host: layout.kdist_listeners(
+        host.group_names, host["kdist_ports"], host["kdist_brokers"], host.mirrors
+    ),
+}
 
 
 class Inventory:
@@ -48,13 +72,14 @@ class Inventory:
     def add(self, name: str, number: int, datacenter: str) -> None:
         kind = "broker" if name.startswith("b") else "zookeeper"
         self.hosts[name] = Host(
+            name,
+            self.groups,
             kdist_environment="lab",
             kdist_version="1.0",
             kdist_datacenter=datacenter,
             kdist_address=f"198.18.0.{number}",
             kdist_host_number=number,
             kdist_rack="r1",
-            kdist_ports=PORTS,
         )
         if kind == "broker":
             self.hosts[name]["kdist_disks"] = [disk("d01", name), disk("d02", name)]
@@ -198,13 +223,35 @@ WRONG: list[tuple[Change, str]] = [
     (disks(D01 | {"broker": 202}), "b2: kdist_disks: d02 has the broker id 202 of d01 on b1."),
     (
         disks(D01, disk("d02", "b1", port=9092)),
-        "b1: kdist_disks: broker d01 and broker d02 share port 9092.\n"
-        "b1: kdist_disks: broker d01's metrics and broker d02's metrics share port 9292.",
+        "b1: broker d01 and broker d02 share port 9092.\n"
+        "b1: broker d01's metrics and broker d02's metrics share port 9292.",
     ),
-    (disks(D01 | {"port": 9100}), "b1: kdist_disks: node_exporter and broker d01 share port 9100."),
+    (disks(D01 | {"port": 9190}), "b1: node_exporter and broker d01 share port 9190."),
+    (
+        put("b1", kdist_port_overrides={"node_exporter": 9093}),
+        "b1: node_exporter and broker d02 share port 9093.",
+    ),
+    (
+        put("b1", kdist_port_overrides={"node": 9191}),
+        "b1: kdist_port_overrides has node, which is none of ssh, zookeeper_client, "
+        "zookeeper_quorum, zookeeper_election, prometheus, broker, node_exporter, alertmanager, "
+        "broker_metrics, mirror_metrics.",
+    ),
+    (
+        put("b1", kdist_port_overrides={"broker": "many"}),
+        "b1: kdist_port_overrides has 'many' for broker; ports are from 1 to 65535.",
+    ),
+    (
+        flows(flow("dc2", "dc1", port=9093)),
+        "b1: broker d02 and mirror dc2-dc1's metrics share port 9093.",
+    ),
+    (
+        flows(flow("dc2", "dc1", port=0)),
+        "b1: kdist_mirror_flows: dc2-dc1 has the port 0; ports are from 1 to 65535.",
+    ),
     (
         disks(D01 | {"port": 65500}),
-        "b1: kdist_disks: broker d01's metrics has the port 65700; 65535 is the last.",
+        "b1: broker d01's metrics has the port 65700; 65535 is the last.",
     ),
     (flows("x"), "b1: kdist_mirror_flows has 'x', which is not a flow."),
     (
@@ -305,7 +352,7 @@ def test_a_cycle_of_three_is_reported_once() -> None:
 
 def test_a_disk_that_came_from_another_host_keeps_its_identity() -> None:
     moved = disk("d02", "b9", broker=907, port=9098)
-    assert layout.kdist_brokers([moved], 1) == [
+    assert layout.kdist_brokers([moved], 1, layout.PORTS) == [
         {
             "instance": "d02",
             "id": 907,
@@ -324,7 +371,37 @@ def test_only_active_disks_have_brokers() -> None:
         disk("d02", "b1"),
         disk("d03", "b1", state="retired"),
     ]
-    assert [broker["instance"] for broker in layout.kdist_brokers(found, 1)] == ["d02"]
+    brokers = layout.kdist_brokers(found, 1, layout.PORTS)
+    assert [broker["instance"] for broker in brokers] == ["d02"]
+
+
+def test_24_disks_of_a_host_that_does_everything_share_no_port() -> None:
+    inventory = Inventory()
+    all_of_them = [disk(f"d{number:02}", "b1") for number in range(1, 25)]
+    put("b1", kdist_disks=all_of_them)(inventory)
+    inventory.groups |= {"monitor": ["b1"], "zookeeper": ["b1", "zk2", "zk3", "b3"]}
+    flows(flow("dc2", "dc1"))(inventory)
+    assert inventory.problems() == []
+    assert len(inventory.hosts["b1"]["kdist_listeners"]) == 48 + 2 + 3 + 2 + 1
+
+
+def test_an_inventory_can_have_other_ports() -> None:
+    inventory = Inventory()
+    overrides = {"broker": 19092, "broker_metrics": 19292, "node_exporter": 9100}
+    for host in inventory.hosts:
+        put(host, kdist_port_overrides=overrides)(inventory)
+    assert inventory.problems() == []
+    (first, second) = inventory.hosts["b1"]["kdist_brokers"]
+    assert (first["port"], first["metrics_port"]) == (19092, 19292)
+    assert (second["port"], second["metrics_port"]) == (19093, 19293)
+
+
+def test_no_variable_that_an_inventory_may_set_is_set_by_the_playbooks() -> None:
+    """Variables beside the playbooks are stronger than those of an inventory's group `all`."""
+    derived = yaml.safe_load((ROOT / "playbooks/group_vars/all.yml").read_text())
+    specs = (ROOT / "roles/kdist_validate/meta/argument_specs.yml").read_text()
+    site = yaml.safe_load(specs)["argument_specs"]["main"]["options"]
+    assert set(derived) & set(site) == set()
 
 
 @pytest.fixture
@@ -412,11 +489,11 @@ def derived() -> dict[str, list[str]]:
 def test_derived_variables_speak_of_a_host_s_own_cluster_alone(
     derived: dict[str, list[str]],
 ) -> None:
-    assert derived["b1.dc2.example"] == [
-        "production-dc2",
-        "203.0.113.11:2181/kdist",
-        "203.0.113.21:9092,203.0.113.21:9093,203.0.113.22:9092,203.0.113.22:9093",
-    ]
+    name, connect, servers = derived["b1.dc2.example"]
+    assert name == "production-dc2"
+    assert connect == "203.0.113.11:2181,203.0.113.12:2181,203.0.113.13:2181/kdist"
+    ports = range(9092, 9104)
+    assert servers.split(",") == [f"203.0.113.2{h}:{p}" for h in (1, 2, 3) for p in ports]
 
 
 def test_a_disk_that_is_marked_failed_is_no_bootstrap_server(derived: dict[str, list[str]]) -> None:

@@ -1,0 +1,215 @@
+"""What a roll does around the plan: it tells at the end, renews its lock, and stops nobody else."""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped]
+from ansible.template import Templar, trust_as_template  # type: ignore[import-untyped]
+from deploy_plugins import ROOT, load
+
+summary = load("playbooks/filter_plugins/kdist_summary.py")
+
+ROLL = yaml.safe_load((ROOT / "roles/kdist_roll/vars/main.yml").read_text())
+
+
+def plays(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load((ROOT / f"playbooks/{name}.yml").read_text()))
+
+
+def tasks(page: str) -> Iterator[dict[str, Any]]:
+    def inside(found: Any) -> Iterator[dict[str, Any]]:
+        for task in found or []:
+            yield task
+            for key in ("block", "rescue", "always"):
+                yield from inside(task.get(key))
+
+    yield from inside(yaml.safe_load((ROOT / "roles" / page).read_text()))
+
+
+def named(page: str, name: str) -> dict[str, Any]:
+    (found,) = [task for task in tasks(page) if task["name"] == name]
+    return found
+
+
+# What stops whom
+
+
+@pytest.mark.parametrize("playbook", ["site", "brokers", "roll", "rollback"])
+def test_one_host_that_fails_or_is_down_stops_no_other(playbook: str) -> None:
+    found = plays(playbook)
+    assert [
+        p["name"] for p in found if p.get("any_errors_fatal") or "max_fail_percentage" in p
+    ] == []
+
+
+def test_a_host_that_dies_in_its_turn_does_not_end_the_roll() -> None:
+    """Ansible ends a run if all hosts of a batch fail, and a batch of the roll is one host."""
+    (restart,) = [play for play in plays("roll") if play.get("serial")]
+    assert restart["serial"] == 1
+    assert restart["ignore_unreachable"] is True
+    block = named("kdist_roll/tasks/broker.yml", "Restart one broker")
+    assert "fail" not in str(block["rescue"]).split("'ansible.builtin.")
+
+
+@pytest.mark.parametrize("playbook", ["site", "upgrade", "rollback", "rolling-restart", "verify"])
+def test_the_last_play_says_what_was_not_done(playbook: str) -> None:
+    assert plays(playbook)[-1]["ansible.builtin.import_playbook"] == "summary.yml"
+
+
+def undone(*kinds: str) -> list[dict[str, object]]:
+    return [{"kind": kind, "broker": n, "why": f"{kind} {n}"} for n, kind in enumerate(kinds, 1)]
+
+
+def evaluated(name: str, mine: list[Any], others: list[Any], **given: Any) -> Any:
+    """A variable of the role on b1, beside b2 in its cluster, after these things went wrong."""
+    variables: dict[str, Any] = {
+        "kdist_members_broker": ["b1", "b2"],
+        "kdist_roll_undone": mine,
+        "kdist_roll_failed_max": 1,
+        "kdist_roll_gate_wait_s": 300,
+        "hostvars": {
+            "b1": {"kdist_roll_undone": mine, "kdist_roll_present": [1, 2]},
+            "b2": {"kdist_roll_undone": others, "kdist_roll_present": [3]},
+        },
+        **{key: trust_as_template(str(text)) for key, text in ROLL.items()},
+        **given,
+    }
+    templar = Templar(loader=DataLoader(), variables=variables)
+    return templar.template(trust_as_template(f"{{{{ {name} }}}}"))
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "goes_on"),
+    [
+        ([], [], True),
+        (["gate"], ["gate"], True),
+        (["failed"], [], True),
+        (["failed"], ["failed"], False),
+        ([], ["lock"], False),
+        (["gone"], [], False),
+        ([], ["gone"], True),
+        ([], ["gone", "failed"], False),
+        (["return", "failed"], [], False),
+    ],
+)
+def test_a_roll_goes_on_beside_one_broker_that_fails_and_not_beside_two(
+    mine: list[str], others: list[str], goes_on: bool
+) -> None:
+    assert evaluated("kdist_roll_goes_on", undone(*mine), undone(*others)) is goes_on
+
+
+def test_a_broker_that_failed_to_start_does_not_keep_the_gate_shut() -> None:
+    """The gate would say of each other one that this one is not registered."""
+    assert evaluated("kdist_roll_expected", [], []) == "1,2,3"
+    assert evaluated("kdist_roll_expected", undone("failed"), []) == "2,3"
+
+
+def test_the_gates_refusal_is_waited_for_once() -> None:
+    assert int(evaluated("kdist_roll_patience_s", [], [])) == 300
+    assert int(evaluated("kdist_roll_patience_s", [], undone("gate"))) == 0
+
+
+# The lock
+
+
+def test_every_wait_of_the_roll_renews_its_lease() -> None:
+    pages = ("kdist_roll/tasks/restart.yml", "kdist_broker/tasks/start.yml")
+    waits = [task for page in pages for task in tasks(page) if "until" in task]
+    assert len(waits) == 4
+    renewing = ("kdist_broker_meanwhile", "kdist_roll_ask")
+    assert [t["name"] for t in waits if not any(word in str(t) for word in renewing)] == []
+    block = named("kdist_roll/tasks/broker.yml", "Restart one broker")
+    assert "--renew" in block["vars"]["kdist_roll_ask"]
+    assert "kdist_roll_take" in block["vars"]["kdist_broker_meanwhile"]
+
+
+def test_the_lease_is_longer_than_a_stop() -> None:
+    lease_s = evaluated("kdist_roll_lease_s", [], [], kdist_broker_stop_timeout_s=1000)
+    assert int(lease_s) > 1000
+
+
+def test_whatever_stops_something_holds_the_one_lock_first() -> None:
+    broker = [task["name"] for task in tasks("kdist_roll/tasks/restart.yml")]
+    assert broker.index("Renew the lease") < broker.index("Stop the broker")
+    server = [task["name"] for task in tasks("kdist_zookeeper/tasks/restart.yml")]
+    assert server.index("Take the lock, or keep it") < server.index("Stop the server")
+    text = (ROOT / "playbooks/replace-disk.yml").read_text()
+    assert text.index("Take the lock") < text.index("Stop the broker")
+
+
+@pytest.mark.parametrize("playbook", ["roll", "zookeeper", "replace-disk"])
+def test_the_lock_is_released_by_the_end_of_the_run(playbook: str) -> None:
+    last = plays(playbook)[-1]
+    assert "'tasks_from': 'finish'" in str(last["tasks"][-1])
+
+
+def test_all_tasks_of_a_run_have_one_run_id() -> None:
+    naming = named("kdist_roll/tasks/run.yml", "Name this run")
+    assert naming["run_once"] is True
+    assert naming["when"] == "kdist_roll_run_id is not defined"
+    for playbook in ("site", "upgrade", "rollback", "rolling-restart", "replace-disk", "zookeeper"):
+        assert plays(playbook)[0]["ansible.builtin.import_playbook"] == "validate.yml"
+    assert "'tasks_from': 'run'" in str(plays("validate"))
+
+
+def test_a_connection_to_a_host_that_died_ends() -> None:
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "ansible.cfg")
+    words = settings["ssh_connection"]["ssh_args"]
+    assert "ServerAliveInterval=10" in words
+    assert "ServerAliveCountMax=6" in words
+
+
+# Check mode
+
+
+def test_settings_are_judged_in_check_mode_and_before_they_are_written() -> None:
+    steps = list(tasks("kdist_broker/tasks/configure.yml"))
+    checks = [task for task in steps if task["name"].startswith("Check ")]
+    assert len(checks) == 2
+    assert [task["check_mode"] for task in checks] == [False, False]
+    names = [task["name"] for task in steps]
+    refused = names.index("Refuse settings that the release does not accept")
+    assert refused < names.index("Write each broker's wanted configuration")
+
+
+@pytest.mark.parametrize("page", ["kdist_broker/tasks/plan.yml", "kdist_roll/tasks/plan.yml"])
+def test_a_plan_is_made_in_check_mode_too(page: str) -> None:
+    """A forced roll said there that every broker runs with what is wanted."""
+    commands = [task for task in tasks(page) if "ansible.builtin.command" in task]
+    assert [task["check_mode"] for task in commands] == [False]
+
+
+# The end of a run
+
+
+def test_the_summary_tells_of_hosts_brokers_and_disks() -> None:
+    hostvars: dict[str, dict[str, Any]] = {
+        "b1": {
+            "kdist_roll_undone": [{"kind": "gate", "broker": 101, "why": "b1: broker 101 may not"}],
+            "kdist_disks_problems": ["d03 (/dev/disk/by-id/x) is absent"],
+        },
+        "b2": {},
+        "b3": {
+            "kdist_broker_undone": ["b3: broker 301 did not start"],
+            "kdist_roll_left": [{"act": "leave", "id": 302, "why": "it ended with status 74"}],
+            "kdist_firewall_notices": ["b9 has left"],
+        },
+    }
+    assert summary.kdist_summary(hostvars, ["b1", "b2", "b3"], ["b1", "b3"]) == {
+        "undone": [
+            "b1: broker 101 may not",
+            "b2: it failed or could not be reached, and the rest was not done",
+            "b3: broker 301 did not start",
+        ],
+        "notices": [
+            "b1: d03 (/dev/disk/by-id/x) is absent",
+            "b3: broker 302 is left down: it ended with status 74",
+            "b3: b9 has left",
+        ],
+    }
