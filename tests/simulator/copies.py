@@ -21,7 +21,7 @@ from kdist.records.batch import read_header
 from kdist.replication.partition import Partition
 from kdist.storage.segment import Segment
 from kdist.zk.topic_values import PartitionState
-from tests.simulator.record import Trace, Violation, require
+from tests.simulator.record import NEVER_S, Trace, Violation, require
 from tests.simulator.shape import TopicShape
 
 _FOREVER_S = float("inf")
@@ -122,6 +122,7 @@ class Committed:
         self.damaged: dict[int, int] = {}  # brokers, with the offset to which they lack nothing
         self.losses: list[Loss] = []
         self.power_lost_s: list[float] = []  # by any replica
+        self.handed_over_s = NEVER_S  # when another replica came to lead, or could
 
     def may_be_lost(self, since_s: float, offset: int) -> bool:
         return any(each.end_s >= since_s and offset >= each.from_offset for each in self.losses)
@@ -164,9 +165,8 @@ class Copies:
     def may_be_lost_uncommitted(self, key: TopicPartition, since_s: float) -> bool:
         """The same of what the leader alone had, by acks=1."""
         found = self.of(key)
-        return found.shape.replication_factor > 1 or any(
-            each >= since_s for each in found.power_lost_s
-        )
+        since = (each >= since_s for each in (found.handed_over_s, *found.power_lost_s))
+        return found.shape.replication_factor > 1 or any(since)
 
     # What happens to replicas
 
@@ -175,6 +175,9 @@ class Copies:
     ) -> None:
         """ZooKeeper has another state of a partition."""
         found = self.of(key)
+        is_alone = len(state.isr) == 1
+        if found.state is not None and not (is_alone and state.isr == found.state.isr):
+            found.handed_over_s = self._trace.now_s
         found.state, found.replicas = state, replicas
         self._see_losses(found)
 

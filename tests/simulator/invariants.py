@@ -3,8 +3,9 @@
 Named as in the replication reference, §4.1. Cheap ones are looked at with each write to ZooKeeper,
 the others five times a second. `rest.py` has what must hold once nothing goes on any more.
 
-Not checked, as the code has nothing yet that could break them: S15, nothing reassigns partitions;
-S19, nothing throttles replication; S22, nothing writes transactions, for no coordinator is there.
+Of S15 is checked that moves end (L6), and that members of the ISR have all that is committed (S3),
+not that the end is what was ordered last. S19 and S22 are not: nothing throttles replication, and
+nobody coordinates transactions.
 """
 
 from __future__ import annotations

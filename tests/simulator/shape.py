@@ -111,7 +111,8 @@ def _settings(rng: random.Random, offsets: TopicShape) -> dict[str, str]:
         "auto.create.topics.enable": "false",  # `Operating` alone creates them
         "message.max.bytes": str(MESSAGE_BYTES_MAX),
         "log.segment.bytes": str(rng.choice((10_000, 40_000, 1 << 30))),
-        "log.retention.check.interval.ms": "3000",
+        "log.retention.check.interval.ms": str(rng.choice((500, 3_000))),
+        "log.retention.bytes": str(rng.choice((-1, -1, -1, 1_000))),
         "log.segment.delete.delay.ms": str(rng.choice((0, 500, 3_000))),
         "max.incremental.fetch.session.cache.slots": str(rng.choice((1, 2, 1_000))),
         "log.message.timestamp.type": rng.choice(("CreateTime", "CreateTime", "LogAppendTime")),
