@@ -154,7 +154,7 @@ class Service:
             lambda request: self.access.alter_partition(request),
         )
         return Peers(
-            settings=self._context.config.replication,
+            settings=self._dynamic.config.replication,
             find=lambda broker_id: cache.broker(broker_id, self._listener),
             is_alive=lambda broker_id: broker_id in cache.brokers,
             broker_epoch=lambda: self.replicas.broker_epoch,

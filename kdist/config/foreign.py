@@ -83,7 +83,7 @@ IGNORED = {
         "log.cleaner.threads", "log.cleaner.io.buffer.*",
     ),
     "this release has no transactions yet": ("transaction.*", "transactional.*"),
-    "this release moves no partitions yet": ("*.replication.throttled.*",),
+    "a broker has one log directory": ("replica.alter.log.dirs.*",),
     "a broker has one connection to each other that it follows": ("num.replica.fetchers",),
     "brokers give each other up by timeouts of their own": (
         "request.timeout.ms", "socket.connection.setup.*", "replica.socket.receive.buffer.bytes",

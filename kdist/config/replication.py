@@ -6,7 +6,7 @@ Kafka 3.9's names and defaults where the meaning is the same; a row that is kdis
 from __future__ import annotations
 
 from kdist.config.declare import Settings, setting, settings
-from kdist.config.kinds import int32, int64
+from kdist.config.kinds import INT64_MAX, int32, int64
 
 
 @settings
@@ -59,4 +59,21 @@ class ReplicationSettings(Settings):
         minimum=1,
         doc="A follower takes its connection to a leader for dead when a fetch is unanswered for"
         " this long.",
+    )
+    leader_throttled_rate: int64 = setting(
+        "leader.replication.throttled.rate",
+        default=INT64_MAX,
+        minimum=0,
+        dynamic=True,
+        subject="Moving partitions",
+        doc="The most bytes a second that this broker sends, as leader, of replicas that are listed"
+        " in their topics' `leader.replication.throttled.replicas`, to followers not in sync.",
+    )
+    follower_throttled_rate: int64 = setting(
+        "follower.replication.throttled.rate",
+        default=INT64_MAX,
+        minimum=0,
+        dynamic=True,
+        doc="The most bytes a second that this broker fetches, as follower, for replicas that are"
+        " listed in their topics' `follower.replication.throttled.replicas` and not in sync.",
     )

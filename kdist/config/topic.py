@@ -205,3 +205,13 @@ class TopicSettings(Settings):
         doc="Whether a replica that is not in sync may become leader when no other is left, "
         "which loses records.",
     )
+    leader_replication_throttled_replicas: tuple[str, ...] = setting(
+        default=(),
+        doc="The replicas whose followers are sent no more than `leader.replication.throttled.rate`"
+        " while they are not in sync: `<partition>:<broker>` of the leaders, or `*` for all.",
+    )
+    follower_replication_throttled_replicas: tuple[str, ...] = setting(
+        default=(),
+        doc="The replicas for which no more than `follower.replication.throttled.rate` is fetched"
+        " while they are not in sync: `<partition>:<broker>` of the followers, or `*` for all.",
+    )

@@ -6,10 +6,13 @@ a contradiction; a warning rule finds what Kafka allows and users set, but seldo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from kdist.config.kinds import INT64_MAX
 from kdist.config.topic import TopicSettings
+
+_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 
 Rule = Callable[[TopicSettings], str | None]
 
@@ -22,6 +25,18 @@ def compaction_lags_are_ordered(topic: TopicSettings) -> str | None:
     if topic.min_compaction_lag_ms <= topic.max_compaction_lag_ms:
         return None
     return "min.compaction.lag.ms is above max.compaction.lag.ms"
+
+
+def throttled_replicas_are_named(topic: TopicSettings) -> str | None:
+    """Throttled replicas are `*`, or partitions and brokers by their numbers."""
+    for name, listed in (
+        ("leader", topic.leader_replication_throttled_replicas),
+        ("follower", topic.follower_replication_throttled_replicas),
+    ):
+        wrong = [each for each in listed if each != "*" and not _REPLICA.fullmatch(each)]
+        if wrong:
+            return f"{name}.replication.throttled.replicas has {wrong[0]!r} for a replica"
+    return None
 
 
 def cleanup_policy_is_named_once(topic: TopicSettings) -> str | None:
@@ -110,7 +125,11 @@ def exposed_records_get_flushed(topic: TopicSettings) -> str | None:
     )
 
 
-REFUSES: tuple[Rule, ...] = (compaction_lags_are_ordered, cleanup_policy_is_named_once)
+REFUSES: tuple[Rule, ...] = (
+    compaction_lags_are_ordered,
+    cleanup_policy_is_named_once,
+    throttled_replicas_are_named,
+)
 WARNS: tuple[Rule, ...] = (
     largest_batch_fits_a_segment,
     segments_roll_before_retention,

@@ -126,6 +126,10 @@ def _check_target(cluster: ControllerContext, assigned: Assigned, target: Target
     if dead:
         why = f"Broker {', '.join(map(str, dead))} is not alive."
         raise ApiError(Error.INVALID_REPLICA_ASSIGNMENT, why)
+    hosts = [cluster.brokers[each].placed.host for each in target if each in cluster.brokers]
+    if len({*hosts}) < len(hosts):
+        why = "Two of the brokers are on one host, and would be lost together."
+        raise ApiError(Error.INVALID_REPLICA_ASSIGNMENT, why)
 
 
 def _may_drop(

@@ -124,6 +124,11 @@ class InSyncReplicas:
         }
         self._count()
 
+    @property
+    def maximal_isr(self) -> set[int]:
+        """The ISR as it is, and as it is proposed."""
+        return {*self.isr, *(self.proposed or ())}
+
     def propose(self, isr: tuple[int, ...]) -> None:
         """Reckon with this ISR as well, from now on."""
         self.proposed = isr
@@ -139,7 +144,7 @@ class InSyncReplicas:
         self._count()
 
     def _count(self) -> None:
-        maximal = {*self.isr, *(self.proposed or ())}
+        maximal = self.maximal_isr
         remotes = self.remotes.values()
         self._counted = tuple(each for each in remotes if each.broker_id in maximal)
         self._others = tuple(each for each in remotes if each.broker_id not in maximal)

@@ -50,6 +50,7 @@ from kdist.replication.leadership import (
 )
 from kdist.replication.partition import Partition, PartitionContext
 from kdist.replication.peers import ALONE, Peers
+from kdist.replication.throttles import Throttles
 from kdist.replication.writer import Writers
 from kdist.storage.directory import LogDirectory
 from kdist.storage.faults import CorruptFile
@@ -115,7 +116,10 @@ class Replicas:
             isr_changes=IsrChanges(context.tasks, metrics),
             peers=peers,
         )
-        self._fetchers = Fetchers(FetchContext(broker_id, peers, directory, metrics))
+        self.throttles = Throttles(context.clock)
+        self.throttles.configure(peers.settings)
+        follower = self.throttles.follower
+        self._fetchers = Fetchers(FetchContext(broker_id, peers, directory, metrics, follower))
         self.refused = self._context.writers.refused
         self._saved_high_watermarks = saved_high_watermarks
         self.partitions: dict[tuple[str, int], Partition] = {}
@@ -125,6 +129,9 @@ class Replicas:
         self._work: deque[Callable[[], None]] = deque()  # on the disk; the first is scheduled
         directory.flusher.on_flushed.append(self._on_flushed)
         directory.on_bounds_moved.append(self._on_bounds_moved)
+        self._count_for(metrics)
+
+    def _count_for(self, metrics: ReplicationMetrics) -> None:
         metrics.partitions = lambda: len(self.partitions)
         metrics.leaders = lambda: sum(each.is_leader for each in self.partitions.values())
         metrics.under_min_isr = lambda: sum(

@@ -8,21 +8,25 @@ import time
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from peer.kafka_peer import run_tool
 
 from tests.integration.broker_processes import BrokerProcess
+from tests.integration.replicated_topics import log_bytes
 
 TOPIC = "moved"
 PARTITIONS = 3
 VALUE = b"x" * 1_000
 MOVED_S = 60.0
+RATE, COPIED = 50_000, 1_500_000  # bytes per second of a throttle; bytes of both replicas
+TOOL_S = 20.0  # that the tool itself may take
 
 
 class Moves:
     """A plan for `kafka-reassign-partitions`, and what that says of it."""
 
     def __init__(self, brokers: list[BrokerProcess], directory: Path) -> None:
+        self._brokers = brokers
         self.addresses = ",".join(each.address for each in brokers)
         self._file = directory / "plan.json"
 
@@ -42,8 +46,26 @@ class Moves:
     def run_on_plan(self, *words: str) -> str:
         return self.run("--reassignment-json-file", str(self._file), *words)
 
-    def are_complete(self, count: int) -> bool:
-        said = self.run_on_plan("--verify", "--preserve-throttles")
+    def size_on(self, broker_id: int, partition: int) -> int:
+        """How many bytes a broker has of a partition, as far as its files tell."""
+        (broker,) = (each for each in self._brokers if each.id == broker_id)
+        return len(log_bytes(broker.directory / f"{TOPIC}-{partition}"))
+
+    def throttles(self) -> dict[str, str]:
+        """What is set of them, for the topic and the brokers."""
+        client = AdminClient({"bootstrap.servers": self.addresses})
+        asked = [ConfigResource(ResourceType.TOPIC, TOPIC)]
+        asked += [ConfigResource(ResourceType.BROKER, str(each.id)) for each in self._brokers]
+        found = {each: client.describe_configs([each])[each].result(30) for each in asked}
+        return {
+            f"{resource.name} {name}": entry.value
+            for resource, entries in found.items()
+            for name, entry in entries.items()
+            if "throttled" in name and not entry.is_default
+        }
+
+    def are_complete(self, count: int, *words: str) -> bool:
+        said = self.run_on_plan(*(words or ("--verify", "--preserve-throttles")))
         return len(re.findall(r"Reassignment of partition \S+ is completed", said)) == count
 
 
@@ -71,8 +93,20 @@ class Load:
             self.count += 1
             time.sleep(0.002)
 
+    def fill(self, count: int) -> None:
+        """Send so many, as fast as they are taken."""
+        for _ in range(count):
+            self._producer.produce(TOPIC, b"%d " % self.count + VALUE, partition=self.count % 3)
+            self._producer.poll(0)
+            self.count += 1
+        assert self.flush(60)
+
+    def flush(self, within_s: float) -> bool:
+        """Whether all are acknowledged in time."""
+        return (self._producer.flush(within_s), self._failed) == (0, [])
+
     def check(self) -> None:
-        assert (self._producer.flush(60), self._failed) == (0, [])
+        assert self.flush(60)
         consumer = Consumer(
             {
                 "bootstrap.servers": self._addresses,

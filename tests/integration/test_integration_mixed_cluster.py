@@ -265,6 +265,25 @@ def test_records_are_deleted_and_replicas_moved_between_kinds(
     assert {number % KEYS: number for number in found} == {n % KEYS: n for n in range(NUMBERS)}
 
 
+@pytest.mark.stress
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("cluster", [{1, 2}], ids=["two-of-kafka"], indirect=True)
+def test_partitions_move_between_kinds_and_back_under_load_and_either_controller(
+    cluster: MixedCluster, tmp_path: Path
+) -> None:
+    (kdist,), kafkas = cluster.kdists, sorted(cluster.kafkas)
+    create(cluster, LOADED)
+    with loaded(cluster) as load:
+        for controllers in (cluster.kdists, cluster.kafkas):
+            cluster.move_controller(controllers)
+            for replicas in (kafkas, [kdist], [kafkas[0]], [kdist, *kafkas]):
+                move_replicas(cluster, tmp_path, LOADED, replicas)
+                load.grow()
+                away = [each for each in IDS if each not in replicas]
+                left = [cluster.members[i].data / f"{LOADED}-{n}" for i in away for n in range(3)]
+                settled(lambda paths=left: not any(each.exists() for each in paths), PATIENCE_S)
+
+
 def begin_anew(cluster: MixedCluster, away: int) -> None:
     """While a broker is away, delete all that it has: then it has nothing that its leaders have."""
     cluster.kill(away)

@@ -45,6 +45,7 @@ from kdist.replication.old_formats import MessageSets, convert
 from kdist.replication.partition import READ_COMMITTED, Partition
 from kdist.replication.replicas import Replicas
 from kdist.replication.roles import Following
+from kdist.replication.throttles import is_listed
 from kdist.storage.log import Log
 from kdist.storage.reading import Slice, read
 
@@ -327,6 +328,9 @@ class _Fetch(DelayedOperation):
             log = partition.log
             if follower_id >= 0 and log.end_offset < asked.fetch_offset <= log.reserved_offset:
                 return partition, None  # it has what is still being written here
+            if follower_id >= 0 and self._is_held_back(partition, asked.fetch_offset):
+                self._note_follower(partition, asked)
+                return partition, None  # it stays dirty, and is looked at when the wait ends
             cold_before = len(self._cold)
             part = self._take(partition, asked)
             if follower_id >= 0 and len(self._cold) == cold_before:
@@ -336,6 +340,22 @@ class _Fetch(DelayedOperation):
         result = self._result(cached.key.partition, partition, None)
         result.diverging_epoch = diverging
         return partition, result
+
+    def _is_held_back(self, partition: Partition, offset: int) -> bool:
+        """Whether a follower that is not in sync is sent no records for now (KIP-73)."""
+        log, in_sync = partition.log, partition.in_sync
+        return (
+            in_sync is not None
+            and self._is_throttled(partition)
+            and log.start_offset <= offset < log.end_offset
+            and self._follower_id not in in_sync.maximal_isr
+            and self._handler.replicas.throttles.leader.is_exceeded
+        )
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        listed = partition.log.settings.leader_replication_throttled_replicas
+        broker_id = self._handler.replicas.broker_id
+        return bool(listed) and is_listed(listed, partition.key.partition, broker_id)
 
     def _note_follower(self, partition: Partition, asked: FetchPartition) -> None:
         state = self._request.replica_state
@@ -438,6 +458,8 @@ class _Fetch(DelayedOperation):
             told = partition.high_watermark, partition.log.start_offset
             if what is None and is_told and cached.was_told(*told):
                 continue
+            if what is not None and self._follower_id >= 0 and self._is_throttled(partition):
+                self._handler.replicas.throttles.leader.record(what.size)
             results.append((cached, self._result(cached.key.partition, partition, what)))
         return results
 

@@ -35,6 +35,7 @@ from kdist.replication.fetching.session import FollowerSession
 from kdist.replication.partition import Partition
 from kdist.replication.peers import Peers
 from kdist.replication.roles import Following
+from kdist.replication.throttles import Throttle, is_listed
 from kdist.runtime.tasks import Tasks, raise_bug
 from kdist.storage.append import Append
 from kdist.storage.directory import LogDirectory
@@ -63,6 +64,7 @@ class FetchContext(NamedTuple):
     peers: Peers
     directory: LogDirectory
     metrics: ReplicationMetrics
+    throttle: Throttle
 
     @property
     def tasks(self) -> Tasks:
@@ -342,9 +344,12 @@ class ReplicaFetcher:
         self._context.metrics.replicated_bytes += append.totals.size
         if self._context.broker_id in partition.adding:
             self._context.metrics.reassigned_bytes += append.totals.size
+        each.pause_ms = self._pause_ms(each, append.totals.size, result.high_watermark)
         needs_flush = partition.log.settings.flush_before_expose
         if append.is_published and not needs_flush:
             self._dirty[partition.key] = None
+            if each.pause_ms:
+                self._pause(each, each.pause_ms)
             return True
         each.state = BUSY
         self._dirty[partition.key] = None
@@ -365,11 +370,35 @@ class ReplicaFetcher:
         if log.settings.flush_before_expose:
             self._context.directory.flusher.request(log, partial(self._flushed, each))
         else:
+            self._go_on(each)
+
+    def _pause_ms(self, each: FollowedPartition, size: int, high_watermark: int) -> float:
+        """How long to leave a throttled partition out, of which so much has come; 0 if it lacks
+        nothing that is committed, as if it is in the ISR, or not all that may come has."""
+        partition, throttle = each.partition, self._context.throttle
+        log, number = partition.log, partition.key.partition
+        listed = log.settings.follower_replication_throttled_replicas
+        if not (listed and is_listed(listed, number, self._context.broker_id)):
+            return 0.0
+        throttle.record(size)
+        is_behind = high_watermark > log.reserved_offset
+        return throttle.pause_ms if is_behind and throttle.is_exceeded else 0.0
+
+    def _pause(self, each: FollowedPartition, pause_ms: float) -> None:
+        each.state, each.pause_ms = BACKED_OFF, 0.0
+        self._touch(each.partition.key)
+        self._context.tasks.call_later(pause_ms, partial(self._ready, each))
+
+    def _go_on(self, each: FollowedPartition) -> None:
+        """What was fetched is written: fetch what follows, now or after a pause."""
+        if each.pause_ms:
+            self._pause(each, each.pause_ms)
+        else:
             self._ready(each)
 
     def _flushed(self, each: FollowedPartition, error: BaseException | None) -> None:
         if error is None:
-            self._ready(each)
+            self._go_on(each)
         elif isinstance(error, ApiError):  # else the broker ends
             self._back_off(each, error)
 
@@ -410,9 +439,7 @@ class ReplicaFetcher:
         longest_ms = self._context.peers.settings.fetch_backoff_ms
         backoff_ms = min(_BACKOFF_MS_MIN << min(each.errors, 10), longest_ms)
         each.errors += 1
-        each.state = BACKED_OFF
-        self._touch(each.partition.key)
-        self._context.tasks.call_later(backoff_ms, partial(self._ready, each))
+        self._pause(each, backoff_ms)
 
     def _ready(self, each: FollowedPartition) -> None:
         key = each.partition.key

@@ -4,7 +4,8 @@
     READY      to be in the next fetch                                BUSY
     BUSY       records of it are being written or flushed, or its     READY, when that has ended
                end is being cut off, or its place is being looked for
-    BACKED_OFF the leader has refused it, or what it sent             READY, after a pause
+    BACKED_OFF the leader has refused it, or what it sent, or         READY, after a pause
+               enough was fetched for now (`throttles.py`)
     FENCED     the leader knows a newer epoch: the controller will    (followed anew, in that epoch)
                tell of it
 
@@ -51,7 +52,16 @@ class FollowedPartition:
     those before are about an earlier one. `asked_round` is that of the last one that named it.
     """
 
-    __slots__ = ("asked_round", "errors", "first_round", "is_aligned", "partition", "role", "state")
+    __slots__ = (
+        "asked_round",
+        "errors",
+        "first_round",
+        "is_aligned",
+        "partition",
+        "pause_ms",
+        "role",
+        "state",
+    )
 
     def __init__(self, partition: Partition, role: Following, first_round: int) -> None:
         self.partition = partition
@@ -60,6 +70,7 @@ class FollowedPartition:
         self.state = READY
         self.is_aligned = False  # with a leader that does not find by itself where logs diverge
         self.errors = 0  # in succession
+        self.pause_ms = 0.0  # after what is being written, as enough was fetched for now
 
     @property
     def is_current(self) -> bool:

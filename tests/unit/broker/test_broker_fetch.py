@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kdist.broker.handlers.fetch import _Fetch
 from kdist.broker.handlers.produce import ProduceHandler
+from kdist.config.topic import TopicSettings
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import ReplicaState
@@ -481,3 +482,31 @@ def test_every_version_reads_every_codec_but_zstd(broker: Broker) -> None:
         fetch = broker.fetch({CLICKS: 0}, version)
         broker.settle()
         assert fetch.values() == [[b"x0", b"x1", b"x2", b"x3"]]
+
+
+THROTTLED = {"leader_replication_throttled_replicas": (f"0:{BROKER}",)}
+
+
+@pytest.mark.parametrize(
+    ("isr", "throttled", "is_sent"),
+    [([BROKER], THROTTLED, False), ([BROKER, 2], THROTTLED, True), ([BROKER], {}, True)],
+)
+def test_a_follower_out_of_the_isr_is_sent_what_the_throttle_allows(
+    isr: list[int], throttled: dict[str, Any], is_sent: bool
+) -> None:
+    broker = Broker(topic=TopicSettings(**throttled))
+    broker.tell(replicas=[BROKER, 2], isr=isr)
+    append(broker, broker.replicas.partitions[CLICKS], b"x" * 1_000)
+    broker.replicas.throttles.leader.limit(1_000)
+    request = {"max_wait_ms": 200, "replica_id": 2}
+    fetch = broker.fetch({CLICKS: 0}, 12, **request)
+    assert bool(fetch.answers) is is_sent
+    if is_sent:
+        fetch.send()
+        return
+    broker.settle(300)  # the wait ends, and by then it has
+    assert len(fetch.values()[0]) == 1
+    late = broker.fetch({CLICKS: 0}, 12, **request)
+    broker.settle(300)
+    assert late.values() == [[]]
+    assert len(broker.fetch({CLICKS: 0}, 12).values()[0]) == 1  # a consumer is not throttled

@@ -41,6 +41,7 @@ BROKEN_BY = {
         "log.cleaner.max.compaction.lag.ms": "1",
     },
     "cleanup_policy_is_named_once": {"log.cleanup.policy": "delete,delete"},
+    "throttled_replicas_are_named": {"leader.replication.throttled.replicas": "0:1,all"},
 }
 ODD = {
     "largest_batch_fits_a_request": {"socket.request.max.bytes": "1000"},

@@ -107,6 +107,16 @@ def test_a_move_of_nothing_or_to_nobody_is_refused(
     assert raised.value.error is error
 
 
+def test_two_replicas_are_not_moved_to_one_host() -> None:
+    made = cluster(Assigned((1, 2)), 1, 2)
+    for each in (3, 4):
+        shared = made.brokers[each].registration._replace(host="host-3")
+        made.brokers[each] = made.brokers[each]._replace(registration=shared)
+    with pytest.raises(ApiError, match="on one host"):
+        plan_begin(made, CLICKS, (3, 4), EPOCH)
+    assert plan_begin(made, CLICKS, (3, 5), EPOCH) is not None
+
+
 def test_a_replica_that_is_down_may_stay_one() -> None:
     step = plan_begin(cluster(Assigned((1, 2)), 1, alive={1, 3}), CLICKS, (3, 2), EPOCH)
     assert step is not None

@@ -45,6 +45,7 @@ from kdist.replication.fetching.followed import BACKED_OFF, FENCED, READY
 from kdist.replication.partition import Partition
 from kdist.replication.peers import ALONE
 from kdist.replication.roles import Following
+from kdist.replication.throttles import Throttle
 from kdist.storage.epochs import EpochEnd
 
 LEADER, SESSION, NEWEST = 2, 9, 17
@@ -109,7 +110,8 @@ class Stage:
             connect=self._connect,
         )
         world = self.world
-        context = FetchContext(BROKER, peers, world.directory, world.metrics)
+        throttle = Throttle(world.clock)
+        context = FetchContext(BROKER, peers, world.directory, world.metrics, throttle)
         return ReplicaFetcher(context, LEADER)
 
     async def _connect(self, host: str, port: int) -> Client:
