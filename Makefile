@@ -105,6 +105,9 @@ bench-mirror: .venv/.codec  ## Measure the mirror against decoding and encoding 
 bench-spark: setup  ## Measure reading topics into Spark beside a row-by-row source and Spark's own connector
 	$(PYTHON) benchmarks/bench_spark.py
 
+bench-cleaner: setup  ## Measure the log cleaner beside Apache Kafka's, on copies of one log
+	$(PYTHON) benchmarks/bench_cleaner.py
+
 bench-compression: .venv/.codec  ## Measure the compression and checksum libraries that were weighed
 	$(PYTHON) benchmarks/bench_compression.py
 	$(PYTHON) benchmarks/bench_checksums.py
@@ -147,4 +150,4 @@ clean:  ## Remove everything that make made, the virtual environment included
 
 FORCE:
 
-.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-clients bench-peer bench-cluster bench-mirror bench-spark bench-compression simulate chaos fuzz generate format clean FORCE
+.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-clients bench-peer bench-cluster bench-mirror bench-spark bench-cleaner bench-compression simulate chaos fuzz generate format clean FORCE

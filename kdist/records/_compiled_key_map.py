@@ -26,6 +26,13 @@ _Size = cython.typedef(cython.Py_ssize_t)
 _Long = cython.typedef(cython.longlong)
 _Word = cython.typedef(cython.ulonglong)
 
+# Where the hash starts: "somepseudorandomlygeneratedbytes", the second word as for 128 bits.
+# Written out in an expression, such numbers would be Python's.
+_V0 = cython.declare(_Word, 0x736F6D6570736575)
+_V1 = cython.declare(_Word, 0x646F72616E646F6D ^ 0xEE)
+_V2 = cython.declare(_Word, 0x6C7967656E657261)
+_V3 = cython.declare(_Word, 0x7465646279746573)
+
 SLOT_BYTES = _reference_cleaning.SLOT_BYTES
 assert cython.sizeof(_Slot) == SLOT_BYTES
 
@@ -147,10 +154,7 @@ def _hash(
     v: _Word[4]
     word: _Word
     left: _Size = size
-    v[0] = k0 ^ 0x736F6D6570736575
-    v[1] = k1 ^ 0x646F72616E646F6D ^ 0xEE
-    v[2] = k0 ^ 0x6C7967656E657261
-    v[3] = k1 ^ 0x7465646279746573
+    v[0], v[1], v[2], v[3] = k0 ^ _V0, k1 ^ _V1, k0 ^ _V2, k1 ^ _V3
     while left >= 8:
         word = _word(at, 8)
         v[3] ^= word

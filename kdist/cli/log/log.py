@@ -1,4 +1,4 @@
-"""`kdist log`: the commands that inspect a log on disk, and the two that repair it."""
+"""`kdist log`: the commands that inspect a log on disk, and those that change it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ _COMMANDS = {
     ),
     "find": ("kdist.cli.log.find:find", "Find the record of an offset or a time."),
     "trim": ("kdist.cli.log.trim:trim", "Cut off the end of a partition's log."),
+    "clean": ("kdist.cli.log.clean:clean", "Compact partitions, or show what would go."),
     "rebuild-indexes": (
         "kdist.cli.log.rebuild:rebuild_indexes",
         "Rebuild the indexes from the log.",
@@ -26,6 +27,6 @@ def log() -> None:
     """Inspect and repair a log on disk, kdist's own or Apache Kafka's.
 
     PATH is a broker's log directory, a partition's directory, or a file in it. dump, verify and
-    find change nothing and need no lock: a broker may run on the directory. trim and
-    rebuild-indexes take the directory's lock, and refuse while a broker runs.
+    find change nothing and need no lock: a broker may run on the directory, as for clean --dry-run.
+    trim, clean and rebuild-indexes take the directory's lock, and refuse while a broker runs.
     """

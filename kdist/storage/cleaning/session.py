@@ -102,7 +102,7 @@ class Pass:
         if self._found is None:
             segments = list(map(self._open, self._request.sources))
             try:
-                self._found = Transactions(find_aborted(segments))
+                self._found = Transactions(find_aborted(segments)[0])
             finally:
                 for segment in segments:
                     segment.close()
@@ -173,7 +173,7 @@ class Pass:
         return Report(
             end_offset=self._mapped_end,
             is_changed=is_changed,
-            size=output.size,
+            size=output.size if is_changed else sum(each.size for each in request.sources),
             seen_records=sifting.sieve.seen_records,
             kept_records=sifting.sieve.kept_records,
             read_bytes=self._read_bytes - before_bytes,

@@ -44,10 +44,13 @@ class Transactions:
         return is_empty
 
 
-def find_aborted(segments: Iterable[Segment]) -> dict[int, list[OffsetRange]]:
-    """The offsets of aborted transactions in these segments, by producer id.
+def find_aborted(
+    segments: Iterable[Segment],
+) -> tuple[dict[int, list[OffsetRange]], dict[int, int]]:
+    """The offsets of aborted transactions in these segments, and where open ones began.
 
-    Headers are read, and the markers. `DamagedSegment`, and `CorruptRecords` for a damaged marker.
+    Both by producer id. Headers are read, and the markers. `DamagedSegment`, and `CorruptRecords`
+    for a damaged marker.
     """
     starts: dict[int, int] = {}
     aborted: dict[int, list[OffsetRange]] = {}
@@ -63,7 +66,7 @@ def find_aborted(segments: Iterable[Segment]) -> dict[int, list[OffsetRange]]:
                 if _is_abort(segment, position + place, header):
                     ended = OffsetRange(start, header.base_offset)
                     aborted.setdefault(header.producer_id, []).append(ended)
-    return aborted
+    return aborted, starts
 
 
 def _is_abort(segment: Segment, position: int, header: BatchHeader) -> bool:
