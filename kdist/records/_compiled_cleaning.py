@@ -28,7 +28,7 @@ from cython.cimports.kdist.records._big_endian import (
     put_int64,
 )
 from cython.cimports.kdist.records._compiled_decoding import _Cursor, _Fields, _next
-from cython.cimports.kdist.records._compiled_key_map import KeyMap
+from cython.cimports.kdist.records._compiled_key_map import KeyMap, _Slot
 from cython.cimports.kdist.records._compiled_spans import is_sound
 from cython.cimports.kdist.records._varint import put_varint, varint_size
 from cython.cimports.libc.string import memcpy
@@ -42,6 +42,20 @@ _Pointer = cython.typedef(cython.p_uchar)
 _Size = cython.typedef(cython.Py_ssize_t)
 _Long = cython.typedef(cython.longlong)
 _Word = cython.typedef(cython.ulonglong)
+
+_AHEAD = 16  # so many keys' slots are on their way to the cache at a time
+
+_Aimed = cython.struct(count=cython.int, keys=_Slot[16])  # each with its record's offset
+_Seen = cython.struct(
+    at=cython.p_uchar,
+    end=cython.p_uchar,
+    offset=cython.longlong,
+    timestamp=cython.longlong,
+    is_tombstone=cython.bint,
+    stays=cython.bint,
+    is_asked=cython.bint,
+    aimed=_Slot,
+)
 
 _HEADER_SIZE = cython.declare(_Size, batch.HEADER_SIZE)
 _PREFIX_SIZE = cython.declare(_Size, batch.LENGTH_PREFIX_SIZE)
@@ -65,10 +79,16 @@ def map_body(
 ) -> object:
     """As `_reference_cleaning.map_body`."""
     buffer: Py_buffer
+    aimed: _Aimed
+    aimed.count = 0
     PyObject_GetBuffer(body, cython.address(buffer), PyBUF_SIMPLE)
     try:
         at: _Pointer = cython.cast(_Pointer, buffer.buf)
-        left_out: _Long = _map(key_map, at, buffer.len, count, base_offset, first_offset)
+        left_out: _Long = _map(
+            key_map, at, buffer.len, count, base_offset, first_offset, cython.address(aimed)
+        )
+        if left_out < 0:
+            left_out = _put_all(key_map, cython.address(aimed))
         return None if left_out < 0 else left_out
     finally:
         PyBuffer_Release(cython.address(buffer))
@@ -81,10 +101,12 @@ def map_batches(
     buffer: Py_buffer
     at: _Pointer
     size: _Size
-    left_out: _Long
+    left_out: _Long = -1
+    aimed: _Aimed
+    aimed.count = 0
     PyObject_GetBuffer(data, cython.address(buffer), PyBUF_SIMPLE)
     try:
-        while _is_plain(data, cython.address(buffer), position, next_offset):
+        while left_out < 0 and _is_plain(data, cython.address(buffer), position, next_offset):
             at = cython.cast(_Pointer, buffer.buf) + position
             size = _PREFIX_SIZE + int32(at + 8)
             left_out = _map(
@@ -94,12 +116,13 @@ def map_batches(
                 int32(at + 57),
                 int64(at),
                 first_offset,
+                cython.address(aimed),
             )
-            if left_out >= 0:
-                return position, left_out
             position += size
             next_offset = int64(at) + int32(at + 23) + 1
-        return position, next_offset
+        if left_out < 0:
+            left_out = _put_all(key_map, cython.address(aimed))
+        return position, next_offset if left_out < 0 else left_out
     finally:
         PyBuffer_Release(cython.address(buffer))
 
@@ -131,21 +154,43 @@ def _map(
     count: _Size,
     base_offset: _Long,
     first_offset: _Long,
+    aimed: cython.pointer[_Aimed],
 ) -> _Long:
-    """The offset of the first record that found no slot; -1 if all did."""
+    """The offset of the first record that found no slot; -1 if none was missing so far.
+
+    The last few keys are left in `aimed`.
+    """
     cursor: _Cursor
     fields: _Fields
+    left_out: _Long
     _begin(cython.address(cursor), body, size, count)
     for _ in range(count):
         _next(cython.address(cursor), cython.address(fields))
-        # All are read before one is noted in the reference: a damaged body fails the whole clean.
-        if (
-            fields.key_size >= 0
-            and base_offset + fields.offset_delta >= first_offset
-            and not key_map._put(fields.key, fields.key_size, base_offset + fields.offset_delta)
-        ):
-            return base_offset + fields.offset_delta
+        if fields.key_size < 0 or base_offset + fields.offset_delta < first_offset:
+            continue
+        if aimed.count == _AHEAD:
+            left_out = _put_all(key_map, aimed)
+            if left_out >= 0:
+                return left_out
+        slot: cython.pointer[_Slot] = cython.address(aimed.keys[aimed.count])
+        key_map._aim(fields.key, fields.key_size, slot)
+        slot.offset_after = base_offset + fields.offset_delta + 1
+        aimed.count += 1
     _end(cython.address(cursor), count)
+    return -1
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _put_all(key_map: KeyMap, aimed: cython.pointer[_Aimed]) -> _Long:
+    """Note the keys; the offset of the first that found no slot, -1 if all did."""
+    number: cython.int
+    slot: cython.pointer[_Slot]
+    for number in range(aimed.count):
+        slot = cython.address(aimed.keys[number])
+        if not key_map._put(slot, slot.offset_after - 1):
+            return slot.offset_after - 1
+    aimed.count = 0
     return -1
 
 
@@ -322,40 +367,68 @@ class Sieve:
         first: _Pointer = out
         cursor: _Cursor
         fields: _Fields
-        at: _Pointer
-        stays: cython.bint
-        offset: _Long
-        timestamp: _Long
+        seen: _Seen[16]
+        one: cython.pointer[_Seen]
+        held: cython.int = 0
+        left: _Size = count
         has_horizon: cython.bint = attributes & _HORIZON != 0
         is_expired: cython.bint = has_horizon and self._expires and base <= self._now_ms
         is_moved: cython.bint = base != new_base and not attributes & _APPEND_TIME
         self._kept, self._newest, self._has_tombstones = 0, -1, False
         _begin(cython.address(cursor), body, size, count)
-        for _ in range(count):
-            at = cursor.at
+        while left:
+            left -= 1
+            one = cython.address(seen[held])
+            one.at = cursor.at
             _next(cython.address(cursor), cython.address(fields))
-            offset = base_offset + fields.offset_delta
-            if offset >= self._mapped_end:
-                stays = True
-            elif fields.key_size < 0 or (fields.value_size < 0 and is_expired):
-                stays = False
-            else:
-                stays = offset >= self._key_map._get(fields.key, fields.key_size)
-                self._has_tombstones |= stays and fields.value_size < 0
-            if not stays:
-                continue
-            timestamp = _sum(base, fields.timestamp_delta)
-            if timestamp > self._newest or not self._kept:
-                self._newest = timestamp
-            self._kept += 1
-            if is_moved:
-                out = _put_moved(out, at, cursor.at, _difference(timestamp, new_base))
-            else:
-                memcpy(out, at, cursor.at - at)
-                out += cursor.at - at
+            one.end = cursor.at
+            one.offset = base_offset + fields.offset_delta
+            one.timestamp = _sum(base, fields.timestamp_delta)
+            one.is_tombstone = fields.value_size < 0
+            one.stays = one.offset >= self._mapped_end
+            one.is_asked = not (
+                one.stays or fields.key_size < 0 or (one.is_tombstone and is_expired)
+            )
+            if one.is_asked:
+                self._key_map._aim(fields.key, fields.key_size, cython.address(one.aimed))
+            held += 1
+            if held == _AHEAD or not left:
+                out += self._copy(seen, held, out, is_moved, new_base)
+                held = 0
         _end(cython.address(cursor), count)
         self.seen_records += count
         self.kept_records += self._kept
+        return out - first
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _copy(
+        self,
+        seen: cython.pointer[_Seen],
+        count: cython.int,
+        out: _Pointer,
+        is_moved: cython.bint,
+        new_base: _Long,
+    ) -> _Size:
+        """Decide on records whose slots are in the cache by now, and copy those that stay."""
+        first: _Pointer = out
+        one: cython.pointer[_Seen]
+        number: cython.int
+        for number in range(count):
+            one = seen + number
+            if one.is_asked:
+                one.stays = one.offset >= self._key_map._get(cython.address(one.aimed))
+                self._has_tombstones |= one.stays and one.is_tombstone
+            if not one.stays:
+                continue
+            if one.timestamp > self._newest or not self._kept:
+                self._newest = one.timestamp
+            self._kept += 1
+            if is_moved:
+                out = _put_moved(out, one.at, one.end, _difference(one.timestamp, new_base))
+            else:
+                memcpy(out, one.at, one.end - one.at)
+                out += one.end - one.at
         return out - first
 
     def sift_body(self, body: object, header: object) -> object:

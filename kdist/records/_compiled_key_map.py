@@ -43,6 +43,7 @@ class KeyMap:
 
     def __cinit__(self, slot_count: _Size, secret: bytes):
         assert len(secret) == 16
+        assert slot_count < 1 << 32
         self._slot_count = max(slot_count, 2)  # one is always free, and ends a search
         self.limit = min(_reference_cleaning.limit_of(slot_count), self._slot_count - 1)
         # Zeros, which take memory once they are written; in large pages, as each key is anywhere.
@@ -64,45 +65,62 @@ class KeyMap:
 
     def put(self, key: bytes, offset: _Long) -> bool:
         """As `_reference_cleaning.KeyMap.put`."""
-        return self._put(cython.cast(_Pointer, cython.cast(cython.p_char, key)), len(key), offset)
+        aimed: _Slot
+        at: _Pointer = cython.cast(_Pointer, cython.cast(cython.p_char, key))
+        self._aim(at, len(key), cython.address(aimed))
+        return self._put(cython.address(aimed), offset)
 
     def get(self, key: bytes) -> _Long:
         """As `_reference_cleaning.KeyMap.get`."""
-        return self._get(cython.cast(_Pointer, cython.cast(cython.p_char, key)), len(key))
+        aimed: _Slot
+        at: _Pointer = cython.cast(_Pointer, cython.cast(cython.p_char, key))
+        self._aim(at, len(key), cython.address(aimed))
+        return self._get(cython.address(aimed))
 
     @cython.cfunc
     @cython.exceptval(check=False)
-    def _put(self, key: _Pointer, size: _Size, offset: _Long) -> cython.bint:
-        slot: cython.pointer[_Slot] = self._find(key, size)
+    def _aim(self, key: _Pointer, size: _Size, aimed: cython.pointer[_Slot]) -> cython.void:
+        """Hash a key, and have its slot brought to the cache, which takes as long as ten hashes."""
+        low = cython.address(aimed.low)
+        _hash(self._k0, self._k1, key, size, low, cython.address(aimed.high))
+        _prefetch(self._slots + self._number(aimed.low))
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def _number(self, low: _Word) -> _Word:
+        """Where a search begins: the hash's upper half, scaled to the number of slots."""
+        return (low >> 32) * self._slot_count >> 32
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _put(self, aimed: cython.pointer[_Slot], offset: _Long) -> cython.bint:
+        slot: cython.pointer[_Slot] = self._find(aimed)
         if not slot.offset_after:
             if self._used >= self.limit:
                 self.is_full = True
-                slot.low = slot.high = 0
                 return False
             self._used += 1
+            slot.low, slot.high = aimed.low, aimed.high
         slot.offset_after = offset + 1
         return True
 
     @cython.cfunc
     @cython.exceptval(check=False)
-    def _get(self, key: _Pointer, size: _Size) -> _Long:
-        return self._find(key, size).offset_after - 1
+    def _get(self, aimed: cython.pointer[_Slot]) -> _Long:
+        return self._find(aimed).offset_after - 1
 
     @cython.cfunc
     @cython.exceptval(check=False)
-    def _find(self, key: _Pointer, size: _Size) -> cython.pointer[_Slot]:
-        """The key's slot, or the free one that it would get, where its hash now stands."""
-        low: _Word = 0
-        high: _Word = 0
-        _hash(self._k0, self._k1, key, size, cython.address(low), cython.address(high))
-        number: _Word = low % self._slot_count
+    def _find(self, aimed: cython.pointer[_Slot]) -> cython.pointer[_Slot]:
+        """The slot of a hashed key, or the free one that it would get."""
+        number: _Word = self._number(aimed.low)
         slot: cython.pointer[_Slot] = self._slots + number
-        while slot.offset_after and (slot.low != low or slot.high != high):
+        while slot.offset_after and (slot.low != aimed.low or slot.high != aimed.high):
             number += 1
-            slot = self._slots if number == self._slot_count else slot + 1
+            slot += 1
             if number == self._slot_count:
-                number = 0
-        slot.low, slot.high = low, high
+                number, slot = 0, self._slots
         return slot
 
 

@@ -97,8 +97,8 @@ def map_batches(
     """Note the keys of plain batches one after another: without codec, transaction or control.
 
     From `position`, where the base offset must be `next_offset` or more. Returns where it stopped:
-    in front of a batch that is not plain, not whole, or not sound; or at the offset of the first
-    record for which the map is full.
+    in front of a batch that is not plain, not whole, or not sound. If the map `is_full`, the offset
+    is that of the first record without a slot, and the position says nothing.
     """
     while (header := _plain(data, position, next_offset)) is not None:
         body = memoryview(data)[position + HEADER_SIZE : position + header.size]
