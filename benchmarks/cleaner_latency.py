@@ -1,4 +1,4 @@
-"""Produces beside a running clean: `make bench-cleaner`'s second part.
+"""Produces beside a running clean.
 
 One broker, one client that sends a record, waits for its answer, and sends the next. First while
 nothing is cleaned, then while the broker's cleaner goes over several partitions full of old values;
