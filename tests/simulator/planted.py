@@ -21,6 +21,7 @@ from kdist.storage.log import Log
 from kdist.storage.producers import ProducerStates
 from kdist.zk.client import Operation, ZooKeeper
 from tests.simulator.bug import Bug, Planted, patched
+from tests.simulator.planted_moves import PLANTED_IN_MOVES
 from tests.simulator.planted_replicas import PLANTED_IN_REPLICATION
 
 
@@ -99,6 +100,7 @@ PLANTED: dict[str, Planted] = {
     "consumers read what is not committed": Bug(Partition, "visible_end", _read_to_the_end),
     "a stop is called clean that has flushed nothing": Bug(LogDirectory, "_flush", _stop_unflushed),
     **PLANTED_IN_REPLICATION,
+    **PLANTED_IN_MOVES,
 }
 
 
