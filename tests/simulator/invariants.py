@@ -14,7 +14,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 
-from kdist.broker.broker import Broker
+from kdist.broker.broker import Broker, State
 from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.replication.partition import Partition
 from kdist.replication.roles import Role, still_leads
@@ -196,7 +196,12 @@ class Invariants:
 
     def _look_at_members(self, key: TopicPartition, state: PartitionState) -> None:
         """S3, of those that are in the ISR now."""
-        for broker in self._machines.brokers():
+        brokers = self._machines.brokers()
+        leader = self._cluster.brokers.get(state.leader)  # first: what it has lost is gone
+        if leader is not None and leader.state is State.STOPPING:
+            brokers.append(leader)
+        brokers.sort(key=lambda each: each is not leader)
+        for broker in brokers:
             found = broker.service.replicas.partitions.get(key)
             if found is not None and broker.id in state.isr and self._is_of_topic(found):
                 self.copies.look(broker.id, found)
