@@ -368,3 +368,21 @@ def test_what_followers_ask_costs_nothing(api: Api) -> None:
         for replica in (-2, -1, 1, 7)
     }
     assert [replica for replica, throttle in costs.items() if throttle is None] == [1]
+
+
+def test_a_client_that_has_gone_before_its_answer_is_not_kept_in_memory() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await with_quotas(cluster, **{PRODUCE: RATE})
+        broker = cluster.brokers[1]
+        client = await named(cluster, "etl")
+        await client.send(ApiVersionsRequest(), 0)
+        (listener,), (dispatch,) = broker._gateway._listeners, broker.service._dispatches
+        connection = max(listener.connections, key=lambda each: each.number)
+        client.close()
+        await cluster.until(lambda: connection not in listener.connections)
+        dispatch.pause(connection, 60)
+        assert connection not in dispatch._paused
+
+    cluster.run(scenario())
