@@ -62,6 +62,10 @@ _COMMANDS = {
         "kdist.cli.cluster.cluster:cluster",
         "Describe the cluster, its health, its disks.",
     ),
+    "reassign": (
+        "kdist.cli.reassign.reassign:reassign",
+        "Move partitions to other brokers: plan, execute, verify, cancel.",
+    ),
     "bench": ("kdist.cli.bench.bench:bench", "Measure producing, consuming and latency."),
     "load": ("kdist.cli.load:load", "Load topics into Parquet files, each record exactly once."),
     "gate": (

@@ -28,6 +28,16 @@ def readonly_files() -> Files:
     return ReadOnlyFiles(Disk())
 
 
+def write_new(path: str, data: bytes) -> None:
+    """Write a file of that name, durably. `UserError` if there is one already."""
+    from kdist.runtime.disk import Disk
+
+    disk = Disk()
+    if disk.exists(path):
+        raise UserError(f"{path} exists already: name another file, or remove it")
+    disk.replace(path, data)
+
+
 @contextmanager
 def locked_disk(log_directory: str | None) -> Iterator[Files]:
     """The host's disk, while the log directory's lock is held.

@@ -1,0 +1,1 @@
+"""`kdist reassign`: moving partitions to other brokers."""

@@ -1,0 +1,173 @@
+"""`kdist reassign execute`, `verify` and `cancel`: carries out a plan, or takes it back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import click
+
+from kdist.cli.reassign.plan import MIB, throttle_option
+from kdist.cli.shared.client_settings import Clients, client_options
+from kdist.cli.shared.connecting import ask_cluster
+from kdist.cli.shared.files import complete_files, readonly_files
+from kdist.cli.shared.options import json_option, not_empty, say
+from kdist.cli.shared.progress import progress
+from kdist.cli.shared.show import show_count, show_size
+from kdist.cli.shared.table import Field, print_rows
+from kdist.errors import UserError
+
+if TYPE_CHECKING:
+    from kdist.client.cluster import Cluster
+    from kdist.ops.reassignment.plan import Move
+    from kdist.ops.reassignment.progress import Status, Statuses
+
+_plan_argument = click.argument(
+    "path", metavar="FILE", callback=not_empty, shell_complete=complete_files
+)
+_reverse_option = click.option(
+    "--reverse", is_flag=True, help="The way back: to where the partitions were before the plan."
+)
+
+
+def _replicas(replicas: tuple[int, ...]) -> str:
+    return ",".join(map(str, replicas))
+
+
+_MOVES: tuple[Field[tuple[Move, Status]], ...] = (
+    Field("TOPIC", lambda row: row[0].partition.topic, "topic"),
+    Field("PARTITION", lambda row: row[0].partition.partition, "partition", is_number=True),
+    Field("FROM", lambda row: row[0].before, "before", _replicas),
+    Field("TO", lambda row: row[0].after, "after", _replicas),
+    Field("COPIES", lambda row: row[0].moved_bytes, "bytes", show_size, is_number=True),
+    Field("STATUS", lambda row: row[1].value, "status"),
+)
+
+
+@click.command()
+@_plan_argument
+@_reverse_option
+@throttle_option
+@click.option("--no-throttle", is_flag=True, help="Let brokers send and get as much as they can.")
+@click.option(
+    "--at-once",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Move so many partitions to, and from, any broker at a time.",
+)
+@client_options()
+@json_option
+def execute(
+    path: str,
+    reverse: bool,
+    throttle: int,
+    no_throttle: bool,
+    at_once: int,
+    clients: Clients,
+    as_json: bool,
+) -> None:
+    """Carry out a plan, and wait until it is done.
+
+    Interrupted, it leaves what has begun to go on; the same command goes on with the rest.
+    Partitions that somebody else has moved since the plan was made are not touched: nothing is.
+    """
+    moves = _read(path, is_reversed=reverse)
+
+    async def work(cluster: Cluster) -> None:
+        from kdist.ops.reassignment import execution
+
+        execution.check_statuses(await execution.read_statuses(cluster, moves))
+        if not no_throttle:
+            await execution.throttle(cluster, moves, throttle * MIB)
+        with progress("Partitions moved", len(moves), is_wanted=not as_json) as advance:
+            shown = 0
+
+            def on_look(statuses: Statuses) -> None:
+                nonlocal shown
+                done = _count(statuses)["done"] + _count(statuses)["gone"]
+                advance(done - shown)
+                shown = done
+
+            await execution.carry_out(cluster, moves, at_once, on_look)
+        if not no_throttle:
+            await execution.unthrottle(cluster, moves)
+
+    try:
+        ask_cluster(clients, work)
+    except KeyboardInterrupt:
+        click.echo(
+            "Moves that have begun go on. The same command goes on with the rest;"
+            f" `kdist reassign cancel {path}` takes back those under way.",
+            err=True,
+        )
+        raise
+    count = show_count(len(moves), "partition")
+    say(f"All done: {count} where the plan has them.", as_json, partitions=len(moves))
+
+
+@click.command()
+@_plan_argument
+@_reverse_option
+@client_options()
+@json_option
+def verify(path: str, reverse: bool, clients: Clients, as_json: bool) -> int:
+    """Show how far a plan has come. The exit status is 1 unless all of it is done.
+
+    Where nothing of it is under way any more, its throttles are removed.
+    """
+    moves = _read(path, is_reversed=reverse)
+
+    async def work(cluster: Cluster) -> Statuses:
+        from kdist.ops.reassignment import execution
+
+        statuses = await execution.read_statuses(cluster, moves)
+        if not _count(statuses)["moving"]:
+            await execution.unthrottle(cluster, moves)
+        return statuses
+
+    statuses = ask_cluster(clients, work)
+    print_rows(_MOVES, statuses.items(), as_json=as_json, if_none="The plan moves nothing.")
+    counts = _count(statuses)
+    if moves and not as_json:
+        click.echo(", ".join(f"{counts[each]} {each}" for each in sorted(counts)) + ".")
+    return 0 if counts["done"] + counts["gone"] == len(moves) else 1
+
+
+@click.command()
+@_plan_argument
+@_reverse_option
+@client_options()
+@json_option
+def cancel(path: str, reverse: bool, clients: Clients, as_json: bool) -> None:
+    """Take back the moves of a plan that are under way; what is done stays.
+
+    `kdist reassign execute FILE --reverse` takes back the rest.
+    """
+    moves = _read(path, is_reversed=reverse)
+
+    async def work(cluster: Cluster) -> int:
+        from kdist.ops.reassignment import execution
+
+        cancelled = await execution.cancel(cluster, moves)
+        await execution.unthrottle(cluster, moves)
+        return len(cancelled)
+
+    count = ask_cluster(clients, work)
+    say(f"{show_count(count, 'move')} cancelled.", as_json, cancelled=count)
+
+
+def _read(path: str, *, is_reversed: bool) -> list[Move]:
+    from kdist.ops.reassignment.plan import reversed_moves
+    from kdist.ops.reassignment.plan_file import parse_plan
+
+    try:
+        moves = parse_plan(path, readonly_files().read(path))
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    return reversed_moves(moves) if is_reversed else moves
+
+
+def _count(statuses: Statuses) -> Counter[str]:
+    return Counter(each.value for each in statuses.values())

@@ -1,0 +1,215 @@
+"""`kdist reassign plan`: what would go where, what it costs and how long it takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from kdist.cli.shared.client_settings import Clients, client_options
+from kdist.cli.shared.completing import complete_topics
+from kdist.cli.shared.connecting import ask_cluster
+from kdist.cli.shared.files import write_new
+from kdist.cli.shared.options import json_option, print_json
+from kdist.cli.shared.show import show_count, show_size
+from kdist.cli.shared.table import Field, json_row, print_rows
+from kdist.errors import UserError
+
+if TYPE_CHECKING:
+    from kdist.client.cluster import Cluster
+    from kdist.ops.reassignment.plan import Plan
+    from kdist.ops.reassignment.site import Disk, Share, Site
+
+MIB = 1 << 20
+throttle_option = click.option(
+    "--throttle",
+    metavar="MIB_PER_S",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="What a broker may send, and get, for moves.",
+)
+
+
+class Broker(NamedTuple):
+    """A broker before and after the plan, and the bytes that it gets and sends."""
+
+    disk: Disk
+    before: Share
+    after: Share
+    received: int
+    sent: int
+
+    def full(self, share: Share) -> float:
+        return share.bytes / self.disk.room_bytes if self.disk.room_bytes else 1.0
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}"
+
+
+_BROKERS: tuple[Field[Broker], ...] = (
+    Field("BROKER", lambda each: each.disk.broker, "broker", is_number=True),
+    Field("HOST", lambda each: each.disk.host, "host"),
+    Field("RACK", lambda each: each.disk.rack, "rack"),
+    Field("FULL", lambda each: each.full(each.before), "full_before", _percent, is_number=True),
+    Field("AFTER", lambda each: each.full(each.after), "full_after", _percent, is_number=True),
+    Field("LEADS", lambda each: each.before.leads, "leads_before", is_number=True),
+    Field("AFTER", lambda each: each.after.leads, "leads_after", is_number=True),
+    Field("GETS", lambda each: each.received, "received_bytes", show_size, is_number=True),
+    Field("SENDS", lambda each: each.sent, "sent_bytes", show_size, is_number=True),
+)
+
+
+@click.command()
+@click.argument("topics", metavar="[TOPIC...]", nargs=-1, shell_complete=complete_topics)
+@click.option(
+    "--drain",
+    "drained",
+    metavar="BROKER",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Empty this broker; may be repeated.",
+)
+@click.option(
+    "--drain-host",
+    "drained_hosts",
+    metavar="HOST",
+    multiple=True,
+    help="Empty all brokers of this host; may be repeated.",
+)
+@click.option(
+    "--replication-factor",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Have so many replicas of the topics named.",
+)
+@click.option(
+    "--only-needed", is_flag=True, help="Move nothing to level disks or to spread leaders."
+)
+@click.option(
+    "--sample",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, max=3600),
+    default=5.0,
+    show_default=True,
+    help="Watch for so long how fast partitions grow, to spread the leaders of those that do.",
+)
+@throttle_option
+@click.option("--output", metavar="FILE", help="Write the plan there, for execute.")
+@client_options()
+@json_option
+def plan(  # noqa: PLR0913 - one for each option
+    topics: tuple[str, ...],
+    drained: tuple[int, ...],
+    drained_hosts: tuple[str, ...],
+    replication_factor: int | None,
+    only_needed: bool,
+    sample: float,
+    throttle: int,
+    output: str | None,
+    clients: Clients,
+    as_json: bool,
+) -> None:
+    """Show which partitions would move, and with --output keep that as a plan.
+
+    All disks are made equally full, each in share of its room, with the least bytes copied; then
+    leaders are spread. Nothing else than the TOPICs is moved, if any are named. No host has two
+    replicas of a partition, and none is over fewer racks than before.
+    """
+    if replication_factor is not None and not topics:
+        raise click.UsageError("--replication-factor needs the topics that are to have it.")
+
+    async def work(cluster: Cluster) -> tuple[Site, Plan]:
+        from kdist.client.admin.reassignments import list_partition_reassignments
+        from kdist.client.admin.topics import describe_topics
+        from kdist.ops.reassignment.plan import Wish, plan_moves
+        from kdist.ops.reassignment.survey import read_site
+
+        await describe_topics(cluster, topics)  # an error names one that there is not
+        if moving := await list_partition_reassignments(cluster):
+            count = show_count(len(moving), "partition")
+            raise UserError(f"{count} moving already: let them arrive, or cancel them, first")
+        site = await read_site(cluster, 0.0 if only_needed else sample)
+        wish = Wish(
+            emptied=_emptied(site, drained, drained_hosts),
+            factors=dict.fromkeys(topics, replication_factor) if replication_factor else {},
+            levels_disks=not only_needed,
+            spreads_leaders=not only_needed,
+            topics=frozenset(topics) if topics else None,
+        )
+        return site, plan_moves(site, wish)
+
+    site, made = ask_cluster(clients, work)
+    _show(site, made, throttle * MIB, as_json)
+    if output is not None:
+        from kdist.ops.reassignment.plan_file import encode_plan
+
+        write_new(output, encode_plan(made.moves))
+
+
+def _emptied(site: Site, drained: tuple[int, ...], hosts: tuple[str, ...]) -> frozenset[int]:
+    on_hosts = {each.broker for each in site.disks.values() if each.host in hosts}
+    known = {each.host for each in site.disks.values()}
+    for host in hosts:
+        if host not in known:
+            raise UserError(f"no broker is on host {host}; there are {', '.join(sorted(known))}")
+    for broker in drained:
+        if broker not in site.disks:
+            there = ", ".join(map(str, sorted(site.disks)))
+            raise UserError(f"broker {broker} is not alive; there are {there}")
+    return frozenset({*drained, *on_hosts})
+
+
+def _show(site: Site, made: Plan, bytes_per_second: int, as_json: bool) -> None:
+    from kdist.ops.reassignment.site import Share
+
+    brokers = [
+        Broker(
+            site.disks[each],
+            made.before.get(each, Share()),
+            made.after.get(each, Share()),
+            made.received.get(each, 0),
+            made.sent.get(each, 0),
+        )
+        for each in sorted(site.disks)
+    ]
+    seconds = made.seconds(bytes_per_second)
+    if as_json:
+        print_json(
+            {
+                "moves": [
+                    {
+                        "topic": each.partition.topic,
+                        "partition": each.partition.partition,
+                        "before": each.before,
+                        "after": each.after,
+                        "bytes": each.moved_bytes,
+                    }
+                    for each in made.moves
+                ],
+                "brokers": [json_row(_BROKERS, each) for each in brokers],
+                "bytes": made.moved_bytes,
+                "seconds": round(seconds, 1),
+            }
+        )
+        return
+    print_rows(_BROKERS, brokers)
+    if not made.moves:
+        click.echo("Nothing to move.")
+        return
+    copied = sum(bool(each.added) for each in made.moves)
+    click.echo(
+        f"{show_count(copied, 'partition')} copied, {show_size(made.moved_bytes)} in all,"
+        f" {_duration(seconds)} at {show_size(bytes_per_second)}/s a broker;"
+        f" {show_count(len(made.moves) - copied, 'partition')} get another leader only."
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return "less than a second"
+    if seconds < 120:
+        return f"about {seconds:.0f} s"
+    minutes = seconds / 60
+    return f"about {minutes:.0f} min" if minutes < 120 else f"about {minutes / 60:.1f} h"

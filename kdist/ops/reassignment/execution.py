@@ -1,0 +1,143 @@
+"""Carries out a plan: throttles, begins a few moves at a time, and elects preferred leaders.
+
+All that is known of a plan's progress is in the cluster itself. So a plan may be left at any time,
+by a death too, and gone on with by the same call; moves that have begun go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from kdist.client.admin.elections import elect_leaders
+from kdist.client.admin.outcomes import SomeFailed
+from kdist.client.admin.reassignments import (
+    alter_partition_reassignments,
+    list_partition_reassignments,
+)
+from kdist.client.admin.settings import (
+    incremental_alter_broker_configs,
+    incremental_alter_topic_configs,
+)
+from kdist.client.admin.topics import list_topics
+from kdist.client.cluster import Cluster
+from kdist.errors import ApiError, Error, UserError
+from kdist.model import TopicPartition
+from kdist.ops.reassignment.plan import Move
+from kdist.ops.reassignment.progress import (
+    Status,
+    Statuses,
+    brokers_of,
+    next_moves,
+    statuses_of,
+    throttled_replicas,
+)
+from kdist.storage.names import some_of
+
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+LEADERS = "leader.replication.throttled.replicas"
+FOLLOWERS = "follower.replication.throttled.replicas"
+
+_LOOK_S = 1.0
+_LOOKS_MAX = 5
+
+
+async def read_statuses(cluster: Cluster, moves: Sequence[Move]) -> Statuses:
+    """How far a plan has come.
+
+    A broker that is asked for replicas may be a little behind the controller, which knows the
+    moves: so partitions count as elsewhere only once they have been for a while.
+    """
+    statuses = await _look(cluster, moves)
+    for _ in range(_LOOKS_MAX):
+        if Status.ELSEWHERE not in statuses.values():
+            break
+        await asyncio.sleep(_LOOK_S)
+        statuses = await _look(cluster, moves)
+    return statuses
+
+
+async def _look(cluster: Cluster, moves: Sequence[Move]) -> Statuses:
+    # In this order: a move that ends in between counts as under way.
+    under_way = await list_partition_reassignments(cluster)
+    replicas = {
+        TopicPartition(topic.name, each.number): each.replicas
+        for topic in await list_topics(cluster)
+        for each in topic.partitions
+    }
+    return statuses_of(moves, replicas, under_way)
+
+
+def check_statuses(statuses: Statuses) -> None:
+    """`UserError` if partitions of the plan are neither where it begins nor where it ends."""
+    wrong = [each.partition for each, status in statuses.items() if status is Status.ELSEWHERE]
+    if wrong:
+        raise UserError(
+            f"{some_of(wrong)}: moved by somebody else since the plan was made; make a new one"
+        )
+
+
+async def throttle(cluster: Cluster, moves: Sequence[Move], bytes_per_second: int) -> None:
+    """Hold what brokers send and get for these moves to a rate each."""
+    rate = str(bytes_per_second)
+    for broker in brokers_of(moves):
+        await incremental_alter_broker_configs(
+            cluster, broker, {LEADER_RATE: rate, FOLLOWER_RATE: rate}
+        )
+    for topic, (leaders, followers) in throttled_replicas(moves).items():
+        await incremental_alter_topic_configs(
+            cluster, topic, {LEADERS: leaders, FOLLOWERS: followers}
+        )
+
+
+async def unthrottle(cluster: Cluster, moves: Sequence[Move]) -> None:
+    """Take back what `throttle` has set, where topics and brokers still are."""
+    for topic in throttled_replicas(moves):
+        try:
+            await incremental_alter_topic_configs(cluster, topic, unset=[LEADERS, FOLLOWERS])
+        except ApiError as error:
+            if error.error is not Error.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+    for broker in brokers_of(moves):
+        await incremental_alter_broker_configs(cluster, broker, unset=[LEADER_RATE, FOLLOWER_RATE])
+
+
+async def carry_out(
+    cluster: Cluster, moves: Sequence[Move], at_once: int, on_look: Callable[[Statuses], None]
+) -> None:
+    """Begin moves, a few at a time, until all are done; then elect the preferred leaders.
+
+    `on_look` is told how far it is, once a second. `SomeFailed` if the cluster refuses a move.
+    """
+    while True:
+        statuses = await read_statuses(cluster, moves)
+        check_statuses(statuses)
+        on_look(statuses)
+        begun = next_moves(statuses, at_once)
+        if begun:
+            await alter_partition_reassignments(
+                cluster, {each.partition: each.after for each in begun}
+            )
+        elif Status.MOVING not in statuses.values():
+            break
+        await asyncio.sleep(_LOOK_S)
+    await _elect(cluster, [each.partition for each in statuses if statuses[each] is Status.DONE])
+
+
+async def _elect(cluster: Cluster, partitions: list[TopicPartition]) -> None:
+    try:
+        await elect_leaders(cluster, partitions)
+    except SomeFailed as some:
+        for error in some.failed.values():
+            if error.error is not Error.PREFERRED_LEADER_NOT_AVAILABLE:
+                raise error from some
+
+
+async def cancel(cluster: Cluster, moves: Sequence[Move]) -> list[TopicPartition]:
+    """Cancel the moves under way that are the plan's; the partitions concerned."""
+    statuses = await read_statuses(cluster, moves)
+    moving = [each.partition for each in moves if statuses[each] is Status.MOVING]
+    if moving:
+        await alter_partition_reassignments(cluster, dict.fromkeys(moving))
+    return moving

@@ -1,0 +1,162 @@
+"""Plans moves from a site and a wish: which replicas go where, and what that costs (pure).
+
+    1  who has too many replicas gives up one on a broker to be emptied, else one whose going leaves
+       the most racks, then not the preferred leader, then the one on the fullest disk
+    2  a replica on a broker to be emptied, or that is gone, is put on the emptiest disk that may
+       have it
+    3  who has too few gets more, in the same way
+    4  disks are leveled (`balance.py`), if that is wished
+    5  preferred leaders are spread (`leaders.py`), if that is wished
+
+A replica that takes another's place takes its rank: so the preferred leader stays unless it goes.
+A move makes the new copies first and drops the old ones last, so racks are never fewer on the way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from kdist.errors import UserError
+from kdist.model import TopicPartition
+from kdist.ops.reassignment.balance import Board
+from kdist.ops.reassignment.leaders import spread_leaders
+from kdist.ops.reassignment.site import Placed, Share, Site, may_have, rack_count, shares
+
+
+class Wish(NamedTuple):
+    """What is asked for: brokers to empty, replication factors by topic, disks and leaders leveled.
+
+    `topics`: nothing but these is moved; None: anything may be.
+    """
+
+    emptied: frozenset[int] = frozenset()
+    factors: Mapping[str, int] = {}
+    levels_disks: bool = True
+    spreads_leaders: bool = True
+    topics: frozenset[str] | None = None
+
+
+class Move(NamedTuple):
+    """A partition's replicas before and after, the preferred leader first."""
+
+    partition: TopicPartition
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    size_bytes: int
+
+    @property
+    def added(self) -> tuple[int, ...]:
+        return tuple(each for each in self.after if each not in self.before)
+
+    @property
+    def moved_bytes(self) -> int:
+        """What is copied over the network."""
+        return len(self.added) * self.size_bytes
+
+
+class Plan(NamedTuple):
+    """Moves, what each broker has before and after them, and what each sends and gets for it."""
+
+    moves: tuple[Move, ...]
+    before: Mapping[int, Share]
+    after: Mapping[int, Share]
+    sent: Mapping[int, int]
+    received: Mapping[int, int]
+
+    @property
+    def moved_bytes(self) -> int:
+        """What is copied over the network."""
+        return sum(self.received.values())
+
+    def seconds(self, bytes_per_second: float) -> float:
+        """How long it takes if no broker sends or gets more than this for moves."""
+        return max((*self.sent.values(), *self.received.values()), default=0) / bytes_per_second
+
+
+def plan_moves(site: Site, wish: Wish) -> Plan:
+    """The moves that a wish takes. `UserError` if it cannot be had, with the first reason."""
+    targets = {*site.disks} - wish.emptied
+    if not targets:
+        raise UserError("all brokers are to be emptied, so that none is left to take a replica")
+    board = Board(site.disks, targets)
+    before: list[Placed] = []
+    fixed: list[Placed] = []
+    for placed in site.partitions:
+        is_fixed = wish.topics is not None and placed.partition.topic not in wish.topics
+        board.add(placed, is_fixed=is_fixed)
+        (fixed if is_fixed else before).append(placed)
+    # The largest first, while there is room to choose from.
+    for number in sorted(range(len(before)), key=lambda at: (-before[at].size_bytes, at)):
+        _make_due(board, number, wish)
+    if wish.levels_disks:
+        board.level()
+    after = board.placed
+    if wish.spreads_leaders:
+        after = spread_leaders(after, fixed, targets)
+    return _with_costs(before, after, fixed)
+
+
+def _make_due(board: Board, number: int, wish: Wish) -> None:
+    """Give a partition as many replicas as are wished, none of them on a broker to be emptied."""
+    partition, replicas, *_ = board.placed[number]
+    wanted = wish.factors.get(partition.topic, len(replicas))
+    while len(replicas) > wanted:
+        gone = _least_needed(board, replicas)
+        replicas = tuple(each for each in replicas if each != gone)
+    racks = rack_count(board.disks, replicas)
+    for broker in replicas:
+        if broker not in board.targets:
+            others = [each for each in replicas if each != broker]
+            new = _emptiest(board, partition, others, racks)
+            replicas = tuple(new if each == broker else each for each in replicas)
+    while len(replicas) < wanted:
+        replicas = (*replicas, _emptiest(board, partition, replicas, len(replicas) + 1))
+    if replicas != board.placed[number].replicas:
+        board.change(number, replicas)
+
+
+def _least_needed(board: Board, replicas: Sequence[int]) -> int:
+    def order(broker: int) -> tuple[bool, int, bool, float]:
+        rest = [each for each in replicas if each != broker]
+        is_kept = broker in board.targets
+        fullness = board.fullness(broker) if is_kept else 0.0
+        return is_kept, -rack_count(board.disks, rest), broker == replicas[0], -fullness
+
+    return min(replicas, key=order)
+
+
+def _emptiest(
+    board: Board, partition: TopicPartition, others: Sequence[int], racks_wanted: int
+) -> int:
+    """The emptiest disk that may have a replica beside others; with fewer racks if it must be."""
+    free = [each for each in board.targets if each not in others]
+    for racks in range(racks_wanted, 0, -1):
+        able = (each for each in free if may_have(board.disks, others, each, racks))
+        found = min(able, key=lambda each: (board.fullness(each), each), default=None)
+        if found is not None:
+            return found
+    raise UserError(
+        f"{partition} cannot have {len(others) + 1} replicas: each is on a host of its own, and no"
+        " other host has a broker that may take one"
+    )
+
+
+def _with_costs(before: Sequence[Placed], after: Sequence[Placed], fixed: list[Placed]) -> Plan:
+    moves = []
+    sent: Counter[int] = Counter()
+    received: Counter[int] = Counter()
+    for old, new in zip(before, after, strict=True):
+        if old.replicas == new.replicas:
+            continue
+        move = Move(old.partition, old.replicas, new.replicas, old.size_bytes)
+        moves.append(move)
+        sent[old.replicas[0]] += move.moved_bytes  # all copies are the leader's
+        received.update(dict.fromkeys(move.added, old.size_bytes))
+    return Plan(tuple(moves), shares([*before, *fixed]), shares([*after, *fixed]), sent, received)
+
+
+def reversed_moves(moves: Iterable[Move]) -> list[Move]:
+    """The moves that take all of it back."""
+    return [each._replace(before=each.after, after=each.before) for each in moves]

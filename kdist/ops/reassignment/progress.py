@@ -1,0 +1,99 @@
+"""How far a plan has come, by what the cluster says, and what may begin next (pure).
+
+status     replicas now       a move of it under way
+done       as after           none
+moving     any                to the ones after
+waiting    as before          none
+elsewhere  any others         none, or to others: somebody else has moved it meanwhile
+gone       there is no such partition any more
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from kdist.client.admin.reassignments import Reassignment
+from kdist.model import TopicPartition
+from kdist.ops.reassignment.plan import Move
+
+
+class Status(enum.Enum):
+    """See the module."""
+
+    DONE = "done"
+    MOVING = "moving"
+    WAITING = "waiting"
+    ELSEWHERE = "elsewhere"
+    GONE = "gone"
+
+
+def status_of(
+    move: Move, replicas: tuple[int, ...] | None, under_way: Reassignment | None
+) -> Status:
+    """The status of a move; `replicas` is None if the partition is gone."""
+    if replicas is None:
+        return Status.GONE
+    if under_way is not None:
+        target = tuple(each for each in under_way.replicas if each not in under_way.removing)
+        return Status.MOVING if target == move.after else Status.ELSEWHERE
+    known = {move.before: Status.WAITING, move.after: Status.DONE}
+    return known.get(replicas, Status.ELSEWHERE)
+
+
+def next_moves(statuses: Mapping[Move, Status], at_once: int) -> list[Move]:
+    """The waiting moves that may begin, with at most `at_once` copies to or from any broker.
+
+    The largest first. One that copies nothing always may.
+    """
+    busy: Counter[int] = Counter()
+    for each, status in statuses.items():
+        if status is Status.MOVING:
+            busy.update(_busied(each))
+    waiting = (each for each, status in statuses.items() if status is Status.WAITING)
+    chosen = []
+    for each in sorted(waiting, key=lambda move: -move.moved_bytes):
+        busied = _busied(each)
+        if all(busy[broker] < at_once for broker in busied):
+            busy.update(busied)
+            chosen.append(each)
+    return chosen
+
+
+def _busied(move: Move) -> Sequence[int]:
+    return (move.before[0], *move.added) if move.added else ()
+
+
+def throttled_replicas(moves: Sequence[Move]) -> dict[str, tuple[str, str]]:
+    """By topic, which replicas are throttled as leaders and as followers, as settings have it."""
+    leaders: dict[str, list[str]] = {}
+    followers: dict[str, list[str]] = {}
+    for each in moves:
+        if each.added:
+            topic, partition = each.partition
+            leaders.setdefault(topic, []).extend(f"{partition}:{one}" for one in each.before)
+            followers.setdefault(topic, []).extend(f"{partition}:{one}" for one in each.added)
+    return {each: (",".join(leaders[each]), ",".join(followers[each])) for each in leaders}
+
+
+def brokers_of(moves: Sequence[Move]) -> list[int]:
+    """The brokers that send or get copies."""
+    copying = (each for each in moves if each.added)
+    return sorted({broker for each in copying for broker in (*each.before, *each.added)})
+
+
+Statuses = dict[Move, Status]
+"""How far each move of a plan has come."""
+
+
+def statuses_of(
+    moves: Sequence[Move],
+    replicas: Mapping[TopicPartition, tuple[int, ...]],
+    under_way: Mapping[TopicPartition, Reassignment],
+) -> Statuses:
+    """The status of each move."""
+    return {
+        each: status_of(each, replicas.get(each.partition), under_way.get(each.partition))
+        for each in moves
+    }

@@ -1,0 +1,81 @@
+"""What a plan of moves starts from and ends with: brokers with their disks, and partitions (pure).
+
+A broker has one disk, so balance over disks is balance over brokers; a host has several.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from kdist.model import TopicPartition
+
+
+class Disk(NamedTuple):
+    """A broker and its disk. `room_bytes`: what its logs take now, and what is free beside them."""
+
+    broker: int
+    host: str
+    rack: str | None
+    room_bytes: int
+
+
+class Placed(NamedTuple):
+    """A partition: its replicas, the preferred leader first, and the size of each.
+
+    `bytes_per_second` is what is written to it.
+    """
+
+    partition: TopicPartition
+    replicas: tuple[int, ...]
+    size_bytes: int
+    bytes_per_second: float = 0.0
+
+
+class Site(NamedTuple):
+    """The brokers that are alive, and all partitions. Replicas may be on brokers that are not."""
+
+    disks: Mapping[int, Disk]
+    partitions: tuple[Placed, ...]
+
+
+class Share(NamedTuple):
+    """What a broker has: bytes in its logs, partitions that prefer it as leader, and their rate."""
+
+    bytes: int = 0
+    leads: int = 0
+    bytes_per_second: float = 0.0
+
+
+def shares(partitions: Iterable[Placed]) -> dict[int, Share]:
+    """What each broker that has replicas has."""
+    sizes: Counter[int] = Counter()
+    leads: Counter[int] = Counter()
+    rates: dict[int, float] = {}
+    for each in partitions:
+        for broker in each.replicas:
+            sizes[broker] += each.size_bytes
+        leader = each.replicas[0]
+        leads[leader] += 1
+        rates[leader] = rates.get(leader, 0.0) + each.bytes_per_second
+    return {each: Share(sizes[each], leads[each], rates.get(each, 0.0)) for each in sizes}
+
+
+def rack_count(disks: Mapping[int, Disk], replicas: Iterable[int]) -> int:
+    """Over how many racks replicas are spread. Brokers without a rack share one."""
+    return len({disks[each].rack for each in replicas if each in disks})
+
+
+def may_have(
+    disks: Mapping[int, Disk], others: Collection[int], broker: int, racks_wanted: int
+) -> bool:
+    """Whether a broker may have a replica beside these others: hosts differ, racks as wanted."""
+    disk = disks[broker]
+    hosts, racks = set(), {disk.rack}
+    for each in others:
+        other = disks.get(each)
+        if other is not None:
+            hosts.add(other.host)
+            racks.add(other.rack)
+    return disk.host not in hosts and len(racks) >= racks_wanted

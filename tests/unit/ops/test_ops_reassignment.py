@@ -1,0 +1,162 @@
+"""Plans of moves: what they reach, what they never do, and what they cost at least."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdist.errors import UserError
+from kdist.model import TopicPartition
+from kdist.ops.reassignment.balance import TOLERANCE
+from kdist.ops.reassignment.plan import Move, Plan, Wish, plan_moves, reversed_moves
+from kdist.ops.reassignment.site import Disk, Placed, Share, Site, rack_count
+
+GIB = 1 << 30
+
+
+def a_site(
+    rng: random.Random, hosts: int, disks: int, partitions: int, empty_hosts: int = 0
+) -> Site:
+    """Three racks, disks of two sizes, three replicas; the last hosts have nothing yet."""
+    found = {}
+    for host in range(hosts + empty_hosts):
+        for number in range(disks):
+            broker = 100 * host + number
+            room = rng.choice([2000, 4000]) * GIB
+            found[broker] = Disk(broker, f"h{host}", f"r{host % 3}", room)
+    placed = []
+    for number in range(partitions):
+        on = rng.sample(range(hosts), 3)
+        replicas = tuple(100 * host + rng.randrange(disks) for host in on)
+        size = int(rng.lognormvariate(0, 0.8) * GIB)
+        partition = TopicPartition(f"t{number % 7}", number)
+        placed.append(Placed(partition, replicas, size, rng.random()))
+    return Site(found, tuple(placed))
+
+
+def fullness(site: Site, plan: Plan, brokers: Iterable[int] | None = None) -> list[float]:
+    chosen = site.disks if brokers is None else brokers
+    return [plan.after.get(each, Share()).bytes / site.disks[each].room_bytes for each in chosen]
+
+
+def check_allowed(site: Site, plan: Plan) -> None:
+    for move in plan.moves:
+        hosts_before = {site.disks[each].host for each in move.before}
+        assert len({site.disks[each].host for each in move.after}) >= len(hosts_before)
+        if len(move.after) >= len(move.before):
+            assert rack_count(site.disks, move.after) >= rack_count(site.disks, move.before)
+
+
+def least_bytes(site: Site, plan: Plan) -> float:
+    """What all that are over their goal have too much, less the tolerance."""
+    total = sum(each.bytes for each in plan.before.values())
+    room = sum(each.room_bytes for each in site.disks.values())
+    goals = {each: total / room * disk.room_bytes for each, disk in site.disks.items()}
+    return sum(
+        max(share.bytes - goals[broker] * (1 + TOLERANCE), 0.0)
+        for broker, share in plan.before.items()
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_disks_are_leveled_with_hardly_more_bytes_than_that_takes(seed: int) -> None:
+    site = a_site(random.Random(seed), hosts=9, disks=4, partitions=2500, empty_hosts=3)
+    plan = plan_moves(site, Wish())
+    check_allowed(site, plan)
+    full = fullness(site, plan)
+    mean = sum(full) / len(full)
+    assert max(full) / mean < 1.05
+    assert min(full) / mean > 0.95
+    assert plan.moved_bytes < 1.1 * least_bytes(site, plan) + 0.02 * sum(
+        each.bytes for each in plan.before.values()
+    )
+
+
+def test_a_level_site_is_left_alone() -> None:
+    site = a_site(random.Random(1), hosts=6, disks=2, partitions=2000)
+    moves = plan_moves(site, Wish()).moves
+    after = {each.partition: each.after for each in moves}
+    moved = tuple(e._replace(replicas=after.get(e.partition, e.replicas)) for e in site.partitions)
+    assert plan_moves(Site(site.disks, moved), Wish()).moves == ()
+
+
+def test_leaders_are_spread_by_number_and_by_rate() -> None:
+    site = a_site(random.Random(2), hosts=6, disks=2, partitions=2400)
+    after = plan_moves(site, Wish()).after.values()
+    assert max(e.leads for e in after) - min(e.leads for e in after) <= 4
+    rates = [each.bytes_per_second for each in after]
+    assert max(rates) / min(rates) < 1.05
+
+
+def test_a_drained_host_has_nothing_left_and_racks_stay() -> None:
+    site = a_site(random.Random(3), hosts=9, disks=3, partitions=1500)
+    drained = frozenset(each.broker for each in site.disks.values() if each.host == "h4")
+    for levels in (True, False):
+        plan = plan_moves(site, Wish(emptied=drained, levels_disks=levels, spreads_leaders=levels))
+        check_allowed(site, plan)
+        assert drained.isdisjoint(plan.after)
+        if not levels:  # only what has to go goes
+            assert plan.moved_bytes == sum(plan.before[each].bytes for each in drained)
+
+
+def test_replicas_of_a_broker_that_is_gone_are_put_elsewhere() -> None:
+    site = a_site(random.Random(4), hosts=6, disks=2, partitions=300)
+    gone = 101
+    rest = Site({each: site.disks[each] for each in site.disks if each != gone}, site.partitions)
+    plan = plan_moves(rest, Wish(levels_disks=False, spreads_leaders=False))
+    assert gone in plan.before
+    assert gone not in plan.after
+
+
+@pytest.mark.parametrize("factor", [1, 2, 4, 5])
+def test_a_factor_is_raised_and_lowered_over_as_many_racks_as_can_be(factor: int) -> None:
+    site = a_site(random.Random(5), hosts=9, disks=2, partitions=200)
+    topics = {each.partition.topic for each in site.partitions}
+    wish = Wish(factors=dict.fromkeys(topics, factor), levels_disks=False, spreads_leaders=False)
+    plan = plan_moves(site, wish)
+    assert len(plan.moves) == 200
+    for move in plan.moves:
+        assert len(move.after) == factor
+        assert len({site.disks[each].host for each in move.after}) == factor
+        before = rack_count(site.disks, move.before)
+        assert rack_count(site.disks, move.after) >= min(factor, before)
+        assert move.after[0] == move.before[0]  # the leader stays
+
+
+def test_topics_that_are_not_named_do_not_move_but_count() -> None:
+    site = a_site(random.Random(6), hosts=6, disks=2, partitions=700, empty_hosts=1)
+    plan = plan_moves(site, Wish(topics=frozenset({"t0"})))
+    assert {each.partition.topic for each in plan.moves} == {"t0"}
+    assert sum(each.bytes for each in plan.after.values()) == sum(
+        each.bytes for each in plan.before.values()
+    )
+
+
+def test_what_cannot_be_had_is_refused_with_a_sentence() -> None:
+    site = a_site(random.Random(7), hosts=4, disks=1, partitions=4)
+    with pytest.raises(UserError, match="cannot have 5 replicas"):
+        plan_moves(site, Wish(factors=dict.fromkeys([f"t{n}" for n in range(7)], 5)))
+    with pytest.raises(UserError, match="none is left"):
+        plan_moves(site, Wish(emptied=frozenset(site.disks)))
+
+
+def test_time_is_that_of_the_busiest_broker() -> None:
+    partitions = tuple(Placed(TopicPartition("t", number), (1, 2), 10 * GIB) for number in range(4))
+    disks = {each: Disk(each, f"h{each}", None, 1000 * GIB) for each in (1, 2, 3, 4)}
+    plan = plan_moves(Site(disks, partitions), Wish(emptied=frozenset({1}), levels_disks=False))
+    assert plan.moved_bytes == 40 * GIB
+    assert plan.seconds(1 * GIB) == 40  # all of it is sent by broker 1, which leads
+    assert sum(plan.received.values()) == plan.sent[1]
+
+
+@given(st.integers(0, 1 << 32))
+def test_the_way_back_is_the_way_there(seed: int) -> None:
+    site = a_site(random.Random(seed), hosts=5, disks=2, partitions=60)
+    moves = plan_moves(site, Wish(emptied=frozenset({0, 1}))).moves
+    check_allowed(site, plan_moves(site, Wish(emptied=frozenset({0, 1}))))
+    assert reversed_moves(reversed_moves(moves)) == list(moves)
+    assert all(isinstance(each, Move) and each.before != each.after for each in moves)
