@@ -14,6 +14,7 @@ from kdist.replication.fetching.fetcher import FetchContext
 from kdist.replication.fetching.fetchers import Fetchers
 from kdist.replication.partition import Partition
 from kdist.replication.peers import ALONE
+from kdist.replication.throttles import Throttle
 
 
 class Stage:
@@ -23,7 +24,9 @@ class Stage:
         self.world = World()
         peers = ALONE._replace(settings=ReplicationSettings(), find=lambda _: None)
         world = self.world
-        self.fetchers = Fetchers(FetchContext(BROKER, peers, world.directory, world.metrics))
+        throttle = Throttle(world.clock)
+        context = FetchContext(BROKER, peers, world.directory, world.metrics, throttle)
+        self.fetchers = Fetchers(context)
 
     def tell(self, leader: int, epoch: int, key: TopicPartition = CLICKS) -> Partition:
         """Have the controller tell who leads, and see to it."""
