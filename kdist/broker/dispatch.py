@@ -251,8 +251,8 @@ class Dispatch:
 
     def pause(self, connection: Connection, seconds: float) -> None:
         """Take no requests from a connection for so long, or until the quotas change."""
-        connection.throttle(seconds)
-        self._paused.add(connection)
+        if connection.throttle(seconds):
+            self._paused.add(connection)
 
     def end_pauses(self) -> None:
         """The quotas have changed: take requests from all connections, and charge them anew."""

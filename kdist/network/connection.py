@@ -230,16 +230,20 @@ class Connection(RequestReceiver):
         if self.state is MUTED and not self.pending_produces:
             self.unmute()
 
-    def throttle(self, seconds: float) -> None:
-        """Hand over no requests for so long. Answers are sent, and the peer's end is noticed."""
+    def throttle(self, seconds: float) -> bool:
+        """Hand over no requests for so long. Answers are sent, and the peer's end is noticed.
+
+        False if it hands over none any more.
+        """
         if self.state in (FINISHING, CLOSED):
-            return
+            return False
         until_s = self._connections.loop.time() + seconds
         if self._pause_end is not None:
             until_s = max(until_s, self._pause_end.until_s)
         self._await_pause_end(until_s)
         if self.state is OPEN and self._enter(PAUSED):  # from MUTED it comes by PAUSED, too
             self._transport.pause_reading()
+        return True
 
     def _await_pause_end(self, until_s: float) -> None:
         self._forget_pause()

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from kdist.config.kinds import Kind, read_text
+from kdist.config.kinds import INT64_MAX, Kind, read_text
 from kdist.errors import ApiError, Error
 
 
@@ -57,13 +57,14 @@ _EPSILON = 1e-6  # as in Kafka: floating point comes over the wire
 def text_of(name: str, value: float) -> str:
     """A quota as it is stored. ApiError INVALID_REQUEST if it is no quota or no value of it."""
     row = require_row(name)
-    if not (math.isfinite(value) and value > 0):
+    if not (math.isfinite(value) and value / row.per > 0):  # which rounds the smallest to 0
         raise ApiError(Error.INVALID_REQUEST, f"{name} is {value:g}, and must be above 0")
     if row.kind is Kind.DOUBLE:
         return repr(value)
-    whole = int(value + _EPSILON)
+    whole = min(int(value + _EPSILON), INT64_MAX)  # which is no double: it comes as one more
     if abs(whole - value) > _EPSILON or whole <= 0:
-        raise ApiError(Error.INVALID_REQUEST, f"{name} is {value:g}, and must be a whole number")
+        detail = f"{name} is {value:g}, and must be a whole number of at most {INT64_MAX}"
+        raise ApiError(Error.INVALID_REQUEST, detail)
     return str(whole)
 
 

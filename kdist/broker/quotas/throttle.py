@@ -7,24 +7,29 @@
               kept the broker's one thread, when it is answered; waits cost nothing
 
 The answer is never delayed: it says how long the pause is, and the connection is muted for as long
-(KIP-219), whichever version the client speaks. Requests that only brokers send, and the fetches of
-followers, cost nothing.
+(KIP-219), whichever version the client speaks. Requests that only brokers send cost nothing, nor do
+those of followers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
+from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
 
 from kdist.broker.quotas.quotas import Account, Quotas
-from kdist.protocol import fetch, produce
-from kdist.protocol.fetch import FetchRequest
+from kdist.protocol import fetch, list_offsets, offset_for_leader_epoch, produce
 from kdist.protocol.headers import RequestHeader
 from kdist.protocol.versions import api_for
 
 T = TypeVar("T")
 
 _NS_PER_S = 1_000_000_000
+_FOLLOWER_ID: dict[int, Callable[[Any], int]] = {
+    fetch.API.key: attrgetter("follower_id"),
+    list_offsets.API.key: attrgetter("replica_id"),
+    offset_for_leader_epoch.API.key: attrgetter("replica_id"),
+}
 _FIRST_FETCH_OF_WHOLE_BATCHES = 3  # older clients get stuck if less than a message is answered
 
 
@@ -117,7 +122,7 @@ class Throttles:
     """Charges the requests that come. Owner: the broker's `Service`."""
 
     def __init__(self, quotas: Quotas, is_broker: Callable[[int], bool]) -> None:
-        """`is_broker`: whether a follower of this id is one, so that its fetches cost nothing."""
+        """`is_broker`: whether a follower of this id is one, so that its requests cost nothing."""
         self._quotas = quotas
         self._is_broker = is_broker
 
@@ -134,4 +139,5 @@ class Throttles:
         """Whether only brokers send it: they must not wait for each other."""
         if api_for(key).is_between_brokers:
             return True
-        return isinstance(request, FetchRequest) and self._is_broker(request.follower_id)
+        follower_id = _FOLLOWER_ID.get(key)
+        return follower_id is not None and self._is_broker(follower_id(request))

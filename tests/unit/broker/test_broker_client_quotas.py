@@ -92,6 +92,16 @@ def test_quotas_are_stored_as_kafka_stores_them() -> None:
     told(scenario)
 
 
+def test_the_largest_rate_is_stored_as_the_largest_of_kafkas_integers() -> None:
+    async def scenario(cluster: Cluster, client: Client) -> None:
+        largest = 2**63 - 1
+        assert (await change(client, "etl", **{PRODUCE: float(largest)})).error_code == 0
+        stored = json.loads((await cluster.zks[1].get("/config/clients/etl")).data)["config"]
+        assert stored == {PRODUCE: str(largest)}
+
+    told(scenario)
+
+
 def test_every_broker_follows_a_change_and_reads_all_at_its_start() -> None:
     cluster = Cluster()
 
@@ -187,7 +197,9 @@ def test_a_trial_checks_and_changes_nothing() -> None:
         (FETCH, -1.0, "consumer_byte_rate is -1, and must be above 0"),
         (REQUEST, float("nan"), "request_percentage is nan, and must be above 0"),
         (PRODUCE, float("inf"), "producer_byte_rate is inf, and must be above 0"),
+        (REQUEST, 5e-324, "request_percentage is 4.94066e-324, and must be above 0"),
         (PRODUCE, 1.5, "producer_byte_rate is 1.5, and must be a whole number"),
+        (PRODUCE, 1e19, "producer_byte_rate is 1e+19, and must be a whole number of at most"),
         ("controller_mutation_rate", 1.0, "kdist has no controller_mutation_rate yet"),
         ("speed", 1.0, "'speed' is not a quota: there are producer_byte_rate"),
     ],

@@ -7,12 +7,21 @@ from typing import Any
 
 import pytest
 
+from kdist.broker.quotas.quotas import Quotas
+from kdist.broker.quotas.throttle import Throttles
 from kdist.errors import Error
+from kdist.metrics.declare import Family
+from kdist.metrics.quotas import QuotaMetrics
 from kdist.network.client import Client, ClientSettings
+from kdist.protocol import fetch, list_offsets, offset_for_leader_epoch
+from kdist.protocol.api import Api
 from kdist.protocol.api_versions import ApiVersionsRequest
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic
 from kdist.protocol.fetch import ReplicaState
+from kdist.protocol.headers import RequestHeader
 from kdist.protocol.metadata import MetadataRequest
+from kdist.runtime.clock import VirtualClock
+from kdist.zk.znodes import DEFAULT_ENTITY
 from tests.simulator.cluster import PORT, Cluster, create, produce_request, records
 from tests.unit.broker.broker_quotas import FETCH, PRODUCE, REQUEST, fetch_request, named, set_
 
@@ -343,5 +352,37 @@ def test_time_is_charged_where_a_handler_takes_it(monkeypatch: pytest.MonkeyPatc
         assert pauses[0] == 0
         assert all(0 < each <= 1000 for each in pauses[2:])
         assert (await other.send(MetadataRequest(topics=[]), 9)).throttle_time_ms == 0
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("api", [fetch.API, list_offsets.API, offset_for_leader_epoch.API])
+def test_what_followers_ask_costs_nothing(api: Api) -> None:
+    quotas = Quotas(VirtualClock(), 1.0, Family(QuotaMetrics, "client", "quota"), lambda: None)
+    quotas.replace({DEFAULT_ENTITY: {REQUEST: 1.0}})
+    throttles = Throttles(quotas, {1}.__contains__)
+    header = RequestHeader(api.key, 4, 1, "kdist")
+    known = {"max_wait_ms": 0, "min_bytes": 0} if api is fetch.API else {}
+    costs = {
+        replica: throttles.begin(header, api.request(replica_id=replica, topics=[], **known), 99)
+        for replica in (-2, -1, 1, 7)
+    }
+    assert [replica for replica, throttle in costs.items() if throttle is None] == [1]
+
+
+def test_a_client_that_has_gone_before_its_answer_is_not_kept_in_memory() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await with_quotas(cluster, **{PRODUCE: RATE})
+        broker = cluster.brokers[1]
+        client = await named(cluster, "etl")
+        await client.send(ApiVersionsRequest(), 0)
+        (listener,), (dispatch,) = broker._gateway._listeners, broker.service._dispatches
+        connection = max(listener.connections, key=lambda each: each.number)
+        client.close()
+        await cluster.until(lambda: connection not in listener.connections)
+        dispatch.pause(connection, 60)
+        assert connection not in dispatch._paused
 
     cluster.run(scenario())
