@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kdist.client.cluster import Cluster, Outcome, Outcomes
+from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import NEWEST_BY_NAME, FetchPartition, FetchRequest, FetchTopic
 from kdist.records.batch import BatchHeader
@@ -44,6 +45,8 @@ async def fetch_at(
         answer = await cluster.ask(request, leader, NEWEST_BY_NAME)
         if answer.error_code:
             return {partition: Outcome(answer.error_code)}
+        if not answer.responses:  # what a client over its quota is answered (KIP-219)
+            return {partition: Outcome(Error.THROTTLING_QUOTA_EXCEEDED)}
         ((found,),) = (topic.partitions for topic in answer.responses)
         records = None if found.error_code else found.records or b""
         return {partition: Outcome(found.error_code, records)}

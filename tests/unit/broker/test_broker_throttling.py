@@ -9,9 +9,12 @@ import pytest
 
 from kdist.broker.quotas.quotas import Quotas
 from kdist.broker.quotas.throttle import Throttles
+from kdist.client import cluster as clients
+from kdist.client.fetch_once import fetch_at
 from kdist.errors import Error
 from kdist.metrics.declare import Family
 from kdist.metrics.quotas import QuotaMetrics
+from kdist.model import TopicPartition
 from kdist.network.client import Client, ClientSettings
 from kdist.protocol import fetch, list_offsets, offset_for_leader_epoch
 from kdist.protocol.api import Api
@@ -384,5 +387,22 @@ def test_a_client_that_has_gone_before_its_answer_is_not_kept_in_memory() -> Non
         await cluster.until(lambda: connection not in listener.connections)
         dispatch.pause(connection, 60)
         assert connection not in dispatch._paused
+
+    cluster.run(scenario())
+
+
+def test_a_single_fetch_of_kdists_client_waits_until_its_client_may_fetch_again() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        admin = await with_quotas(cluster, **{FETCH: 1000})
+        await admin.send(produce_request("clicks", VALUE), 9)
+        network, settings = cluster.network.host("of etl"), ClientSettings("etl")
+        began_s = cluster.loop.time()
+        for _ in range(2):  # each on a connection of its own
+            asking = clients.Cluster(network, [clients.Address("m1", PORT)], settings)
+            batches = await fetch_at(asking, TopicPartition("clicks", 0), 0)
+            assert len(list(batches.headers())) == 1
+        assert cluster.loop.time() - began_s >= 9
 
     cluster.run(scenario())
