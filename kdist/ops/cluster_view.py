@@ -100,7 +100,16 @@ async def _topic(zookeeper: ZooKeeper, topic: str, default_min_isr: int) -> list
     min_isr = _min_isr(await znodes.TOPIC_SETTINGS.read(zookeeper, topic), default_min_isr)
     replicas = {TopicPartition(topic, n): ids for n, ids in sorted(assignment.partitions.items())}
     states = await read_states(zookeeper, replicas)
-    return [_viewed(key, ids, states.get(key), min_isr) for key, ids in replicas.items()]
+    moving = {
+        number
+        for changes in (assignment.adding, assignment.removing)
+        for number, ids in changes.items()
+        if ids
+    }
+    return [
+        _viewed(key, ids, states.get(key), min_isr)._replace(is_moving=key.partition in moving)
+        for key, ids in replicas.items()
+    ]
 
 
 def _min_isr(stored: EntitySettings | None, default: int) -> int:

@@ -24,10 +24,14 @@ class PartitionView(NamedTuple):
     leader: int
     isr: tuple[int, ...]
     min_isr: int
+    is_moving: bool = False  # replicas are being added or removed
 
 
 class View(NamedTuple):
-    """A snapshot of a cluster: registered brokers, the controller if any, partitions."""
+    """A snapshot of a cluster: registered brokers, the controller if any, partitions.
+
+    `is_reassigning`: an old tool's request for moves is there, which may not have begun yet.
+    """
 
     brokers: frozenset[int]
     controller: int | None
@@ -54,7 +58,11 @@ def review_stop(
     mine = _replicated_on(view, going)
     single = _only_on(mine, going)
     reasons = [*_unhealthy(view, {*expected, *going})]
-    if view.is_reassigning:
+    moving = [each.partition for each in view.partitions if each.is_moving]
+    if moving:
+        verb = "partition is" if len(moving) == 1 else "partitions are"
+        reasons.append(f"{len(moving)} {verb} being reassigned: {_some(moving)}")
+    elif view.is_reassigning:
         reasons.append("partitions are being reassigned")
     reasons += [
         f"{each.partition} would have {left} in-sync replicas, and asks for {_needed(each)}"

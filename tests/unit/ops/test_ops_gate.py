@@ -71,6 +71,10 @@ def test_a_broker_of_a_healthy_cluster_may_go_down() -> None:
         (view(partition(4, (1, 3), leader=-1)), "1 partition has no leader: clicks-4"),
         (view(is_reassigning=True), "partitions are being reassigned"),
         (
+            view(partition(4, (1, 3))._replace(is_moving=True), is_reassigning=True),
+            "1 partition is being reassigned: clicks-4",
+        ),
+        (
             view(partition(0, isr=(1, 2))),
             "clicks-0 would have 1 in-sync replicas, and asks for 2",
         ),
@@ -214,6 +218,23 @@ def test_a_view_has_brokers_controller_states_and_settings() -> None:
         ),
         is_reassigning=True,
     )
+
+
+@pytest.mark.parametrize(
+    ("adding", "removing", "is_moving"),
+    [({}, {}, False), ({0: (3,)}, {}, True), ({}, {0: (1,)}, True), ({0: ()}, {1: (2,)}, False)],
+)
+def test_moves_begun_by_the_api_are_seen_in_their_topics(
+    adding: dict[int, tuple[int, ...]], removing: dict[int, tuple[int, ...]], is_moving: bool
+) -> None:
+    async def work(keeper: ZooKeeper) -> View:
+        value = TopicAssignment({0: (1, 2, 3)}, None, adding, removing).encode()
+        await keeper.create(znodes.TOPIC.path("clicks"), value, make_parents=True)
+        await add_state(keeper, "clicks", (1, 2))
+        return await read_view(keeper, default_min_isr=1)
+
+    (seen,) = with_zookeeper(work).partitions
+    assert seen.is_moving == is_moving
 
 
 @pytest.mark.parametrize(("given", "min_isr"), [("2", 2), ("soon", 3)])
