@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from flow_world import FlowScene, flow_of, stream_of
+from flow_world import FlowScene, flow_of
 from test_mirror_start import produce_to_second
 
 from kdist.mirror.mirror import Mirror
@@ -17,9 +17,16 @@ from tests.unit.client.client_group_world import consumer_on
 TO_SECOND = {"flow_f_target": f"m2:{PORT}"}
 
 
-def play_silent(work: Callable[[FlowScene, Mirror], Awaitable[Any]], seed: int = 0) -> None:
-    """Run `work` on a mirror whose target was cut off after it had sent."""
-    cluster = Cluster(seed)
+async def produce_to_both(scene: FlowScene, value: bytes) -> None:
+    await produce(scene.client, "t", value)
+    await produce_to_second(scene, value)
+
+
+def play_silent(work: Callable[[FlowScene, Mirror], Awaitable[Any]]) -> None:
+    """Run `work` on a mirror whose target was cut off after it had answered: both partitions then
+    have requests in flight on open connections. A flow that had none to it would start anew.
+    """
+    cluster = Cluster()
 
     async def scenario() -> None:
         await cluster.started(1)
@@ -29,11 +36,13 @@ def play_silent(work: Callable[[FlowScene, Mirror], Awaitable[Any]], seed: int =
         await create(client, "t", 2)
         scene = FlowScene(cluster, client)
         mirror = scene.start(**TO_SECOND)
-        await cluster.until(lambda: (stream := stream_of(mirror)) and stream.is_idle)
+        streams = flow_of(mirror).streams
+        await cluster.until(lambda: len(streams) == 2 and all(s.is_idle for s in streams.values()))
+        await produce_to_both(scene, b"before")
+        await cluster.until(lambda: all(s.position == 1 for s in streams.values()))
         cluster.network.partition(["m1", "client", "mirror"], ["m2"])
-        await produce(client, "t", b"1")
-        await produce_to_second(scene, b"2")
-        await cluster.until(lambda: (stream := stream_of(mirror)) and not stream.is_idle)
+        await produce_to_both(scene, b"after")
+        await cluster.until(lambda: not any(s.is_idle for s in streams.values()))
         await work(scene, mirror)
 
     cluster.run(scenario())
@@ -62,10 +71,15 @@ def test_partitions_being_revoked_at_the_stop_may_still_fail() -> None:
         other.subscribe(["t"])
         _asking = scene.cluster.loop.create_task(other.poll(60))
         partitions = flow_of(mirror)._consumer._core.partitions
-        await scene.cluster.until(lambda: any(each.is_revoked for each in partitions.values()))
+
+        def one_is_being_revoked() -> bool:
+            return any(each.is_revoked for each in partitions.values())
+
+        await scene.cluster.until(one_is_being_revoked)
         await asyncio.sleep(
             9
         )  # a request in flight is given up 30 s after it was sent: before the mirror has ended
+        assert one_is_being_revoked()
         await scene.stop()
 
-    play_silent(work, seed=2)  # under which the other member is to get the mirror's partition
+    play_silent(work)
