@@ -26,9 +26,8 @@ def run(
 
     Tests that cannot pass yet get a shorter timeout, since some would use all of it.
     """
-    log = sources.logs() / f"{suite.replace(' ', '-')}.log"
+    log = sources.new_log(suite.replace(" ", "-"))
     report = log.with_suffix(".jsonl")
-    report.unlink(missing_ok=True)
     path = os.pathsep.join([str(IN_SUITE), environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     command = [sources.python(), "-m", "pytest", "-p", "kdist_report", "-p", "no:cacheprovider"]
     own = {

@@ -156,14 +156,15 @@ def outcomes(given: Given, where: Cluster) -> Iterator[Outcome]:
 def tried_again(outcome: Outcome, suite: Suite, where: Cluster) -> Outcome:
     """Run a failed test a second time: clients have races and deadlines of their own.
 
-    If it then passes, the reason says so.
+    If it then passes, the reason says so; if not, it has both reasons, which may differ.
     """
     if outcome.state != FAILED or not suite.can_repeat:
         return outcome
     second = list(suite.run(where, [outcome.test]))
     if [again.state for again in second] == [PASSED]:
         return second[0]._replace(reason=f"at the second try; the first: {outcome.reason}")
-    return outcome
+    why = "; ".join(again.reason or again.state for again in second)
+    return outcome._replace(reason=f"{outcome.reason}; at the second try: {why}")
 
 
 def started(given: Given, directory: Path) -> AbstractContextManager[Cluster]:

@@ -73,6 +73,15 @@ def logs() -> Path:
     return folder
 
 
+def new_log(name: str) -> Path:
+    """A new file among the logs: those of a test's first try are kept when it is tried again."""
+    path, tries = logs() / f"{name}.log", 1
+    while path.exists():
+        tries += 1
+        path = path.with_name(f"{name}-{tries}.log")
+    return path
+
+
 @contextmanager
 def locked() -> Iterator[None]:
     """Hold a lock, so that two runs do not fetch or build the same thing at once."""

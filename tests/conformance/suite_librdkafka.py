@@ -87,8 +87,7 @@ def run(
     A colon and text after the digits choose the sub-tests with that text. The flag `-P` makes every
     producer idempotent.
     """
-    logs = sources.logs()
-    configuration = logs / "librdkafka.conf"
+    configuration = sources.logs() / "librdkafka.conf"
     configuration.write_text(
         f"metadata.broker.list={cluster.address}\n"
         "test.topic.random=true\n"
@@ -104,7 +103,7 @@ def run(
         "TEST_KAFKA_VERSION": "3.9.0",
     }
     for name in names or default_list(cluster):
-        log = logs / f"librdkafka-{name}.log"
+        log = sources.new_log(f"librdkafka-{name}")
         number, _, part = name.partition(":")
         chosen = {"TESTS": number} | ({"SUBTESTS": part} if part else {})
         started_s = time.monotonic()
