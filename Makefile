@@ -118,6 +118,10 @@ simulate: .venv/.codec  ## Random histories of a whole cluster: SEEDS=n, FIRST_S
 chaos: setup  ## Break three brokers every 10 s under foreign clients, as root: MINUTES=n, SEED=n
 	@$(PYTHON) -m tests.chaos --minutes $(or $(MINUTES),20) --seed $(or $(SEED),0)
 
+mutate: .venv/.codec  ## Break the code a little, see whether its tests notice: SAMPLE=n, SEED=n, FILES='kdist/storage/*'
+	@$(PYTHON) -m tests.mutation --sample $(or $(SAMPLE),300) --seed $(or $(SEED),0) --files '$(or $(FILES),*)' \
+		--simulate $(or $(SIMULATE),0)
+
 fuzz: .venv/.codec  ## Throw random bytes at every decoder for ten minutes
 	$(PYTHON) tests/fuzz/fuzz_protocol.py --seconds 600
 
@@ -150,4 +154,4 @@ clean:  ## Remove everything that make made, the virtual environment included
 
 FORCE:
 
-.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-clients bench-peer bench-cluster bench-mirror bench-spark bench-cleaner bench-compression simulate chaos fuzz generate format clean FORCE
+.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-clients bench-peer bench-cluster bench-mirror bench-spark bench-cleaner bench-compression simulate chaos mutate fuzz generate format clean FORCE

@@ -419,3 +419,15 @@ def test_acknowledged_records_are_in_the_log_in_order(steps: list[str], seed: in
     stored = log.active.file.read(0, log.active.file.size()) if log.has_files else b""
     assert dict(values_in(stored)) == acknowledged
     assert sorted(acknowledged) == list(range(partition.log.end_offset))
+
+
+def test_who_asks_after_an_append_is_published_is_told_at_once(
+    world: World, partition: Partition
+) -> None:
+    make_slow(world, partition)
+    data = batch([b"x"])
+    append, heard = partition.append([Batch(read_header(data), data)], START_MS), list[Any]()
+    assert not append.is_published
+    world.settle(500)
+    append.then(heard.append)
+    assert heard == [append]

@@ -150,6 +150,19 @@ def test_a_flush_requested_during_a_refused_truncation_is_done() -> None:
     assert log.recovery_point == 16
 
 
+@pytest.mark.parametrize("offset", range(0, 60, 7))
+def test_no_snapshot_beyond_the_end_is_left_to_come_back_with_a_segment(offset: int) -> None:
+    world = World()
+    log = grown(world, 0)
+    for sequence in range(0, 60, 5):
+        append(world, log, 5, producer_id=3, producer_epoch=0, base_sequence=sequence)
+    world.flush(log)
+    world.settle()
+    assert snapshots(world) == [20, 40]
+    world.truncate(log, offset)
+    assert all(each <= log.end_offset for each in snapshots(world))
+
+
 def test_a_truncation_right_after_a_roll_leaves_no_snapshot_beyond_the_end() -> None:
     world = World()
     log = grown(world, 4)
