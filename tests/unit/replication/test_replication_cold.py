@@ -71,6 +71,16 @@ def test_a_truncated_index_is_left_to_the_read_itself(bench: Bench) -> None:
     part.release()
 
 
+def test_what_a_truncation_is_cutting_is_not_looked_for(bench: Bench) -> None:
+    log, world = bench.log, bench.world
+    world.directory.truncate(log, 3, lambda _: None)
+    assert world.tasks.run_until(lambda: log.truncating_from == log.active.base_offset, 50)
+    bench.forget(0, 6 * MIB)
+    assert bench.cache.read(log, 1, MIB, log.end_offset) == (None, False)
+    world.settle()
+    assert bench.is_cold(log, 1)
+
+
 def test_a_sequential_reader_is_probed_only_for_new_pages(bench: Bench) -> None:
     asked = [bench.asked(bench.log, offset) for offset in range(6)]
     assert sum(asked) <= 1 + 2 * 6 + 6

@@ -17,6 +17,7 @@ from kdist.replication.peers import ALONE
 from tests.unit.replication.replication_world import BROKER, VIEWS, World, append
 
 SECOND, THIRD = 2, 3
+LAG_MS = ReplicationSettings().lag_time_max_ms
 
 
 class Stage:
@@ -73,6 +74,18 @@ def test_a_follower_that_was_not_known_to_be_alive_is_proposed_when_it_is() -> N
     stage.dead.add(SECOND)
     stage.fetch(SECOND)
     assert stage.isrs == []
+    stage.dead.clear()
+    stage.world.replicas.review_isrs()
+    assert stage.isrs == [(BROKER, SECOND)]
+
+
+def test_a_follower_at_the_end_of_an_idle_partition_is_proposed_however_long_ago_it_fetched() -> (
+    None
+):
+    stage = Stage()
+    stage.dead.add(SECOND)
+    stage.fetch(SECOND)
+    stage.world.clock.advance_ms(10 * LAG_MS)
     stage.dead.clear()
     stage.world.replicas.review_isrs()
     assert stage.isrs == [(BROKER, SECOND)]
@@ -187,9 +200,6 @@ def in_sync_of_three(stage: Stage) -> None:
         answer.set_result(CommittedIsr(tuple(proposal.isr), 9 + number))
         stage.world.settle()
     assert stage.partition.state.isr == (BROKER, SECOND, THIRD)
-
-
-LAG_MS = ReplicationSettings().lag_time_max_ms
 
 
 def test_a_follower_that_stops_fetching_is_to_leave_the_isr_once_it_lags_for_too_long() -> None:
