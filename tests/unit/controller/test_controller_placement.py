@@ -94,6 +94,10 @@ def test_more_replicas_than_hosts_are_refused(factor: int) -> None:
     with pytest.raises(ApiError) as caught:
         place(interleave(loose(["a", "a", "b"])), range(1), factor, 0)
     assert caught.value.error is Error.INVALID_REPLICATION_FACTOR
+    assert caught.value.detail == (
+        f"a replication factor of {factor} with 2 hosts alive;"
+        " a host holds at most one replica of a partition"
+    )
 
 
 def test_no_broker_at_all_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kdist.replication import cold
-from kdist.replication.cold import PageCache
+from kdist.replication.cold import PageCache, warm
 from kdist.storage.log import Log
 from kdist.storage.reading import read
 from tests.unit.replication.replication_world import CLICKS, VIEWS, World, append
@@ -121,3 +121,16 @@ def test_few_positions_are_remembered(bench: Bench, monkeypatch: pytest.MonkeyPa
     for offset in (0, 1, 2, 3, 4, 5) * 3:
         bench.asked(bench.log, offset)
         assert len(bench.cache._known) <= 4 + 3
+
+
+def test_cold_records_are_cached_once_a_thread_has_read_them(bench: Bench) -> None:
+    bench.forget(0, 6 * MIB)
+    part, is_cold = bench.cache.read(bench.log, 0, 3 * MIB, bench.log.end_offset)
+    assert part is not None
+    assert is_cold
+    heard: list[BaseException | None] = []
+    warm(bench.world.tasks, [part], heard.append)
+    bench.world.settle()
+    part.release()
+    assert heard == [None]
+    assert not bench.is_cold(bench.log, 0, 3 * MIB)

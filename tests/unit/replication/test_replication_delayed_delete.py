@@ -6,7 +6,9 @@ import pytest
 
 from kdist.errors import Error
 from kdist.replication.delayed_delete import DelayedDelete
+from kdist.replication.peers import ALONE
 from kdist.replication.roles import Following, Leading, Role
+from tests.unit.replication.replication_world import BROKER, World
 
 
 class Partition:
@@ -40,4 +42,18 @@ def test_it_goes_on_waiting_in_an_epoch_in_which_this_broker_leads_on() -> None:
     partition.role = Leading(5, 4)
     assert not waiting.attempt()
     waiting.expire()
+    assert told == [Error.REQUEST_TIMED_OUT]
+
+
+def test_a_partition_has_it_wait_as_long_as_it_was_told() -> None:
+    world, told = World(), list[Error]()
+    partition = world.lead(replicas=(BROKER, 2))
+    state = partition.state._replace(leader_epoch=partition.leader_epoch + 1)
+    peers = ALONE._replace(is_alive=lambda _: True)
+    partition._context = partition._context._replace(peers=peers)
+    partition.lead_or_follow(state, (BROKER, 2))
+    partition.await_deleted(0, 1_000, told.append)
+    world.settle(999)
+    assert told == []
+    world.settle(2)
     assert told == [Error.REQUEST_TIMED_OUT]

@@ -5,6 +5,7 @@ Apache Kafka does: the fetch that overtakes another is read when that one has be
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
@@ -316,6 +317,18 @@ def test_what_an_earlier_epoch_left_unflushed_is_flushed_before_the_next_leader_
     stage.follow(5)
     stage.world.settle(1_000)
     assert (flushed, stage.asks()) == ([1], [(5, 1)])
+
+
+def test_a_follower_on_a_full_disk_tries_again_in_a_while_to_flush_what_it_has() -> None:
+    stage = Stage(flush_before_expose=True)
+    stage.leader.answer(records=bytes(batch([b"a"], leader_epoch=4)))
+    stage.world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write")
+    stage.follow(5)
+    stage.world.settle(1_000)
+    assert (stage.asks(), stage.world.failures) == ([], [])
+    stage.world.disk.heal()
+    stage.world.settle(5_000)
+    assert stage.asks() == [(5, 1)]
 
 
 class OldLeader(Leader):

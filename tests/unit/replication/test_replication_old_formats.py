@@ -1,4 +1,4 @@
-"""Down-converted answers: the memory they reuse, and how much is read for them."""
+"""Down-converted answers: what is in them, the memory they reuse, how much is read for them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import subprocess
 import sys
 from typing import cast
 
+import pytest
+
+from kdist.errors import ApiError, Error
+from kdist.records.batch import HEADER_SIZE
 from kdist.records.build import build_batch
+from kdist.records.compression import Codec
 from kdist.records.convert import Budget
 from kdist.records.message_set import iter_messages
-from kdist.replication.old_formats import message_set_of
-from kdist.storage.reading import Slice
+from kdist.replication.old_formats import MessageSets, convert, message_set_of
+from kdist.storage.reading import Slice, read
+from tests.unit.replication.replication_world import VIEWS, World, append
 
 ANSWERS = 20
 _PROGRAM = f"""
@@ -64,3 +70,38 @@ def test_a_first_batch_above_the_limit_is_converted_whole() -> None:
     batch = bytes(build_batch([bytes(1000)] * 100, timestamp_ms=0))
     sent = message_set_of(cast(Slice, Part(batch * 3)), 1, 0, Budget(bytes=1000))
     assert len(list(iter_messages(sent))) == 100
+
+
+def test_a_part_of_a_batch_is_a_part_of_a_message_as_large_as_the_batch() -> None:
+    batch = bytes(build_batch([bytes(1000)], timestamp_ms=0))
+    for size in (10, 200):
+        sent = message_set_of(cast(Slice, Part(batch[:size])), 1, 7, Budget())
+        told = len(batch) if size == 200 else HEADER_SIZE
+        assert sent == (7).to_bytes(8, "big") + told.to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])  # at once, and by a thread
+def test_each_partition_has_its_message_set_or_error_and_its_slice_is_released(
+    codec: Codec,
+) -> None:
+    world = World()
+    clicks, views = world.lead(), world.lead(VIEWS)
+    append(world, clicks, b"a")
+    append(world, clicks, b"b", codec=codec)
+    append(world, views, b"c", codec=Codec.ZSTD)
+    parts = [read(clicks.log, 1, 999), None, read(views.log, 0, 999)]
+    heard: list[MessageSets] = []
+    convert(world.tasks, list(zip(parts, (1, 5, 0), strict=True)), 1, heard.append, _raise)
+    world.settle()
+    ((found, nothing, refused),) = heard
+    assert isinstance(found, bytes)
+    assert [message.offset for message in iter_messages(found)] == [1]
+    assert nothing == b""
+    assert isinstance(refused, ApiError)
+    assert refused.error is Error.UNSUPPORTED_COMPRESSION_TYPE
+    for partition in (clicks, views):
+        assert not partition.log.active._pins
+
+
+def _raise(error: BaseException) -> None:
+    raise error

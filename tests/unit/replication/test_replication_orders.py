@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from kdist.protocol.update_metadata import UpdateMetadataRequest
 from kdist.replication.leadership import fence
 from tests.examples import examples
 from tests.unit.replication.replication_world import (
+    BROKER,
     World,
     append,
     error_of,
@@ -136,3 +138,37 @@ def test_partitions_missing_from_a_full_request_are_resigned_and_kept_on_disk() 
     assert [world.directory.logs[key].end_offset for key in keys] == [1, 1, 1]
     assert error_of(world.tell(keys[1])) is Error.NONE  # its znodes are recreated, from epoch 0 on
     assert world.replicas.partitions[keys[1]].is_leader
+
+
+def test_a_partition_that_is_followed_and_missing_from_a_full_request_is_followed_no_longer() -> (
+    None
+):
+    world = World()
+    followed: dict[str, Any] = {"leader": 2, "isr": [2, BROKER], "replicas": [2, BROKER]}
+    assert error_of(world.tell(leader_epoch=3, partition_epoch=5, **followed)) is Error.NONE
+    request = leader_request([TopicPartition("other", 0)])
+    request.type = FULL
+    world.replicas.apply_leader_and_isr(request, 7, lambda _: None)
+    world.settle()
+    state = world.replicas.partitions[TopicPartition("clicks", 0)].state
+    assert (state.leader, state.leader_epoch) == (-1, -1)
+    assert error_of(world.tell(leader_epoch=0, **followed)) is Error.NONE  # recreated
+
+
+def test_a_client_of_a_resigned_leader_is_sent_to_nobody() -> None:
+    world = World()
+    partition = world.lead()
+    world.replicas.drain(lambda: None)
+    world.settle()
+    assert (partition.is_leader, partition.state.leader) == (False, -1)
+
+
+@pytest.mark.parametrize(("epochs", "renewed"), [((5, 5), 0), ((5, 6), 1), ((-1, 5), 0)])
+def test_leaders_are_told_again_once_the_broker_has_registered_anew(
+    epochs: tuple[int, int], renewed: int
+) -> None:
+    world, heard = World(), list[int]()
+    world.replicas.broker_epoch = epochs[0]
+    world.replicas._fetchers.renew = lambda: heard.append(1)  # type: ignore[method-assign]
+    world.replicas.know_epoch(epochs[1])
+    assert (len(heard), world.replicas.broker_epoch) == (renewed, epochs[1])

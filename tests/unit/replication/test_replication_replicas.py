@@ -301,12 +301,19 @@ def test_replacing_a_log_of_another_topic_waits_for_a_write_under_way(world: Wor
     assert not world.failures
 
 
+def test_a_log_keeps_its_topic_id_where_the_controller_tells_none(world: World) -> None:
+    world.lead()
+    world.restart()
+    assert error_of(world.tell(version=1)) is Error.NONE
+    assert world.replicas.get(CLICKS).topic_id == TOPIC_ID
+
+
 @pytest.mark.parametrize("content", [None, b"garbage"])
 def test_a_log_without_a_readable_topic_id_is_adopted_and_given_one(
     world: World, content: bytes | None
 ) -> None:
     append(world, world.lead(), b"kept")
-    world.settle()
+    world.restart()  # the file is in place, and will not be written again
     path = "/d01/clicks-0/partition.metadata"
     world.disk.remove(path)
     if content is not None:

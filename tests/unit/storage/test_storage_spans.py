@@ -30,6 +30,7 @@ from kdist.records.compression import Codec
 from kdist.records.control import ControlType, EndTransactionMarker, read_marker
 from kdist.records.record import INT64_MAX
 from kdist.runtime.files import File
+from kdist.storage.append import span_totals
 from kdist.storage.epochs import LeaderEpochs
 from kdist.storage.loading import load_log
 from kdist.storage.names import Suffix
@@ -318,3 +319,24 @@ def test_small_batches_are_read_together_and_large_ones_by_their_header(
     pieces = list(walk_spans(file, 0, file.size(), base_offset=BASE))
     assert sum(span.record_count for _, span, _ in pieces) == 40
     assert world.disk.calls["read"] == reads
+
+
+@pytest.mark.parametrize("with_producers", [(), (0,), (1,), (0, 1)])
+def test_the_totals_of_spans_are_those_of_their_batches(with_producers: tuple[int, ...]) -> None:
+    spans = [
+        _reference_spans.BatchSpan(
+            size=100 + n,
+            last_size=40,
+            base_offset=7 + 3 * n,
+            last_offset=9 + 3 * n,
+            leader_epoch=1,
+            batch_count=2,
+            record_count=3 - n,
+            newest_ms=START_MS - n,
+            newest_offset=9 + 3 * n,
+            has_producers=n in with_producers,
+        )
+        for n in (0, 1)
+    ]
+    totals = span_totals(spans, 5)
+    assert totals == (201, 8, 5, START_MS, bool(with_producers))
