@@ -65,9 +65,18 @@ def test_a_follower_that_keeps_up_holds_the_high_watermark_back() -> None:
     stage.fetch(SECOND, 20, 20)
     stage.fetch(THIRD, 18, 18, now_ms=1)
     assert stage.committed(20, 2) == 18
+    assert stage.committed(20, LAG_MS + 1) == 18
     assert stage.committed(20, LAG_MS + 2) == 20  # it no longer keeps up
     stage.dead.add(THIRD)
     assert stage.committed(20, 2) == 20
+
+
+def test_a_follower_that_has_nothing_yet_and_keeps_up_holds_the_high_watermark_back() -> None:
+    stage = Stage(LEADER, SECOND)
+    stage.fetch(SECOND, 20, 20)
+    assert stage.committed(20, 1) == 20  # the third has not fetched
+    stage.fetch(THIRD, 0, 0, now_ms=1)
+    assert stage.committed(20, 1) == 0
 
 
 def test_a_member_that_was_at_the_end_until_now_is_not_behind() -> None:
