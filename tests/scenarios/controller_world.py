@@ -25,7 +25,7 @@ from kdist.controller.term import ControllerDependencies
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import TopicPartition
 from kdist.protocol.create_partitions import GrownTopic
-from kdist.protocol.create_topics import NewTopic, TopicSetting
+from kdist.protocol.create_topics import NewTopic, ReplicaAssignment, TopicSetting
 from kdist.protocol.delete_topics import TopicToDelete
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
@@ -261,14 +261,22 @@ class Cluster:
             assert self.loop.time() < end_s, "\n".join(found)
             await asyncio.sleep(0.05)
 
-    async def create(self, name: str, partitions: int = 3, **configs: str) -> str:
-        """Have the controller create a topic; the name of the error."""
+    async def create(
+        self, name: str, partitions: int = 3, on: Sequence[int] = (), **configs: str
+    ) -> str:
+        """Have the controller create a topic; the name of the error.
+
+        `on`: the broker of each partition, if the controller is not to choose.
+        """
         settings = [TopicSetting(name=k.replace("_", "."), value=v) for k, v in configs.items()]
         new = NewTopic(
             name=name,
-            num_partitions=partitions,
-            replication_factor=1,
-            assignments=[],
+            num_partitions=-1 if on else partitions,
+            replication_factor=-1 if on else 1,
+            assignments=[
+                ReplicaAssignment(partition_index=index, broker_ids=[broker_id])
+                for index, broker_id in enumerate(on)
+            ],
             configs=settings,
         )
         assert self.controller is not None

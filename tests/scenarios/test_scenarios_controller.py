@@ -37,7 +37,7 @@ def test_brokers_hear_of_a_topic_leaders_first() -> None:
     async def scenario() -> None:
         await cluster.start()
         hush(cluster)
-        assert await cluster.create("clicks", 2) == "NONE"
+        assert await cluster.create("clicks", on=[1, 2]) == "NONE"
         all_know = (
             "UpdateMetadata brokers 1,2, clicks-0 leader 1 epoch 0, clicks-1 leader 2 epoch 0"
         )
@@ -52,7 +52,7 @@ def test_a_deleted_topic_leaves_metadata_first_then_disks_then_zookeeper() -> No
 
     async def scenario() -> None:
         await cluster.start()
-        await cluster.create("clicks", 1, retention_ms="1000")
+        await cluster.create("clicks", on=[1], retention_ms="1000")
         hush(cluster)
         assert await cluster.delete("clicks") == "NONE"
         gone = "UpdateMetadata brokers 1,2, clicks-0 leader -2"
@@ -90,7 +90,7 @@ def test_a_broker_that_goes_takes_its_leaders_offline_and_brings_them_back() -> 
 
     async def scenario() -> None:
         await cluster.start()
-        await cluster.create("clicks", 2)
+        await cluster.create("clicks", on=[1, 2])
         hush(cluster)
         cluster.nodes[2].kill()
         await cluster.converge()
@@ -114,7 +114,7 @@ def test_a_broker_whose_session_expires_leads_on_in_a_new_epoch() -> None:
 
     async def scenario() -> None:
         await cluster.start()
-        await cluster.create("clicks", 2)
+        await cluster.create("clicks", on=[1, 2])
         cluster.nodes[2].expire()
         await asyncio.sleep(1)
         await cluster.converge()
