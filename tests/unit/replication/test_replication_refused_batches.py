@@ -95,3 +95,9 @@ def test_a_partition_takes_nothing_behind_a_refused_batch_alone_or_with_others()
         partition.append_coalesced([sent(12), sent(0, producer_id=8)], world.clock.now_ms())
     partition.append_coalesced([sent(0, producer_id=8), sent(12)], world.clock.now_ms())
     assert partition.log.end_offset == 1
+
+
+def test_a_producer_with_the_id_0_is_one_like_any_other() -> None:
+    refused = RefusedBatches()
+    refused.note(CLICKS, sent(10, producer_id=0).data)
+    assert not is_taken(refused, sent(11, producer_id=0))
