@@ -142,7 +142,7 @@ class Running:
 def running(main_class: str, *arguments: str) -> Iterator[Running]:
     """Start a tool; in the end it is stopped, if it has not ended by itself."""
     process = subprocess.Popen(
-        _command(main_class, arguments),
+        command(main_class, arguments),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -155,7 +155,8 @@ def running(main_class: str, *arguments: str) -> Iterator[Running]:
         process.wait()
 
 
-def _command(main_class: str, arguments: Sequence[str], *options: str) -> list[str]:
+def command(main_class: str, arguments: Sequence[str] = (), *options: str) -> list[str]:
+    """The command line that runs a tool; `options` are the JVM's."""
     shared = (f"-XX:SharedArchiveFile={ARCHIVE}",) if ARCHIVE.exists() else ()
     # Without its own log, in which the JVM would complain about classes that it cannot archive.
     jvm = (*QUICK_JVM, "-Xlog:disable", *shared, *options)
@@ -168,7 +169,7 @@ def _done(
     archive = ARCHIVE.with_suffix(f".{os.getpid()}")
     options = () if ARCHIVE.exists() else (f"-XX:ArchiveClassesAtExit={archive}",)
     done = subprocess.run(
-        _command(main_class, arguments, *options),
+        command(main_class, arguments, *options),
         input="".join(f"{line}\n" for line in lines),
         capture_output=True,
         text=True,

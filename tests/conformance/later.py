@@ -21,7 +21,6 @@ LATER_TESTS: dict[str, dict[str, str]] = {
     "librdkafka": {  # not in the default list, but can be asked for by name
         "0055": TRANSACTIONS,
         "0061": TRANSACTIONS,
-        "0077": COMPACTION,
         "0081": SECURITY,
         "0081:do_test_AlterConfigs:": "a setting of SASL",
         "0081:do_test_IncrementalAlterConfigs:": "a setting of SASL",
