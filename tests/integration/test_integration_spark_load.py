@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import get_args
 
 import psutil
 import pytest
+from compacted_topics import HASTY_CLEANER, await_clean, create, left_of, send
 from pyspark.sql import SparkSession
 from spark_work import ROOT, Job, as_json, produce, small_spark
 from standalone_process import Standalone, standalone
@@ -29,7 +31,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    with standalone(tmp_path_factory.mktemp("load")) as run:
+    with standalone(tmp_path_factory.mktemp("load"), *HASTY_CLEANER) as run:
         yield run
 
 
@@ -467,3 +469,33 @@ def test_where_java_is_killed_the_load_says_so_and_the_other_topics_are_loaded(
 
     subprocess.run(command, check=True, cwd=ROOT)
     assert job.times_seen("shot") == job.times_seen("beside") == {1: 50}
+
+
+def test_holes_of_a_compacted_topic_are_not_lost_records_and_a_replay_loses_none(
+    cluster: Standalone, job: Job
+) -> None:
+    count, start_ms = 1_000, int(time.time() * 1000)
+    create(cluster, "table")
+
+    def seen() -> list[int]:
+        return sorted(row["record_offset"] for row in job.seen("table").collect())
+
+    send(cluster, "table", range(count), start_ms)
+    wanted = [offset for offset, _ in left_of(count, await_clean(cluster, "table"))]
+    assert len(wanted) < count / 2
+    assert job.run("table").error is None
+    assert seen() == wanted
+
+    send(cluster, "table", range(count, 2 * count), start_ms)
+    cleaned_end = await_clean(cluster, "table")  # the first load's last records are gone, too
+    left = [offset for offset, _ in left_of(2 * count, cleaned_end)]
+    second = job.run("table")
+    assert (second.error, second.manifest and second.manifest.lost) == (None, 0)
+    assert seen() == wanted + [offset for offset in left if offset >= count]
+    assert verify(Disk(), str(job.output), "table", is_deep=True).findings == ()
+
+    before = seen()
+    replay = job.run("table", RunOptions(replay_from={"table": 1}))
+    assert "records are gone from the topic" in str(replay.error)
+    assert seen() == before
+    assert verify(Disk(), str(job.output), "table", is_deep=True).findings == ()

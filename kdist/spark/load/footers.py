@@ -1,15 +1,18 @@
-"""Reads Parquet footers: a file's rows, and the nulls of a column."""
+"""Reads of Parquet files what tells which records they have: footers, and columns of offsets."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import pyarrow
 import pyarrow.parquet
+from pyarrow.compute import field
 
 from kdist.errors import UserError
 from kdist.runtime.files import File, Files
+from kdist.spark.load.columns_named import OFFSET, PARTITION
 
 
 class Footer(NamedTuple):
@@ -38,6 +41,15 @@ def read_columns(files: Files, path: str, columns: list[str]) -> pyarrow.Table:
     """Some columns of a file."""
     with _opened(files, path) as parquet:
         return parquet.read(columns)
+
+
+def rows_before(files: Files, path: str, ends: Mapping[int, int]) -> int:
+    """How many rows of a file have offsets below the ends of their partitions."""
+    table = read_columns(files, path, [PARTITION, OFFSET])
+    return sum(
+        table.filter((field(PARTITION) == partition) & (field(OFFSET) < end)).num_rows
+        for partition, end in ends.items()
+    )
 
 
 def _opened(files: Files, path: str) -> pyarrow.parquet.ParquetFile:

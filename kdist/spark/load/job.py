@@ -18,7 +18,7 @@ from kdist.runtime.programs import find_java
 from kdist.spark.load.columns_named import VALUE, require_compatible
 from kdist.spark.load.commit import Commit, OnStep, go_on
 from kdist.spark.load.counts import count_records
-from kdist.spark.load.footers import read_footer
+from kdist.spark.load.footers import read_footer, rows_before
 from kdist.spark.load.layout import FILE_SUFFIX, Run
 from kdist.spark.load.ledger import Ledger
 from kdist.spark.load.manifest import DataFile, Manifest, RowsDisagree
@@ -28,6 +28,7 @@ from kdist.spark.load.plan import (
     look_at_topic,
     plan_load,
     plan_replay,
+    require_replayed,
     require_same,
 )
 from kdist.spark.load.report import RunReport, TopicReport, require_directory, write_report
@@ -160,6 +161,8 @@ class LoadRun:
             manifest = self._described(plan, shape, commit, run)
             require_same(self._look_at(plan.topic.name, manifest), manifest)
             manifest = self._counted(manifest, plan, commit)
+            if plan.replayed:
+                require_replayed(plan, self._read_again(plan, manifest, commit))
             context.on_step("counted")
             commit.publish(manifest, plan.supersedes)
         except (Exception, KeyboardInterrupt):
@@ -232,6 +235,12 @@ class LoadRun:
             files=tuple(files),
             epochs=plan.topic.epochs,
         )
+
+    def _read_again(self, plan: LoadPlan, manifest: Manifest, commit: Commit) -> int:
+        """How many rows have offsets of the loads that are replaced."""
+        ends = {partition: end for partition, (_, end) in plan.replayed[-1].offsets.items()}
+        paths = (f"{commit.staging}/{file.path}" for file in manifest.files)
+        return sum(rows_before(self._context.files, path, ends) for path in paths)
 
     def _counted(self, manifest: Manifest, plan: LoadPlan, commit: Commit) -> Manifest:
         """The manifest with how many records were read; `RowsDisagree` if there are other rows."""

@@ -37,7 +37,7 @@ class Topic(NamedTuple):
 
 
 class LoadPlan(NamedTuple):
-    """The offsets of a load to make. A replay replaces the loads in `supersedes`.
+    """The offsets of a load to make. A replay replaces the loads in `replayed`.
 
     `lost` is how many offsets before them are gone, which was accepted by `--accept-loss`.
     """
@@ -46,8 +46,13 @@ class LoadPlan(NamedTuple):
     topic: Topic
     offsets: dict[int, OffsetRange]
     before: Manifest | None
-    supersedes: tuple[int, ...] = ()
+    replayed: tuple[Manifest, ...] = ()
     lost: int = 0
+
+    @property
+    def supersedes(self) -> tuple[int, ...]:
+        """The numbers of the loads that it replaces."""
+        return tuple(each.load for each in self.replayed)
 
     @property
     def is_empty(self) -> bool:
@@ -85,8 +90,7 @@ def plan_replay(topic: Topic, before: Manifest | None, replayed: list[Manifest])
     require_same(topic, replayed[-1])
     starts = {partition: start for partition, (start, _) in first.offsets.items()}
     offsets, _ = _offsets(topic, starts, accept_loss=False)
-    superseded = tuple(each.load for each in replayed)
-    return LoadPlan(first.load, topic, offsets, before, superseded, first.lost)
+    return LoadPlan(first.load, topic, offsets, before, tuple(replayed), first.lost)
 
 
 def _offsets(
@@ -105,6 +109,20 @@ def _offsets(
         lost += max(0, there.start - start)
         found[partition] = OffsetRange(max(start, there.start), there.end)
     return found, lost
+
+
+def require_replayed(plan: LoadPlan, read: int) -> None:
+    """`UserError` if a replay has read fewer records than the loads have that it replaces.
+
+    `read` counts those before the replaced loads' end. Offsets do not tell: compaction leaves them.
+    """
+    wanted = sum(each.rows for each in plan.replayed)
+    if read < wanted:
+        raise UserError(
+            f"{plan.topic.name} cannot be replayed from load {plan.number} on: {wanted - read} of"
+            f" its {wanted} records are gone from the topic, which was compacted; nothing is"
+            " changed"
+        )
 
 
 def require_same(topic: Topic, last: Manifest) -> None:

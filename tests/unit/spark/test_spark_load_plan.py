@@ -8,8 +8,8 @@ import pytest
 
 from kdist.errors import UserError
 from kdist.model import ZERO_UUID, OffsetRange
-from kdist.spark.load.manifest import Manifest, chain_fault
-from kdist.spark.load.plan import Topic, plan_load, plan_replay
+from kdist.spark.load.manifest import DataFile, Manifest, chain_fault
+from kdist.spark.load.plan import Topic, plan_load, plan_replay, require_replayed
 
 ID = uuid.UUID(int=7)
 
@@ -117,6 +117,17 @@ def test_a_replay_of_deleted_records_is_refused() -> None:
         plan_replay(topic(p0=(15, 40)), None, [made(2, p0=(10, 20))])
     with pytest.raises(UserError, match="clicks-0 was loaded up to 30, but ends at 25 now"):
         plan_replay(topic(p0=(0, 25)), None, [made(2, p0=(10, 20)), made(3, p0=(20, 30))])
+
+
+def test_a_replay_that_finds_fewer_records_than_were_loaded_is_refused() -> None:
+    loads = [
+        made(number, p0=(10 * number, 10 * number + 10))._replace(files=(DataFile("x", 8, 1),))
+        for number in (1, 2)
+    ]
+    plan = plan_replay(topic(p0=(0, 40)), None, loads)
+    require_replayed(plan, 16)
+    with pytest.raises(UserError, match="from load 1 on: 1 of its 16 records are gone"):
+        require_replayed(plan, 15)
 
 
 @pytest.mark.parametrize(
