@@ -55,6 +55,7 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
     "auto.leader.rebalance.enable": "false",  # so that the suites alone elect preferred leaders
+    "log.cleaner.backoff.ms": "1000",  # librdkafka's 0077 waits for a compaction for 20 s
 }
 
 

@@ -102,7 +102,7 @@ def run(
         "LD_LIBRARY_PATH": f"{source / 'src'}:{source / 'src-cpp'}",
         "RDKAFKA_TEST_CONF": str(configuration),
         "BROKERS": cluster.address,
-        "KAFKA_PATH": str(_kafka(logs)),  # 0077 creates its topics by Kafka's script
+        "KAFKA_PATH": str(_kafka(sources.logs())),  # 0077 creates its topics by Kafka's script
         "TEST_KAFKA_VERSION": "3.9.0",
     }
     for name in names or default_list(cluster):
