@@ -15,7 +15,7 @@ from kdist.cli.shared.options import json_option, not_empty, say
 from kdist.cli.shared.progress import progress
 from kdist.cli.shared.show import show_count, show_size
 from kdist.cli.shared.table import Field, print_rows
-from kdist.errors import UserError
+from kdist.errors import ApiError, UserError
 
 if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
@@ -75,24 +75,39 @@ def execute(
     """
     moves = _read(path, is_reversed=reverse)
 
+    gone = 0
+
     async def work(cluster: Cluster) -> None:
         from kdist.ops.reassignment import execution
 
-        execution.check_statuses(await execution.read_statuses(cluster, moves))
+        found = await execution.read_statuses(cluster, moves)
+        await execution.check_may_begin(cluster, found)
         if not no_throttle:
-            await execution.throttle(cluster, moves, throttle * MIB)
+            await execution.throttle(cluster, execution.unfinished(found), throttle * MIB)
+        try:
+            await carry_out(cluster)
+        except (ApiError, UserError):
+            statuses = await execution.read_statuses(cluster, moves)
+            if not no_throttle and not _count(statuses)["moving"]:
+                _warn_of(await execution.unthrottle(cluster, moves))
+            raise
+        if not no_throttle:
+            _warn_of(await execution.unthrottle(cluster, moves))
+
+    async def carry_out(cluster: Cluster) -> None:
+        from kdist.ops.reassignment import execution
+
         with progress("Partitions moved", len(moves), is_wanted=not as_json) as advance:
             shown = 0
 
             def on_look(statuses: Statuses) -> None:
-                nonlocal shown
-                done = _count(statuses)["done"] + _count(statuses)["gone"]
+                nonlocal shown, gone
+                gone = _count(statuses)["gone"]
+                done = _count(statuses)["done"] + gone
                 advance(done - shown)
                 shown = done
 
             await execution.carry_out(cluster, moves, at_once, on_look)
-        if not no_throttle:
-            await execution.unthrottle(cluster, moves)
 
     try:
         ask_cluster(clients, work)
@@ -103,8 +118,10 @@ def execute(
             err=True,
         )
         raise
-    count = show_count(len(moves), "partition")
-    say(f"All done: {count} where the plan has them.", as_json, partitions=len(moves))
+    done = len(moves) - gone
+    lost = f" {show_count(gone, 'other')} deleted since it was made." if gone else ""
+    text = f"All done: {show_count(done, 'partition')} where the plan has them.{lost}"
+    say(text, as_json, partitions=done, gone=gone)
 
 
 @click.command()
@@ -124,7 +141,7 @@ def verify(path: str, reverse: bool, clients: Clients, as_json: bool) -> int:
 
         statuses = await execution.read_statuses(cluster, moves)
         if not _count(statuses)["moving"]:
-            await execution.unthrottle(cluster, moves)
+            _warn_of(await execution.unthrottle(cluster, moves))
         return statuses
 
     statuses = ask_cluster(clients, work)
@@ -151,11 +168,20 @@ def cancel(path: str, reverse: bool, clients: Clients, as_json: bool) -> None:
         from kdist.ops.reassignment import execution
 
         cancelled = await execution.cancel(cluster, moves)
-        await execution.unthrottle(cluster, moves)
+        _warn_of(await execution.unthrottle(cluster, moves))
         return len(cancelled)
 
     count = ask_cluster(clients, work)
     say(f"{show_count(count, 'move')} cancelled.", as_json, cancelled=count)
+
+
+def _warn_of(dead: list[int]) -> None:
+    for broker in dead:
+        click.echo(
+            f"Broker {broker} is not alive, so that its throttle is not removed, if it has one:"
+            " `kdist reassign verify` does so once it is back.",
+            err=True,
+        )
 
 
 def _read(path: str, *, is_reversed: bool) -> list[Move]:

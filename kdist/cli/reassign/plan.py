@@ -9,8 +9,8 @@ import click
 from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import ask_cluster
-from kdist.cli.shared.files import write_new
-from kdist.cli.shared.options import json_option, print_json
+from kdist.cli.shared.files import check_new, write_new
+from kdist.cli.shared.options import json_option, not_empty, print_json
 from kdist.cli.shared.show import show_count, show_size
 from kdist.cli.shared.table import Field, json_row, print_rows
 from kdist.errors import UserError
@@ -24,7 +24,7 @@ MIB = 1 << 20
 throttle_option = click.option(
     "--throttle",
     metavar="MIB_PER_S",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=1 << 20),
     default=50,
     show_default=True,
     help="What a broker may send, and get, for moves.",
@@ -96,7 +96,9 @@ _BROKERS: tuple[Field[Broker], ...] = (
     help="Watch for so long how fast partitions grow, to spread the leaders of those that do.",
 )
 @throttle_option
-@click.option("--output", metavar="FILE", help="Write the plan there, for execute.")
+@click.option(
+    "--output", metavar="FILE", callback=not_empty, help="Write the plan there, for execute."
+)
 @client_options()
 @json_option
 def plan(  # noqa: PLR0913 - one for each option
@@ -119,6 +121,8 @@ def plan(  # noqa: PLR0913 - one for each option
     """
     if replication_factor is not None and not topics:
         raise click.UsageError("--replication-factor needs the topics that are to have it.")
+    if output is not None:
+        check_new(output)
 
     async def work(cluster: Cluster) -> tuple[Site, Plan]:
         from kdist.client.admin.reassignments import list_partition_reassignments

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -28,14 +29,23 @@ def readonly_files() -> Files:
     return ReadOnlyFiles(Disk())
 
 
-def write_new(path: str, data: bytes) -> None:
-    """Write a file of that name, durably. `UserError` if there is one already."""
+def check_new(path: str) -> None:
+    """`UserError` if there is a file of that name already, or no directory for it."""
     from kdist.runtime.disk import Disk
 
-    disk = Disk()
-    if disk.exists(path):
+    if Disk().exists(path):
         raise UserError(f"{path} exists already: name another file, or remove it")
-    disk.replace(path, data)
+    directory = os.path.dirname(path)
+    if directory and not Disk().exists(directory):
+        raise UserError(f"there is no directory {directory}")
+
+
+def write_new(path: str, data: bytes) -> None:
+    """Write a file of that name, durably. `UserError` as by `check_new`."""
+    from kdist.runtime.disk import Disk
+
+    check_new(path)
+    Disk().replace(path, data)
 
 
 @contextmanager

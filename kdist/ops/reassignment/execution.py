@@ -7,8 +7,10 @@ by a death too, and gone on with by the same call; moves that have begun go on m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
+from kdist.client.admin.brokers import describe_cluster
 from kdist.client.admin.elections import elect_leaders
 from kdist.client.admin.outcomes import SomeFailed
 from kdist.client.admin.reassignments import (
@@ -69,6 +71,33 @@ async def _look(cluster: Cluster, moves: Sequence[Move]) -> Statuses:
     return statuses_of(moves, replicas, under_way)
 
 
+async def check_may_begin(cluster: Cluster, statuses: Statuses) -> None:
+    """`UserError` if brokers that are to get replicas are dead, or moves that are not the plan's
+    are under way: both would share throttles, which whoever ends first takes from the other.
+    """
+    check_statuses(statuses)
+    dead = {broker for each in unfinished(statuses) for broker in each.added}
+    if dead := dead - await _alive(cluster):
+        names = ", ".join(map(str, sorted(dead)))
+        raise UserError(f"broker {names} is to get replicas, and is not alive: make a new plan")
+    mine = {each.partition for each in statuses}
+    others = [each for each in await list_partition_reassignments(cluster) if each not in mine]
+    if others:
+        raise UserError(
+            f"{some_of(others)}: moving, and not by this plan; let it arrive, or cancel it, first"
+        )
+
+
+async def _alive(cluster: Cluster) -> set[int]:
+    return {each.id for each in (await describe_cluster(cluster)).brokers}
+
+
+def unfinished(statuses: Statuses) -> list[Move]:
+    """The moves that are under way, or yet to begin."""
+    left = (Status.MOVING, Status.WAITING)
+    return [each for each, status in statuses.items() if status in left]
+
+
 def check_statuses(statuses: Statuses) -> None:
     """`UserError` if partitions of the plan are neither where it begins nor where it ends."""
     wrong = [each.partition for each, status in statuses.items() if status is Status.ELSEWHERE]
@@ -79,28 +108,50 @@ def check_statuses(statuses: Statuses) -> None:
 
 
 async def throttle(cluster: Cluster, moves: Sequence[Move], bytes_per_second: int) -> None:
-    """Hold what brokers send and get for these moves to a rate each."""
+    """Hold what brokers send and get for these moves to a rate each, those that are alive."""
     rate = str(bytes_per_second)
+    alive = await _alive(cluster)
     for broker in brokers_of(moves):
-        await incremental_alter_broker_configs(
-            cluster, broker, {LEADER_RATE: rate, FOLLOWER_RATE: rate}
-        )
+        if broker in alive:
+            await incremental_alter_broker_configs(
+                cluster, broker, {LEADER_RATE: rate, FOLLOWER_RATE: rate}
+            )
     for topic, (leaders, followers) in throttled_replicas(moves).items():
-        await incremental_alter_topic_configs(
-            cluster, topic, {LEADERS: leaders, FOLLOWERS: followers}
-        )
+        with _deleted_meanwhile():
+            await incremental_alter_topic_configs(
+                cluster, topic, {LEADERS: leaders, FOLLOWERS: followers}
+            )
 
 
-async def unthrottle(cluster: Cluster, moves: Sequence[Move]) -> None:
-    """Take back what `throttle` has set, where topics and brokers still are."""
+async def unthrottle(cluster: Cluster, moves: Sequence[Move]) -> list[int]:
+    """Take back what `throttle` has set, of topics that still are.
+
+    Returns the brokers that could not be told, as they are dead: what was set of them stays.
+    """
     for topic in throttled_replicas(moves):
-        try:
+        with _deleted_meanwhile():
             await incremental_alter_topic_configs(cluster, topic, unset=[LEADERS, FOLLOWERS])
-        except ApiError as error:
-            if error.error is not Error.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
+    alive = await _alive(cluster)
     for broker in brokers_of(moves):
-        await incremental_alter_broker_configs(cluster, broker, unset=[LEADER_RATE, FOLLOWER_RATE])
+        if broker in alive:
+            await incremental_alter_broker_configs(
+                cluster, broker, unset=[LEADER_RATE, FOLLOWER_RATE]
+            )
+    return [each for each in brokers_of(moves) if each not in alive]
+
+
+@contextmanager
+def _deleted_meanwhile() -> Iterator[None]:
+    """Let pass that topics or partitions are gone: the next look says so."""
+    try:
+        yield
+    except SomeFailed as some:
+        for error in some.failed.values():
+            if error.error is not Error.UNKNOWN_TOPIC_OR_PARTITION:
+                raise error from some
+    except ApiError as error:
+        if error.error is not Error.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
 
 
 async def carry_out(
@@ -116,9 +167,10 @@ async def carry_out(
         on_look(statuses)
         begun = next_moves(statuses, at_once)
         if begun:
-            await alter_partition_reassignments(
-                cluster, {each.partition: each.after for each in begun}
-            )
+            with _deleted_meanwhile():
+                await alter_partition_reassignments(
+                    cluster, {each.partition: each.after for each in begun}
+                )
         elif Status.MOVING not in statuses.values():
             break
         await asyncio.sleep(_LOOK_S)

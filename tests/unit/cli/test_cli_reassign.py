@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
 
 
-def replicas(cluster: CliCluster) -> list[list[int]]:
-    told = json.loads(cluster.done("topics", "describe", "clicks", "--json"))
+def replicas(cluster: CliCluster, topic: str = "clicks") -> list[list[int]]:
+    told = json.loads(cluster.done("topics", "describe", topic, "--json"))
     return [each["replicas"] for each in told["partitions"]]
 
 
@@ -70,3 +70,62 @@ def test_mistakes_are_named(cluster: CliCluster, tmp_path: Path) -> None:
     result = cluster.run("reassign", "plan", "--replication-factor", 2)
     assert result.exit_code == 2
     assert "needs the topics" in result.stderr
+
+
+def a_plan(path: Path, *rows: tuple[str, int, list[int], list[int]]) -> Path:
+    """A plan's file as somebody edits it: topic, partition, before, after."""
+    fields = ("topic", "partition", "kdist_before", "replicas")
+    partitions = [dict(zip(fields, row, strict=True)) for row in rows]
+    path.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    return path
+
+
+NO_THROTTLES = "No topic and no broker has settings of its own, and no client has quotas.\n"
+
+
+def test_a_plan_that_cannot_begin_leaves_no_throttle(cluster: CliCluster, tmp_path: Path) -> None:
+    cluster.done("topics", "create", "stays")
+    (before,) = replicas(cluster, "stays")
+    path = a_plan(tmp_path / "dead.json", ("stays", 0, before, [*before, 77]))
+    refusal = "broker 77 is to get replicas, and is not alive: make a new plan"
+    assert cluster.refused("reassign", "execute", path) == refusal
+    assert cluster.done("configs", "list") == NO_THROTTLES
+
+
+def test_topics_deleted_since_the_plan_was_made_are_told_apart(tmp_path: Path) -> None:
+    with cli_cluster(tmp_path) as cluster:
+        cluster.done("topics", "create", "clicks")
+        (first,) = replicas(cluster)
+        gone = ("clicks", 9, [1], [2]), ("nosuch", 0, [1], [2])
+        path = a_plan(tmp_path / "plan.json", ("clicks", 0, first, [3 - first[0]]), *gone)
+        told = cluster.done("reassign", "execute", path)
+        assert told == (
+            "All done: 1 partition where the plan has them. 2 others deleted since it was made.\n"
+        )
+        told = cluster.done("reassign", "execute", path, "--json")
+        assert json.loads(told) == {"partitions": 1, "gone": 2}
+        assert cluster.done("configs", "list") == NO_THROTTLES
+
+
+def test_partitions_leave_a_dead_broker_which_is_unthrottled_later(tmp_path: Path) -> None:
+    with cli_cluster(tmp_path, brokers=3) as cluster:
+        cluster.done("topics", "create", "clicks", "--replication-factor", 2)
+        (before,) = replicas(cluster)
+        start = a_plan(tmp_path / "start.json", ("clicks", 0, before, [1, 3]))
+        cluster.done("reassign", "execute", start)
+        cluster.stop_broker(3)
+        path = a_plan(tmp_path / "plan.json", ("clicks", 0, [1, 3], [1, 2]))
+        result = cluster.run("reassign", "execute", path)
+        assert result.exit_code == 0, result.output
+        assert "Broker 3 is not alive" in result.stderr
+        assert replicas(cluster) == [[1, 2]]
+        assert cluster.done("configs", "list") == NO_THROTTLES
+
+
+def test_where_a_plan_would_be_written_is_looked_at_first(
+    cluster: CliCluster, tmp_path: Path
+) -> None:
+    missing = tmp_path / "missing"
+    refusal = cluster.refused("reassign", "plan", "--output", missing / "plan.json")
+    assert refusal == f"there is no directory {missing}"
+    assert cluster.run("reassign", "plan", "--output", "").exit_code == 2
