@@ -15,7 +15,7 @@ from kdist.cli.shared.options import json_option, not_empty, say
 from kdist.cli.shared.progress import progress
 from kdist.cli.shared.show import show_count, show_size
 from kdist.cli.shared.table import Field, print_rows
-from kdist.errors import ApiError, UserError
+from kdist.errors import UserError
 
 if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
@@ -74,27 +74,9 @@ def execute(
     Partitions that somebody else has moved since the plan was made are not touched: nothing is.
     """
     moves = _read(path, is_reversed=reverse)
-
     gone = 0
 
-    async def work(cluster: Cluster) -> None:
-        from kdist.ops.reassignment import execution
-
-        found = await execution.read_statuses(cluster, moves)
-        await execution.check_may_begin(cluster, found)
-        if not no_throttle:
-            await execution.throttle(cluster, execution.unfinished(found), throttle * MIB)
-        try:
-            await carry_out(cluster)
-        except (ApiError, UserError):
-            statuses = await execution.read_statuses(cluster, moves)
-            if not no_throttle and not _count(statuses)["moving"]:
-                _warn_of(await execution.unthrottle(cluster, moves))
-            raise
-        if not no_throttle:
-            _warn_of(await execution.unthrottle(cluster, moves))
-
-    async def carry_out(cluster: Cluster) -> None:
+    async def work(cluster: Cluster) -> list[int]:
         from kdist.ops.reassignment import execution
 
         with progress("Partitions moved", len(moves), is_wanted=not as_json) as advance:
@@ -107,10 +89,11 @@ def execute(
                 advance(done - shown)
                 shown = done
 
-            await execution.carry_out(cluster, moves, at_once, on_look)
+            rate = None if no_throttle else throttle * MIB
+            return await execution.carry_out(cluster, moves, at_once, rate, on_look)
 
     try:
-        ask_cluster(clients, work)
+        _warn_of(ask_cluster(clients, work))
     except KeyboardInterrupt:
         click.echo(
             "Moves that have begun go on. The same command goes on with the rest;"

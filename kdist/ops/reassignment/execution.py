@@ -155,12 +155,37 @@ def _deleted_meanwhile() -> Iterator[None]:
 
 
 async def carry_out(
+    cluster: Cluster,
+    moves: Sequence[Move],
+    at_once: int,
+    bytes_per_second: int | None,
+    on_look: Callable[[Statuses], None],
+) -> list[int]:
+    """Carry out a plan whose moves may begin, under a throttle or none.
+
+    `on_look` is told how far it is, once a second. Returns the brokers whose throttles stay, as
+    they are dead. `UserError` by `check_may_begin`, before anything has changed; `SomeFailed` if
+    the cluster refuses a move. The throttles are taken back then, unless something is under way.
+    """
+    found = await read_statuses(cluster, moves)
+    await check_may_begin(cluster, found)
+    if bytes_per_second is None:
+        await _move(cluster, moves, at_once, on_look)
+        return []
+    try:
+        await throttle(cluster, unfinished(found), bytes_per_second)
+        await _move(cluster, moves, at_once, on_look)
+    except (ApiError, UserError):
+        if Status.MOVING not in (await read_statuses(cluster, moves)).values():
+            await unthrottle(cluster, moves)
+        raise
+    return await unthrottle(cluster, moves)
+
+
+async def _move(
     cluster: Cluster, moves: Sequence[Move], at_once: int, on_look: Callable[[Statuses], None]
 ) -> None:
-    """Begin moves, a few at a time, until all are done; then elect the preferred leaders.
-
-    `on_look` is told how far it is, once a second. `SomeFailed` if the cluster refuses a move.
-    """
+    """Begin moves, a few at a time, until all are done; then elect the preferred leaders."""
     while True:
         statuses = await read_statuses(cluster, moves)
         check_statuses(statuses)
