@@ -6,10 +6,12 @@ ones, and a record is committed once all of those have it.
 
     a member is out of sync     its end is not the leader's, and was not since `lag_ms_max`
     a follower may join         it has fetched in this epoch, has all that is committed and
-                                what was there when the epoch began, and its broker is alive
+                                what was there when the epoch began, its log begins no earlier
+                                than the leader's, and its broker is alive
 
 A follower that fetched up to the high watermark alone may lack committed records: a new leader's
-high watermark is behind the true one (KAFKA-7128). So the epoch's start counts too.
+high watermark is behind the true one (KAFKA-7128). So the epoch's start counts too. What it has
+from before the leader's log begins was compared with nothing, and would come back if it led.
 
 A follower that is not in the ISR holds the high watermark back all the same while it keeps up:
 otherwise, under constant load, it would never reach it. Source: Apache Kafka's `Partition` and
@@ -197,17 +199,23 @@ class InSyncReplicas:
         )
         return None if kept == self.isr else kept
 
-    def with_follower(self, broker_id: int, high_watermark: int) -> tuple[int, ...] | None:
-        """The ISR with a follower that has just fetched, if it may join; None if not."""
+    def with_follower(
+        self, broker_id: int, start_offset: int, high_watermark: int
+    ) -> tuple[int, ...] | None:
+        """The ISR with a follower that has just fetched, if it may join; None if not.
+
+        `start_offset`: where the leader's log begins.
+        """
         if self.proposed is not None or broker_id in self.isr:
             return None
-        end_offset = self.remotes[broker_id].end_offset
-        if end_offset < max(high_watermark, self.epoch_start) or not self._alive(broker_id):
+        remote = self.remotes[broker_id]
+        has_all = remote.end_offset >= max(high_watermark, self.epoch_start)
+        if not has_all or remote.start_offset < start_offset or not self._alive(broker_id):
             return None
         return (*self.isr, broker_id)
 
     def with_another(
-        self, high_watermark: int, leader_end_offset: int, now_ms: int
+        self, start_offset: int, high_watermark: int, leader_end_offset: int, now_ms: int
     ) -> tuple[int, ...] | None:
         """The ISR with a follower that could not be proposed when it fetched; None: nobody may.
 
@@ -217,7 +225,7 @@ class InSyncReplicas:
         """
         for each in sorted(self.remotes.values(), key=lambda remote: remote.last_proposal):
             if each.is_in_sync(leader_end_offset, now_ms, self._lag_ms_max):
-                isr = self.with_follower(each.broker_id, high_watermark)
+                isr = self.with_follower(each.broker_id, start_offset, high_watermark)
                 if isr is not None:
                     return isr
         return None

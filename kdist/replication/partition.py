@@ -459,7 +459,8 @@ class Partition:
         trimmed = remote.start_offset != fetch.start_offset
         remote.note(fetch, self.log.end_offset, self._now_ms())
         if fetch.broker_id not in in_sync.isr:
-            self._maybe_propose(in_sync.with_follower(fetch.broker_id, self.high_watermark))
+            begin, committed = self.log.start_offset, self.high_watermark
+            self._maybe_propose(in_sync.with_follower(fetch.broker_id, begin, committed))
         if moved:
             self.advance_high_watermark()
         if trimmed and self.watchers:
@@ -500,10 +501,9 @@ class Partition:
         """
         in_sync = self.in_sync
         if in_sync is not None:
-            end_offset, now_ms = self.log.end_offset, self._now_ms()
-            isr = in_sync.without_laggards(end_offset, now_ms)
-            if isr is None:
-                isr = in_sync.with_another(self.high_watermark, end_offset, now_ms)
+            begin, end = self.log.start_offset, self.log.end_offset
+            isr = in_sync.without_laggards(end, self._now_ms())
+            isr = isr or in_sync.with_another(begin, self.high_watermark, end, self._now_ms())
             self._maybe_propose(isr)
             self.advance_high_watermark()  # one that has stopped fetching may have held it back
 

@@ -282,8 +282,12 @@ class Copies:
             require(not fault, f"S3: m{broker_id} is in the ISR of {key}, {fault}", key)
 
     def _fault(self, found: Committed, copy: Copy) -> str:
-        """What is wrong with a copy that must have all that is committed; "" if nothing is."""
-        for each in copy.between(copy.agreed_end, found.end):
+        """What is wrong with a copy that must have all that is committed; "" if nothing is.
+
+        What lies before its log's start is deleted, and only takes place on the disk still.
+        """
+        start = max(copy.agreed_end, copy.partition.log.start_offset)
+        for each in copy.between(start, found.end):
             committed = found.batches.get(each.base)
             if committed != each:
                 if each.end <= copy.partition.high_watermark and not found.losses:

@@ -106,7 +106,7 @@ def test_nothing_more_is_proposed_while_a_proposal_is_under_way() -> None:
     stage.in_sync.propose((LEADER, SECOND))
     assert stage.in_sync.without_laggards(15, LAG_MS * 5) is None
     stage.fetch(THIRD, 15, 15)
-    assert stage.in_sync.with_follower(THIRD, 12) is None
+    assert stage.in_sync.with_follower(THIRD, 0, 12) is None
 
 
 @pytest.mark.parametrize(
@@ -124,15 +124,23 @@ def test_a_follower_joins_with_all_that_may_be_committed(
 ) -> None:
     stage = Stage(LEADER, SECOND)
     stage.fetch(THIRD, offset, 15)
-    found = stage.in_sync.with_follower(THIRD, high_watermark)
+    found = stage.in_sync.with_follower(THIRD, 0, high_watermark)
     assert found == ((LEADER, SECOND, THIRD) if joins else None)
+
+
+def test_a_follower_whose_log_begins_before_the_leaders_does_not_join() -> None:
+    stage = Stage(LEADER, SECOND)
+    stage.in_sync.remotes[THIRD].note(FollowerFetch(THIRD, 15, 11), 15, 0)
+    assert stage.in_sync.with_follower(THIRD, 12, 12) is None
+    assert stage.in_sync.with_another(12, 12, 15, 0) is None
+    assert stage.in_sync.with_follower(THIRD, 11, 12) == (LEADER, SECOND, THIRD)
 
 
 def test_a_dead_follower_does_not_join() -> None:
     stage = Stage(LEADER, SECOND)
     stage.fetch(THIRD, 15, 15)
     stage.dead.add(THIRD)
-    assert stage.in_sync.with_follower(THIRD, 12) is None
+    assert stage.in_sync.with_follower(THIRD, 0, 12) is None
 
 
 def test_a_member_outside_the_assignment_counts_until_it_is_gone() -> None:
@@ -165,13 +173,13 @@ def test_a_follower_at_the_end_that_could_not_join_when_it_fetched_may_join_late
     stage.fetch(SECOND, 15, 15)
     stage.in_sync.propose((LEADER, SECOND))
     stage.fetch(THIRD, 15, 15)
-    assert stage.in_sync.with_another(12, 15, 0) is None  # one proposal at a time
+    assert stage.in_sync.with_another(0, 12, 15, 0) is None  # one proposal at a time
     stage.take(LEADER, SECOND)
-    assert stage.in_sync.with_another(12, 15, 0) == (LEADER, SECOND, THIRD)
-    assert stage.in_sync.with_another(12, 16, LAG_MS) == (LEADER, SECOND, THIRD)
-    assert stage.in_sync.with_another(12, 16, LAG_MS + 1) is None  # it does not keep up
+    assert stage.in_sync.with_another(0, 12, 15, 0) == (LEADER, SECOND, THIRD)
+    assert stage.in_sync.with_another(0, 12, 16, LAG_MS) == (LEADER, SECOND, THIRD)
+    assert stage.in_sync.with_another(0, 12, 16, LAG_MS + 1) is None  # it does not keep up
     stage.dead.add(THIRD)
-    assert stage.in_sync.with_another(12, 15, 0) is None
+    assert stage.in_sync.with_another(0, 12, 15, 0) is None
 
 
 def test_a_follower_that_is_refused_does_not_keep_another_out() -> None:
@@ -180,7 +188,7 @@ def test_a_follower_that_is_refused_does_not_keep_another_out() -> None:
         stage.fetch(each, 15, 15)
     found = []
     for _ in range(3):
-        isr = stage.in_sync.with_another(12, 15, 0)
+        isr = stage.in_sync.with_another(0, 12, 15, 0)
         assert isr is not None
         found.append(isr[-1])
         stage.in_sync.propose(isr)
