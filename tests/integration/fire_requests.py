@@ -126,6 +126,8 @@ class _Filler(NamedTuple):
             return ZERO_UUID
         if name == "records":
             return _records(self.version)
+        if "float" in shape.kind:
+            return 1.0
         return _NUMBERS.get(name, 0) if "int" in shape.kind else b"\0\0"
 
 

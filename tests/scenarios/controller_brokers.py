@@ -105,10 +105,12 @@ class FakeBroker:
             # A name is not reused before all replicas of the deleted topic are gone.
             assert self.logs.get(partition, topic.topic_id) == topic.topic_id
             assert self.id in state.replicas
-            assert state.leader in {*self.brokers, -1}, "Kafka would silently not follow it"
             before = self.led.get(partition)
             assert before is None or before.leader_epoch <= state.leader_epoch
-            self.led[partition] = _state_update(topic.topic_id, state)
+            # As Kafka: who does not know the leader does not follow it, and says nothing. One that
+            # has just died is no harm, as a state with another one follows.
+            if state.leader in {*self.brokers, -1}:
+                self.led[partition] = _state_update(topic.topic_id, state)
             self.logs[partition] = topic.topic_id
         return LeaderAndIsrPartitionResult(
             partition_index=state.partition_index, error_code=error.code

@@ -14,7 +14,7 @@ from tests.simulator.playing import run
 from tests.simulator.shrinking import promise, shrink, smaller
 
 TWICE = range(4)
-ONCE = range(TWICE.stop, 200)
+ONCE = range(TWICE.stop, 100)
 
 
 @pytest.mark.parametrize("seed", TWICE)

@@ -165,6 +165,25 @@ def test_quotas_of_clients(admin: Admin) -> None:
     assert admin.describe_client_quotas() == {}
 
 
+def test_partitions_move_to_other_brokers(cluster: CliCluster, admin: Admin) -> None:
+    says("Begin to move partitions to these brokers, the preferred leader first; None cancels")
+    says("It returns once the moves have begun.", "`SomeFailed` with those that could not: INVAL")
+    says("The moves under way, of these partitions or of all.")
+    admin.create_topic("moved", 1)
+    only = place("moved")
+    (before,) = admin.describe_topics(["moved"])["moved"].partitions[0].replicas
+    for target, error in (
+        ({only: [9]}, "INVALID_REPLICA_ASSIGNMENT"),
+        ({place("moved", 7): [before]}, "UNKNOWN_TOPIC_OR_PARTITION"),
+        ({only: None}, "NO_REASSIGNMENT_IN_PROGRESS"),
+    ):
+        with pytest.raises(SomeFailed, match=error):
+            admin.alter_partition_reassignments(target)
+    admin.alter_partition_reassignments({only: [3 - before]})
+    cluster.until(lambda: not admin.list_partition_reassignments([only]))
+    assert admin.describe_topics(["moved"])["moved"].partitions[0].replicas == (3 - before,)
+
+
 def test_groups_are_administered(cluster: CliCluster, admin: Admin) -> None:
     one, two = place("ruled"), place("ruled", 1)
     admin.create_topic("ruled", 2, settings={"retention.ms": "-1"})
