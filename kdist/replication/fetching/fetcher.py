@@ -40,6 +40,7 @@ from kdist.runtime.tasks import Tasks, raise_bug
 from kdist.storage.append import Append
 from kdist.storage.directory import LogDirectory
 from kdist.storage.epochs import EpochEnd
+from kdist.storage.log import Log
 from kdist.wire.varint import Buffer
 
 logger = logging.getLogger(__name__)
@@ -323,7 +324,12 @@ class ReplicaFetcher:
             self._truncate(each, diverging)
             return False
         each.errors = 0
-        return self._append(each, result) if result.records else True
+        if not result.records:
+            return True
+        if _lies_before(each.partition.log, result):
+            self._begin_anew(each, result.log_start_offset)
+            return False
+        return self._append(each, result)
 
     def _append(self, each: FollowedPartition, result: FetchPartitionResult) -> bool:
         partition, context = each.partition, self._context.directory.context
@@ -515,16 +521,30 @@ class ReplicaFetcher:
         if end < log.end_offset:
             self._truncate_to(each, end)
         elif start > log.end_offset:
-            logger.warning(
-                "%s: the leader's log starts at %d, after this one's end: begun anew",
-                each.partition.key,
-                start,
-            )
-            self._context.directory.begin_anew(
-                log, start, partial(self._truncated, each), lambda: each.is_current
-            )
+            self._begin_anew(each, start)
         else:
             self._back_off(each, None)
+
+    def _begin_anew(self, each: FollowedPartition, start: int) -> None:
+        """The leader has deleted all that this log has."""
+        each.state = BUSY
+        self._dirty[each.partition.key] = None
+        logger.warning(
+            "%s: the leader's log starts at %d, not before this one's end: begun anew",
+            *(each.partition.key, start),
+        )
+        self._context.directory.begin_anew(
+            each.partition.log, start, partial(self._truncated, each), lambda: each.is_current
+        )
+
+
+def _lies_before(log: Log, result: FetchPartitionResult) -> bool:
+    """Whether the leader's log begins where this one ends, but within a batch that it sent whole.
+
+    So its records below differ from this log's, which nobody can tell: they are deleted there.
+    """
+    base_offset = int.from_bytes(memoryview(cast(Buffer, result.records))[:8], "big")
+    return log.start_offset < log.end_offset == result.log_start_offset > base_offset
 
 
 def _divergence(result: FetchPartitionResult) -> EpochEnd | None:

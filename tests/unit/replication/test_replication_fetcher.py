@@ -426,6 +426,22 @@ def test_a_log_that_ends_before_its_leaders_start_begins_anew_there(version: int
     assert stage.asks() == [(4, 70)]
 
 
+def test_a_log_all_of_which_its_leader_has_deleted_begins_anew_amid_a_batch() -> None:
+    stage = Stage()
+    for offset in range(3):
+        records = batch([b"a"], base_offset=offset, leader_epoch=2)
+        stage.leader.answer(records=bytes(records), high_watermark=1)
+    whole = bytes(batch([b"b"] * 4, base_offset=1, leader_epoch=4))  # it has another past
+    stage.leader.answer(records=whole, high_watermark=5, log_start_offset=3)
+    stage.world.settle()
+    assert (stage.partition.log.start_offset, stage.end) == (3, 3)
+    for _ in stage.leader.asked[1:]:
+        stage.leader.answer()  # the one that was overtaken
+    stage.leader.answer(records=whole, high_watermark=5, log_start_offset=3)
+    stage.world.settle()
+    assert (stage.partition.log.start_offset, stage.end) == (3, 5)
+
+
 @pytest.mark.parametrize(("start", "end"), [(0, 3), (3, 3), (3, 9)])
 def test_a_log_within_its_leaders_stays_and_is_asked_for_again(start: int, end: int) -> None:
     stage = out_of_range(Bounds(start, end))
