@@ -83,13 +83,14 @@ def a_plan(path: Path, *rows: tuple[str, int, list[int], list[int]]) -> Path:
 NO_THROTTLES = "No topic and no broker has settings of its own, and no client has quotas.\n"
 
 
-def test_a_plan_that_cannot_begin_leaves_no_throttle(cluster: CliCluster, tmp_path: Path) -> None:
-    cluster.done("topics", "create", "stays")
-    (before,) = replicas(cluster, "stays")
-    path = a_plan(tmp_path / "dead.json", ("stays", 0, before, [*before, 77]))
-    refusal = "broker 77 is to get replicas, and is not alive: make a new plan"
-    assert cluster.refused("reassign", "execute", path) == refusal
-    assert cluster.done("configs", "list") == NO_THROTTLES
+def test_a_plan_that_cannot_begin_leaves_no_throttle(tmp_path: Path) -> None:
+    with cli_cluster(tmp_path) as cluster:
+        cluster.done("topics", "create", "clicks")
+        (before,) = replicas(cluster)
+        path = a_plan(tmp_path / "dead.json", ("clicks", 0, before, [*before, 77]))
+        refusal = "broker 77 is to get replicas, and is not alive: make a new plan"
+        assert cluster.refused("reassign", "execute", path) == refusal
+        assert cluster.done("configs", "list") == NO_THROTTLES
 
 
 def test_topics_deleted_since_the_plan_was_made_are_told_apart(tmp_path: Path) -> None:
@@ -114,6 +115,7 @@ def test_partitions_leave_a_dead_broker_which_is_unthrottled_later(tmp_path: Pat
         start = a_plan(tmp_path / "start.json", ("clicks", 0, before, [1, 3]))
         cluster.done("reassign", "execute", start)
         cluster.stop_broker(3)
+        cluster.until(lambda: ": 2 brokers" in cluster.done("cluster", "describe"))
         path = a_plan(tmp_path / "plan.json", ("clicks", 0, [1, 3], [1, 2]))
         result = cluster.run("reassign", "execute", path)
         assert result.exit_code == 0, result.output
