@@ -14,10 +14,12 @@ no byte moves that does not have to, and none twice. Done once all are within `T
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import or_
 
-from kdist.ops.reassignment.site import Disk, Placed, may_have, rack_count
+from kdist.ops.reassignment.site import Disk, Placed, rack_count
 
 TOLERANCE = 0.02  # of what a disk is to have
 
@@ -25,7 +27,8 @@ TOLERANCE = 0.02  # of what a disk is to have
 class Board:
     """Where all replicas are while a plan is made.
 
-    Owner: a plan. `targets`: the disks that may take replicas.
+    Owner: a plan. `targets`: the disks that may take replicas. Sets of brokers are integers with a
+    bit for each: which broker may have which replica is asked millions of times.
     """
 
     def __init__(self, disks: Mapping[int, Disk], targets: Iterable[int]) -> None:
@@ -34,6 +37,15 @@ class Board:
         self.placed: list[Placed] = []
         self.bytes = dict.fromkeys(disks, 0)
         self._on: dict[int, list[tuple[int, int]]] = {each: [] for each in disks}
+        self._bits = {each: 1 << at for at, each in enumerate(disks)}
+        self._on_host: dict[str, int] = {}
+        self._in_rack: dict[str | None, int] = {}
+        for each, disk in disks.items():
+            self._on_host[disk.host] = self._on_host.get(disk.host, 0) | self._bits[each]
+            self._in_rack[disk.rack] = self._in_rack.get(disk.rack, 0) | self._bits[each]
+        self._successors: dict[tuple[int, int], int] = {}  # by partition and broker, as asked for
+        self._reach: dict[int, int] = {}  # by broker: those of any replica it has, or had
+        self._emptiest_first: list[tuple[float, int]] = []
 
     def add(self, placed: Placed, *, is_fixed: bool = False) -> None:
         """Take a partition as it is; a fixed one counts, and does not move."""
@@ -51,13 +63,62 @@ class Board:
         """Have a partition on these brokers instead."""
         before, size = self.placed[number], self.placed[number].size_bytes
         self.placed[number] = before._replace(replicas=replicas)
+        for each in {*before.replicas, *replicas}:
+            self._successors.pop((number, each), None)
         for gone in {*before.replicas} - {*replicas}:
             if gone in self.disks:
-                self.bytes[gone] -= size
+                self._add_bytes(gone, -size)
                 del self._on[gone][bisect_right(self._on[gone], (size, number)) - 1]
         for new in {*replicas} - {*before.replicas}:
-            self.bytes[new] += size
+            self._add_bytes(new, size)
             insort(self._on[new], (size, number))
+        for each in replicas:
+            if each in self._reach:
+                self._reach[each] |= self._may_follow(number, each)
+
+    def _add_bytes(self, broker: int, size: int) -> None:
+        order = self._emptiest_first
+        if order and broker in self.targets:
+            del order[bisect_left(order, (self.fullness(broker), broker))]
+        self.bytes[broker] += size
+        if order and broker in self.targets:
+            insort(order, (self.fullness(broker), broker))
+
+    def emptiest(self, others: Iterable[int], racks_wanted: int) -> int | None:
+        """The emptiest target that may have a replica beside these others, if any does."""
+        if not self._emptiest_first:
+            self._emptiest_first = sorted((self.fullness(each), each) for each in self.targets)
+        able = self._able(others, racks_wanted)
+        return next((each for _, each in self._emptiest_first if able & self._bits[each]), None)
+
+    def _able(self, others: Iterable[int], racks_wanted: int) -> int:
+        """The brokers that may have a replica beside others: hosts differ, racks as wanted."""
+        disks = [self.disks[each] for each in others if each in self.disks]
+        racks = {each.rack for each in disks}
+        if len(racks) + 1 < racks_wanted:
+            return 0
+        taken = reduce(or_, (self._on_host[each.host] for each in disks), 0)
+        if len(racks) < racks_wanted:
+            taken = reduce(or_, (self._in_rack[each] for each in racks), taken)
+        return ~taken
+
+    def _may_follow(self, number: int, broker: int) -> int:
+        """The brokers that may have this broker's replica of a partition in its stead."""
+        found = self._successors.get((number, broker))
+        if found is None:
+            replicas = self.placed[number].replicas
+            others = [each for each in replicas if each != broker]
+            found = self._able(others, rack_count(self.disks, replicas))
+            self._successors[number, broker] = found
+        return found
+
+    def _reaches(self, broker: int) -> int:
+        """No other brokers than these may have one of this broker's replicas in its stead."""
+        found = self._reach.get(broker)
+        if found is None:
+            of_each = (self._may_follow(number, broker) for size, number in self._on[broker])
+            found = self._reach[broker] = reduce(or_, of_each, 0)
+        return found
 
     def replace(self, number: int, old: int, new: int) -> None:
         """Have `new` take the place of `old` among a partition's replicas."""
@@ -74,25 +135,28 @@ class Board:
         room = sum(self.disks[each].room_bytes for each in self.targets)
         there = sum(self.bytes[each] for each in self.targets)
         share = there / room if room else 0.0
-        return {each: share * self.disks[each].room_bytes for each in self.targets}
+        return {each: share * self.disks[each].room_bytes for each in sorted(self.targets)}
 
     def level(self) -> None:
         """Move replicas until all targets are within the tolerance, or nothing helps any more."""
         goals = self._goals()
         surplus = {each: self.bytes[each] - goal for each, goal in goals.items()}
-        stuck: set[int] = set()
-        while True:
-            off = (each for each in surplus if each not in stuck and goals[each])
-            worst = max(off, key=lambda each: (abs(surplus[each]) / goals[each], each), default=-1)
-            if worst < 0 or abs(surplus[worst]) <= TOLERANCE * goals[worst]:
+        off = {each: abs(surplus[each]) / goal for each, goal in goals.items() if goal}
+        while off:
+            worst = max(off, key=off.__getitem__)
+            if off[worst] <= TOLERANCE:
                 return
-            if not self._relieve(worst, surplus):
-                stuck.add(worst)
+            changed = self._relieve(worst, surplus)
+            if not changed:
+                del off[worst]  # for good, so that this ends soon
+            for each in changed:
+                if each in off:
+                    off[each] = abs(surplus[each]) / goals[each]
 
-    def _relieve(self, worst: int, surplus: dict[int, float]) -> bool:
+    def _relieve(self, worst: int, surplus: dict[int, float]) -> tuple[int, ...]:
+        """Move a replica off this disk, or to it; from where and to where, if any can be."""
         gives = surplus[worst] > 0
-        others = [each for each in surplus if (surplus[each] < 0) == gives and surplus[each]]
-        others.sort(key=surplus.__getitem__, reverse=not gives)
+        others = self._partners(worst, surplus, gives=gives)
         for fits in (True, False):
             for other in others:
                 giver, taker = (worst, other) if gives else (other, worst)
@@ -102,8 +166,18 @@ class Board:
                     self.replace(number, giver, taker)
                     surplus[giver] -= size
                     surplus[taker] += size
-                    return True
-        return False
+                    return giver, taker
+        return ()
+
+    def _partners(self, worst: int, surplus: Mapping[int, float], *, gives: bool) -> list[int]:
+        """Who may take from this disk, or may give to it: the furthest off first."""
+        if gives:
+            reach = self._reaches(worst)
+            takers = [each for each in surplus if surplus[each] < 0 and reach & self._bits[each]]
+            return sorted(takers, key=surplus.__getitem__)
+        bit = self._bits[worst]
+        givers = [each for each in surplus if surplus[each] > 0 and self._reaches(each) & bit]
+        return sorted(givers, key=surplus.__getitem__, reverse=True)
 
     def _choose(
         self, giver: int, taker: int, surplus: Mapping[int, float], *, fits: bool
@@ -117,13 +191,10 @@ class Board:
         else:
             most = bisect_right(there, (int(over + under) // 2, len(self.placed)))
             candidates = iter(there[at:most])
+        bit = self._bits[taker]
         for size, number in candidates:
             if not size:
                 break
-            replicas = self.placed[number].replicas
-            others = [each for each in replicas if each != giver]
-            if taker not in replicas and may_have(
-                self.disks, others, taker, rack_count(self.disks, replicas)
-            ):
+            if self._may_follow(number, giver) & bit:
                 return number
         return None

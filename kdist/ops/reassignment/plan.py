@@ -22,7 +22,7 @@ from kdist.errors import UserError
 from kdist.model import TopicPartition
 from kdist.ops.reassignment.balance import Board
 from kdist.ops.reassignment.leaders import spread_leaders
-from kdist.ops.reassignment.site import Placed, Share, Site, may_have, rack_count, shares
+from kdist.ops.reassignment.site import Placed, Share, Site, rack_count, shares
 
 
 class Wish(NamedTuple):
@@ -131,10 +131,8 @@ def _emptiest(
     board: Board, partition: TopicPartition, others: Sequence[int], racks_wanted: int
 ) -> int:
     """The emptiest disk that may have a replica beside others; with fewer racks if it must be."""
-    free = [each for each in board.targets if each not in others]
     for racks in range(racks_wanted, 0, -1):
-        able = (each for each in free if may_have(board.disks, others, each, racks))
-        found = min(able, key=lambda each: (board.fullness(each), each), default=None)
+        found = board.emptiest(others, racks)
         if found is not None:
             return found
     raise UserError(

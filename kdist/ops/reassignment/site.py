@@ -6,7 +6,7 @@ A broker has one disk, so balance over disks is balance over brokers; a host has
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kdist.model import TopicPartition
@@ -65,17 +65,3 @@ def shares(partitions: Iterable[Placed]) -> dict[int, Share]:
 def rack_count(disks: Mapping[int, Disk], replicas: Iterable[int]) -> int:
     """Over how many racks replicas are spread. Brokers without a rack share one."""
     return len({disks[each].rack for each in replicas if each in disks})
-
-
-def may_have(
-    disks: Mapping[int, Disk], others: Collection[int], broker: int, racks_wanted: int
-) -> bool:
-    """Whether a broker may have a replica beside these others: hosts differ, racks as wanted."""
-    disk = disks[broker]
-    hosts, racks = set(), {disk.rack}
-    for each in others:
-        other = disks.get(each)
-        if other is not None:
-            hosts.add(other.host)
-            racks.add(other.rack)
-    return disk.host not in hosts and len(racks) >= racks_wanted

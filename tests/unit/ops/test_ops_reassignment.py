@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterable
 
 import pytest
@@ -36,6 +37,17 @@ def a_site(
         partition = TopicPartition(f"t{number % 7}", number)
         placed.append(Placed(partition, replicas, size, rng.random()))
     return Site(found, tuple(placed))
+
+
+def a_rack_bound_site(rng: random.Random, hosts: int, disks: int, partitions: int) -> Site:
+    """Each partition is in all three racks already, so that no replica may leave its rack."""
+    bare = a_site(rng, hosts, disks, partitions)
+    placed = []
+    for each in bare.partitions:
+        on = [rng.choice(range(rack, hosts, 3)) for rack in rng.sample(range(3), 3)]
+        replicas = tuple(100 * host + rng.randrange(disks) for host in on)
+        placed.append(each._replace(replicas=replicas))
+    return Site(bare.disks, tuple(placed))
 
 
 def fullness(site: Site, plan: Plan, brokers: Iterable[int] | None = None) -> list[float]:
@@ -74,6 +86,13 @@ def test_disks_are_leveled_with_hardly_more_bytes_than_that_takes(seed: int) -> 
     assert plan.moved_bytes < 1.1 * least_bytes(site, plan) + 0.02 * sum(
         each.bytes for each in plan.before.values()
     )
+
+
+def test_a_large_site_whose_racks_block_most_moves_is_planned_in_seconds() -> None:
+    site = a_rack_bound_site(random.Random(1), hosts=40, disks=12, partitions=10_000)
+    began_s = time.process_time()
+    check_allowed(site, plan_moves(site, Wish()))
+    assert time.process_time() - began_s < 10
 
 
 def test_a_level_site_is_left_alone() -> None:
