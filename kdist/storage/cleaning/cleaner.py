@@ -70,7 +70,8 @@ class _Pass:
         self.began_ns = began_ns
         self.first_dirty_before = log.first_dirty_offset
         self.mapped_end = dirt.first_dirty_offset
-        self.groups: list[list[_Kept]] = []
+        # What is still to be read: the dirty segments while keys are mapped, then the groups.
+        self.groups = [_kept(log, dirt.first_dirty_offset, dirt.end_offset)]
         self.old_bytes = 0  # of the group that is being rewritten
 
 
@@ -216,10 +217,8 @@ class Cleaner:
         current.mapped_end = report.end_offset
         log = current.log
         facts = [each for each in facts_of(log) if each.base_offset < current.mapped_end]
-        by_offset = {each.base_offset: each for each in log.segments}
-        for group in group_segments(facts, log.settings):
-            segments = [by_offset[each.base_offset] for each in group]
-            current.groups.append([_Kept(each, each.generation, each.size) for each in segments])
+        groups = group_segments(facts, log.settings)
+        current.groups = [_kept(log, each[0].base_offset, each[-1].end_offset) for each in groups]
         self._next_group(current)
 
     def _take(self, report: Report) -> _Pass | None:
@@ -238,21 +237,26 @@ class Cleaner:
         return None
 
     def _is_there(self, current: _Pass) -> bool:
+        """Whether all that is still to be read is there, as it was.
+
+        Of a truncation in any of it the map may hold keys of what was cut off.
+        """
         log = current.log
         is_open = self._directory.logs.get(log.partition) is log
         is_compacted = "compact" in log.settings.cleanup_policy
         is_same = log.first_dirty_offset == current.first_dirty_before
-        return is_open and is_compacted and is_same and not log.is_truncating
+        is_unchanged = is_open and is_compacted and is_same and not log.is_truncating
+        return is_unchanged and _is_whole(log, current.groups)
 
     def _next_group(self, current: _Pass) -> None:
         log = current.log
         if not current.groups:
             self._complete(current)
             return
-        group = current.groups[0]
-        if not _is_whole(log, group):
-            self._give_up(current, "its segments have changed meanwhile")
+        if not self._is_there(current):
+            self._give_up(current, "the log has changed meanwhile")
             return
+        group = current.groups[0]
         current.old_bytes = sum(each.size for each in group)
         if not self._has_room(current.old_bytes):
             self._give_up(current, f"the disk lacks the {current.old_bytes} bytes that it may need")
@@ -300,8 +304,8 @@ class Cleaner:
             return
         if self._is_stopped or current is not self._pass:
             return
-        if not (self._is_there(current) and _is_whole(log, current.groups[0])):
-            self._give_up(current, "its segments have changed meanwhile")
+        if not self._is_there(current):
+            self._give_up(current, "the log has changed meanwhile")
             return
         old = [each.segment for each in current.groups.pop(0)]
         Swap(self._directory, log, old, current.mapped_end, self._swapped).begin()
@@ -369,12 +373,19 @@ class Cleaner:
         self._context.tasks.run_blocking(clear, cleared)
 
 
-def _is_whole(log: Log, group: Sequence[_Kept]) -> bool:
-    """Whether a group's segments are still the log's, and as they were."""
-    number = log.segment_index(group[0].segment.base_offset)
-    present = log.segments[number : number + len(group)]
-    are_there = present == [each.segment for each in group]
-    return are_there and all(each.is_same for each in group)
+def _kept(log: Log, start: int, end: int) -> list[_Kept]:
+    """The segments with offsets from `start` to `end`, where one begins, as they are now."""
+    segments = log.segments[log.segment_index(start) :]
+    return [_Kept(each, each.generation, each.size) for each in segments if each.base_offset < end]
+
+
+def _is_whole(log: Log, groups: Sequence[Sequence[_Kept]]) -> bool:
+    """Whether the segments of these groups are still the log's, one behind the other."""
+    kept = [each for group in groups for each in group]
+    number = log.segment_index(kept[0].segment.base_offset)
+    present = log.segments[number : number + len(kept)]
+    are_there = present == [each.segment for each in kept]
+    return are_there and all(each.is_same for each in kept)
 
 
 def facts_of(log: Log) -> list[SegmentFacts]:

@@ -10,6 +10,7 @@ from cleaning_world import SETTINGS, CleaningWorld, pairs_in
 
 from kdist.errors import ApiError
 from kdist.storage.cleaning.requests import Fault, Report, Request
+from kdist.storage.cleaning.worker import ThreadWorker
 from kdist.storage.names import CLEANER_OFFSETS, Suffix
 from kdist.storage.reading import find_by_timestamp, read
 from tests.unit.storage.storage_world import CLICKS, VIEWS, flip
@@ -214,6 +215,75 @@ def test_a_truncation_above_what_was_cleaned_is_only_that() -> None:
     world.truncate(log, 6)
     assert pairs_in(log) == [*LEFT, (5, A, b"6")]
     assert log.first_dirty_offset == 5
+
+
+class HeldWorker:
+    """A `ThreadWorker` of the world's, whose reports wait until they are `let` through."""
+
+    def __init__(self, world: CleaningWorld) -> None:
+        self._world = world
+        self._inner: ThreadWorker | None = None
+        self._waiting: list[tuple[Report, Callable[[Report], None]]] = []
+        self.left = 0
+
+    @property
+    def is_holding(self) -> bool:
+        return bool(self._waiting)
+
+    def ask(self, request: Request, on_report: Callable[[Report], None]) -> None:
+        world = self._world
+        self._inner = self._inner or ThreadWorker(world.files, world.clock, world.tasks)
+        self._inner.ask(request, lambda report: self._answer(report, on_report))
+
+    def _answer(self, report: Report, on_report: Callable[[Report], None]) -> None:
+        if self.left:
+            self.left -= 1
+            on_report(report)
+        else:
+            self._waiting.append((report, on_report))
+
+    def let(self, count: int) -> None:
+        self.left += count
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            self.left -= 1
+            each[1](each[0])
+
+    def abandon(self) -> None:
+        assert self._inner is not None
+        self._inner.abandon()
+
+
+@pytest.mark.parametrize("answered", [0, 1])
+def test_a_truncation_within_a_pass_takes_no_record_with_it_that_stays(answered: int) -> None:
+    """As after an unclean election: what the map knows of later records is true no more."""
+    world = CleaningWorld()
+    world.stop()
+    worker = HeldWorker(world)
+    world.start_cleaner(worker)
+    log = world.put([(b"%d" % number, b"x" * 60) for number in range(10)])
+    world.put([(b"%d" % number, b"y" * 60) for number in range(10)])
+    world.close_segment()
+    before = pairs_in(log)[:11]
+    assert len(log.segments) > 5
+    worker.left = answered
+    world.cleaner.start()
+    world.tasks.run_until(lambda: worker.is_holding, 1_000)
+    world.truncate(log, 11)
+    world.put([(C, b"of the new leader")])
+    world.close_segment()
+    worker.let(1)
+    world.settle(50)
+    assert pairs_in(log) == [*before, (11, C, b"of the new leader")]
+    assert world.cleaned.abandoned_passes == 1
+    worker.let(100)
+    world.settle(1_000)
+    assert pairs_in(log) == [
+        *[(number, b"%d" % number, b"x" * 60) for number in range(1, 10)],
+        (10, b"0", b"y" * 60),
+        (11, C, b"of the new leader"),
+    ]
+    assert not world.failures
 
 
 def test_a_pass_over_a_log_that_is_deleted_is_given_up() -> None:
