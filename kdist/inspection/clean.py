@@ -22,9 +22,8 @@ from kdist.storage.cleaning.requests import Fault, MapKeys, Report, Request, Rew
 from kdist.storage.cleaning.selection import SegmentFacts, group_segments
 from kdist.storage.cleaning.session import Session
 from kdist.storage.cleaning.transactions import find_aborted
-from kdist.storage.names import FileState
 from kdist.storage.segment import Segment
-from kdist.storage.swapping import put_in_place, rename_all
+from kdist.storage.swapping import begin_swap, put_in_place
 
 _FOREVER = 1 << 62  # a rate, and a horizon
 
@@ -174,7 +173,7 @@ class Cleaning:
 
     def _swap(self, old: Sequence[Segment]) -> None:
         files, base = self._files, old[0].base_offset
-        rename_all(files, self._directory, base, FileState.CLEANED, FileState.SWAP)
+        begin_swap(files, self._directory, base)
         for path in put_in_place(files, self._directory, old, base):
             files.remove(path)
 

@@ -26,7 +26,20 @@ logger = logging.getLogger(__name__)
 _IN_ORDER = (Suffix.INDEX, Suffix.TIME_INDEX, Suffix.LOG)
 
 
-def rename_all(
+def begin_swap(files: Files, directory: str, base_offset: int) -> None:
+    """Make a `.cleaned` segment a `.swap`, durably: from here on a start completes it.
+
+    Any other `.cleaned` goes: one left of a pass that was given up, with a lower offset, would have
+    the start undo the swap, of which the old segments may be gone by then. May be repeated.
+    """
+    for name in files.list(directory):
+        part = parse_segment_name(name)
+        if part is not None and part.state is FileState.CLEANED and part.base_offset != base_offset:
+            files.remove(f"{directory}/{name}")
+    _rename_all(files, directory, base_offset, FileState.CLEANED, FileState.SWAP)
+
+
+def _rename_all(
     files: Files, directory: str, base_offset: int, old: FileState, new: FileState
 ) -> None:
     """Rename the files of a segment from one state to the next, durably. May be repeated."""
@@ -46,7 +59,7 @@ def put_in_place(
     """
     paths = [path for segment in retired[::-1] for path in segment.retire()]
     files.sync_directory(directory)
-    rename_all(files, directory, base_offset, FileState.SWAP, FileState.LIVE)
+    _rename_all(files, directory, base_offset, FileState.SWAP, FileState.LIVE)
     return paths
 
 

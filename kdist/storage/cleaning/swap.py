@@ -22,7 +22,7 @@ from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
 from kdist.storage.names import FileState, Suffix, segment_name
 from kdist.storage.segment import Segment
-from kdist.storage.swapping import put_in_place, remove_all, rename_all
+from kdist.storage.swapping import begin_swap, put_in_place, remove_all
 
 logger = logging.getLogger(__name__)
 
@@ -65,10 +65,7 @@ class Swap:
         except DiskFull as error:
             self._give_up(error)
             return
-        rename = partial(
-            rename_all,
-            *(self._files, log.directory, self._base_offset, FileState.CLEANED, FileState.SWAP),
-        )
+        rename = partial(begin_swap, self._files, log.directory, self._base_offset)
         self._context.tasks.run_blocking(rename, self._renamed)
 
     def _renamed(self, error: BaseException | None) -> None:

@@ -13,6 +13,7 @@ from kdist.records.batch import read_header
 from kdist.records.build import build_batch, read_batch
 from kdist.records.compression import Codec
 from kdist.records.control import ControlType, EndTransactionMarker
+from kdist.runtime.simulated_faults import Call, PowerLoss
 from kdist.storage.cleaning.requests import (
     Fault,
     MapKeys,
@@ -93,6 +94,29 @@ def test_a_swap_beside_what_is_still_being_written_is_undone() -> None:
     rename(world, Suffix.LOG, FileState.CLEANED, FileState.SWAP)
     assert len(pairs_in(world.open().logs[CLICKS])) == 10
     assert not names_of(world, FileState.SWAP)
+
+
+@pytest.mark.parametrize("change", range(1, 21))
+def test_what_a_pass_has_left_does_not_undo_a_later_swap(change: int) -> None:
+    """A pass that is given up beside a truncation leaves its `.cleaned`, and the power may go."""
+    world = CleaningWorld()
+    log = world.put([(b"%d" % number, b"x" * 60) for number in range(6)])
+    world.put([(A, b"%d" % number + bytes(60)) for number in range(3)])
+    world.close_segment()
+    before = pairs_in(log)
+    overwrite(world.disk, world.path_of(1, Suffix.LOG) + FileState.CLEANED, b"left")
+    world.files.sync_directory(log.directory)
+
+    def changes_names(call: Call) -> bool:
+        is_ours = call.path.startswith(log.directory)
+        return is_ours and call.name in ("rename", "remove", "sync_directory")
+
+    world.disk.crash_at(change, changes_names)
+    world.cleaner.start()
+    with pytest.raises(PowerLoss):
+        world.settle(5_000)
+    world.files = world.disk.power_on(world.rng)
+    assert pairs_in(world.open().logs[CLICKS]) in (before, [*before[:6], before[-1]])
 
 
 def test_a_damaged_swap_is_refused_in_a_sentence_and_left_for_a_person() -> None:
