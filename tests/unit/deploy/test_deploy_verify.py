@@ -1,0 +1,88 @@
+"""verify.yml passes a record of its own run through each broker, or fails."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from deploy_plays import play, script
+from deploy_plugins import ROOT
+
+pytestmark = pytest.mark.slow
+
+# Notes each call; keeps what is produced in a file of the topic, and consumes it from there.
+KDIST = """\
+cd {directory}; echo "$*" >> calls
+case "$1 $4" in
+"gate "*) [ ! -e refused ] ;;
+"produce $(cat deaf 2>/dev/null)") cat >/dev/null ;;
+"produce "*) cat >> "$2"; echo >> "$2" ;;
+"consume "*) cat "$2" ;;
+esac
+"""
+
+
+def verify(directory: Path) -> subprocess.CompletedProcess[str]:
+    """From the gate on, verify.yml's play over a cluster of two hosts with a broker each."""
+    (found,) = [
+        each
+        for each in yaml.safe_load((ROOT / "playbooks/verify.yml").read_text())
+        if each.get("hosts") == "broker"
+    ]
+    names = [task["name"] for task in found["tasks"]]
+    (first,) = [n for n, name in enumerate(names) if name.startswith("Ask whether each is fully")]
+    tasks = found["tasks"][first:]
+    script(directory / "kdist", KDIST.format(directory=directory))
+    hosts = {
+        name: {
+            "kdist_brokers": [{"instance": "d01", "id": number * 100 + 1, "port": 9090 + number}]
+        }
+        for name, number in (("a", 1), ("b", 2))
+    }
+    (directory / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts}}))
+    return play(
+        directory,
+        {"hosts": "all", "gather_facts": False, "vars": found["vars"], "tasks": tasks},
+        inventory=directory / "hosts.yml",
+        kdist_members_broker=["a", "b"],
+        kdist_current=str(directory / "kdist"),
+        kdist_bootstrap_servers="all",
+        kdist_address="host",
+        kdist_roll_run_id="run-2",
+    )
+
+
+def calls(directory: Path, verb: str) -> list[list[str]]:
+    lines = (directory / "calls").read_text().splitlines()
+    return [line.split() for line in lines if line.startswith(verb)]
+
+
+def test_a_verification_passes_a_record_through_each_broker(tmp_path: Path) -> None:
+    done = verify(tmp_path)
+    assert done.returncode == 0, done.stdout
+    gates = calls(tmp_path, "gate")
+    assert [words[-2:] for words in gates] == [["--expect", "101,201"]] * 2
+    assert all("--after" in words for words in gates)
+    records = (tmp_path / "kdist-probe-verify-run-2").read_text().split("\n")
+    assert sorted(filter(None, records)) == ["run-2 101", "run-2 201"]
+    assert len(calls(tmp_path, "topics delete")) == 1
+
+
+def test_a_verification_fails_where_a_broker_lets_no_record_through(tmp_path: Path) -> None:
+    (tmp_path / "refused").touch()
+    assert verify(tmp_path).returncode != 0
+
+
+def test_records_of_an_earlier_run_are_not_taken_for_this_ones(tmp_path: Path) -> None:
+    """Even if they are in the topic: they were written through both brokers."""
+    for topic in ("kdist-probe-verify", "kdist-probe-verify-run-2"):
+        stale = ["written through 101", "written through 201", "run-1 101", "run-1 201"]
+        (tmp_path / topic).write_text("\n".join(stale) + "\n")
+    (tmp_path / "deaf").write_text("host:9092")
+    done = verify(tmp_path)
+    assert done.returncode != 0
+    assert "Read it all from the other end" in done.stdout
+    # However it ends, it leaves no topic of its own behind.
+    assert len(calls(tmp_path, "topics delete")) == 1
