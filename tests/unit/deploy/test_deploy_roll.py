@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import configparser
+import os
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped]
 from ansible.template import Templar, trust_as_template  # type: ignore[import-untyped]
+from deploy_plays import script
 from deploy_plugins import ROOT, load
 
 summary = load("playbooks/filter_plugins/kdist_summary.py")
@@ -112,6 +116,61 @@ def test_a_broker_that_failed_to_start_does_not_keep_the_gate_shut() -> None:
 def test_the_gates_refusal_is_waited_for_once() -> None:
     assert int(evaluated("kdist_roll_patience_s", [], [])) == 300
     assert int(evaluated("kdist_roll_patience_s", [], undone("gate"))) == 0
+
+
+# Waits
+
+
+def test_a_lease_that_cannot_be_renewed_stops_no_broker_that_is_starting(tmp_path: Path) -> None:
+    """ZooKeeper may be away for a moment, and a recovery take an hour."""
+    script(tmp_path / "systemctl", "echo ActiveState=activating; echo SubState=start\n")
+    tasks = yaml.safe_load((ROOT / "roles/kdist_broker/tasks/start.yml").read_text())
+    (wait,) = [task for task in tasks if task["name"] == "Wait until it serves"]
+    variables: dict[str, Any] = {
+        "kdist_broker_meanwhile": "false",
+        "kdist_broker_instance": {"instance": "d01"},
+    }
+    templar = Templar(loader=DataLoader(), variables=variables)
+    command = templar.template(trust_as_template(wait["ansible.builtin.shell"]["cmd"]))
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["/bin/sh", "-c", str(command)], env=environment, capture_output=True, check=False
+    )
+    state = {"rc": done.returncode, "stdout": done.stdout.decode().strip()}
+    templar = Templar(loader=DataLoader(), variables={"kdist_broker_state": state})
+    is_over = templar.template(trust_as_template(f"{{{{ {wait['until']} }}}}"))
+    assert (state["rc"], is_over) == (0, False)
+
+
+def test_a_broker_is_back_whoever_else_is_down() -> None:
+    """Its return was waited for for an hour, if another host died meanwhile."""
+    (turn,) = [
+        task
+        for task in yaml.safe_load((ROOT / "roles/kdist_roll/tasks/broker.yml").read_text())
+        if task["name"] == "Restart one broker"
+    ]
+    asked = {
+        task["register"]: task["ansible.builtin.command"]["argv"]
+        for task in yaml.safe_load((ROOT / "roles/kdist_roll/tasks/restart.yml").read_text())
+        if "ansible.builtin.command" in task
+    }
+    variables: dict[str, Any] = {
+        "kdist_roll_kdist": "kdist",
+        "kdist_roll_run_id": "run",
+        "kdist_roll_lease_s": 900,
+        "kdist_roll_expected": "101,201",
+        "kdist_roll_allow_single_replica": False,
+        "kdist_broker_instance": {"instance": "d01"},
+        "kdist_roll_ask": [trust_as_template(word) for word in turn["vars"]["kdist_roll_ask"]],
+    }
+    templar = Templar(loader=DataLoader(), variables=variables)
+    before, after = (
+        templar.template(trust_as_template(asked[name]))
+        for name in ("kdist_roll_gate_said", "kdist_roll_returned")
+    )
+    assert before[-2:] == ["--expect", "101,201"]
+    assert after[-1] == "--after"
+    assert "--expect" not in after
 
 
 # The lock
