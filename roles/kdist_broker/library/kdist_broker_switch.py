@@ -86,7 +86,8 @@ def make(directory: Path, release: str, settings: bytes, group: str) -> str:
     name = name_of(release, settings)
     if not (directory / name).is_dir():
         begun = directory / f".{name}"
-        shutil.rmtree(begun, ignore_errors=True)
+        if begun.exists():  # a run that died has left it
+            shutil.rmtree(begun)
         begun.mkdir(mode=0o755)
         (begun / "release").symlink_to(release)
         file = begun / SETTINGS
