@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from deploy_plays import play
 from deploy_plugins import ROOT
 
 from lab import image
@@ -46,6 +45,18 @@ def test_a_role_has_its_pages(role: Path) -> None:
 def test_argument_specs_say_the_same_defaults_as_defaults(role: Path) -> None:
     specified = {name: o["default"] for name, o in options(role).items() if "default" in o}
     assert specified == read(role / "defaults/main.yml")
+
+
+def test_a_default_that_is_assumed_outside_its_role_is_the_roles_own() -> None:
+    """A role does not see the defaults of another one, nor does a playbook."""
+    pages = [*ROOT.glob("roles/*/[tv]*/*.yml"), *ROOT.glob("playbooks/*.yml")]
+    text = "".join(page.read_text() for page in pages)
+    own = {
+        name: value for role in ROLES for name, value in read(role / "defaults/main.yml").items()
+    }
+    assumed = re.findall(r"\b(kdist_\w+) \| default\((\d+)\)", text)
+    assert len(assumed) > 2
+    assert [(name, value) for name, value in assumed if own[name] != int(value)] == []
 
 
 @EVERY_ROLE
@@ -154,16 +165,6 @@ def test_every_registered_or_derived_variable_is_used() -> None:
         == len(re.findall(rf"^(?: *register: {name}$|{name}:)", text, re.MULTILINE))
     }
     assert unread == set()
-
-
-def play(directory: Path, *plays: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    """A playbook over two hosts that are this one, with the settings of the tree."""
-    page = directory / "play.yml"
-    page.write_text(yaml.safe_dump(list(plays)))
-    program = Path(sys.executable).with_name("ansible-playbook")
-    words = [str(program), "--inventory", "a,b,", "--connection", "local", str(page)]
-    words += ["--extra-vars", f"ansible_python_interpreter={sys.executable}"]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_a_host_runs_its_handlers_although_another_host_fails(tmp_path: Path) -> None:
