@@ -25,14 +25,16 @@ _NOTED_MAX = 1000
 
 
 class _Refused(NamedTuple):
-    """The earliest batch refused; `left`: how many more may have been sent before that was known.
+    """The earliest batch refused; `left`: how many more may come before the producer knows.
 
-    Once those have come too, the producer has given that batch up.
+    A producer whose batch was refused for good, as it is too large, goes on until it is told that
+    the next one was refused, too: then that one and four more may have been sent. Once those have
+    come, it has given the refused batch up.
     """
 
     epoch: int
     sequence: int
-    left: int = BATCHES_KEPT - 1
+    left: int = BATCHES_KEPT
 
 
 class RefusedBatches:

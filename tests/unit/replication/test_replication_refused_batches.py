@@ -50,9 +50,11 @@ def test_only_what_a_producer_sent_after_a_refused_batch_is_held_up(
     assert is_taken(refused, each) is taken
 
 
-def test_a_refused_batch_is_forgotten_after_as_many_as_may_be_in_flight() -> None:
+def test_a_batch_refused_for_good_is_forgotten_after_as_many_as_may_be_in_flight_then() -> None:
+    """Once the producer knows of that one, five others may be in flight; all must be refused, or
+    else the last is taken, and those before it are written after it."""
     refused = noting()
-    assert [is_taken(refused, sent(11 + n)) for n in range(5)] == [False] * 4 + [True]
+    assert [is_taken(refused, sent(11 + n)) for n in range(6)] == [False] * 5 + [True]
     assert not refused.noted
 
 
