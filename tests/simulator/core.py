@@ -134,12 +134,17 @@ class Core:
 
     def _led(self) -> list[Partition]:
         found = [self._leading(key) for key in self._history.known.states]
-        return [each for each in found if each is not None and not each.is_under_min_isr]
+        return [each for each in found if each is not None]
+
+    def _may_commit(self, partition: Partition) -> bool:
+        """Whether the core's replicas are enough: who is out of touch may be in the ISR still."""
+        return len({*partition.replicas} & self.ids) >= partition._min_isr
 
     def _are_committed(self, ends: dict[Partition, int]) -> Fault:
         """L4 and L5: what was there is committed, so acks=all is answered."""
         for partition, end in ends.items():
             mark, key = partition.high_watermark, partition.key
-            if partition.is_leader and mark < end and key in self._history.known.states:
+            is_there = partition.is_leader and key in self._history.known.states
+            if is_there and mark < end and self._may_commit(partition):
                 return f"L4: {key} ended at {end} a while ago, committed is {mark}", key
         return None
