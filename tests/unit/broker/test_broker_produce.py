@@ -423,13 +423,13 @@ def test_no_batch_is_taken_before_an_earlier_one_that_was_refused(
     assert not world.replicas.refused.noted
 
 
-def test_a_batch_that_its_producer_has_given_up_holds_up_four_others_at_most(world: World) -> None:
+def test_a_batch_that_its_producer_has_given_up_holds_up_five_others_at_most(world: World) -> None:
     led_elsewhere(world)
     produce(world, sequence(7, b"given up"))
     accept(world)
-    errors = [produce(world, sequence(8 + n, b"b")).errors for n in range(4)]
-    assert errors == [[Error.OUT_OF_ORDER_SEQUENCE_NUMBER]] * 4
-    assert produce(world, sequence(12, b"c")).errors == [Error.NONE]
+    errors = [produce(world, sequence(8 + n, b"b")).errors for n in range(5)]
+    assert errors == [[Error.OUT_OF_ORDER_SEQUENCE_NUMBER]] * 5
+    assert produce(world, sequence(13, b"c")).errors == [Error.NONE]
     assert not world.replicas.refused.noted
 
 
