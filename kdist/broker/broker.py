@@ -405,6 +405,8 @@ class Broker:
     # Pages
 
     def _metrics_page(self) -> Page:
+        if self.state is State.READY:
+            self.service.looks.maybe_begin()
         return Page(200, CONTENT_TYPE, self.measures.exposition.render())
 
     def _health_page(self) -> Page:

@@ -9,7 +9,7 @@ from kdist.metrics.cleaner import CleanerMetrics
 from kdist.metrics.controller import ControllerMetrics
 from kdist.metrics.declare import Family
 from kdist.metrics.exposition import Exposition
-from kdist.metrics.groups import GroupMetrics
+from kdist.metrics.groups import GroupLagMetrics, GroupMetrics
 from kdist.metrics.network import NetworkMetrics
 from kdist.metrics.quotas import QuotaMetrics
 from kdist.metrics.replication import ReplicationMetrics
@@ -30,6 +30,7 @@ class Measures:
         self.network = NetworkMetrics()
         self.replication = ReplicationMetrics()
         self.groups = GroupMetrics()
+        self.lags = Family(GroupLagMetrics, "group", "topic")
         self.controller = ControllerMetrics()
         self.storage = StorageMetrics()
         self.cleaner = CleanerMetrics()
@@ -37,6 +38,7 @@ class Measures:
         self.exposition.add_family(self.requests)
         self.exposition.add_family(self.quotas)
         self.exposition.add_family(self.build)
+        self.exposition.add_family(self.lags)
         for group in (
             self.broker,
             self.network,

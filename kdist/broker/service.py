@@ -17,6 +17,7 @@ from kdist.broker.fast_path.fast_path import FastPath, FastPaths
 from kdist.broker.fast_path.fetch import FetchFastPath
 from kdist.broker.fast_path.produce import ProduceFastPath
 from kdist.broker.fetch_sessions import FetchSessions
+from kdist.broker.group_lags import LaggingGroups
 from kdist.broker.handlers.alter_configs import AlterConfigsHandler
 from kdist.broker.handlers.client_quotas import ClientQuotasHandler
 from kdist.broker.handlers.control import ControlHandler
@@ -35,7 +36,9 @@ from kdist.broker.metadata_cache import NO_CONTROLLER, MetadataCache
 from kdist.broker.offsets_log import OffsetsLoader, PartitionedOffsetsLog
 from kdist.broker.quotas.stored import StoredQuotas
 from kdist.broker.quotas.throttle import Throttles
+from kdist.broker.roll_lock_watch import RollLockWatch
 from kdist.broker.routes import Handlers, routes_to
+from kdist.broker.scraped import Looks
 from kdist.broker.settings.loggers import Loggers
 from kdist.broker.settings.resources import Resources
 from kdist.broker.settings.stored import Owner, StoredSettings
@@ -222,6 +225,7 @@ class Service:
                 is_known=self.cache.has,
             )
         )
+        self.looks = self._make_looks()
         loader = OffsetsLoader(self.coordinator, self._process, self._fail)
         replicas.watch_isrs()
         replicas.on_leader.append(loader.begin)
@@ -248,6 +252,18 @@ class Service:
         self._tick_hooks = (self._flush, fetches.end_tick)
         for hook in self._tick_hooks:
             self._tick.at_end(hook)
+
+    def _make_looks(self) -> Looks:
+        clock, measures = self._process.clock, self._measures
+        groups = LaggingGroups(
+            *(clock, self.coordinator, self.replicas, self.cache),
+            *(lambda broker_id: self.cache.broker(broker_id, self._listener), self._connect),
+            measures,
+        )
+        lock = RollLockWatch(
+            self._context.zk, clock, lambda: self.controller.is_active, measures.controller
+        )
+        return Looks(self._process, groups.look, lock.look)
 
     def _make_handlers(self) -> Handlers:
         context, replicas, clock = self._context, self.replicas, self._process.clock

@@ -106,6 +106,10 @@ class GroupCoordinator:
         self._maintenance.forget_partitions(partitions)
         self._context.actions.run()
 
+    def groups(self) -> list[Group]:
+        """The groups that are coordinated here now; the caller changes nothing of them."""
+        return list(self._registry)
+
     def join_group(self, request: JoinGroupRequest, caller: Caller, reply: JoinReply) -> None:
         """Answers when the next generation begins, or at once if there is nothing to wait for."""
         if caller.version < PROTOCOL_NAME_MAY_BE_NONE_SINCE:

@@ -47,3 +47,10 @@ class ControllerMetrics(Metrics):
     replicas_ineligible_for_deletion: Reading = reading(
         "Replicas of those topics whose broker is down: the deletion waits for it."
     )
+    roll_lock_seconds: Reading = reading(
+        "For how long the lock of whatever stops brokers has been held; 0 while nobody holds it."
+    )
+    roll_lock_overdue_seconds: Reading = reading(
+        "For how long the lease of that lock has been over, without being renewed or released; 0 "
+        "before."
+    )

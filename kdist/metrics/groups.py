@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kdist.metrics.declare import Metrics, Reading, counter, metrics, reading
+from kdist.metrics.declare import Metrics, Reading, counter, gauge, metrics, reading
 
 
 @metrics
@@ -24,3 +24,23 @@ class GroupMetrics(Metrics):
         "Groups that wait for joins or for the leader's assignment."
     )
     offsets: Reading = reading("Committed offsets of all groups.", name="kdist_group_kept_offsets")
+    hidden_lags: int = gauge(
+        "Topics of groups whose lag is not shown, since the 500 that are have greater ones."
+    )
+
+
+@metrics
+class GroupLagMetrics(Metrics):
+    """How far a group that this broker coordinates is behind; the labels are `group` and `topic`.
+
+    Brokers ask the partitions' leaders when they are scraped, every 10 s at most; a scrape shows
+    what the one before it has asked for. At most 500 groups and topics are shown, the worst.
+    """
+
+    PREFIX = "kdist_group_"
+
+    lag_records: int = gauge("Records of the topic behind the offsets that the group committed.")
+    lag_seconds: float = gauge(
+        "The age, at most, of the oldest of these records; since this broker was first scraped, at"
+        " most."
+    )

@@ -18,8 +18,7 @@ from kdist.zk.client import ZooKeeper
 from kdist.zk.cluster_values import LockHolder
 from kdist.zk.errors import BadVersion, NodeExists, NoNode
 
-_NAME = "roll"
-PATH = znodes.LOCK.path(_NAME)
+PATH = znodes.LOCK.path(znodes.ROLL_LOCK)
 _TRIES = 5  # against others who take and release it at the same moment
 
 
@@ -36,7 +35,7 @@ class Taken(NamedTuple):
 
 async def lock_holder(zookeeper: ZooKeeper) -> LockHolder | None:
     """The lock's holder, even if its lease has ended; None if it is free."""
-    return await znodes.LOCK.read(zookeeper, _NAME)
+    return await znodes.LOCK.read(zookeeper, znodes.ROLL_LOCK)
 
 
 async def take_lock(

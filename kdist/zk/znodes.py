@@ -213,8 +213,9 @@ CONSUMER_OFFSET = _number("/consumers/{group}/offsets/{topic}/{partition}")
 VETTED_DISKS = _empty("/kdist/disks")
 VETTED_DISK = _row("/kdist/disks/{id}", _P, VettedDisk)  # of the broker with this id
 LOCKS = _empty("/kdist/locks")
-# Persistent: a roll holds a lock across many commands (gate_lock.py)
+# Persistent: a roll holds a lock across many commands (ops/roll_lock.py)
 LOCK = _row("/kdist/locks/{name}", _P, LockHolder)
+ROLL_LOCK = "roll"
 
 ROWS: tuple[ZnodeRow[object], ...] = tuple(
     row for row in list(globals().values()) if isinstance(row, ZnodeRow)

@@ -138,6 +138,7 @@ def test_the_labels_that_rules_use_are_the_labels_that_targets_have() -> None:
     text = "".join(p.read_text() for p in (ROOT / "monitoring/prometheus/rules").glob("*.yml"))
     of_metrics = {
         "flow",
+        "group",
         "client",
         "quota",
         "job_name",
