@@ -212,9 +212,19 @@ async def _elect(cluster: Cluster, partitions: list[TopicPartition]) -> None:
 
 
 async def cancel(cluster: Cluster, moves: Sequence[Move]) -> list[TopicPartition]:
-    """Cancel the moves under way that are the plan's; the partitions concerned."""
+    """Cancel the moves under way that are the plan's; the partitions concerned.
+
+    One that ends meanwhile is not.
+    """
     statuses = await read_statuses(cluster, moves)
     moving = [each.partition for each in moves if statuses[each] is Status.MOVING]
-    if moving:
-        await alter_partition_reassignments(cluster, dict.fromkeys(moving))
-    return moving
+    ended: set[TopicPartition] = set()
+    try:
+        if moving:
+            await alter_partition_reassignments(cluster, dict.fromkeys(moving))
+    except SomeFailed as some:
+        for partition, error in some.failed.items():
+            if error.error is not Error.NO_REASSIGNMENT_IN_PROGRESS:
+                raise error from some
+            ended.add(partition)
+    return [each for each in moving if each not in ended]

@@ -5,6 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from kdist.client.cluster import Cluster
+from kdist.ops.reassignment import execution
+from kdist.ops.reassignment.plan import Move
+from kdist.ops.reassignment.progress import Status, Statuses
 from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
 
 
@@ -106,6 +112,21 @@ def test_topics_deleted_since_the_plan_was_made_are_told_apart(tmp_path: Path) -
         told = cluster.done("reassign", "execute", path, "--json")
         assert json.loads(told) == {"partitions": 1, "gone": 2}
         assert cluster.done("configs", "list") == NO_THROTTLES
+
+
+def test_a_move_that_ends_just_before_it_is_cancelled_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look_too_early(_: Cluster, moves: list[Move]) -> Statuses:
+        return dict.fromkeys(moves, Status.MOVING)
+
+    with cli_cluster(tmp_path) as cluster:
+        cluster.done("topics", "create", "clicks")
+        (before,) = replicas(cluster)
+        path = a_plan(tmp_path / "plan.json", ("clicks", 0, before, [3 - before[0]]))
+        cluster.done("reassign", "execute", path)
+        monkeypatch.setattr(execution, "read_statuses", look_too_early)
+        assert cluster.done("reassign", "cancel", path) == "0 moves cancelled.\n"
 
 
 def test_partitions_leave_a_dead_broker_which_is_unthrottled_later(tmp_path: Path) -> None:
