@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from kdist.errors import ApiError, Error
 from kdist.metrics.replication import ReplicationMetrics
-from kdist.model import ZERO_UUID, TopicPartition
+from kdist.model import NO_LEADER, ZERO_UUID, TopicPartition
 from kdist.protocol.fetch import (
     VERSION_OF_TOPIC_IDS,
     FetchPartition,
@@ -141,6 +141,10 @@ class CachedPartition:
         self._session = session
         session.dirty[self] = None
 
+    @property
+    def is_dirty(self) -> bool:
+        return self in self.session.dirty
+
     def mark_dirty(self) -> None:
         """Have it read at the session's next request, or when its waiting one is woken."""
         self.session.dirty[self] = None
@@ -164,6 +168,7 @@ class CachedPartition:
             bool(result.records)
             or not self.was_told(result.high_watermark, result.log_start_offset)
             or result.diverging_epoch is not None
+            or result.preferred_read_replica != NO_LEADER
         )
         self.high_watermark = result.high_watermark
         self.log_start_offset = result.log_start_offset

@@ -33,6 +33,7 @@ from kdist.broker.handlers.topics import TopicsHandler
 from kdist.broker.leader_hints import LeaderHints
 from kdist.broker.measures import Measures
 from kdist.broker.metadata_cache import NO_CONTROLLER, MetadataCache
+from kdist.broker.nearest_replica import NearestReplica
 from kdist.broker.offsets_log import OffsetsLoader, PartitionedOffsetsLog
 from kdist.broker.quotas.stored import StoredQuotas
 from kdist.broker.quotas.throttle import Throttles
@@ -44,6 +45,7 @@ from kdist.broker.settings.resources import Resources
 from kdist.broker.settings.stored import Owner, StoredSettings
 from kdist.broker.settings.topics import TopicOverrides
 from kdist.config.broker_config import BrokerConfig
+from kdist.config.replication import RACK_AWARE
 from kdist.controller.controller import Controller
 from kdist.controller.term import ControllerDependencies
 from kdist.controller.topics import Planned
@@ -281,6 +283,8 @@ class Service:
             self.cache.name_of,
         )
         hints = LeaderHints(replicas, self.cache)
+        is_rack_aware = context.config.replication.selector_class == RACK_AWARE
+        nearest = NearestReplica(self.cache, self._id) if is_rack_aware else None
         stored = StoredSettings(context.zk, self._reload_settings)
         resources = Resources(self.cache, self._dynamic)
         loggers = Loggers(self._id, LogLevels())
@@ -289,7 +293,7 @@ class Service:
             cache=self.cache,
             cluster_id=self._cluster_id,
             produce=ProduceHandler(replicas, hints, clock),
-            fetch=FetchHandler(replicas, sessions, hints, network.fetch_max_bytes),
+            fetch=FetchHandler(replicas, sessions, hints, network.fetch_max_bytes, nearest),
             metadata=MetadataHandler(self.cache, self.creation, self._cluster_id),
             coordinators=FindCoordinatorHandler(self.cache, self.creation),
             groups=self.coordinator,

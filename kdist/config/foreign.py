@@ -41,7 +41,7 @@ REFUSED = {
     ),
     "kdist cannot load Java classes": (
         "create.topic.policy.class.name", "alter.config.policy.class.name",
-        "client.quota.callback.class", "replica.selector.class",
+        "client.quota.callback.class",
     ),
     "kdist keeps a log on its own disk only": (
         "remote.storage.enable", "remote.log.storage.system.enable", "remote.log.copy.disable",

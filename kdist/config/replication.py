@@ -5,8 +5,16 @@ Kafka 3.9's names and defaults where the meaning is the same; a row that is kdis
 
 from __future__ import annotations
 
+from typing import Literal
+
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.kinds import INT64_MAX, int32, int64
+
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+Selector = Literal[
+    "org.apache.kafka.common.replica.LeaderSelector",
+    "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+]
 
 
 @settings
@@ -59,6 +67,14 @@ class ReplicationSettings(Settings):
         minimum=1,
         doc="A follower takes its connection to a leader for dead when a fetch is unanswered for"
         " this long.",
+    )
+    selector_class: Selector | None = setting(
+        "replica.selector.class",
+        default=None,
+        subject="Reading from followers",
+        doc="Which replica consumers read from: the leader, or with Kafka's"
+        " `RackAwareReplicaSelector` a follower in sync whose `broker.rack` is the consumer's"
+        " `client.rack`, if the leader has another (KIP-392).",
     )
     leader_throttled_rate: int64 = setting(
         "leader.replication.throttled.rate",

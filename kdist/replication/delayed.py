@@ -25,6 +25,10 @@ Schedule = Callable[[Callable[[], None]], None]
 
 _NS_PER_MS = 1_000_000
 _NOT_NOW = -1  # as the armed tick while expiring: earlier than any, so `add` does not re-arm
+# As a follower that is read from is told each new high watermark, its leader may have to answer as
+# many fetches more. Kafka did so at once, and took it back (KAFKA-9731, KAFKA-9952).
+_HASTENED_EVERY_MS = 5
+_READ_NEARBY_MS = 600_000  # consumers ask the leader again every 5 minutes, by default
 _BUCKETS_MIN = 10_000  # this many buckets are no burden, even if all are empty
 
 
@@ -44,6 +48,11 @@ class Dependent(Protocol):
 
     @property
     def session(self) -> Watched: ...
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there may be something to tell."""
+        ...
 
     def mark_dirty(self) -> None:
         """Note at once that the partition has changed: a fetch may come before this tick ends."""
@@ -68,11 +77,16 @@ class DelayedOperation:
 
 
 class Growth:
-    """What a follower's fetch watches of a partition: that its log has grown, committed or not."""
+    """What a follower's fetch watches of a partition: that its log has grown, committed or not.
 
-    __slots__ = ("dependents", "watchers")
+    `is_read_nearby`: consumers read from followers, so these are told new high watermarks early.
+    """
+
+    __slots__ = ("dependents", "is_read_nearby", "read_nearby_ms", "watchers")
 
     def __init__(self) -> None:
+        self.is_read_nearby = False
+        self.read_nearby_ms = 0  # when a consumer was last sent to a follower
         self.watchers: dict[DelayedOperation, None] = {}
         self.dependents: dict[Dependent, None] = {}
 
@@ -97,6 +111,8 @@ class DelayedOperations:
         self._clients: dict[object, dict[DelayedOperation, None]] = {}
         self._changed: dict[Watched, None] = {}
         self._is_scheduled = False
+        self._hastened: dict[Growth, None] = {}
+        self._hastened_ms = 0  # the last time
 
     def __len__(self) -> int:
         return sum(map(len, self._buckets.values()))
@@ -169,7 +185,42 @@ class DelayedOperations:
                 if operation in watched.watchers and operation.attempt():
                     self.end(operation)
 
+    # High watermarks, for followers that are read from (KIP-392)
+
+    def read_nearby(self, growth: Growth) -> None:
+        """A consumer is being sent to a follower, which is to know what is committed."""
+        growth.is_read_nearby, growth.read_nearby_ms = True, self._now_ms()
+        self.hasten(growth)
+
+    def hasten(self, growth: Growth) -> None:
+        """Have the followers' waiting fetches answered within some ms with what there is to tell,
+        if the partition is still read from them."""
+        now_ms = self._now_ms()
+        if now_ms - growth.read_nearby_ms > _READ_NEARBY_MS:
+            growth.is_read_nearby = False
+            return
+        if not self._hastened:
+            delay_ms = max(0, self._hastened_ms + _HASTENED_EVERY_MS - now_ms)
+            self._tasks.call_later(delay_ms, self._answer_hastened)
+        self._hastened[growth] = None
+
+    def _answer_hastened(self) -> None:
+        """End them, unless an answer has told it meanwhile."""
+        self._hastened_ms = self._now_ms()
+        hastened, self._hastened = self._hastened, {}
+        for growth in hastened:
+            waiting = [growth.watchers]
+            waiting += [each.session.watchers for each in growth.dependents if each.is_dirty]
+            for watchers in waiting:
+                for operation in tuple(watchers):
+                    if operation in watchers:
+                        self.end(operation)
+                        operation.expire()
+
     # Time
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ns() // _NS_PER_MS
 
     def _sweep(self) -> None:
         """Drop the empty buckets, since their deadlines may be weeks away."""

@@ -20,7 +20,7 @@ otherwise, under constant load, it would never reach it. Source: Apache Kafka's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from kdist.model import NO_EPOCH, NO_OFFSET, LeaderAndIsr
@@ -184,6 +184,21 @@ class InSyncReplicas:
         """The lowest log start offset of the replicas alive; -1 if one of them is not known."""
         alive = (each for each in self.remotes.values() if self._alive(each.broker_id))
         return min((leader_start_offset, *(each.start_offset for each in alive)))
+
+    def readable_at(self, offset: int) -> Iterator[RemoteReplica]:
+        """The followers from which a consumer may go on at an offset that is committed.
+
+        Those in the ISR alone: another may never catch up, and its readers with it (KAFKA-14372).
+        """
+        for broker_id in self.isr:
+            remote = self.remotes.get(broker_id)
+            if (
+                remote is not None
+                and remote.start_offset <= offset <= remote.end_offset
+                and (self.proposed is None or broker_id in self.proposed)
+                and self._alive(broker_id)
+            ):
+                yield remote
 
     # What follows for the ISR
 

@@ -79,7 +79,6 @@ class Partition:
         "_is_flushing",
         "_proposal",
         "_propose_from_ms",
-        "_rules",
         "_writer",
         "adding",
         "dependents",
@@ -88,10 +87,12 @@ class Partition:
         "high_watermark",
         "in_sync",
         "key",
+        "leader_high_watermark",
         "log",
         "refused",
         "replicas",
         "role",
+        "rules",
         "state",
         "topic_id",
         "watchers",
@@ -118,6 +119,7 @@ class Partition:
         # The first offset that is not committed, as far as this replica knows. Invariant: within
         # the log, and while this broker leads in one epoch it never goes back.
         self.high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
+        self.leader_high_watermark = self.high_watermark  # as a follower was last told it
         self.watchers: dict[DelayedOperation, None] = {}
         self.dependents: dict[Dependent, None] = {}
         self.growth = Growth()
@@ -131,7 +133,7 @@ class Partition:
         """Apply new values of the topic's settings."""
         if settings is not self.log.settings:
             self.log.configure(settings)
-        self._rules = rules_of(settings)
+        self.rules = rules_of(settings)
         self._choose_fast_path_rules()
         self.advance_high_watermark()
 
@@ -259,7 +261,7 @@ class Partition:
         if acks == ACKS_ALL and self.is_under_min_isr:
             raise ApiError(Error.NOT_ENOUGH_REPLICAS)
         try:
-            batches = validate(records, self._rules, api_version=version, now_ms=now_ms)
+            batches = validate(records, self.rules, api_version=version, now_ms=now_ms)
         except ApiError:
             raise
         except Exception as error:
@@ -351,14 +353,9 @@ class Partition:
         ends = (max(0, each.end_offset) for each in remotes)
         return self.log.end_offset - min(ends, default=self.log.end_offset)
 
-    @property
-    def is_append_time(self) -> bool:
-        """Whether the broker sets the records' timestamps (log append time)."""
-        return self._rules.is_append_time
-
     def _choose_fast_path_rules(self) -> None:
         """Set `fast_path_rules`, so that a fast path checks one attribute instead of all these."""
-        rules = self._rules
+        rules = self.rules
         passes_check = (
             self.is_leader
             and rules.is_plain
@@ -401,7 +398,9 @@ class Partition:
             if self.watchers or self.dependents:
                 self._context.delayed.changed(self)
             for dependent in self.growth.dependents:
-                dependent.mark_dirty()  # told with the next answer, which this does not hasten
+                dependent.mark_dirty()  # told with the next answer
+            if self.growth.is_read_nearby:
+                self._context.delayed.hasten(self.growth)  # that one
 
     def await_committed(
         self, role: Role, end_offset: int, timeout_ms: int, client: object, done: OnCommitted
@@ -475,8 +474,8 @@ class Partition:
         """Take what the leader's answer tells a follower; `trim` deletes records, as it has."""
         log = self.log
         visible = min(max(high_watermark, log.start_offset), log.end_offset)
-        if visible != self.high_watermark:
-            self.high_watermark = visible
+        if (visible, high_watermark) != (self.high_watermark, self.leader_high_watermark):
+            self.high_watermark, self.leader_high_watermark = visible, high_watermark
             if self.watchers or self.dependents:
                 self._context.delayed.changed(self)
         start_offset = min(log_start_offset, visible)

@@ -227,7 +227,7 @@ PLANTED_IN_REPLICATION: Mapping[str, Planted] = {
     "a follower truncates to its high watermark (KIP-101)": Bug(
         ReplicaFetcher, "follow", _truncate_to_high_watermark
     ),
-    "a leader does not look for divergence": Bug(fetch, "_diverging_epoch", _always(None)),
+    "a leader does not look for divergence": Bug(fetch, "find_divergence", _always(None)),
     "a follower takes the leader's end alone (KIP-279)": Bug(
         fetcher, "truncation_offset", _take_leaders_end
     ),

@@ -25,11 +25,20 @@ from kdist.broker.fetch_sessions import (
     FetchSessions,
     Results,
 )
+from kdist.broker.handlers.fetch_checks import (
+    LAST_VERSION_OF_MAGIC_1,
+    check_format,
+    find_divergence,
+    is_awaited,
+    is_cut_short,
+    require_replica,
+)
 from kdist.broker.leader_hints import LeaderHints
+from kdist.broker.nearest_replica import NearestReplica
 from kdist.errors import ApiError, Error
 from kdist.model import NO_EPOCH, NO_OFFSET, ZERO_UUID
 from kdist.protocol.fetch import (
-    DivergingEpoch,
+    CONSUMER,
     FetchPartition,
     FetchPartitionResult,
     FetchRequest,
@@ -37,16 +46,13 @@ from kdist.protocol.fetch import (
     FetchTopicResult,
 )
 from kdist.protocol.offset_for_leader_epoch import DEBUG_CONSUMER
-from kdist.records.batch import HEADER_SIZE, read_header
 from kdist.replication.cold import PageCache, warm
 from kdist.replication.delayed import DelayedOperation, Watched
 from kdist.replication.in_sync import FollowerFetch
 from kdist.replication.old_formats import MessageSets, convert
 from kdist.replication.partition import READ_COMMITTED, Partition
 from kdist.replication.replicas import Replicas
-from kdist.replication.roles import Following
 from kdist.replication.throttles import is_listed
-from kdist.storage.log import Log
 from kdist.storage.reading import Slice, read
 
 
@@ -78,7 +84,6 @@ class Call(Protocol):
 FIRST_VERSION_OF_ZSTD = 10
 
 _LAST_VERSION_OF_MAGIC_0 = 1
-_LAST_VERSION_OF_MAGIC_1 = 3
 _FIRST_VERSION_OF_WHOLE_BATCHES = 3
 _FIRST_VERSION_OF_LEADERS = 12
 _FIRST_VERSION_OF_ENDPOINTS = 16
@@ -89,9 +94,17 @@ class FetchHandler:
     """Owner: the broker."""
 
     def __init__(
-        self, replicas: Replicas, sessions: FetchSessions, hints: LeaderHints, bytes_max: int
+        self,
+        replicas: Replicas,
+        sessions: FetchSessions,
+        hints: LeaderHints,
+        bytes_max: int,
+        nearest: NearestReplica | None = None,
     ) -> None:
-        """`bytes_max`: of records in an answer, except that one whole batch always fits."""
+        """`bytes_max`: of records in an answer, except that one whole batch always fits.
+
+        `nearest` sends consumers to followers; None: none is.
+        """
         self.replicas = replicas
         self.sessions = sessions
         self.hints = hints
@@ -99,6 +112,7 @@ class FetchHandler:
         self.now_ns = replicas.directory.context.clock.monotonic_ns
         self.page_cache = PageCache(self.now_ns)
         self.bytes_max = bytes_max
+        self.nearest = nearest
 
     def handle(self, request: FetchRequest, call: Call) -> None:
         """Answer now, or later unless `call.connection` ends first."""
@@ -129,7 +143,9 @@ class FetchHandler:
 
     def go_on(self, request: FetchRequest, call: Call, context: Context) -> None:
         """As `handle`, for a request that was already applied to its session."""
-        _Fetch(self, request, call, context, min(request.max_bytes, self.bytes_max)).begin()
+        is_near = request.rack_id and request.follower_id == CONSUMER
+        kind = _NearFetch if is_near else _Fetch
+        kind(self, request, call, context, min(request.max_bytes, self.bytes_max)).begin()
 
 
 _Found = tuple[CachedPartition, Partition | None, Slice | FetchPartitionResult | None]
@@ -314,16 +330,13 @@ class _Fetch(DelayedOperation):
         partition = self._handler.replicas.get(cached.key)
         if not cached.is_of(partition):
             raise ApiError(Error.INCONSISTENT_TOPIC_ID)
-        if follower_id == DEBUG_CONSUMER:
-            _require_replica(partition, asked.current_leader_epoch)
-        else:
-            partition.require_leader(asked.current_leader_epoch)
+        self._require_role(partition, asked.current_leader_epoch)
         if version < FIRST_VERSION_OF_ZSTD:
-            _check_format(partition.log, version)
+            check_format(partition.log, version)
         if follower_id >= 0 and follower_id not in partition.replicas:
             # The assignment with that replica may be on its way (KAFKA-14078).
             raise ApiError(Error.UNKNOWN_LEADER_EPOCH, "only a replica may fetch as one")
-        diverging = _diverging_epoch(partition, asked) if asked.last_fetched_epoch >= 0 else None
+        diverging = find_divergence(partition, asked) if asked.last_fetched_epoch >= 0 else None
         if diverging is None:
             log = partition.log
             if follower_id >= 0 and log.end_offset < asked.fetch_offset <= log.reserved_offset:
@@ -340,6 +353,13 @@ class _Fetch(DelayedOperation):
         result = self._result(cached.key.partition, partition, None)
         result.diverging_epoch = diverging
         return partition, result
+
+    def _require_role(self, partition: Partition, current_leader_epoch: int) -> None:
+        """Raise `ApiError` unless this replica may be read from."""
+        if self._follower_id == DEBUG_CONSUMER:
+            require_replica(partition, current_leader_epoch)
+        else:
+            partition.require_leader(current_leader_epoch)
 
     def _is_held_back(self, partition: Partition, offset: int) -> bool:
         """Whether a follower that is not in sync is sent no records for now (KIP-73)."""
@@ -381,7 +401,9 @@ class _Fetch(DelayedOperation):
             records=b"" if part is None else part,
         )
 
-    def _take(self, partition: Partition, asked: FetchPartition) -> Slice | None:
+    def _take(
+        self, partition: Partition, asked: FetchPartition
+    ) -> Slice | FetchPartitionResult | None:
         """The records for one partition, within what remains of the byte limits."""
         request, log, offset = self._request, partition.log, asked.fetch_offset
         has_limit = self._version < _FIRST_VERSION_OF_WHOLE_BATCHES
@@ -397,7 +419,7 @@ class _Fetch(DelayedOperation):
                 return None
         if part is None:
             return None
-        if not (whole or has_limit) and part.size == limit and _is_cut_short(part):
+        if not (whole or has_limit) and part.size == limit and is_cut_short(part):
             part.release()
             return None
         self._size += part.size
@@ -422,7 +444,7 @@ class _Fetch(DelayedOperation):
 
     def _answer(self) -> None:
         results = self._results()
-        if self._version <= _LAST_VERSION_OF_MAGIC_1:
+        if self._version <= LAST_VERSION_OF_MAGIC_1:
             self._convert(results)
         else:
             self._send(results)
@@ -494,43 +516,52 @@ class _Fetch(DelayedOperation):
             self._found = []
 
 
-def _require_replica(partition: Partition, current_leader_epoch: int) -> None:
-    """As `Partition.require_leader`, but a follower will do: for tools that compare replicas.
+class _NearFetch(_Fetch):
+    """Of a consumer that says its rack (KIP-392): its leader sends it to a follower there.
 
-    They are shown what is below its own high watermark. One without a leader will not do, nor one
-    whose log is being cut off.
+        at a follower, the offset is               it is answered
+        below its high watermark                   records
+        at it, and the leader's is no higher       nothing, in the end
+        at it or above, but as far as is known     OFFSET_NOT_AVAILABLE, in the end
+        committed, or in this log
+        neither, or deleted here                   OFFSET_OUT_OF_RANGE
+
+    After either error the consumer asks the leader. Till the end of its wait the first one is not
+    answered: most who come are at the leader's high watermark, and this one follows within ms.
     """
-    role = partition.role
-    if not isinstance(role, Following) or role.leader < 0 or partition.log.is_truncating:
-        partition.require_leader(current_leader_epoch)
-    elif 0 <= current_leader_epoch != role.epoch:
-        is_older = current_leader_epoch < role.epoch
-        raise ApiError(Error.FENCED_LEADER_EPOCH if is_older else Error.UNKNOWN_LEADER_EPOCH)
 
+    __slots__ = ("_is_last",)
 
-def _check_format(log: Log, version: int) -> None:
-    """Raise `ApiError` if a client of this Fetch version cannot read the topic's format."""
-    if log.settings.compression_type == "zstd":
-        raise ApiError(Error.UNSUPPORTED_COMPRESSION_TYPE, f"Fetch {version} does not know zstd")
-    if version <= _LAST_VERSION_OF_MAGIC_1 and not log.settings.message_downconversion_enable:
-        raise ApiError(Error.UNSUPPORTED_VERSION, "message.downconversion.enable is off")
+    def _proceed(self, is_last: bool) -> bool:
+        self._is_last = is_last
+        return super()._proceed(is_last)
 
+    def _is_at_end(self, partition: Partition, cached: CachedPartition) -> bool:
+        return self._handler.nearest is None and super()._is_at_end(partition, cached)
 
-def _diverging_epoch(partition: Partition, asked: FetchPartition) -> DivergingEpoch | None:
-    """Where the client's log diverges from this one; None if it does not (KIP-595)."""
-    start_offset = partition.log.start_offset
-    if asked.fetch_offset < start_offset:  # whether or not the epochs diverge
-        raise ApiError(Error.OFFSET_OUT_OF_RANGE, f"{partition.key} starts at {start_offset}")
-    epoch, end_offset = partition.epoch_end(asked.last_fetched_epoch)
-    if epoch < 0:
-        raise ApiError(
-            Error.OFFSET_OUT_OF_RANGE, f"epoch {asked.last_fetched_epoch} is not in the log"
-        )
-    if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
-        return DivergingEpoch(epoch=epoch, end_offset=end_offset)
-    return None
+    def _is_clean(self, partition: Partition, cached: CachedPartition) -> bool:
+        is_here = partition.is_leader or not is_awaited(partition, cached.asked.fetch_offset)
+        return is_here and super()._is_clean(partition, cached)
 
+    def _require_role(self, partition: Partition, current_leader_epoch: int) -> None:
+        require_replica(partition, current_leader_epoch)
 
-def _is_cut_short(part: Slice) -> bool:
-    """Whether even the first batch is incomplete."""
-    return part.size < HEADER_SIZE or read_header(part.read(HEADER_SIZE)).size > part.size
+    def _take(
+        self, partition: Partition, asked: FetchPartition
+    ) -> Slice | FetchPartitionResult | None:
+        handler, offset = self._handler, asked.fetch_offset
+        if not partition.is_leader:
+            if not is_awaited(partition, offset):
+                return super()._take(partition, asked)
+            if self._is_last:
+                raise ApiError(Error.OFFSET_NOT_AVAILABLE)
+            return None
+        rack, listener = self._request.rack_id, self._call.listener
+        found = handler.nearest and handler.nearest.find(partition, offset, rack, listener)
+        if not isinstance(found, int):
+            return super()._take(partition, asked)
+        handler.replicas.delayed.read_nearby(partition.growth)
+        self._is_due = True
+        result = self._result(partition.key.partition, partition, None)
+        result.preferred_read_replica = found
+        return result

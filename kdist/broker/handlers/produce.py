@@ -228,7 +228,7 @@ class _Produce:
         """Note what the log has; with acks=all, wait until all in-sync replicas have it."""
         result.base_offset = append.start_offset
         result.log_start_offset = partition.log.start_offset
-        if partition.is_append_time:
+        if partition.rules.is_append_time:
             duplicate = append.duplicate
             result.log_append_time_ms = now_ms if duplicate is None else duplicate.timestamp
         end_offset = append.end_offset

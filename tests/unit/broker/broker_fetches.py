@@ -13,6 +13,7 @@ from kdist.broker.fetch_sessions import FetchSessions
 from kdist.broker.handlers.fetch import FetchHandler
 from kdist.broker.leader_hints import LeaderHints
 from kdist.broker.metadata_cache import MetadataCache
+from kdist.broker.nearest_replica import NearestReplica
 from kdist.errors import DiskFailed
 from kdist.metrics.broker import RequestMetrics
 from kdist.metrics.declare import Family
@@ -29,6 +30,7 @@ from kdist.protocol.fetch import (
 from kdist.protocol.headers import RequestHeader
 from kdist.storage.reading import Slice
 from tests.unit.replication.replication_world import (
+    BROKER,
     CLICKS,
     VIEWS,
     Client,
@@ -47,7 +49,9 @@ SCOPE: Scope = (ANONYMOUS, LISTENER)
 class Broker(World):
     """A world with a fetch handler."""
 
-    def __init__(self, *, fetch_max_bytes: int = 55 << 20, **arguments: Any) -> None:
+    def __init__(
+        self, *, fetch_max_bytes: int = 55 << 20, is_rack_aware: bool = False, **arguments: Any
+    ) -> None:
         super().__init__(**arguments)
         self.cache = MetadataCache()
         self.names = {topic_id_of(key.topic): key.topic for key in (CLICKS, VIEWS)}
@@ -55,7 +59,9 @@ class Broker(World):
             10, self.clock, random.Random(0), self.metrics, self.names.get
         )
         hints = LeaderHints(self.replicas, self.cache)
-        self.handler = FetchHandler(self.replicas, self.sessions, hints, max(1024, fetch_max_bytes))
+        nearest = NearestReplica(self.cache, BROKER) if is_rack_aware else None
+        bytes_max = max(1024, fetch_max_bytes)
+        self.handler = FetchHandler(self.replicas, self.sessions, hints, bytes_max, nearest)
         self.crashes = Crashes(Family(RequestMetrics, "api"), self.failures.append)
 
     def fetch(self, offsets: dict[TopicPartition, int], version: int = 12, **fields: Any) -> Fetch:

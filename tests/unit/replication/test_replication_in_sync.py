@@ -194,3 +194,20 @@ def test_a_follower_that_is_refused_does_not_keep_another_out() -> None:
         stage.in_sync.propose(isr)
         stage.in_sync.withdraw()
     assert found == [SECOND, THIRD, SECOND]
+
+
+def test_consumers_go_on_at_live_members_of_the_isr_that_have_their_offset() -> None:
+    stage = Stage(LEADER, SECOND)
+
+    def readable(offset: int) -> list[int]:
+        return [each.broker_id for each in stage.in_sync.readable_at(offset)]
+
+    assert readable(0) == []  # it has not fetched in this epoch
+    stage.in_sync.remotes[SECOND].note(FollowerFetch(SECOND, 15, 12), 15, 0)
+    stage.fetch(THIRD, 15, 15)
+    assert [readable(offset) for offset in (11, 12, 15, 16)] == [[], [SECOND], [SECOND], []]
+    stage.in_sync.propose((LEADER,))
+    assert readable(12) == []
+    stage.in_sync.withdraw()
+    stage.dead.add(SECOND)
+    assert readable(12) == []
