@@ -66,13 +66,18 @@ def find_dirt(
         if segment.end_offset <= first_dirty_offset:
             clean_bytes += segment.size_bytes
             continue
-        waited_ms = now_ms - segment.largest_timestamp_ms
-        if segment.end_offset > limit or waited_ms < settings.min_compaction_lag_ms:
+        if segment.end_offset > limit or _is_too_young(segment, settings, now_ms):
             break
         end_offset = segment.end_offset
         dirty_bytes += segment.size_bytes
         is_overdue = is_overdue or _is_overdue(segment, settings, now_ms)
     return Dirt(first_dirty_offset, end_offset, clean_bytes, dirty_bytes, is_overdue)
+
+
+def _is_too_young(segment: SegmentFacts, settings: TopicSettings, now_ms: int) -> bool:
+    # Without a lag timestamps do not count: one far in the future would hold up its log for years.
+    lag_ms = settings.min_compaction_lag_ms
+    return lag_ms > 0 and now_ms - segment.largest_timestamp_ms < lag_ms
 
 
 def _is_overdue(segment: SegmentFacts, settings: TopicSettings, now_ms: int) -> bool:

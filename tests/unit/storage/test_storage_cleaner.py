@@ -113,6 +113,14 @@ def test_records_stay_for_the_minimum_lag() -> None:
     assert pairs_in(world.log()) == LEFT
 
 
+def test_without_a_minimum_lag_a_timestamp_in_the_future_holds_up_nothing() -> None:
+    world = CleaningWorld()
+    world.put([(A, b"1"), (A, b"2")], timestamp=world.clock.now_ms() + 3_600_000)
+    world.close_segment()
+    world.clean()
+    assert pairs_in(world.log()) == [(1, A, b"2")]
+
+
 def test_a_record_that_has_waited_for_the_maximum_lag_forces_a_pass() -> None:
     world = dirty(min_cleanable_dirty_ratio=0.6, max_compaction_lag_ms=10_000)
     world.clean()
