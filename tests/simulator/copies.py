@@ -14,13 +14,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kdist.model import TopicPartition
 from kdist.records.batch import read_header
 from kdist.replication.partition import Partition
 from kdist.storage.segment import Segment
 from kdist.zk.topic_values import PartitionState
+from tests.simulator.compacted import Kept, Table, read_kept
 from tests.simulator.record import NEVER_S, Trace, Violation, require
 from tests.simulator.shape import TopicShape
 
@@ -29,7 +30,10 @@ _end = attrgetter("end")
 
 
 class Batch(NamedTuple):
-    """A batch as it is on a disk; `crc` is of all but its offset and epoch."""
+    """A batch as it is on a disk; `crc` is of all but its offset and epoch.
+
+    In a compacted log it is 0: each replica cleans its own.
+    """
 
     base: int
     end: int
@@ -50,13 +54,16 @@ class _Read:
 class Copy:
     """One replica's log in one life of its broker, read as it grows."""
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, *, is_compacted: bool) -> None:
         self.partition = partition
         self.batches: list[Batch] = []
         self.agreed_end = 0  # up to where it was compared with what is committed
+        self.kept: dict[int, Kept] | None = {} if is_compacted else None  # by base offset
+        self.judged: tuple[int, ...] = ()  # what the table was compared with
+        self.changes = 0
         self._reads: list[_Read] = []
 
-    def read(self, content: Callable[[str], bytearray]) -> list[Batch]:
+    def read(self, content: Callable[[Segment], bytearray]) -> list[Batch]:
         """Take in what is new, without a call of the disk, which might be to fail."""
         log, reads = self.partition.log, self._reads
         if not log.has_files or log.is_truncating:
@@ -78,17 +85,23 @@ class Copy:
         for segment in segments[same:]:
             reads.append(_Read(segment))
             self._read(reads[-1], content)
+        if self.kept is not None:
+            self.kept = {each.base: self.kept[each.base] for each in self.batches}
         return self.batches[before:]
 
-    def _read(self, read: _Read, content: Callable[[str], bytearray]) -> None:
+    def _read(self, read: _Read, content: Callable[[Segment], bytearray]) -> None:
         segment = read.segment
         if read.position == segment.size:
             return
-        data = content(segment.path)
+        data = content(segment)
+        self.changes += 1
         while read.position < segment.size:
             header = read_header(data, read.position)
-            end, epoch = header.next_offset, header.partition_leader_epoch
-            self.batches.append(Batch(header.base_offset, end, epoch, header.crc))
+            end, epoch, crc = header.next_offset, header.partition_leader_epoch, header.crc
+            if self.kept is not None:
+                self.kept[header.base_offset] = read_kept(data, read.position, header)
+                crc = 0
+            self.batches.append(Batch(header.base_offset, end, epoch, crc))
             read.position += header.size
             read.count += 1
 
@@ -123,9 +136,15 @@ class Committed:
         self.losses: list[Loss] = []
         self.power_lost_s: list[float] = []  # by any replica
         self.handed_over_s = NEVER_S  # when another replica came to lead, or could
+        self.table = Table(shape.delete_retention_s) if shape.is_compacted else None
 
     def may_be_lost(self, since_s: float, offset: int) -> bool:
         return any(each.end_s >= since_s and offset >= each.from_offset for each in self.losses)
+
+    def may_come_back(self) -> None:
+        """Keys that were deleted may come back, if it is compacted."""
+        if self.table is not None:
+            self.table.may_come_back = True
 
 
 class Copies:
@@ -192,6 +211,8 @@ class Copies:
             if is_disk_new or not found.shape.is_flushed:
                 end = 0 if is_disk_new else durable_ends.get(key, 0)
                 found.damaged[broker_id] = min(end, found.damaged.get(broker_id, end))
+                if not is_disk_new:
+                    found.may_come_back()
                 self._see_losses(found)
 
     def _see_losses(self, found: Committed) -> None:
@@ -242,6 +263,9 @@ class Copies:
 
     def _commit(self, found: Committed, copy: Copy) -> None:
         for each in copy.between(found.end, copy.partition.high_watermark):
+            if found.table is not None and copy.kept is not None and not found.losses:
+                fault = found.table.commit(copy.kept[each.base], self._trace.now_s)
+                require(not fault, f"S25: {copy.partition.key} {fault}", copy.partition.key)
             found.batches[each.base] = each
             found.times_s[each.base] = self._trace.now_s
             found.end = each.end
@@ -280,6 +304,19 @@ class Copies:
             self._see_losses(found)
         if broker_id in found.state.isr and found.damaged.get(broker_id, found.end) >= found.end:
             require(not fault, f"S3: m{broker_id} is in the ISR of {key}, {fault}", key)
+        if not fault and found.table is not None and not found.losses:
+            self._judge(broker_id, copy, found.table)
+
+    def _judge(self, broker_id: int, copy: Copy, table: Table) -> None:
+        """S24: what a compacted log must still have."""
+        log = copy.partition.log
+        now = copy.changes, table.end, log.start_offset
+        if copy.judged == now or copy.kept is None:
+            return
+        copy.judged, before = now, len(table.expired)
+        fault = table.fault(copy.kept.values(), log.start_offset, self._trace.now_s)
+        require(not fault, f"S24: {copy.partition.key} on m{broker_id} {fault}", copy.partition.key)
+        self._trace.count("tombstone removed", len(table.expired) - before)
 
     def _fault(self, found: Committed, copy: Copy) -> str:
         """What is wrong with a copy that must have all that is committed; "" if nothing is.
@@ -310,10 +347,17 @@ class Copies:
     def _read(self, broker_id: int, partition: Partition) -> Copy:
         copy = self._copies.get(partition)
         if copy is None:
-            copy = self._copies[partition] = Copy(partition)
+            is_compacted = self.of(partition.key).table is not None
+            copy = self._copies[partition] = Copy(partition, is_compacted=is_compacted)
         names, key = self._disks[broker_id]._names, partition.key
         log, places = partition.log, self.of(key).places
-        new = copy.read(lambda path: names.content(path).data)
+
+        def content(segment: Segment) -> bytearray:
+            file: Any = segment._file  # while a cleaner renames it, it is open
+            found = names.content(segment.path) if file is None else file._content
+            return found.data
+
+        new = copy.read(content)
         epoch = copy.batches[-len(new) - 1].epoch if len(copy.batches) > len(new) else -1
         for each in new:
             last = each.end - 1

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from kdist.groups.context import partition_for
 from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.replication.partition import Partition
+from kdist.storage.log import Log
 from tests.simulator.cluster import SETTINGS, Cluster
+from tests.simulator.compacting import Tallies, check_limit, draw_compaction
 from tests.simulator.core import Core
 from tests.simulator.faults import CONDITIONS, ZOOKEEPER, Faults
 from tests.simulator.invariants import Invariants
@@ -43,7 +45,8 @@ class History:
         self.script = script
         self.seed, self.cluster = seed, cluster
         self._drawing = cluster.stream("shape")
-        self.shape = shape = draw_shape(self._drawing)
+        drawn = draw_shape(self._drawing)
+        self.shape = shape = draw_compaction(cluster.stream("compacting"), drawn)
         cluster.settings |= shape.settings
         cluster.hosts = shape.hosts
         cluster.network.conditions = CONDITIONS
@@ -122,6 +125,7 @@ class History:
         self.reader = Reading(self, "reader", None)
         self.group = Group(self)
         self.probing = Probing(self)
+        self.tallies = Tallies(self)
         faults = self.faults = Faults(self)
         self.moving = Moving(self)
         self.operating.begin()
@@ -162,6 +166,26 @@ class History:
     def truncating(self, partition: Partition, offset: int) -> None:
         self.trace.count("follower truncates")
         self._checked(self.copies.truncating, partition, offset)
+        broker = self.cluster.brokers[partition._context.broker_id]
+        self.trace.count(
+            "truncated during a pass", broker.service.cleaner.is_cleaning(partition.log)
+        )
+
+    def swapping(self, log: Log, mapped_end: int) -> None:
+        """A cleaner is about to exchange segments."""
+        self.trace.count("segment cleaned")
+        for broker in self.machines.brokers():
+            found = broker.service.replicas.partitions.get(log.partition)
+            if found is not None and found.log is log:
+                self._checked(check_limit, found, log, mapped_end)
+                self.is_fragile(broker.id, "a clean")
+
+    def believed_in_sync(self, key: TopicPartition) -> None:
+        """A broker takes all replicas for in sync, so tombstones may go; it may not be true."""
+        state, topic = self.known.states.get(key), self.known.topics.get(key.topic)
+        assigned = () if topic is None else topic.partitions.get(key.partition, ())
+        if state is None or {*assigned} - {*state.isr}:
+            self.copies.of(key).may_come_back()
 
     def is_fragile(self, broker_id: int, moment: str) -> None:
         if self.faults is not None:

@@ -25,7 +25,7 @@ from kdist.zk.topic_values import PartitionState, TopicAssignment
 from tests.simulator.copies import Copies
 from tests.simulator.machines import Machines
 from tests.simulator.record import NEVER_S, Trace, Violation, require
-from tests.simulator.shape import MORTAL, TopicShape
+from tests.simulator.shape import MORTAL, TALLIES, TopicShape
 
 EVERY_S = 0.2
 _EPOCH = znodes.CONTROLLER_EPOCH.path()
@@ -47,11 +47,11 @@ class Known:
         return self.topics.get(topic)
 
     def counts(self) -> dict[str, int]:
-        """How many partitions each topic of the clients has that is not being deleted."""
+        """How many partitions each topic of all clients has that is not being deleted."""
         return {
             name: len(each.partitions)
             for name, each in self.topics.items()
-            if name != OFFSETS_TOPIC and name not in self.to_be_deleted
+            if name not in (OFFSETS_TOPIC, TALLIES) and name not in self.to_be_deleted
         }
 
 

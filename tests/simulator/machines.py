@@ -154,6 +154,7 @@ class Machines:
         if broker._service is not None:
             logs = broker.service.directory.logs
             self._durable_ends[broker_id] |= {key: log.recovery_point for key, log in logs.items()}
+            self.trace.count("died in a pass", broker.service.cleaner.is_cleaning())
         self._doomed.pop(broker_id, None)
         self.trace.harvest(broker)
         self.cluster.processes[broker_id].resume()

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
+from kdist.broker.metadata_cache import MetadataCache
 from kdist.errors import ApiError, Error
+from kdist.model import TopicPartition
 from kdist.replication.delayed_produce import DelayedProduce
 from kdist.replication.fetching.fetcher import ReplicaFetcher
 from kdist.replication.fetching.followed import FollowedPartition
@@ -18,7 +20,9 @@ from kdist.replication.in_sync import InSyncReplicas
 from kdist.replication.partition import Partition
 from kdist.storage import log
 from kdist.storage.append import Append
+from kdist.storage.cleaning.swap import Swap
 from kdist.storage.directory import LogDirectory
+from kdist.storage.log import Log
 from kdist.storage.segment import Segment
 from tests.simulator.bug import Bug, patched
 
@@ -36,6 +40,14 @@ class Witness(Protocol):
 
     def truncating(self, partition: Partition, offset: int, /) -> None:
         """A follower is about to cut off its log."""
+        ...
+
+    def swapping(self, log: Log, mapped_end: int, /) -> None:
+        """A cleaner is about to exchange segments."""
+        ...
+
+    def believed_in_sync(self, key: TopicPartition, /) -> None:
+        """A broker takes all replicas for in sync."""
         ...
 
     def is_fragile(self, broker_id: int, moment: str, /) -> None:
@@ -60,6 +72,8 @@ def witnessed(witness: Witness) -> Iterator[None]:
         Bug(Partition, "append", partial(_append, witness)),
         Bug(Partition, "append_coalesced", partial(_append, witness)),
         Bug(LogDirectory, "begin_anew", partial(_begin_anew, witness)),
+        Bug(Swap, "begin", partial(_begin_swap, witness)),
+        Bug(MetadataCache, "is_fully_in_sync", partial(_is_fully_in_sync, witness)),
     )
     with patched(*observed):
         yield
@@ -170,6 +184,24 @@ def _begin_anew(witness: Witness, begin: Callable[..., None]) -> Callable[..., N
         begin(self, *given)
 
     return begin_witnessed
+
+
+def _begin_swap(witness: Witness, begin: Callable[..., None]) -> Callable[..., None]:
+    def begin_witnessed(self: Swap) -> None:
+        witness.swapping(self._log, self._mapped_end)
+        begin(self)
+
+    return begin_witnessed
+
+
+def _is_fully_in_sync(witness: Witness, ask: Callable[..., bool]) -> Callable[..., bool]:
+    def is_fully_in_sync(self: MetadataCache, partition: TopicPartition) -> bool:
+        is_so = ask(self, partition)
+        if is_so:
+            witness.believed_in_sync(partition)
+        return is_so
+
+    return is_fully_in_sync
 
 
 def _attempt(witness: Witness, attempt: Callable[..., bool]) -> Callable[..., bool]:

@@ -15,7 +15,7 @@ from kdist.model import TopicPartition
 from kdist.zk import znodes
 from tests.simulator.cluster import PORT
 from tests.simulator.record import require
-from tests.simulator.shape import MORTAL, TOPIC
+from tests.simulator.shape import MORTAL, TALLIES, TOPIC
 
 if TYPE_CHECKING:
     from tests.simulator.history import History
@@ -61,6 +61,10 @@ class Operating:
         await self.admin.start()
         for topic, count in self._history.shape.partitions.items():
             await self._create(topic, count)
+        if count := self._history.shape.tallies:
+            tallies = self._history.shape.topics[TALLIES]
+            factor = tallies.replication_factor
+            await self.admin.create_topic(TALLIES, count, factor, tallies.settings)
 
     def begin(self) -> None:
         """Do something now and then, until `end`."""

@@ -91,7 +91,7 @@ class Reading:
         if self._is_member:
             consumer.subscribe([TOPIC, *MORTAL])
         else:
-            consumer.assign(self._history.stable_partitions())
+            consumer.assign(self._wanted())
             consumer.seek_to_beginning()
         return consumer
 
@@ -103,16 +103,22 @@ class Reading:
                     self._take_new_partitions()
                 records = await self._poll()
                 for record in records:
-                    key = TopicPartition(record.topic, record.partition)
-                    value = record.value or b""
-                    self.ends[key] = max(self.ends.get(key, 0), record.offset + 1)
-                    self.found.add(value)
-                    self._history.readings.note(self.name, key, record.offset, value)
+                    self._take(TopicPartition(record.topic, record.partition), record)
                 if records and self._commits and self._rng.random() < _COMMIT_SHARE:
                     await consumer.commit(timeout_s=5)
             except KdistError as error:
                 self._history.trace.note(f"{self.name}: {error}")
                 await asyncio.sleep(_AFTER_ERROR_S)
+
+    def _take(self, key: TopicPartition, record: ConsumedRecord) -> None:
+        value = record.value or b""
+        self.ends[key] = max(self.ends.get(key, 0), record.offset + 1)
+        self.found.add(value)
+        self._history.readings.note(self.name, key, record.offset, value)
+
+    def _wanted(self) -> list[TopicPartition]:
+        """What it reads that is no member."""
+        return self._history.stable_partitions()
 
     async def _poll(self) -> list[ConsumedRecord]:
         """One record at a time, or many, or whole batches; or dawdle."""
@@ -128,7 +134,7 @@ class Reading:
 
     def _take_new_partitions(self) -> None:
         """The topic may have grown."""
-        wanted = self._history.stable_partitions()
+        wanted = self._wanted()
         new = [each for each in wanted if each not in self._consumer.assignment()]
         if new:
             self._consumer.assign(wanted)

@@ -31,6 +31,7 @@ SOMETIMES = (
     *("acknowledged", "not acknowledged", "refused for good", "retry was a duplicate"),
     *("rebalance", "member expired", "member died", "offset committed", "commit in doubt"),
     *("offsets partition loaded again", "fetch session evicted"),
+    *("segment cleaned", "tombstone removed", "died in a pass", "truncated during a pass"),
     *("disk replaced", "all who may be elected have lost something", "committed records lost"),
     *("ISR shrank", "ISR expanded", "eligible replica elected", "recovering leader elected"),
     *(
@@ -45,7 +46,10 @@ SOMETIMES = (
     "acks=all answered late with NOT_ENOUGH_REPLICAS_AFTER_APPEND",
     "acks=all answered late with NOT_LEADER_OR_FOLLOWER",
     *(f"a core went on while others were {how}" for how in CORE_WAYS),
-    *(f"struck at {moment}" for moment in ("a proposal", "a truncation", "a change of role")),
+    *(
+        f"struck at {moment}"
+        for moment in ("a proposal", "a truncation", "a change of role", "a clean")
+    ),
 )
 """What must come up in many seeds, or else the faults do not reach it."""
 

@@ -7,6 +7,8 @@ what can happen: where brokers die all the time no deletion is ever under way fo
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from kdist.model import OFFSETS_TOPIC
@@ -14,6 +16,7 @@ from tests.simulator.faults import EMPTY_DISK, KINDS
 
 TOPIC = "clicks"  # it stays; the others are deleted and created again
 MORTAL = ("views", "likes")
+TALLIES = "tallies"  # compacted; in some seeds (`compacting.py`)
 MESSAGE_BYTES_MAX = 8_000  # less than any segment
 
 
@@ -23,6 +26,12 @@ class TopicShape(NamedTuple):
     replication_factor: int
     min_insync: int
     is_flushed: bool  # before records are exposed
+    own: Mapping[str, str] = MappingProxyType({})
+    delete_retention_s: float = 0.0
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.own.get("cleanup.policy", "")
 
     @property
     def settings(self) -> dict[str, str]:
@@ -30,6 +39,7 @@ class TopicShape(NamedTuple):
             "min.insync.replicas": str(self.min_insync),
             "flush.before.expose": str(self.is_flushed).lower(),
             "flush.ms": "500" if self.is_flushed else "9223372036854775807",
+            **self.own,
         }
 
 
@@ -48,6 +58,7 @@ class Shape(NamedTuple):
     strategy: str
     lag_ms: int  # of ZooKeeper's followers, from the beginning
     has_core: bool  # some brokers are well again before the others
+    tallies: int = 0  # partitions of the compacted topic
 
     @property
     def broker_ids(self) -> list[int]:
@@ -76,7 +87,7 @@ def draw_shape(rng: random.Random) -> Shape:
     # the others are away, unless there must be two at least.
     least = 2 if EMPTY_DISK in kinds else 1
     names = (TOPIC, *MORTAL, OFFSETS_TOPIC)
-    topics = {name: _draw_topic(rng, len({*hosts.values()}), least) for name in names}
+    topics = {name: draw_topic(rng, len({*hosts.values()}), least) for name in names}
     return Shape(
         hosts=hosts,
         partitions={TOPIC: rng.randint(1, 3)} | mortal,
@@ -100,7 +111,8 @@ def _draw_hosts(rng: random.Random) -> dict[int, str]:
     return {each: f"h{1 if shared and each == count else each}" for each in range(1, count + 1)}
 
 
-def _draw_topic(rng: random.Random, hosts: int, least: int) -> TopicShape:
+def draw_topic(rng: random.Random, hosts: int, least: int) -> TopicShape:
+    """How a topic is created that has `least` replicas at least."""
     factor = max(least, min(hosts, rng.choice((1, 2, 3, 3, 3))))
     min_insync = max(least, min(factor, rng.choice((1, 2, 2))))
     return TopicShape(factor, min_insync, rng.random() < 0.4)

@@ -21,7 +21,7 @@ from tests.simulator.script import ALL, Script
 T = TypeVar("T")
 
 SECONDS = 120.0
-CLIENTS = ("p0", "p1", "p2", OPERATOR, PROBER, CHANGES)
+CLIENTS = ("p0", "p1", "p2", "t0", "t1", OPERATOR, PROBER, CHANGES)
 
 
 class Shrunk(NamedTuple):

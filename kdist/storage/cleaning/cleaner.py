@@ -113,6 +113,10 @@ class Cleaner:
             self._timer.cancel()
         self._worker.abandon()
 
+    def is_cleaning(self, log: Log | None = None) -> bool:
+        """Whether a pass is under way, over this log or any."""
+        return self._pass is not None and log in (None, self._pass.log)
+
     def _due_seconds(self) -> float:
         if self._due_since_ns is None:
             return 0.0

@@ -1,0 +1,116 @@
+"""What a compacted partition must still have, record by record (S24, S25).
+
+Its batches differ from replica to replica, as each cleans its own log. So a copy is compared with
+a table of what was ever committed: records have kept their offsets, only what is committed is
+cleaned, the last of each key is there, and one that was deleted has not come back. A producer's
+last batch stays, emptied perhaps, for the sake of its sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kdist.records.batch import BatchHeader
+from kdist.records.build import read_records
+
+Pair = tuple[bytes | None, bytes | None]
+
+
+class Kept(NamedTuple):
+    """A batch of a compacted log, with the records that it still has, by offset."""
+
+    base: int
+    end: int
+    producer: int
+    records: dict[int, Pair]
+
+
+def read_kept(data: bytearray, position: int, header: BatchHeader) -> Kept:
+    """The batch at a position of a segment."""
+    records = {
+        each.offset: (each.key and bytes(each.key), each.value)
+        for each in read_records(data, position, header)
+    }
+    return Kept(header.base_offset, header.next_offset, header.producer_id, records)
+
+
+class Row(NamedTuple):
+    """A record that was committed, at a time."""
+
+    offset: int
+    value: bytes | None
+    committed_s: float
+
+
+class Table:
+    """Of one partition. Owner: `Committed`."""
+
+    def __init__(self, delete_retention_s: float) -> None:
+        self._delete_retention_s = delete_retention_s
+        self.pairs: dict[int, Pair] = {}  # all that was committed, by offset
+        self.last: dict[bytes | None, Row] = {}  # of each key
+        self._last_of: dict[int, int] = {}  # base offset of each producer's last batch
+        self.end = 0
+        # A replica has lost the deletion of a key, or was not known to be away: it may be behind
+        # for longer than deletions stay, and bring the key back.
+        self.may_come_back = False
+        self.expired: set[int] = set()  # offsets of the tombstones that are gone somewhere
+
+    def commit(self, batch: Kept, now_s: float) -> str:
+        """Take in the next batch that is committed; what is wrong with it."""
+        fault = self._gap(batch, self.end)
+        self.pairs |= batch.records
+        for offset, (key, value) in batch.records.items():
+            self.last[key] = Row(offset, value, now_s)
+        if batch.producer >= 0:
+            self._last_of[batch.producer] = batch.base
+        self.end = batch.end
+        return fault
+
+    def _gap(self, batch: Kept, expected: int) -> str:
+        is_whole = batch.base == expected and len(batch.records) == batch.end - batch.base
+        return "" if is_whole else f"has {batch} where {expected} follows, and is not committed"
+
+    def fault(self, batches: Iterable[Kept], start_offset: int, now_s: float) -> str:
+        """What is wrong with a log that has all that is committed, from its start; "" if nothing.
+
+        `now_s` is so late that a tombstone which has expired by then may be gone.
+        """
+        newest: dict[bytes | None, int] = {}
+        producers: dict[int, int] = {}
+        expected = self.end
+        for batch in batches:
+            producers[batch.producer] = batch.base
+            if batch.base >= self.end:
+                if fault := self._gap(batch, expected):
+                    return fault
+                expected = batch.end
+                continue
+            if batch.end > self.end:
+                return ""  # it diverges here, and is yet to be cut off
+            for offset, pair in batch.records.items():
+                if self.pairs.get(offset) != pair:
+                    return f"has {pair} at {offset}, {self.pairs.get(offset)} was committed"
+                if offset >= start_offset:
+                    newest[pair[0]] = offset
+        for producer, base in self._last_of.items():
+            if base >= start_offset and producers.get(producer, -1) < base:
+                return f"lacks the last batch of producer {producer}, at {base}"
+        return self._fault_of_keys(newest, start_offset, now_s)
+
+    def _fault_of_keys(
+        self, newest: dict[bytes | None, int], start_offset: int, now_s: float
+    ) -> str:
+        for key, row in self.last.items():
+            found = newest.get(key)
+            if found == row.offset or row.offset < start_offset:
+                continue
+            if row.value is not None:
+                return f"has {key!r} at {found}, the last is {row}"
+            if now_s < row.committed_s + self._delete_retention_s:
+                return f"has no tombstone of {key!r}, {row}, already at {now_s:.3f}"
+            if found is not None and not self.may_come_back:
+                return f"has {key!r} again at {found}, deleted at {row.offset}"
+            self.expired.add(row.offset)
+        return ""
