@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from deploy_plays import script
 from deploy_plugins import ROOT, load
 
 layout = load("playbooks/filter_plugins/kdist_layout.py")
@@ -470,6 +471,24 @@ def test_the_playbook_names_a_variable_that_cannot_be_read(example: Path) -> Non
         "mon1.dc1.example: kdist_address refers to something that is not defined."
         in play(example).stdout
     )
+
+
+def test_nobody_becomes_root_on_the_control_host(tmp_path: Path) -> None:
+    """The example's hosts are worked on by sudo; the tasks that are delegated to localhost not."""
+    script(tmp_path / "sudo", "exit 1\n")
+    program = Path(sys.executable).with_name("ansible")
+    words = ["-i", "inventory/example", "localhost", "-m", "ansible.builtin.command", "-a", "true"]
+    # Where root runs the tests, root would need no sudo to become root.
+    given = {"ansible_python_interpreter": sys.executable, "ansible_become_user": "nobody"}
+    done = subprocess.run(
+        [program, *words, "-e", json.dumps(given)],
+        cwd=ROOT,
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
