@@ -115,8 +115,8 @@ bench-compression: .venv/.codec  ## Measure the compression and checksum librari
 simulate: .venv/.codec  ## Random histories of a whole cluster: SEEDS=n, FIRST_SEED=n, PLANTED=1 hunts known bugs
 	@$(PYTHON) -m tests.simulator --seeds $(or $(SEEDS),20) --first-seed $(or $(FIRST_SEED),0) $(if $(PLANTED),--planted)
 
-chaos: setup  ## Break three brokers every 10 s under foreign clients, as root: MINUTES=n, SEED=n
-	@$(PYTHON) -m tests.chaos --minutes $(or $(MINUTES),20) --seed $(or $(SEED),0)
+chaos: setup  ## Break three brokers every 10 s under foreign clients, as root: MINUTES=n, SEED=n, GROW=1 to five and back
+	@$(PYTHON) -m tests.chaos --minutes $(or $(MINUTES),20) --seed $(or $(SEED),0) $(if $(GROW),--grow)
 
 mutate: .venv/.codec  ## Break the code a little, see whether its tests notice: SAMPLE=n, SEED=n, FILES='kdist/storage/*'
 	@$(PYTHON) -m tests.mutation --sample $(or $(SAMPLE),300) --seed $(or $(SEED),0) --files '$(or $(FILES),*)' \

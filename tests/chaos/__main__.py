@@ -27,9 +27,14 @@ def main() -> int:
     parser.add_argument(
         "--flushed", action="store_true", help="with log.flush.before.expose; all hosts may be lost"
     )
+    parser.add_argument(
+        "--grow", action="store_true", help="two more join and leave, and partitions move meanwhile"
+    )
     parser.add_argument("--peer", choices=("kdist", "kafka"), default="kdist", help="whose brokers")
     parser.add_argument("--directory", type=Path, help="an empty one, for what the run leaves")
     given = parser.parse_args()
+    if given.grow and given.peer != "kdist":
+        parser.error("--grow is for kdist's brokers: Kafka's do not say how large their disks are")
     if os.geteuid() != 0:
         sys.exit("It makes networks and mounts filesystems: run it as root.")
     # Modules beside those of tests/integration name each other as they do there.
@@ -58,6 +63,7 @@ def play(given: argparse.Namespace) -> int:
         *(given.seed, given.minutes * 60, directory, given.peer, only),
         is_short=given.short,
         is_flushed=given.flushed,
+        grows=given.grow,
     )
     print(f"seed {plan.seed}, in {directory}", flush=True)
     result = Run(plan).play()

@@ -80,14 +80,18 @@ def too_long(found: Iterable[Outage], limits_s: Mapping[str, float | None]) -> I
 
 def latencies(events: Iterable[Event]) -> list[float]:
     """How long each acknowledged record took, sorted."""
+    return sorted(seconds for _, seconds in timed(events))
+
+
+def timed(events: Iterable[Event]) -> Iterator[tuple[float, float]]:
+    """When each acknowledged record was sent, and how long it took."""
     sent: dict[tuple[str, int, int], float] = {}
-    found: list[float] = []
     for event in events:
         if isinstance(event, Sent):
             sent[event.producer, event.partition, event.number] = event.at_s
         elif isinstance(event, Answered) and event.outcome == OK:
-            found.append(event.at_s - sent[event.producer, event.partition, event.number])
-    return sorted(found)
+            at_s = sent[event.producer, event.partition, event.number]
+            yield at_s, event.at_s - at_s
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

@@ -21,7 +21,6 @@ SHORTER_S = SESSION_S / 2
 LONGER_S = SESSION_S + 3
 SLOW_TURNS, SLOW_TURN_S = 10, 0.4
 DISK_FAILED = 74  # the exit status of a broker whose disk has failed
-HEALTHY_S = 60.0
 
 Act = Callable[[World, Broker, random.Random], None]
 
@@ -190,7 +189,7 @@ def hang_after_election(world: World, broker: Broker, rng: random.Random) -> Non
     back.kill()
     back.end_session()
     back.start()
-    world.wait_until_it_leads(back, HEALTHY_S)
+    world.wait_until_it_leads(back, world.healthy_s)
     _hang(hung, LONGER_S)
 
 
@@ -245,7 +244,7 @@ def roll(world: World, broker: Broker, rng: random.Random) -> None:
     for each in world.brokers:
         each.stop()
         each.start()
-        if not world.is_healthy_within(HEALTHY_S):
+        if not world.is_healthy_within(world.healthy_s):
             each.unexpected.append(f"after its restart: {world.ill()}")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kdist.records.batch import BatchHeader, read_header
+from kdist.storage.names import DirectoryState, parse_directory_name
 
 _SEQUENCES = 1 << 31
 
@@ -41,7 +42,7 @@ def read_logs(directories: Sequence[Path], topic: str) -> Logs:
     """Compare the replicas of all partitions, and look into those of the topic."""
     faults: list[str] = []
     writers: dict[int, Writers] = {}
-    names = {path.name for each in directories for path in each.glob("*-*") if path.is_dir()}
+    names = {name for each in directories for name in live_replicas(each)}
     for name in sorted(names):
         replicas = [_content(each / name) for each in directories if (each / name).is_dir()]
         if len(replicas) < len(directories):
@@ -54,6 +55,12 @@ def read_logs(directories: Sequence[Path], topic: str) -> Logs:
             writers[int(name.rpartition("-")[2])] = Writers(headers)
             faults += [f"{name}: {text}" for text in broken_sequences(headers)]
     return Logs(faults, writers)
+
+
+def live_replicas(directory: Path) -> list[str]:
+    """The names of the replicas in a log directory that are neither deleted nor strays."""
+    found = ((each.name, parse_directory_name(each.name)) for each in directory.iterdir())
+    return [name for name, parsed in found if parsed and parsed.state is DirectoryState.LIVE]
 
 
 def _content(directory: Path) -> bytes:

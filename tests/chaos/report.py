@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from tests.chaos.availability import Outage, quantile
+from tests.chaos.pace import Paces
 from tests.chaos.result import Result
 
 SHOWN_OF_A_KIND = 10
@@ -38,9 +39,20 @@ def lines(result: Result, limits_s: Mapping[str, float | None]) -> Iterator[str]
         shares = (("median", 0.5), ("p99", 0.99), ("p99.9", 0.999))
         texts = [f"{name} {quantile(times, share) * 1000:.0f} ms" for name, share in shares]
         yield f"acknowledged after: {', '.join(texts)}, max {times[-1]:.2f} s"
+    if result.paces is not None:
+        yield "moves: " + ", ".join(f"{n} {what}" for what, n in sorted(result.moved.items()))
+        yield from _paces(result.paces)
     if result.renumbered:
         yield f"sent again in a new epoch by their client, and there twice: {result.renumbered}"
     yield from _anomalies(result)
+
+
+def _paces(paces: Paces) -> Iterator[str]:
+    for what, pace in (("partitions move", paces.moving), ("none moves", paces.still)):
+        yield (
+            f"while nothing is broken and {what}: median {pace.median * 1000:.0f} ms,"
+            f" p99 {pace.p99 * 1000:.0f} ms ({pace.count} records)"
+        )
 
 
 def _three(seconds: list[float]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.chaos.availability import Occurrence, Outage
 from tests.chaos.checker import Anomaly
+from tests.chaos.pace import Paces
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,7 @@ class Plan:
     """What a run does; `seconds` is for how long faults begin.
 
     `is_flushed`: brokers tell of records once they are on disk (kdist's `log.flush.before.expose`).
+    `grows`: two more brokers join and leave, and partitions move, all the while.
     """
 
     seed: int
@@ -24,6 +26,7 @@ class Plan:
     only: list[str] | None = None
     is_short: bool = False
     is_flushed: bool = False
+    grows: bool = False
 
 
 @dataclass
@@ -37,3 +40,6 @@ class Result:
     outcomes: Counter[str] = field(default_factory=Counter)
     anomalies: list[Anomaly] = field(default_factory=list)
     renumbered: int = 0
+    paces: Paces | None = None
+    moved: Counter[str] = field(default_factory=Counter)
+    """How plans of moves were carried out, and how often the cluster grew and shrank."""

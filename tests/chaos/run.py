@@ -35,8 +35,10 @@ from tests.chaos.clients import (
     Watching,
     read_all,
 )
-from tests.chaos.faults import FAULTS, HEALTHY_S, draw
+from tests.chaos.faults import FAULTS, draw
 from tests.chaos.history import Journal, load, now_s
+from tests.chaos.moving import Mover, make_bulk
+from tests.chaos.pace import Span, paces, too_slow
 from tests.chaos.replicas import Logs, Writer, read_logs
 from tests.chaos.result import Plan, Result
 from tests.chaos.world import World
@@ -71,6 +73,8 @@ class Run:
         self._paths = [plan.directory / name for name in ("history.jsonl", "franz.jsonl")]
         _log_clients(plan.directory / "clients.log")
         self.world = World(plan, self.say)
+        self._mover: Mover | None = None
+        self._healed_s: dict[int, float] = {}  # by how many faults there had been
 
     def say(self, text: str) -> None:
         """A line of the transcript."""
@@ -81,6 +85,8 @@ class Run:
         journal = Journal(self._paths[0])
         try:
             self.world.start()
+            if self.plan.grows:
+                make_bulk(self.world, self.plan)
             self.say("started")
             stopped_s = self._load(journal)
             self._stop_brokers()
@@ -99,7 +105,12 @@ class Run:
         refused = Refused(journal, addresses, TOO_LARGE)
         readers = [Reading(journal, addresses, "reader"), Watching(journal, addresses, "watcher")]
         time.sleep(WARM_S)
+        if self.plan.grows:
+            self._mover = Mover(self.world, self.plan, self.say)
         self._inject_all(membership)
+        if self._mover is not None:
+            self._mover.stop()
+            self._troubles += self._mover.troubles
         franz.begin_to_stop()
         for each in producers:
             each.begin_to_stop()
@@ -120,7 +131,7 @@ class Run:
     def _inject_all(self, membership: Membership) -> None:
         end_s = time.monotonic() + self.plan.seconds
         for number, kind in enumerate(self._kinds()):
-            if time.monotonic() > end_s and (number or self.plan.seconds == 0):
+            if self._is_over(number, end_s):
                 break
             begun_s = time.monotonic()
             self._inject(kind)
@@ -131,16 +142,26 @@ class Run:
             time.sleep(max(0.0, begun_s + self._pause_s() - time.monotonic()))
         self._wait_until_healthy("the last fault")
 
+    def _is_over(self, number: int, end_s: float) -> bool:
+        """In a short run that grows and shrinks, once it has; else by the clock."""
+        if self._mover is not None and self.plan.is_short:
+            return self._mover.has_ended
+        return time.monotonic() > end_s and (number > 0 or self.plan.seconds == 0)
+
     def _kinds(self) -> Iterator[str]:
-        """One round of each kind in a short run, and rounds without end else."""
+        """One round of each kind in a short run that does not grow; else rounds without end."""
         yield from draw(self._rng, self.plan)
-        while not self.plan.is_short:
+        while self.plan.grows or not self.plan.is_short:
             yield from draw(self._rng, self.plan)
 
     def _pause_s(self) -> float:
         return SHORT_PAUSE_S if self.plan.is_short else EACH_S
 
     def _inject(self, kind: str) -> None:
+        with self.world.membership:
+            self._break(kind)
+
+    def _break(self, kind: str) -> None:
         is_counted = not self.world.ill()
         broker = self.world.choose(self._rng)
         led = frozenset(p for p, leader in self.world.leaders().items() if leader == broker.id)
@@ -150,13 +171,12 @@ class Run:
         FAULTS[kind].act(self.world, broker, self._rng)
 
     def _wait_until_healthy(self, after: str) -> None:
-        begun_s = time.monotonic()
-        if self.world.is_healthy_within(HEALTHY_S):
+        begun_s, limit_s = time.monotonic(), self.world.healthy_s
+        if self.world.is_healthy_within(limit_s):
             self.say(f"  in sync after {time.monotonic() - begun_s:.1f} s more")
+            self._healed_s[len(self.result.faults)] = now_s()
         else:
-            self._troubles.append(
-                f"not in sync {HEALTHY_S:.0f} s after {after}: {self.world.ill()}"
-            )
+            self._troubles.append(f"not in sync {limit_s:.0f} s after {after}: {self.world.ill()}")
             self.say(self._troubles[-1])
             self._save_metrics()
 
@@ -169,12 +189,12 @@ class Run:
             time.sleep(METRICS_PAUSE_S)
 
     def _stop_brokers(self) -> None:
-        for broker in self.world.brokers:
+        for broker in self.world.hosts:
             if broker.is_running:
                 broker.stop()
         self._logs = read_logs([each.disk.log_directory for each in self.world.brokers], TOPIC)
         self._troubles += self._logs.faults
-        for broker in self.world.brokers:
+        for broker in self.world.hosts:
             self._troubles += [f"broker {broker.id}: {text}" for text in broker.unexpected]
             log = broker.log.read_text(errors="replace")
             if count := log.count("Traceback (most recent call last)"):
@@ -200,3 +220,15 @@ class Run:
             limits_s = {kind: fault.limit_s for kind, fault in FAULTS.items()}
             self.result.anomalies += too_long(self.result.outages, limits_s)
         self.result.latencies = latencies(events)
+        if self._mover is not None:
+            self.result.moved = self._mover.counts
+            self.result.paces = paces(events, self._mover.moving, self._broken())
+            self.result.anomalies += too_slow(self.result.paces)
+
+    def _broken(self) -> list[Span]:
+        """From each fault until all was in sync again, or the next fault."""
+        starts_s = [*(fault.at_s for fault in self.result.faults), now_s()]
+        return [
+            Span(at_s, self._healed_s.get(number, starts_s[number]))
+            for number, at_s in enumerate(starts_s[:-1], 1)
+        ]

@@ -1,12 +1,14 @@
-"""The cluster that is broken: three brokers, three ZooKeeper servers, and what these know of it."""
+"""The cluster that is broken: its brokers, three ZooKeeper servers, and what these know of it."""
 
 from __future__ import annotations
 
 import json
 import logging
 import random
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -20,20 +22,30 @@ from tests.chaos.network import ZOOKEEPER, make_switch
 from tests.chaos.result import Plan
 from tests.chaos.zookeepers import Ensemble
 
-BROKERS = 3
-TOPICS = (TOPIC, "__consumer_offsets")
+BROKERS, BROKERS_GROWN = 3, 5
+OFFSETS = "__consumer_offsets"
 POLL_S = 0.1
 CREATED_S = 60.0
+HEALTHY_S, HEALTHY_GROWING_S = 60.0, 150.0  # under a throttle an emptied disk takes longer
 
 
 class World:
-    """All that faults act upon."""
+    """All that faults act upon.
+
+    `brokers` are those that are there now, `hosts` all that ever may be. Whoever has `membership`
+    may start and stop brokers: a fault, or who has the cluster grow.
+    """
 
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
         make_switch()
         self.say = say
         self.ensemble = Ensemble(plan.directory)
-        self.brokers = [Broker(n, plan, self.ensemble.connect) for n in range(1, BROKERS + 1)]
+        count = BROKERS_GROWN if plan.grows else BROKERS
+        self.hosts = [Broker(n, plan, self.ensemble.connect) for n in range(1, count + 1)]
+        self.brokers = self.hosts[:BROKERS]
+        self.membership = threading.Lock()
+        self.topics = [TOPIC, OFFSETS]
+        self.healthy_s = HEALTHY_GROWING_S if plan.grows else HEALTHY_S
         self.addresses = ",".join(each.address for each in self.brokers)
         logging.getLogger("kazoo").addHandler(
             logging.NullHandler()
@@ -49,19 +61,19 @@ class World:
             each.begin()
         for each in self.brokers:
             each.wait_until_ready()
-        self._make_topic()
+        self.make_topic(TOPIC, PARTITIONS, {"max.message.bytes": str(MESSAGE_BYTES_MAX)})
         assert self.is_healthy_within(CREATED_S, [TOPIC]), (
             "the topic's replicas did not get in sync"
         )
 
-    def _make_topic(self) -> None:
-        settings = {"max.message.bytes": str(MESSAGE_BYTES_MAX)}
-        topic = NewTopic(TOPIC, PARTITIONS, BROKERS, config=settings)
+    def make_topic(self, name: str, partitions: int, settings: dict[str, str]) -> None:
+        """Make a topic with a replica on each broker."""
+        topic = NewTopic(name, partitions, BROKERS, config=settings)
         admin = AdminClient({**QUIET, "bootstrap.servers": self.addresses})
         end_s = time.monotonic() + CREATED_S
         while True:
             try:
-                admin.create_topics([topic], request_timeout=20)[TOPIC].result(30)
+                admin.create_topics([topic], request_timeout=20)[name].result(30)
                 return
             except KafkaException as error:  # a broker may not yet know of all the others
                 if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
@@ -73,7 +85,7 @@ class World:
     def close(self) -> None:
         """End everything that runs."""
         self._zookeeper.stop()
-        for each in self.brokers:
+        for each in self.hosts:
             if each.is_running:
                 each.kill()
         self.ensemble.kill()
@@ -99,13 +111,13 @@ class World:
         except KazooException as error:
             self.say(f"the controller stays: {error!r}")
 
-    def _get(self, path: str) -> dict[str, object] | None:
+    def _get(self, path: str) -> dict[str, Any] | None:
         try:
             return dict(json.loads(self._zookeeper.get(path)[0]))
         except (KazooException, KazooTimeoutError):
             return None
 
-    def _states(self, topic: str) -> dict[int, dict[str, object]] | None:
+    def _states(self, topic: str) -> dict[int, dict[str, Any]] | None:
         try:
             numbers = self._zookeeper.get_children(f"/brokers/topics/{topic}/partitions")
         except (KazooException, KazooTimeoutError):
@@ -116,21 +128,35 @@ class World:
         }
         return None if None in states.values() else states  # type: ignore[return-value]
 
-    def ill(self, topics: tuple[str, ...] | list[str] = TOPICS) -> str:
+    def _replicas(self, topic: str) -> dict[int, set[int]]:
+        """Which replicas of each partition are to be in sync: not those that a move is adding."""
+        known = self._get(f"/brokers/topics/{topic}") or {}
+        replicas: dict[str, list[int]] = known.get("partitions", {})
+        adding: dict[str, list[int]] = known.get("adding_replicas", {})
+        return {int(n): {*replicas[n]} - {*adding.get(n, ())} for n in replicas}
+
+    def throttled(self) -> list[str]:
+        """The topics and brokers that have a throttle for moves."""
+        found = []
+        for kind in ("topics", "brokers"):
+            for name in self._zookeeper.get_children(f"/config/{kind}"):
+                settings = (self._get(f"/config/{kind}/{name}") or {}).get("config", {})
+                found += [f"{kind} {name}: {each}" for each in settings if "throttled" in each]
+        return found
+
+    def ill(self, topics: Sequence[str] | None = None) -> str:
         """Which partitions have no leader or not all replicas in sync; nothing if none."""
         found = []
-        for topic in topics:
-            states = self._states(topic)
-            if states is None:
+        for topic in self.topics if topics is None else topics:
+            replicas, states = self._replicas(topic), self._states(topic)
+            if not replicas or states is None or replicas.keys() != states.keys():
                 return f"{topic} is unknown"
             for partition, state in sorted(states.items()):
-                if state["leader"] == -1 or len(state["isr"]) < BROKERS:  # type: ignore[arg-type]
+                if state["leader"] == -1 or not replicas[partition] <= {*state["isr"]}:
                     found.append(f"{topic}-{partition} {state['leader']} of {state['isr']}")
         return ", ".join(found)
 
-    def is_healthy_within(
-        self, limit_s: float, topics: tuple[str, ...] | list[str] = TOPICS
-    ) -> bool:
+    def is_healthy_within(self, limit_s: float, topics: Sequence[str] | None = None) -> bool:
         """Wait until all replicas of all partitions are in sync."""
         end_s = time.monotonic() + limit_s
         while self.ill(topics):

@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SHORT_S, LONG_S = 300, 2400
+WHILE_MOVING = "kill,two killed,host lost briefly,disk lost,pause,controller deposed"
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow]
 
@@ -41,6 +42,19 @@ def test_a_rolling_restart_under_load_shows_clients_no_error(tmp_path: Path) -> 
 @pytest.mark.timeout(SHORT_S + 20)
 def test_what_is_flushed_outlives_the_power_loss_of_all_hosts(tmp_path: Path) -> None:
     run(tmp_path, SHORT_S, "--short", "--flushed", "--only", "all hosts lost")
+
+
+@pytest.mark.timeout(SHORT_S + 20)
+def test_brokers_keep_their_promises_while_two_more_join_and_leave(tmp_path: Path) -> None:
+    run(tmp_path, SHORT_S, "--short", "--grow", "--only", WHILE_MOVING)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(LONG_S + 20)
+def test_brokers_keep_their_promises_while_five_become_three_again_and_again(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path, LONG_S, "--minutes", "20", "--grow", "--seed", "26")
 
 
 @pytest.mark.stress

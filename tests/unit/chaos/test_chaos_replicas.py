@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kdist.records.batch import HEADER, HEADER_SIZE, LENGTH_PREFIX_SIZE, BatchHeader, read_header
-from tests.chaos.replicas import Writers, broken_sequences, read_logs
+from tests.chaos.replicas import Writers, broken_sequences, live_replicas, read_logs
 
 
 def batch(offset: int, sequence: int, count: int = 1, producer: int = 7, epoch: int = 0) -> bytes:
@@ -65,6 +65,16 @@ def test_a_replica_that_is_not_there_is_missing(tmp_path: Path) -> None:
     (tmp_path / "2").mkdir()
     one = replica(tmp_path, "1", ONE)
     assert faults(one, tmp_path / "2") == ["chaos-0 is in 1 of 2 log directories"]
+
+
+def test_what_was_moved_away_and_is_being_deleted_is_no_replica(tmp_path: Path) -> None:
+    one, two = replica(tmp_path, "1", ONE), replica(tmp_path, "2", ONE)
+    unique = "0" * 32
+    (two / f"moved-1.{unique}-delete").mkdir()
+    (two / f"moved-2.{unique}-stray").mkdir()
+    (two / "meta.properties").touch()
+    assert live_replicas(two) == ["chaos-0"]
+    assert faults(one, two) == []
 
 
 def test_each_record_has_the_producer_of_its_batch(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.chaos.availability import Occurrence, Outage
 from tests.chaos.checker import Anomaly
+from tests.chaos.pace import Pace, Paces
 from tests.chaos.report import lines
 from tests.chaos.result import Plan, Result
 
@@ -32,6 +33,18 @@ def test_records_are_counted_by_what_their_producers_were_told() -> None:
     assert "records: 3 sent, 2 ok" in texts
     assert "acknowledged after: median 250 ms, p99 250 ms, p99.9 250 ms, max 0.25 s" in texts
     assert texts[-1] == "anomalies: none"
+
+
+def test_what_moved_and_how_long_records_took_meanwhile_is_told() -> None:
+    run = result()
+    run.moved = Counter({"reversed": 1, "cancelled": 2})
+    run.paces = Paces(still=Pace(9, 0.01, 0.05), moving=Pace(7, 0.02, 0.08))
+    texts = list(lines(run, {}))
+    start = texts.index("moves: 2 cancelled, 1 reversed")
+    assert texts[start + 1 : start + 3] == [
+        "while nothing is broken and partitions move: median 20 ms, p99 80 ms (7 records)",
+        "while nothing is broken and none moves: median 10 ms, p99 50 ms (9 records)",
+    ]
 
 
 def test_anomalies_are_counted_by_kind_and_the_first_of_each_shown() -> None:
