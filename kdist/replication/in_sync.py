@@ -180,6 +180,16 @@ class InSyncReplicas:
             and self._alive(remote.broker_id)
         )
 
+    def waits_for(self, broker_id: int, now_ms: int) -> bool:
+        """Whether the high watermark waits for a replica: so producers do, and none throttles it.
+
+        Else it would be a stall, of `lag_ms_max` at most: a follower outside the ISR that had
+        caught up once would hold back what it is not sent.
+        """
+        remote = self.remotes.get(broker_id)
+        is_counted = broker_id in self.maximal_isr
+        return is_counted or (remote is not None and self._keeps_up(remote, now_ms))
+
     def lowest_start(self, leader_start_offset: int) -> int:
         """The lowest log start offset of the replicas alive; -1 if one of them is not known."""
         alive = (each for each in self.remotes.values() if self._alive(each.broker_id))

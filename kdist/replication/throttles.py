@@ -7,7 +7,8 @@ which replicas it is for, by topic: "*" or "<partition>:<broker>,..." in the lis
     leader      answers the fetches of throttled replicas without records
     follower    leaves partitions that it throttles out of its fetches
 
-Invariant: a replica in the ISR, or proposed for it, is throttled by neither: producers wait for it.
+Invariant: a replica for which the high watermark waits is throttled by neither: producers wait too.
+That is one in the ISR, proposed for it, or outside it and keeping up.
 Kafka measures the rate over eleven seconds; here what exceeds it at once is waited for after it.
 """
 

@@ -341,8 +341,7 @@ class _Fetch(DelayedOperation):
             log = partition.log
             if follower_id >= 0 and log.end_offset < asked.fetch_offset <= log.reserved_offset:
                 return partition, None  # it has what is still being written here
-            if follower_id >= 0 and self._is_held_back(partition, asked.fetch_offset):
-                self._note_follower(partition, asked)
+            if follower_id >= 0 and self._maybe_hold_back(partition, asked):
                 return partition, None  # it stays dirty, and is looked at when the wait ends
             cold_before = len(self._cold)
             part = self._take(partition, asked)
@@ -361,16 +360,21 @@ class _Fetch(DelayedOperation):
         else:
             partition.require_leader(current_leader_epoch)
 
-    def _is_held_back(self, partition: Partition, offset: int) -> bool:
-        """Whether a follower that is not in sync is sent no records for now (KIP-73)."""
+    def _maybe_hold_back(self, partition: Partition, asked: FetchPartition) -> bool:
+        """Whether a follower is sent no records for now, as it is throttled (KIP-73).
+
+        What it has is noted first: with that it may be one that producers wait for.
+        """
         log, in_sync = partition.log, partition.in_sync
-        return (
-            in_sync is not None
-            and self._is_throttled(partition)
-            and log.start_offset <= offset < log.end_offset
-            and self._follower_id not in in_sync.maximal_isr
-            and self._handler.replicas.throttles.leader.is_exceeded
-        )
+        if (
+            in_sync is None
+            or not self._is_throttled(partition)
+            or not log.start_offset <= asked.fetch_offset < log.end_offset
+            or not self._handler.replicas.throttles.leader.is_exceeded
+        ):
+            return False
+        self._note_follower(partition, asked)
+        return not in_sync.waits_for(self._follower_id, self._handler.now_ns() // _NS_PER_MS)
 
     def _is_throttled(self, partition: Partition) -> bool:
         listed = partition.log.settings.leader_replication_throttled_replicas

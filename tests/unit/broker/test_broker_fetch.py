@@ -510,3 +510,16 @@ def test_a_follower_out_of_the_isr_is_sent_what_the_throttle_allows(
     broker.settle(300)
     assert late.values() == [[]]
     assert len(broker.fetch({CLICKS: 0}, 12).values()[0]) == 1  # a consumer is not throttled
+
+
+def test_a_follower_that_caught_up_is_not_throttled_as_producers_wait_for_it() -> None:
+    broker = Broker(topic=TopicSettings(**THROTTLED))
+    broker.tell(replicas=[BROKER, 2], isr=[BROKER])
+    partition = broker.replicas.partitions[CLICKS]
+    assert partition.in_sync is not None
+    partition.in_sync._alive = {2}.__contains__
+    append(broker, partition, b"x")
+    broker.fetch({CLICKS: 0}, 12, replica_id=2).send()
+    append(broker, partition, b"y")  # committed, so that it may not join without
+    broker.replicas.throttles.leader.limit(1)
+    assert broker.fetch({CLICKS: 1}, 12, max_wait_ms=200, replica_id=2).values() == [[b"y"]]

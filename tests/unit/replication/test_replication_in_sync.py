@@ -71,6 +71,16 @@ def test_a_follower_that_keeps_up_holds_the_high_watermark_back() -> None:
     assert stage.committed(20, 2) == 20
 
 
+def test_the_high_watermark_waits_for_members_and_who_keeps_up() -> None:
+    stage = Stage(LEADER, SECOND)
+    stage.fetch(SECOND, 20, 20)
+    assert stage.in_sync.waits_for(SECOND, LAG_MS * 2)
+    assert not stage.in_sync.waits_for(THIRD, 0)  # it has not fetched
+    stage.fetch(THIRD, 18, 18, now_ms=1)
+    assert stage.in_sync.waits_for(THIRD, LAG_MS + 1)
+    assert not stage.in_sync.waits_for(THIRD, LAG_MS + 2)
+
+
 def test_a_follower_that_has_nothing_yet_and_keeps_up_holds_the_high_watermark_back() -> None:
     stage = Stage(LEADER, SECOND)
     stage.fetch(SECOND, 20, 20)
