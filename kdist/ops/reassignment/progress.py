@@ -32,13 +32,20 @@ class Status(enum.Enum):
 def status_of(
     move: Move, replicas: tuple[int, ...] | None, under_way: Reassignment | None
 ) -> Status:
-    """The status of a move; `replicas` is None if the partition is gone."""
+    """The status of a move; `replicas` is None if the partition is gone.
+
+    Those as they are during the move, when none is under way, are told by a broker that is behind
+    the controller, as one that is cut off is: it counts as moving until that broker knows better.
+    """
     if replicas is None:
         return Status.GONE
     if under_way is not None:
         target = tuple(each for each in under_way.replicas if each not in under_way.removing)
         return Status.MOVING if target == move.after else Status.ELSEWHERE
     known = {move.before: Status.WAITING, move.after: Status.DONE}
+    target, others = replicas[: len(move.after)], replicas[len(move.after) :]
+    if target == move.after and others and {*others} == {*move.before} - {*move.after}:
+        return Status.MOVING
     return known.get(replicas, Status.ELSEWHERE)
 
 

@@ -33,6 +33,8 @@ MOVE = a_move(0, (1, 2), (3, 2))
         ((3, 2), None, Status.DONE),
         ((2, 3), None, Status.ELSEWHERE),
         ((1, 2, 4), None, Status.ELSEWHERE),
+        ((3, 2, 1), None, Status.MOVING),  # it has arrived, and this broker does not know yet
+        ((3, 2, 4), None, Status.ELSEWHERE),
         (None, None, Status.GONE),
         ((3, 2, 1), Reassignment((3, 2, 1), (3,), (1,)), Status.MOVING),
         ((1, 2), Reassignment((3, 2, 1), (3,), (1,)), Status.MOVING),
