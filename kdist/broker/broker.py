@@ -286,6 +286,7 @@ class Broker:
         self._gateway.configure(config.network)
         if self._service is not None:
             self._service.replicas.throttles.configure(config.replication)
+            self._service.cleaner.configure(config.storage)
             self._service.replicas.configure_all(self._overrides.settings_of)
             self._service.controller.hear_settings()
 

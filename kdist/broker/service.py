@@ -149,7 +149,9 @@ class Service:
         else:
             worker = ThreadWorker(context.files, process.clock, process)
         hooks = CleanerHooks(self.replicas.committed_end, self.cache.is_fully_in_sync)
-        return Cleaner(self.directory, worker, hooks, self._measures.cleaner)
+        cleaner = Cleaner(self.directory, worker, hooks, self._measures.cleaner)
+        cleaner.configure(self._dynamic.config.storage)
+        return cleaner
 
     def _make_peers(self) -> Peers:
         cache = self.cache

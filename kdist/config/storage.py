@@ -80,12 +80,14 @@ class StorageSettings(Settings):
         "log.cleaner.backoff.ms",
         default=15_000,
         minimum=0,
+        dynamic=True,
         doc="How long the cleaner waits before it looks again, when no log is dirty enough.",
     )
     cleaner_dedupe_buffer_size: int64 = setting(
         "log.cleaner.dedupe.buffer.size",
         default=128 << 20,
         minimum=1 << 20,
+        dynamic=True,
         doc="Memory of the cleaner's map, which takes 24 bytes for a key and is filled to nine "
         "tenths; a log with more keys in its dirty section takes several passes.",
     )
@@ -93,6 +95,7 @@ class StorageSettings(Settings):
         "log.cleaner.io.max.bytes.per.second",
         default=INT64_MAX,
         minimum=1024,
+        dynamic=True,
         doc="The cleaner reads and writes no more than this, together.",
     )
     producer_id_expiration_ms: int32 = setting(

@@ -232,6 +232,10 @@ class Disk:
         with translated(path):
             return os.stat(path).st_mtime_ns // 1_000_000
 
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        with translated(path):
+            os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
+
     def read(self, path: str) -> bytes:
         with translated(path), open(path, "rb", buffering=0) as file:
             return file.readall()

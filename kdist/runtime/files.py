@@ -134,6 +134,10 @@ class Files(Protocol):
         """When a file's content last changed, milliseconds since the epoch."""
         ...
 
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        """Have `modified_ms` be another; as durable as what is written of the file."""
+        ...
+
     def read(self, path: str) -> bytes:
         """A small file's whole content."""
         ...

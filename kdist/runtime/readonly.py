@@ -94,6 +94,9 @@ class ReadOnlyFiles:
     def modified_ms(self, path: str) -> int:
         return self._files.modified_ms(path)
 
+    def set_modified_ms(self, path: str, modified_ms: int) -> NoReturn:  # noqa: ARG002
+        _refuse("set_modified_ms", path)
+
     def read(self, path: str) -> bytes:
         return self._files.read(path)
 

@@ -223,6 +223,10 @@ class SimulatedDisk(Faults):
         with self.call("modified_ms", path):
             return self._names.content(path).modified_ms
 
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        with self.call("set_modified_ms", path):
+            self._names.content(path).modified_ms = modified_ms
+
     def read(self, path: str) -> bytes:
         with self.call("read", path):
             content = self._names.content(path)

@@ -14,7 +14,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kdist.errors import ApiError
+from kdist.config.storage import StorageSettings
+from kdist.errors import ApiError, DiskFailed
 from kdist.metrics.cleaner import CleanerMetrics
 from kdist.model import TopicPartition
 from kdist.records.cleaning import SLOT_BYTES
@@ -113,6 +114,13 @@ class Cleaner:
             self._timer.cancel()
         self._worker.abandon()
 
+    def configure(self, settings: StorageSettings) -> None:
+        """Take other settings: what is asked of the worker from here on has them."""
+        backoff_ms, self._settings = self._settings.cleaner_backoff_ms, settings
+        if self._timer is not None and settings.cleaner_backoff_ms < backoff_ms:
+            self._timer.cancel()
+            self._look_later(settings.cleaner_backoff_ms)
+
     def is_cleaning(self, log: Log | None = None) -> bool:
         """Whether a pass is under way, over this log or any."""
         return self._pass is not None and log in (None, self._pass.log)
@@ -129,6 +137,7 @@ class Cleaner:
     # Choosing
 
     def _look(self) -> None:
+        self._timer = None
         chosen = self._choose()
         if chosen is None:
             self._due_since_ns = None
@@ -281,6 +290,7 @@ class Cleaner:
             unmarked=tuple(
                 (number, each.epoch) for number, each in producers.items() if not each.batches
             ),
+            bytes_per_second=self._settings.cleaner_io_max_bytes_per_second,
         )
         self._worker.ask(request, self._rewritten)
 
@@ -341,7 +351,7 @@ class Cleaner:
     def _fail(self, current: _Pass, fault: Fault, reason: str) -> None:
         log = current.log
         if fault is Fault.DISK:
-            self._context.on_failure(OSError(reason))
+            self._context.on_failure(DiskFailed(log.directory, OSError(reason)))
             return
         if fault is Fault.DIED:
             self._metrics.deaths += 1

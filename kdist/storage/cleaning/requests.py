@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kdist.config.kinds import INT64_MAX
 from kdist.errors import CorruptRecords
 
 
@@ -47,6 +48,7 @@ class Rewrite(NamedTuple):
     expires: bool  # whether tombstones past their horizon may go
     producers: tuple[tuple[int, int], ...]  # id, and last offset of its last batch
     unmarked: tuple[tuple[int, int], ...]  # id and epoch of those that have only ended transactions
+    bytes_per_second: int = INT64_MAX
 
 
 class Fault(enum.StrEnum):

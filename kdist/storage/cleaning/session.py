@@ -157,6 +157,7 @@ class Pass:
     def rewrite(self, request: Rewrite, *, writes: bool) -> Report:
         """Write what stays of these segments; nothing if all stays of the one there is."""
         before_bytes = self._read_bytes
+        self._throttle.set_rate(request.bytes_per_second)
         sifting = Sifting(self._map, self._mapped_end, request, lambda: self._transactions)
         output = Output(self._files, self._request.directory, request, self._throttle, writes)
         try:
@@ -347,6 +348,8 @@ class Output:
             segment.note_span(position, span, interval_bytes)
         segment.seal()
         segment.write_indexes()
+        # Retention counts from it where no record has a timestamp. The sync keeps it.
+        self._files.set_modified_ms(segment.path, self._request.modified_ms)
         for file in segment.sync_targets(is_sealed=True):
             file.sync()
         segment.close()

@@ -60,10 +60,14 @@ class Throttle:
         now_ns: Callable[[], int],
         wait_ms: Callable[[float], None],
     ) -> None:
-        self._ns_per_byte = 1e9 / bytes_per_second
+        self.set_rate(bytes_per_second)
         self._now_ns = now_ns
         self._wait_ms = wait_ms
         self._due_ns = now_ns()
+
+    def set_rate(self, bytes_per_second: int) -> None:
+        """Keep below another rate from here on."""
+        self._ns_per_byte = 1e9 / bytes_per_second
 
     def take(self, size: int) -> None:
         """Account for so many bytes, and wait until they are due."""

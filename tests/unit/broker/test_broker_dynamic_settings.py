@@ -10,8 +10,11 @@ import pytest
 from kdist.config.layers import Source
 from kdist.errors import Error
 from kdist.model import TopicPartition
+from kdist.network.client import Client
 from kdist.protocol.describe_configs import ALL_BROKERS, BROKER
 from kdist.protocol.incremental_alter_configs import SET
+from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kdist.records.build import build_batch
 from kdist.zk import znodes
 from kdist.zk.cluster_values import EntitySettings
 from tests.simulator.cluster import Cluster, create, produce
@@ -41,6 +44,15 @@ async def store(cluster: Cluster, entity: str | int, content: bytes, broker: int
         await zk.set(path, content)
 
 
+async def produce_keyed(client: Client) -> None:
+    records = bytes(build_batch([bytes(100)], [b"key"], timestamp_ms=1_700_000_000_000))
+    part = ProducePartition(index=0, records=records)
+    topics = [ProduceTopic(name="clicks", partition_data=[part])]
+    request = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=topics)
+    answer = await client.send(request, 9)
+    assert answer.responses[0].partition_responses[0].error_code == 0
+
+
 # Described
 
 
@@ -55,6 +67,11 @@ def test_a_brokers_settings_are_described_with_which_of_them_are_dynamic() -> No
         assert found[RETENTION].value == str(FILES_MS)
         changeable = {name for name, each in found.items() if not each.read_only}
         assert {RETENTION, "message.max.bytes", "compression.type", "max.connections"} < changeable
+        assert {
+            "log.cleaner.backoff.ms",
+            "log.cleaner.dedupe.buffer.size",
+            "log.cleaner.io.max.bytes.per.second",
+        } < changeable
         assert not {"broker.id", "num.partitions", "listeners"} & changeable
         assert by_name(await describe(client, ALL_BROKERS, BROKER)) == {}
 
@@ -91,6 +108,23 @@ def test_a_brokers_own_setting_precedes_the_cluster_default_and_that_its_file() 
 
 
 # In force
+
+
+def test_a_change_of_the_cleaners_settings_reaches_it_at_once() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster, cleanup_policy="compact", segment_bytes="200")
+        for _ in range(4):
+            await produce_keyed(client)
+        cleaner = cluster.brokers[1].measures.cleaner
+        await asyncio.sleep(1)
+        begun_s = cluster.loop.time()
+        await set_(client, ALL_BROKERS, "log.cleaner.backoff.ms", "100")
+        await cluster.until(lambda: cleaner.passes)
+        assert cluster.loop.time() < begun_s + 5, "by default it looks each 15 s"
+
+    cluster.run(scenario())
 
 
 def test_a_change_reaches_topics_without_an_override_at_once() -> None:

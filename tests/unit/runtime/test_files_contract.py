@@ -305,3 +305,5 @@ def test_free_space_and_age_are_in_bytes_and_in_milliseconds_since_the_epoch(pla
     free_bytes = place.files.free_bytes(place.root)
     assert 1 << 20 < free_bytes <= place.files.total_bytes(place.root) < 1 << 60
     assert 1_600_000_000_000 < place.files.modified_ms(place.path("a")) < 4_000_000_000_000
+    place.files.set_modified_ms(place.path("a"), 1_500_000_000_123)
+    assert place.files.modified_ms(place.path("a")) == 1_500_000_000_123

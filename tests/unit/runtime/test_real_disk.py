@@ -192,7 +192,7 @@ def test_a_device_error_raises_disk_failed(
     file = disk.create(path)
     for name in ("pread", "pwritev", "preadv", "ftruncate", "fdatasync", "posix_fadvise"):
         monkeypatch.setattr(os, name, refusing(code))
-    for name in ("open", "stat", "listdir", "rename", "unlink", "mkdir", "statvfs"):
+    for name in ("open", "stat", "listdir", "rename", "unlink", "mkdir", "statvfs", "utime"):
         monkeypatch.setattr(os, name, refusing(code))
     for name in ("reserve", "start_writeback"):
         monkeypatch.setattr(linux, name, refusing(code))
@@ -207,6 +207,7 @@ def test_a_device_error_raises_disk_failed(
         lambda: disk.free_bytes(path), lambda: disk.sync_directory(path),
         lambda: disk.sync_filesystem(path), lambda: disk.lock(path),
         lambda: disk.replace(path, b""), lambda: disk.total_bytes(path),
+        lambda: disk.set_modified_ms(path, 5),
     ]  # fmt: skip
     for call in calls:
         with pytest.raises(DiskFailed, match=r"the disk under .* failed"):

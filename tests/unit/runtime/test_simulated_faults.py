@@ -70,7 +70,7 @@ def test_a_failing_disk_fails_every_kind_of_call() -> None:
         lambda: disk.rename("/a", "/b"), lambda: disk.remove("/a"),
         lambda: disk.remove_tree("/"), lambda: disk.sync_directory("/"),
         lambda: disk.sync_filesystem("/"), lambda: disk.free_bytes("/"), lambda: disk.lock("/l"),
-        lambda: disk.total_bytes("/"),
+        lambda: disk.total_bytes("/"), lambda: disk.set_modified_ms("/a", 5),
     ]  # fmt: skip
     for call in calls:
         with pytest.raises(DiskFailed):

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from cleaning_world import SETTINGS, CleaningWorld, pairs_in
 
-from kdist.errors import ApiError
-from kdist.storage.cleaning.requests import Fault, Report, Request
+from kdist.errors import ApiError, DiskFailed
+from kdist.storage.cleaning.requests import Fault, MapKeys, Report, Request, Rewrite
 from kdist.storage.cleaning.worker import ThreadWorker
 from kdist.storage.names import CLEANER_OFFSETS, Suffix
 from kdist.storage.reading import find_by_timestamp, read
@@ -73,6 +73,23 @@ def test_a_reader_goes_on_with_what_it_began_to_read() -> None:
     assert part.read() == before
     assert part.generation == part.segment.generation
     part.release()
+
+
+@pytest.mark.parametrize("timestamp", [None, -1])
+def test_after_a_restart_a_cleaned_segment_is_as_old_as_what_it_was_made_of(
+    timestamp: int | None,
+) -> None:
+    policy = {"cleanup_policy": ("compact", "delete"), "retention_ms": 100_000}
+    world = CleaningWorld(topic=replace(SETTINGS, **policy))  # type: ignore[arg-type]
+    world.put(ROUND, timestamp=timestamp)
+    world.close_segment()
+    world.settle(50_000)
+    world.clean()
+    assert pairs_in(world.log()) == LEFT
+    world.restart()
+    for wait_ms, deleted in ((40_000, 0), (15_000, 1)):
+        world.settle(wait_ms)
+        assert world.directory.retain(lambda log: log.end_offset) == deleted
 
 
 def test_the_dirtiest_log_is_cleaned_first() -> None:
@@ -355,6 +372,57 @@ def test_a_cleaner_that_dies_is_asked_again_after_longer_and_longer_times() -> N
     assert world.cleaned.uncleanable_partitions == 1
     world.cleaner.stop()
     assert worker.abandoned == 1
+
+
+class RecordingWorker(ThreadWorker):
+    """One that tells what it is asked."""
+
+    def __init__(self, world: CleaningWorld) -> None:
+        super().__init__(world.files, world.clock, world.tasks)
+        self.requests: list[Request] = []
+
+    def ask(self, request: Request, on_report: Callable[[Report], None]) -> None:
+        self.requests.append(request)
+        super().ask(request, on_report)
+
+
+def test_settings_that_change_are_those_of_the_next_request() -> None:
+    world = dirty()
+    world.cleaner._worker = worker = RecordingWorker(world)
+    slow = replace(world.storage, cleaner_io_max_bytes_per_second=2_000)
+    world.cleaner.configure(replace(slow, cleaner_dedupe_buffer_size=1 << 21))
+    world.cleaner.start()
+    world.tasks.run_until(lambda: bool(worker.requests), 1_000)
+    world.cleaner.configure(replace(slow, cleaner_io_max_bytes_per_second=3_000))
+    world.settle(1_000)
+    first, second, *_ = worker.requests
+    assert isinstance(first, MapKeys)
+    assert isinstance(second, Rewrite)
+    assert (first.bytes_per_second, second.bytes_per_second) == (2_000, 3_000)
+
+
+def test_a_shorter_backoff_holds_at_once() -> None:
+    world = CleaningWorld(cleaner_backoff_ms=3_600_000)
+    world.clean()
+    world.put(ROUND)
+    world.close_segment()
+    world.settle(10_000)
+    assert world.cleaned.passes == 0
+    world.cleaner.configure(replace(world.storage, cleaner_backoff_ms=1_000))
+    world.settle(2_000)
+    assert world.cleaned.passes == 1
+
+
+def test_a_disk_that_fails_under_the_cleaner_ends_the_broker_as_a_failed_disk() -> None:
+    class FailingWorker(DyingWorker):
+        def ask(self, request: Request, on_report: Callable[[Report], None]) -> None:
+            on_report(Report(fault=Fault.DISK, reason="the disk under /d failed: I/O error"))
+
+    world = dirty()
+    world.stop()
+    world.start_cleaner(FailingWorker())
+    with pytest.raises(DiskFailed, match="I/O error"):
+        world.clean()
 
 
 def test_a_cleaner_that_is_not_enabled_does_nothing() -> None:
