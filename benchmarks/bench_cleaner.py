@@ -265,10 +265,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mb", type=int, default=200, help="size of the log")
     parser.add_argument("--passes", type=int, default=5)
-    parser.add_argument("--shapes", type=int, default=len(SHAPES), help="only the first so many")
+    parser.add_argument("--only", default="", help="only shapes with this in their name, as 'lz4'")
     parser.add_argument("--directory", type=Path, help="where to put the logs")
     options = parser.parse_args()
-    for shape in SHAPES[: options.shapes]:
+    for shape in (each for each in SHAPES if options.only in each.name):
         with tempfile.TemporaryDirectory(dir=options.directory) as scratch:
             found = compare(shape, options.mb << 20, options.passes, Path(scratch))
         print(json.dumps(found), flush=True)

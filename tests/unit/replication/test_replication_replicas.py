@@ -308,7 +308,7 @@ def test_a_log_keeps_its_topic_id_where_the_controller_tells_none(world: World) 
     assert world.replicas.get(CLICKS).topic_id == TOPIC_ID
 
 
-@pytest.mark.parametrize("content", [None, b"garbage"])
+@pytest.mark.parametrize("content", [None, b"", b"garbage"])
 def test_a_log_without_a_readable_topic_id_is_adopted_and_given_one(
     world: World, content: bytes | None
 ) -> None:
