@@ -88,6 +88,23 @@ def test_a_topic_is_compacted_while_it_is_written_and_read(tmp_path: Path) -> No
     assert not any(each.is_running() for each in second)
 
 
+def test_the_cleaners_settings_change_while_it_runs(tmp_path: Path) -> None:
+    with standalone(tmp_path, "--config", "log.cleaner.backoff.ms=3600000") as run:
+        create(run, "table")
+        produce(run, "table", 0, 2_000)
+        assert len(consumed(run, "table")) == 2_000
+        given = {"log.cleaner.backoff.ms": "200", "log.cleaner.dedupe.buffer.size": "2097152"}
+        entries = [
+            ck.admin.ConfigEntry(name, value, incremental_operation=ck.admin.AlterConfigOpType.SET)
+            for name, value in given.items()
+        ]
+        its = ck.admin.ConfigResource("broker", "0", incremental_configs=entries)
+        admin = AdminClient(address(run))
+        for done in admin.incremental_alter_configs([its]).values():
+            done.result(TIMEOUT_S)
+        settled(lambda: len(consumed(run, "table")) < 500)
+
+
 @pytest.mark.slow
 def test_committed_offsets_are_compacted_and_survive_a_restart(tmp_path: Path) -> None:
     given = {
