@@ -11,17 +11,19 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
+from kdist.agent.data_disks import DataDisks
 from kdist.agent.disks import Run, ask_disks
-from kdist.agent.exported import exported
+from kdist.agent.exported import Seen, exported
 from kdist.agent.publisher import Publisher
 from kdist.agent.queue import Queue, Queued
 from kdist.agent.record import Identity, Progress, encode_record, make_record
 from kdist.agent.smart import DiskHealth
+from kdist.agent.wanted import read_wanted
 from kdist.agent.zookeeper import ask_mntr, read_mntr
 from kdist.client.cluster import Cluster, parse_addresses
 from kdist.config.agent import AgentSettings
 from kdist.errors import KdistError
-from kdist.metrics.agent import AgentMetrics, ZooKeeperMetrics
+from kdist.metrics.agent import AgentMetrics
 from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
 from kdist.runtime.host import Look
@@ -54,6 +56,7 @@ class Agent:
         self._publisher = Publisher(context.cluster, settings.topic, host, self.queue, self.metrics)
         self._zookeeper = parse_addresses(settings.zookeeper)[0] if settings.zookeeper else None
         self._health: tuple[DiskHealth, ...] = ()
+        self._data_disks = DataDisks(settings.data_dir)
         self._before: Look | None = None
         self._sequence = 0
         self._is_filled = asyncio.Event()
@@ -81,10 +84,11 @@ class Agent:
         progress = Progress(self._sequence, self.queue.dropped)
         record = make_record(self._identity, progress, now, self._before, self._health)
         self._before = now
+        self._data_disks.note(now.spaces)
         self.queue.add(Queued(now.timestamp_ms, encode_record(record)))
         self._is_filled.set()
         if self._settings.metrics_file:
-            self._write_metrics(self._settings.metrics_file, await self._asked_zookeeper())
+            self._write_metrics(self._settings.metrics_file, await self._seen())
 
     async def _look_on(self, ready: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -109,16 +113,18 @@ class Agent:
             self._health = await ask_disks(smartctl, self._context.run)
             await asyncio.sleep(self._settings.smart_interval_ms / 1000)
 
-    async def _asked_zookeeper(self) -> ZooKeeperMetrics | None:
-        if self._zookeeper is None:
-            return None
-        return read_mntr(await ask_mntr(self._zookeeper, _ZOOKEEPER_MS))
+    async def _seen(self) -> Seen:
+        zookeeper = None
+        if self._zookeeper is not None:
+            zookeeper = read_mntr(await ask_mntr(self._zookeeper, _ZOOKEEPER_MS))
+        wanted = read_wanted(self._context.files, self._settings.wanted_dir)
+        return Seen(self._health, zookeeper, self._data_disks.by_device, wanted)
 
-    def _write_metrics(self, path: str, zookeeper: ZooKeeperMetrics | None) -> None:
+    def _write_metrics(self, path: str, seen: Seen) -> None:
         """Write the metrics file. A failure, as on a full disk, does not stop the records."""
         self.metrics.dropped_records = self.queue.dropped
         self.metrics.queued_records = len(self.queue)
-        content = exported(self.metrics, self._health, zookeeper)
+        content = exported(self.metrics, seen)
         try:
             self._context.files.replace(path, content, durable=False)
         except (OSError, KdistError) as error:

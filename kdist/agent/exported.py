@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
+from kdist.agent.data_disks import whole_device
 from kdist.agent.smart import DiskHealth
-from kdist.metrics.agent import UNKNOWN, AgentMetrics, SmartMetrics, ZooKeeperMetrics
+from kdist.agent.wanted import WantedBroker
+from kdist.metrics.agent import (
+    UNKNOWN,
+    AgentMetrics,
+    DataDiskMetrics,
+    SmartMetrics,
+    WantedMetrics,
+    ZooKeeperMetrics,
+)
 from kdist.metrics.declare import Family
 from kdist.metrics.exposition import Exposition
 
 
-def exported(
-    agent: AgentMetrics, health: Iterable[DiskHealth], zookeeper: ZooKeeperMetrics | None
-) -> bytes:
-    """The file's content; without disks with SMART or a ZooKeeper, it has no samples of these."""
+class Seen(NamedTuple):
+    """What the agent has seen of its host; of what there is not, there are no samples."""
+
+    health: Iterable[DiskHealth] = ()
+    zookeeper: ZooKeeperMetrics | None = None
+    data_disks: Mapping[str, str] = {}  # by device
+    wanted: Iterable[WantedBroker] = ()
+
+
+def exported(agent: AgentMetrics, seen: Seen) -> bytes:
+    """The file's content."""
     shown = Exposition()
     shown.add(agent)
-    disks = Family(SmartMetrics, "device", "serial")
-    for each in health:
-        _copy(each, disks[each.device, each.serial])
+    disks = Family(SmartMetrics, "device", "serial", "disk")
+    for each in seen.health:
+        device = whole_device(each.device)
+        _copy(each, disks[device, each.serial, seen.data_disks.get(device, "")])
     shown.add_family(disks)
-    if zookeeper is not None:
-        shown.add(zookeeper)
+    data_disks = Family(DataDiskMetrics, "device", "disk")
+    for item in seen.data_disks.items():
+        data_disks[item].info = 1
+    shown.add_family(data_disks)
+    wanted = Family(WantedMetrics, *WantedBroker._fields)
+    for broker in seen.wanted:
+        wanted[broker].info = 1
+    shown.add_family(wanted)
+    if seen.zookeeper is not None:
+        shown.add(seen.zookeeper)
     return shown.render()
 
 

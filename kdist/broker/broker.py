@@ -83,7 +83,8 @@ class Broker:
         self.measures = Measures()
         self.measures.broker.has_session = lambda: context.zk.state is SessionState.CONNECTED
         self._settings = config.digest()
-        self.measures.build[context.version, context.release, self._settings].info = 1
+        digests = (context.release, self._settings, context.unit)
+        self.measures.build[(context.version, *digests)].info = 1
         self.http_port: int | None = None
         self._process = context.process
         self._process.on_failure = self.fail

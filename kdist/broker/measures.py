@@ -26,7 +26,7 @@ class Measures:
         self.broker = BrokerMetrics()
         self.requests = Family(RequestMetrics, "api")
         self.quotas = Family(QuotaMetrics, "client", "quota")
-        self.build = Family(BuildMetrics, "version", "release", "settings")
+        self.build = Family(BuildMetrics, "version", "release", "settings", "unit")
         self.network = NetworkMetrics()
         self.replication = ReplicationMetrics()
         self.groups = GroupMetrics()

@@ -50,6 +50,16 @@ class AgentSettings(Settings):
     zookeeper: str | None = setting(
         default=None, doc="The ZooKeeper server of this host, as `host:2181`; unset, there is none."
     )
+    data_dir: str = setting(
+        "agent.data.dir",
+        default="/data",
+        doc="The directory below which the data disks are mounted, each under its name.",
+    )
+    wanted_dir: str = setting(
+        "agent.wanted.dir",
+        default="/etc/kdist/wanted",
+        doc="The directory of files that say what each broker of the host shall run.",
+    )
     metrics_file: str | None = setting(
         default=None,
         doc="A `.prom` file for the node exporter's textfile collector; unset, none is written.",

@@ -24,7 +24,10 @@ class AgentMetrics(Metrics):
 
 @metrics
 class SmartMetrics(Metrics):
-    """One disk's health, as smartctl reports it; the family's labels are `device` and `serial`."""
+    """One disk's health, as smartctl reports it.
+
+    The family's labels are `device` (sdb), `serial`, and `disk` (d01; empty if it is no data disk).
+    """
 
     PREFIX = "kdist_smart_"
 
@@ -36,6 +39,28 @@ class SmartMetrics(Metrics):
     pending_sectors: float = gauge("Sectors that could not be read (ATA 197).")
     uncorrectable_sectors: float = gauge("Sectors found lost (ATA 198), NVMe's media errors.")
     link_errors: float = gauge("Transfers over the cable that had to be repeated (ATA 199).")
+
+
+@metrics
+class DataDiskMetrics(Metrics):
+    """Which data disk is on which block device; the family's labels are `device` and `disk`."""
+
+    info: int = gauge(
+        "Always 1; its labels are a block device, as the node exporter names it, and the data disk "
+        "that is mounted from it, or was until it died.",
+        name="kdist_disk_info",
+    )
+
+
+@metrics
+class WantedMetrics(Metrics):
+    """What a broker of the host shall run; the labels are `disk` and those of kdist_build_info."""
+
+    info: int = gauge(
+        "Always 1; its labels are the digests of the release, the settings and the unit that the "
+        "broker on the disk shall run with.",
+        name="kdist_broker_wanted_info",
+    )
 
 
 @metrics

@@ -42,10 +42,10 @@ class BrokerMetrics(Metrics):
 
 @metrics
 class BuildMetrics(Metrics):
-    """Which release and settings it runs; the labels are `version`, `release` and `settings`."""
+    """What it runs; the labels are `version`, `release`, `settings` and `unit`."""
 
     info: int = gauge(
-        "Always 1; its labels are the release's version and digest, and the digest of the settings "
-        "that the broker was started with.",
+        "Always 1; its labels are the release's version and digest, and the digests of the settings"
+        " and the unit that the broker was started with.",
         name="kdist_build_info",
     )

@@ -51,6 +51,8 @@ def test_its_process_runs_with_what_is_wanted(broker: Broker) -> None:
     checked = json.loads(host.says(f"{KDIST} config check --json {wanted}"))
     release = f"/etc/kdist/brokers/{broker.instance}/current/release"
     described = json.loads(host.says(f"cat {release}/RELEASE.json"))
+    told = json.loads(host.says(f"cat {wanted.removesuffix('.properties')}.json"))
+    assert told == {name: health[name] for name in ("release", "settings", "unit")}
     assert health["settings"] == checked["digest"]
     assert health["release"] == described["digest"]
     assert f"KDIST_UNIT={health['unit']}" in host.says(f"systemctl cat {broker.unit}")

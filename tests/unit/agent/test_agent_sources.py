@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import random
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from kdist.agent.data_disks import DataDisks, whole_device
 from kdist.agent.disks import ask_disks
-from kdist.agent.exported import exported
+from kdist.agent.exported import Seen, exported
 from kdist.agent.smart import read_health, read_scan
+from kdist.agent.wanted import WantedBroker, read_wanted
 from kdist.agent.zookeeper import ask_mntr, read_mntr
 from kdist.client.cluster import Address
 from kdist.metrics.agent import AgentMetrics
+from kdist.runtime.host import Space
 from kdist.runtime.programs import output_of
+from kdist.runtime.simulated_disk import SimulatedDisk
 
 ATA = {
     "model_name": "ST4000",
@@ -36,6 +41,7 @@ NVME = {
     "nvme_smart_health_information_log": {"media_errors": 3},
 }
 LEADER = "zk_version\t3.8\nzk_server_state\tleader\nzk_synced_followers\t2\nzk_avg_latency\t1.5\n"
+WANTED = WantedBroker("d01", "r", "s", "u")
 NOT_SERVING = "This ZooKeeper instance is not currently serving requests\n"
 
 
@@ -146,14 +152,74 @@ def test_an_unreachable_server_gives_no_answer() -> None:
     assert asyncio.run(ask_mntr(Address("127.0.0.1", 1), 5_000)) == ""
 
 
-def test_metrics_of_disks_and_zookeeper_exist_where_there_are_any() -> None:
+def test_metrics_of_what_the_host_has_exist_and_no_others() -> None:
     health = read_health("/dev/sda", said(ATA))
     assert health is not None
-    text = exported(AgentMetrics(), [health], read_mntr(LEADER)).decode()
-    assert 'kdist_smart_reallocated_sectors{device="/dev/sda",serial="Z1"} 8.0\n' in text
-    assert 'kdist_smart_link_errors{device="/dev/sda",serial="Z1"} NaN\n' in text
+    seen = Seen([health], read_mntr(LEADER), {"sda": "d01", "sdb": "d02"}, [WANTED])
+    text = exported(AgentMetrics(), seen).decode()
+    labels = 'device="sda",disk="d01",serial="Z1"'
+    assert f"kdist_smart_reallocated_sectors{{{labels}}} 8.0\n" in text
+    assert f"kdist_smart_link_errors{{{labels}}} NaN\n" in text
+    assert 'kdist_disk_info{device="sdb",disk="d02"} 1.0\n' in text
+    labels = 'disk="d01",release="r",settings="s",unit="u"'
+    assert f"kdist_broker_wanted_info{{{labels}}} 1.0\n" in text
     assert "kdist_zookeeper_synced_followers 2.0\n" in text
-    bare = exported(AgentMetrics(), [], None).decode()
+    bare = exported(AgentMetrics(), Seen()).decode()
     assert "kdist_agent_published_records_total 0.0\n" in bare
-    assert "\nkdist_smart" not in bare
-    assert "kdist_zookeeper" not in bare
+    for prefix in ("kdist_smart", "kdist_disk", "kdist_broker", "kdist_zookeeper"):
+        assert f"\n{prefix}" not in bare
+
+
+def test_a_disk_without_a_name_has_an_empty_one() -> None:
+    health = read_health("/dev/sdz", said(ATA))
+    assert health is not None
+    text = exported(AgentMetrics(), Seen([health])).decode()
+    assert 'kdist_smart_healthy{device="sdz",disk="",serial="Z1"}' in text
+
+
+@pytest.mark.parametrize(
+    ("path", "device"),
+    [
+        ("/dev/sdb", "sdb"),
+        ("/dev/sdab12", "sdab"),
+        ("/dev/xvdb1", "xvdb"),
+        ("/dev/nvme0n1p2", "nvme0n1"),
+        ("/dev/nvme0n1", "nvme0n1"),
+        ("/dev/loop7", "loop7"),
+        ("/dev/mapper/data", "mapper/data"),
+    ],
+)
+def test_a_partition_is_on_its_whole_device(path: str, device: str) -> None:
+    assert whole_device(path) == device
+
+
+def mounted(mount: str, device: str) -> Space:
+    return Space(mount, device, "xfs", 100, 50)
+
+
+def test_data_disks_keep_their_names_until_another_takes_their_place() -> None:
+    disks = DataDisks("/data")
+    both = [mounted("/data/d01", "/dev/sdb1"), mounted("/data/d02", "/dev/sdc")]
+    disks.note([mounted("/", "/dev/sda1"), *both])
+    assert disks.by_device == {"sdb": "d01", "sdc": "d02"}
+    disks.note(both[1:])  # d01 has died
+    assert disks.by_device == {"sdb": "d01", "sdc": "d02"}
+    disks.note([mounted("/data/d01", "/dev/sdd"), both[1]])
+    assert disks.by_device == {"sdc": "d02", "sdd": "d01"}
+
+
+def test_what_brokers_shall_run_is_read_from_their_files() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    assert read_wanted(disk, "/wanted") == []
+    disk.make_directory("/wanted")
+    good = {"release": "r", "settings": "s", "unit": "u"}
+    texts = {
+        "broker-d01.json": json.dumps(good),
+        "broker-d01.properties": "broker.id=1",
+        "broker-d02.json": '{"release": "r"}',
+        "broker-d03.json": "[]",
+        "broker-d04.json": "{",
+    }
+    for name, text in texts.items():
+        disk.replace(f"/wanted/{name}", text.encode(), durable=False)
+    assert read_wanted(disk, "/wanted") == [WANTED]

@@ -80,7 +80,8 @@ def test_metrics_show_the_build_info() -> None:
         broker = await cluster.started(http_address=":8080")
         _, body = await ask(cluster, get("/metrics"))
         settings = broker.context.config.digest()
-        assert f'kdist_build_info{{release="",settings="{settings}",version="unknown"}} 1.0' in body
+        labels = f'release="",settings="{settings}",unit="",version="unknown"'
+        assert f"kdist_build_info{{{labels}}} 1.0" in body
 
     cluster.run(scenario())
 

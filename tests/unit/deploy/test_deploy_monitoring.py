@@ -230,6 +230,6 @@ def test_prometheus_accepts_the_rules_and_their_tests(path: Path) -> None:
         cwd=path.parent,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert judged.returncode == 0, judged.stdout + judged.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import random
 import re
 from fnmatch import fnmatchcase
 from typing import Any
@@ -13,7 +14,9 @@ from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped
 from ansible.template import Templar, trust_as_template  # type: ignore[import-untyped]
 from deploy_plugins import PLACES, ROOT
 
+from kdist.agent.wanted import WantedBroker, read_wanted
 from kdist.config.agent import load_agent
+from kdist.runtime.simulated_disk import SimulatedDisk
 
 ROLE = ROOT / "roles/kdist_monitoring"
 
@@ -150,7 +153,10 @@ def test_the_labels_that_rules_use_are_the_labels_that_targets_have() -> None:
         "mountpoint",
         "reason",
         "rule_group",
+        "release",
         "serial",
+        "settings",
+        "unit",
         "version",
         "le",
     }
@@ -233,6 +239,36 @@ def test_the_node_exporter_shows_what_the_agent_writes() -> None:
     assert service()["RuntimeDirectory"] == [directory.removeprefix("/run/")]
     rules = (ROOT / "monitoring/prometheus/rules/hosts.yml").read_text()
     assert f'file=~".*/{name}"' in rules
+
+
+def test_the_agent_reads_what_brokers_shall_run_where_their_role_writes_it() -> None:
+    role = ROOT / "roles/kdist_broker"
+    (task,) = [
+        each
+        for each in yaml.safe_load((role / "tasks/configure.yml").read_text())
+        if str(each.get("ansible.builtin.copy", {}).get("dest")).endswith(".json")
+    ]
+    known = {
+        "kdist_release_digest": "r",
+        "kdist_broker_unit_digest": "u",
+        "kdist_broker_digests": {"d01": "s", "d02": "t"},
+        "kdist_broker_instance": {"instance": "d02"},
+    }
+    made = trust_as_template(
+        yaml.safe_load((role / "vars/main.yml").read_text())["kdist_broker_wanted"]
+    )
+    known["kdist_broker_wanted"] = Templar(loader=DataLoader(), variables=known).template(made)
+    templar = Templar(loader=DataLoader(), variables=known)
+    content, path = (
+        str(templar.template(trust_as_template(task["ansible.builtin.copy"][name])))
+        for name in ("content", "dest")
+    )
+    disk = SimulatedDisk(random.Random(1))
+    directory = load_agent(rendered("agent.properties.j2"), "x").wanted_dir
+    for each in ("/etc", "/etc/kdist", directory):
+        disk.make_directory(each)
+    disk.replace(path, content.encode(), durable=False)
+    assert read_wanted(disk, directory) == [WantedBroker("d02", "r", "t", "u")]
 
 
 def test_the_unit_runs_the_current_release_hardened() -> None:
