@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
+from kdist.agent.canary import Canary
 from kdist.agent.data_disks import DataDisks
 from kdist.agent.disks import Run, ask_disks
 from kdist.agent.exported import Seen, exported
@@ -35,13 +36,17 @@ _ZOOKEEPER_MS = 2_000
 
 
 class AgentContext(NamedTuple):
-    """The outside world of an agent, passed in. `look` blocks, and is called in a thread."""
+    """The outside world of an agent, passed in. `look` blocks, and is called in a thread.
+
+    `canary` is the cluster as the canary asks it; None without a canary.
+    """
 
     clock: Clock
     files: Files
     cluster: Cluster
     look: Callable[[int], Look]
     run: Run
+    canary: Cluster | None = None
 
 
 class Agent:
@@ -57,6 +62,9 @@ class Agent:
         self._zookeeper = parse_addresses(settings.zookeeper)[0] if settings.zookeeper else None
         self._health: tuple[DiskHealth, ...] = ()
         self._data_disks = DataDisks(settings.data_dir)
+        self._canary: Canary | None = None
+        if context.canary is not None:
+            self._canary = Canary(context.canary, settings, context.clock)
         self._before: Look | None = None
         self._sequence = 0
         self._is_filled = asyncio.Event()
@@ -69,6 +77,8 @@ class Agent:
         looking: list[Coroutine[Any, Any, None]] = [self._look_on(ready)]
         if self._settings.smartctl:
             looking.append(self._ask_disks_on(self._settings.smartctl))
+        if self._canary is not None:
+            looking.append(self._canary.run())
         sending = asyncio.create_task(self._send_on())
         others = [asyncio.create_task(each) for each in (stop.wait(), *looking)]
         done, _ = await asyncio.wait((sending, *others), return_when=asyncio.FIRST_COMPLETED)
@@ -118,7 +128,8 @@ class Agent:
         if self._zookeeper is not None:
             zookeeper = read_mntr(await ask_mntr(self._zookeeper, _ZOOKEEPER_MS))
         wanted = read_wanted(self._context.files, self._settings.wanted_dir)
-        return Seen(self._health, zookeeper, self._data_disks.by_device, wanted)
+        canary = None if self._canary is None else self._canary.metrics
+        return Seen(self._health, zookeeper, self._data_disks.by_device, wanted, canary)
 
     def _write_metrics(self, path: str, seen: Seen) -> None:
         """Write the metrics file. A failure, as on a full disk, does not stop the records."""

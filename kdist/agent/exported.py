@@ -11,6 +11,7 @@ from kdist.agent.wanted import WantedBroker
 from kdist.metrics.agent import (
     UNKNOWN,
     AgentMetrics,
+    CanaryMetrics,
     DataDiskMetrics,
     SmartMetrics,
     WantedMetrics,
@@ -27,6 +28,7 @@ class Seen(NamedTuple):
     zookeeper: ZooKeeperMetrics | None = None
     data_disks: Mapping[str, str] = {}  # by device
     wanted: Iterable[WantedBroker] = ()
+    canary: Family[CanaryMetrics] | None = None
 
 
 def exported(agent: AgentMetrics, seen: Seen) -> bytes:
@@ -46,6 +48,8 @@ def exported(agent: AgentMetrics, seen: Seen) -> bytes:
     for broker in seen.wanted:
         wanted[broker].info = 1
     shown.add_family(wanted)
+    if seen.canary is not None:
+        shown.add_family(seen.canary)
     if seen.zookeeper is not None:
         shown.add(seen.zookeeper)
     return shown.render()

@@ -31,7 +31,8 @@ async def _run(settings: AgentSettings, manager: ServiceManager) -> None:
     loop = asyncio.get_running_loop()
     bootstrap = parse_addresses(settings.bootstrap_servers)
     cluster = Cluster(AsyncioNetwork(loop), bootstrap, _CLIENT, _NO_RETRY_MS)
-    context = AgentContext(SystemClock(), Disk(), cluster, look, output_of)
+    canary = _canary_cluster(settings, loop)
+    context = AgentContext(SystemClock(), Disk(), cluster, look, output_of, canary)
     agent = Agent(settings, settings.host or socket.gethostname(), context)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -41,6 +42,18 @@ async def _run(settings: AgentSettings, manager: ServiceManager) -> None:
         await agent.run(stop, lambda: manager.tell("READY=1"))
     finally:
         cluster.close()
+        if canary is not None:
+            canary.close()
+
+
+def _canary_cluster(settings: AgentSettings, loop: asyncio.AbstractEventLoop) -> Cluster | None:
+    """With connections of its own, so that a probe waits behind nothing else, and retries."""
+    if settings.canary_topic is None:
+        return None
+    timeout_ms = settings.canary_timeout_ms
+    client = ClientSettings("kdist-canary", request_timeout_ms=timeout_ms, connect_timeout_ms=2_000)
+    bootstrap = parse_addresses(settings.bootstrap_servers)
+    return Cluster(AsyncioNetwork(loop), bootstrap, client, timeout_ms)
 
 
 def _hear(stop: asyncio.Event, manager: ServiceManager) -> None:

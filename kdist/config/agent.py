@@ -60,6 +60,17 @@ class AgentSettings(Settings):
         default="/etc/kdist/wanted",
         doc="The directory of files that say what each broker of the host shall run.",
     )
+    canary_topic: str | None = setting(
+        default=None,
+        doc="The topic through which the agent probes every broker, and which it creates and keeps "
+        "in shape; unset, it probes none.",
+    )
+    canary_interval_ms: int32 = setting(
+        default=10_000, minimum=100, doc="How often each broker is probed."
+    )
+    canary_timeout_ms: int32 = setting(
+        default=10_000, minimum=1, doc="How long a probe may take; then it has failed."
+    )
     metrics_file: str | None = setting(
         default=None,
         doc="A `.prom` file for the node exporter's textfile collector; unset, none is written.",

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from math import nan
 
-from kdist.metrics.declare import Metrics, counter, gauge, metrics
+from kdist.metrics.declare import Metrics, counter, gauge, histogram, metrics
+from kdist.metrics.histogram import Histogram
 
 
 @metrics
@@ -39,6 +40,20 @@ class SmartMetrics(Metrics):
     pending_sectors: float = gauge("Sectors that could not be read (ATA 197).")
     uncorrectable_sectors: float = gauge("Sectors found lost (ATA 198), NVMe's media errors.")
     link_errors: float = gauge("Transfers over the cable that had to be repeated (ATA 199).")
+
+
+@metrics
+class CanaryMetrics(Metrics):
+    """One broker as clients see it, or whoever leads its partition while it is down.
+
+    The family's label is `broker`. A probe writes a record with acks=all and reads it back.
+    """
+
+    PREFIX = "kdist_canary_"
+
+    probes: int = counter("Probes that have ended.")
+    failed_probes: int = counter("Those of them that failed, or took too long.")
+    seconds: Histogram = histogram("How long the others took.")
 
 
 @metrics

@@ -23,7 +23,8 @@ async def probe(cluster: Cluster, broker: int, timestamp_ms: int) -> None:
     name = f"{PROBE_PREFIX}{broker}"
     await _create(cluster, name, broker)
     try:
-        await _write_and_read(cluster, TopicPartition(name, 0), timestamp_ms)
+        await cluster.topic(name)  # its leader is known from here on
+        await write_and_read(cluster, TopicPartition(name, 0), timestamp_ms)
     finally:
         await _delete(cluster, name)
 
@@ -41,9 +42,9 @@ async def _create(cluster: Cluster, name: str, broker: int) -> None:
     await cluster.retried(create)
 
 
-async def _write_and_read(cluster: Cluster, partition: TopicPartition, timestamp_ms: int) -> None:
+async def write_and_read(cluster: Cluster, partition: TopicPartition, timestamp_ms: int) -> None:
+    """Write a record to a partition and read it back; `ApiError` or `UserError` if that fails."""
     written = str(timestamp_ms).encode("ascii")
-    await cluster.topic(partition.topic)  # its leader is known from here on
     batch = build_batch([written], timestamp_ms=timestamp_ms)
     offset = (await produce(cluster, {partition: batch}))[partition]
     returned = (await fetch_at(cluster, partition, offset)).buffer

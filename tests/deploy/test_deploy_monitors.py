@@ -110,6 +110,17 @@ def test_all_rules_are_loaded_and_can_be_worked_out(monitor: Member) -> None:
     await_that(lambda: healths() == {"ok"}, "every rule to be worked out")
 
 
+def test_the_canary_gets_records_through_every_broker(site: Site, monitor: Member) -> None:
+    center = monitor["kdist_datacenter"]
+    wanted = {str(b.id) for b in site.brokers if b.host["kdist_datacenter"] == center}
+    query = "query?query=sum+by+(broker)+(increase(kdist_canary_seconds_count[2m]))+%3E+0"
+
+    def passed() -> set[str]:
+        return {each["metric"]["broker"] for each in ask(monitor, query)["result"]}
+
+    await_that(lambda: passed() >= wanted, f"a canary's record through {', '.join(sorted(wanted))}")
+
+
 def test_dashboards_are_there_for_a_grafana_to_read(monitor: Member) -> None:
     wanted = {file.name for file in Path(ROOT, "monitoring/dashboards").glob("*.json")}
     listed = set(monitor.says(f"ls {monitor['kdist_monitoring_dashboards_dir']}").split())

@@ -193,6 +193,7 @@ def in_order() -> list[dict[str, Any]]:
     """The alerts as the list of runbooks has them: brokers first, monitoring last."""
     order = (
         "BrokerDown",
+        "CanaryFails",
         "DiskNotMounted",
         "ZooKeeperServerDown",
         "MirrorDown",

@@ -19,6 +19,11 @@ from kdist.config.agent import load_agent
 from kdist.runtime.simulated_disk import SimulatedDisk
 
 ROLE = ROOT / "roles/kdist_monitoring"
+OWN = {
+    name: value
+    for part in ("vars", "defaults")
+    for name, value in yaml.safe_load((ROLE / part / "main.yml").read_text()).items()
+}
 
 
 def host(number: int, *disks: str) -> dict[str, Any]:
@@ -63,8 +68,7 @@ SITE: dict[str, Any] = {
 
 def rendered(template: str, **given: object) -> str:
     """A template of the role with its defaults, the site above, and what is given."""
-    defaults = yaml.safe_load((ROLE / "defaults/main.yml").read_text())
-    templar = Templar(loader=DataLoader(), variables=defaults | SITE | given)
+    templar = Templar(loader=DataLoader(), variables=OWN | SITE | given)
     return str(templar.template(trust_as_template((ROLE / "templates" / template).read_text())))
 
 
@@ -156,6 +160,7 @@ def test_the_labels_that_rules_use_are_the_labels_that_targets_have() -> None:
         "release",
         "serial",
         "settings",
+        "slo",
         "unit",
         "version",
         "le",
@@ -198,7 +203,7 @@ def test_a_host_that_lacks_a_rack_has_an_agent_too() -> None:
     site = {name: value for name, value in SITE.items() if name != "kdist_rack"}
     templar = Templar(
         loader=DataLoader(),
-        variables=yaml.safe_load((ROLE / "defaults/main.yml").read_text()) | site,
+        variables=OWN | site,
     )
     text = (ROLE / "templates/agent.properties.j2").read_text()
     assert load_agent(str(templar.template(trust_as_template(text))), "x").rack is None
@@ -207,6 +212,15 @@ def test_a_host_that_lacks_a_rack_has_an_agent_too() -> None:
 def test_the_agent_of_a_zookeeper_host_asks_its_server() -> None:
     text = rendered("agent.properties.j2", group_names=["zookeeper"])
     assert load_agent(text, "x").zookeeper == "198.51.100.11:2181"
+
+
+def test_agents_of_monitoring_hosts_are_canaries_unless_they_shall_not() -> None:
+    def canary_topic(**given: object) -> str | None:
+        return load_agent(rendered("agent.properties.j2", **given), "x").canary_topic
+
+    assert canary_topic() is None
+    assert canary_topic(group_names=["monitor"]) == "kdist.canary"
+    assert canary_topic(group_names=["monitor"], kdist_monitoring_canary_topic="") is None
 
 
 def test_settings_of_the_agent_are_passed_through() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,46 @@ def test_records_of_an_earlier_run_are_not_taken_for_this_ones(tmp_path: Path) -
     assert "Read it all from the other end" in done.stdout
     # However it ends, it leaves no topic of its own behind.
     assert len(calls(tmp_path, "topics delete")) == 1
+
+
+def look_at_canary(directory: Path, growing: tuple[int, ...]) -> subprocess.CompletedProcess[str]:
+    """The role's tasks beside an agent whose canary gets records through the `growing` brokers."""
+    counts = {101: 7, 201: 9}
+    file, is_over = directory / "kdist.prom", threading.Event()
+
+    def write() -> None:
+        while not is_over.wait(0.05):
+            counts.update((broker, counts[broker] + 1) for broker in growing)
+            lines = (f'kdist_canary_seconds_count{{broker="{b}"}} {n}.0' for b, n in counts.items())
+            (directory / "new").write_text("\n".join(lines) + "\n")
+            (directory / "new").replace(file)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        tasks = yaml.safe_load((ROOT / "roles/kdist_monitoring/tasks/canary.yml").read_text())
+        hosts = {
+            name: {"kdist_brokers": [{"id": number}]} for name, number in (("a", 101), ("b", 201))
+        }
+        (directory / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts}}))
+        return play(
+            directory,
+            {"hosts": "a", "gather_facts": False, "tasks": tasks},
+            inventory=directory / "hosts.yml",
+            kdist_members_broker=["a", "b"],
+            kdist_monitoring_metrics_file=str(file),
+            kdist_monitoring_canary_topic="kdist.canary",
+            kdist_monitoring_wait_s=4,
+        )
+    finally:
+        is_over.set()
+        writer.join()
+
+
+def test_a_verification_waits_for_the_canary_of_every_broker(tmp_path: Path) -> None:
+    done = look_at_canary(tmp_path, (101, 201))
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_verification_fails_where_a_canary_has_counted_nothing_since(tmp_path: Path) -> None:
+    assert look_at_canary(tmp_path, (101,)).returncode != 0
