@@ -43,7 +43,7 @@ class Stage:
         found = {
             each.id: each.service.replicas.partitions.get((TOPIC, 0))
             for each in self.cluster.brokers.values()
-            if not self.cluster.processes[each.id]._is_killed
+            if not self.cluster.processes[each.id]._is_killed and each._service is not None
         }
         return {broker_id: each for broker_id, each in found.items() if each is not None}
 

@@ -86,6 +86,7 @@ class Cluster:
         self.processes: dict[int, VirtualProcess] = {}
         self.brokers: dict[int, Broker] = {}  # the last of each id
         self.hosts: Mapping[int, str] = {}  # machines that brokers share; others have their own
+        self.racks: Mapping[int, str] = {}  # of brokers that have one
         self.boots = Counter[int]()  # as each broker's machine counts them
         self._begun: list[VirtualProcess] = beside._begun if beside else []
         self.statuses: list[str] = []
@@ -121,6 +122,8 @@ class Cluster:
             **self.settings,
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
+        if broker_id in self.racks:
+            given["broker.rack"] = self.racks[broker_id]
         zk = self.zks[broker_id] = self.ensemble.client(host=f"m{broker_id}")
         process = self.processes[broker_id] = VirtualProcess(self.loop, self.stream("process"))
         self._begun.append(process)

@@ -116,16 +116,19 @@ class Fetcher:
             elif partition.ready_bytes >= self._enough_bytes:
                 partition.starved_above_bytes = self._enough_bytes
             elif partition.retry_at_s <= now_s:
-                broker = self._source(partition)
+                broker = self._source(partition, now_s)
                 if broker == NO_LEADER:
                     self._put_off(partition)
                 else:
                     found.setdefault(broker, []).append(partition)
         return found
 
-    def _source(self, partition: Partition) -> int:
+    def _source(self, partition: Partition, now_s: float) -> int:
+        """The leader, or for as long as metadata is valid the replica that it has named."""
         if partition.preferred_replica is not None:
-            return partition.preferred_replica
+            if now_s < partition.preferred_until_s:
+                return partition.preferred_replica
+            partition.preferred_replica = None
         return self._metadata.leader(partition.key).id
 
     def _asked(self, partition: Partition, version: int) -> FetchPartition:
@@ -165,6 +168,7 @@ class Fetcher:
                     for partition in partitions:
                         self._put_off(partition)
                     return
+        self.kick()  # what is left may be fetched from elsewhere now
 
     async def _fetch(self, broker: int, session: FetchSession, partitions: list[Partition]) -> None:
         client = await self._context.fetching.client(broker)
@@ -260,6 +264,8 @@ class Fetcher:
             self._complete(partition, result)
         elif result.preferred_read_replica != NO_LEADER:
             partition.preferred_replica = result.preferred_read_replica
+            valid_s = self._settings.metadata_max_age_ms / 1000
+            partition.preferred_until_s = self._context.now_s() + valid_s
 
     def _complete(self, partition: Partition, result: FetchPartitionResult) -> None:
         assert not hasattr(result.records, "chunks"), "decoded records are one buffer"

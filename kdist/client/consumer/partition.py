@@ -46,7 +46,8 @@ class Partition:
         self.high_watermark = NO_OFFSET
         self.last_stable_offset = NO_OFFSET
         self.log_start_offset = NO_OFFSET
-        self.preferred_replica: int | None = None  # KIP-392
+        self.preferred_replica: int | None = None  # to read from, as the leader said (KIP-392)
+        self.preferred_until_s = _NEVER  # then the leader is asked again
         self.retry_at_s = _NEVER
         self.failures = 0  # fetches put off in a row
         self.starved_above_bytes = 0  # it is fetched again once fewer bytes are ready

@@ -149,3 +149,25 @@ def test_a_fetch_without_a_whole_batch_is_raised_and_retried_at_a_pace(
         await consumer.close()
 
     with_topic(scenario)
+
+
+@pytest.mark.parametrize(
+    "error", [Error.OFFSET_OUT_OF_RANGE, Error.OFFSET_NOT_AVAILABLE, Error.NOT_LEADER_OR_FOLLOWER]
+)
+def test_what_a_follower_refuses_is_asked_of_the_leader(error: Error) -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(2)
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+        consumer.assign([ZERO])
+        assert await offsets(consumer, 2) == [0, 1]
+        place = consumer._core.partitions[ZERO]
+        place.preferred_replica, place.preferred_until_s = 7, float("inf")
+        asked = FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=1)
+        result = FetchPartitionResult(partition_index=0, error_code=error, high_watermark=-1)
+        consumer._core._fetcher._note_one(ZERO, asked, result)
+        assert place.preferred_replica is None
+        await group.produce(1)
+        assert await offsets(consumer, 1) == [2]
+        await consumer.close()
+
+    with_topic(scenario)
