@@ -23,6 +23,7 @@ from tests.simulator.invariants import Invariants
 from tests.simulator.machines import Machines
 from tests.simulator.moments import witnessed
 from tests.simulator.moving import Moving
+from tests.simulator.nearest import Nearest
 from tests.simulator.operating import HOST as OPERATOR
 from tests.simulator.operating import Operating
 from tests.simulator.probing import HOST as PROBER
@@ -49,6 +50,7 @@ class History:
         self.shape = shape = draw_compaction(cluster.stream("compacting"), drawn)
         cluster.settings |= shape.settings
         cluster.hosts = shape.hosts
+        self.nearest = Nearest(cluster)
         cluster.network.conditions = CONDITIONS
         self.trace = Trace(cluster)
         self.machines = Machines(self.trace, shape.broker_ids, cluster.stream("machines"))

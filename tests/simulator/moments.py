@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
+from kdist.broker.handlers import fetch
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
+from kdist.protocol.fetch import FetchPartitionResult
 from kdist.replication.delayed_produce import DelayedProduce
 from kdist.replication.fetching.fetcher import ReplicaFetcher
 from kdist.replication.fetching.followed import FollowedPartition
@@ -74,6 +76,7 @@ def witnessed(witness: Witness) -> Iterator[None]:
         Bug(LogDirectory, "begin_anew", partial(_begin_anew, witness)),
         Bug(Swap, "begin", partial(_begin_swap, witness)),
         Bug(MetadataCache, "is_fully_in_sync", partial(_is_fully_in_sync, witness)),
+        Bug(fetch._NearFetch, "_take", partial(_take, witness)),
     )
     with patched(*observed):
         yield
@@ -202,6 +205,22 @@ def _is_fully_in_sync(witness: Witness, ask: Callable[..., bool]) -> Callable[..
         return is_so
 
     return is_fully_in_sync
+
+
+def _take(witness: Witness, take: Callable[..., Any]) -> Callable[..., Any]:
+    def take_witnessed(self: Any, partition: Partition, asked: Any) -> Any:
+        try:
+            found = take(self, partition, asked)
+        except ApiError as error:
+            witness.count(f"follower is read from: {error.error.name}")
+            raise
+        if isinstance(found, FetchPartitionResult):
+            witness.count("consumer sent to a follower")
+        elif found is not None and not partition.is_leader:
+            witness.count("read from a follower")
+        return found
+
+    return take_witnessed
 
 
 def _attempt(witness: Witness, attempt: Callable[..., bool]) -> Callable[..., bool]:

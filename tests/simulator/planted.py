@@ -21,6 +21,7 @@ from kdist.storage.log import Log
 from kdist.storage.producers import ProducerStates
 from kdist.zk.client import Operation, ZooKeeper
 from tests.simulator.bug import Bug, Planted, patched
+from tests.simulator.nearest import PLANTED_IN_FOLLOWERS
 from tests.simulator.planted_cleaning import PLANTED_IN_CLEANING
 from tests.simulator.planted_moves import PLANTED_IN_MOVES
 from tests.simulator.planted_replicas import PLANTED_IN_REPLICATION
@@ -103,6 +104,7 @@ PLANTED: dict[str, Planted] = {
     **PLANTED_IN_REPLICATION,
     **PLANTED_IN_MOVES,
     **PLANTED_IN_CLEANING,
+    **PLANTED_IN_FOLLOWERS,
 }
 
 

@@ -28,6 +28,7 @@ SOMETIMES = (
     *("topic deleted", "topic created again", "topic deleted while its broker was down"),
     *("topic grown", "records deleted", "settings changed"),
     *("move begun", "move superseded", "move cancelled", "move completed"),
+    *("consumer sent to a follower", "read from a follower"),
     *("acknowledged", "not acknowledged", "refused for good", "retry was a duplicate"),
     *("rebalance", "member expired", "member died", "offset committed", "commit in doubt"),
     *("offsets partition loaded again", "fetch session evicted"),
