@@ -14,13 +14,18 @@ class NearestReplica:
         self._cache = cache
         self._broker_id = broker_id
 
+    @property
+    def rack(self) -> str | None:
+        """This broker's own; who is there is never sent away by it."""
+        own = self._cache.brokers.get(self._broker_id)
+        return None if own is None else own.rack
+
     def find(self, partition: Partition, offset: int, rack: str, listener: str) -> int | None:
         """The follower to read from at `offset`, in a partition led here; None: from here.
 
         An offset outside what is committed is this leader's to judge.
         """
         cache, log, in_sync = self._cache, partition.log, partition.in_sync
-        leader = cache.brokers.get(self._broker_id)
         if in_sync is None or not log.start_offset <= offset <= partition.high_watermark:
             return None
         followers = (
@@ -28,4 +33,4 @@ class NearestReplica:
             for each in in_sync.readable_at(offset)
             if (broker := cache.broker(each.broker_id, listener)) is not None
         )
-        return nearest_follower(rack, leader.rack if leader else None, followers)
+        return nearest_follower(rack, self.rack, followers)

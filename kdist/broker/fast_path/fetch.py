@@ -62,7 +62,8 @@ class FetchFastPath:
         """As `FastPath.register`; the position is the fetch offset's, or the session epoch's."""
         if len(frame) > _FRAME_BYTES_MAX or (response is not None and _is_refused(response)):
             return None
-        if request.rack_id and self._reader.handler.nearest is not None:
+        nearest = self._reader.handler.nearest
+        if nearest is not None and request.rack_id not in ("", nearest.rack):
             return None  # it may be sent to a follower each time
         templates = self._templates.setdefault(scope, {})
         if len(templates) >= _TEMPLATES_MAX:

@@ -177,6 +177,7 @@ def test_the_fast_path_takes_consumers_that_may_be_sent_away_only_where_none_is(
     for fields, is_rack_aware, is_taken in [
         (THERE, False, True),
         (THERE, True, False),
+        (HERE, True, True),
         ({}, True, True),
     ]:
         asked = Asked(leading(is_rack_aware), **fields)
