@@ -28,7 +28,7 @@ from tests.chaos.result import Plan
 from tests.chaos.world import BROKERS, OFFSETS, World
 
 BULK, BULK_PARTITIONS = "bulk", 12  # what moves take time for
-BULK_BYTES, BULK_SHORT_BYTES = 72_000_000, 12_000_000
+BULK_BYTES, BULK_SHORT_BYTES = 72_000_000, 6_000_000
 BULK_RECORD_BYTES = 10_000
 THROTTLE_MIB = 1  # a second: the least there is
 REST_S = 20.0
