@@ -48,12 +48,14 @@ def _write_one_after_the_other(_: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _throttle_everybody(_: Callable[..., bool]) -> Callable[..., bool]:
-    def is_held_back(self: Any, partition: Any, offset: int) -> bool:
-        return bool(partition.adding) and partition.log.start_offset <= offset < (
-            partition.log.end_offset
-        )
+    def maybe_hold_back(self: Any, partition: Any, asked: Any) -> bool:
+        log = partition.log
+        if not (partition.adding and log.start_offset <= asked.fetch_offset < log.end_offset):
+            return False
+        self._note_follower(partition, asked)
+        return True
 
-    return is_held_back
+    return maybe_hold_back
 
 
 PLANTED_IN_MOVES: dict[str, Planted] = {
@@ -75,6 +77,6 @@ PLANTED_IN_MOVES: dict[str, Planted] = {
         Writer, "write_moves", _write_one_after_the_other
     ),
     "a throttle holds back replicas in sync": Bug(
-        fetch._Fetch, "_is_held_back", _throttle_everybody
+        fetch._Fetch, "_maybe_hold_back", _throttle_everybody
     ),
 }
