@@ -84,7 +84,7 @@ class ControllerTerm:
         self.cluster = ControllerContext(context.settings_of)
         self._context = context
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._submitted: set[asyncio.Future[Any]] = set()
+        self._submitted: dict[asyncio.Future[Any], None] = {}  # in their order
         self._watched: set[str] = set()  # topics whose znode has a watch of ours
         self._modified: set[str] = set()  # those of them whose watch has fired: to be read again
         self._loader = Loader(context.zk, context.listener)
@@ -129,13 +129,13 @@ class ControllerTerm:
         A command is carried out even if its answer is no longer waited for.
         """
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._submitted.add(answer)
+        self._submitted[answer] = None
         answer.add_done_callback(self._drop_answer)
         self._events.put_nowait(partial(self._carry_out, command, answer))
         return answer
 
     def _drop_answer(self, answer: asyncio.Future[Any]) -> None:
-        self._submitted.discard(answer)
+        self._submitted.pop(answer, None)
         if not answer.cancelled():
             answer.exception()  # retrieved here, as the caller may have given up
 

@@ -323,8 +323,8 @@ class Copies:
 
         What lies before its log's start is deleted, and only takes place on the disk still.
         """
-        start = max(copy.agreed_end, copy.partition.log.start_offset)
-        for each in copy.between(start, found.end):
+        copy.agreed_end = max(copy.agreed_end, copy.partition.log.start_offset)
+        for each in copy.between(copy.agreed_end, found.end):
             committed = found.batches.get(each.base)
             if committed != each:
                 if each.end <= copy.partition.high_watermark and not found.losses:

@@ -198,7 +198,7 @@ class Invariants:
         """S3, of those that are in the ISR now."""
         brokers = self._machines.brokers()
         leader = self._cluster.brokers.get(state.leader)  # first: what it has lost is gone
-        if leader is not None and leader.state is State.STOPPING:
+        if leader is not None and self._machines.is_stopping(leader):
             brokers.append(leader)
         brokers.sort(key=lambda each: each is not leader)
         for broker in brokers:

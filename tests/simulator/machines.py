@@ -64,6 +64,10 @@ class Machines:
         found = [self.cluster.brokers[each] for each in self.up]
         return [each for each in found if each.state is State.READY and not each.failure.done()]
 
+    def is_stopping(self, broker: Broker) -> bool:
+        """Whether it has been told to stop, and is still there."""
+        return broker.id not in self.down and broker.state is State.STOPPING
+
     # Lives
 
     def start(self, broker_id: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from unittest.mock import AsyncMock
 
@@ -45,6 +46,25 @@ async def fill(zk: ZooKeeper) -> Leadership:
     return leadership
 
 
+def term_of(
+    zk: ZooKeeper, clock: VirtualClock, rng: random.Random, writer: Writer
+) -> ControllerTerm:
+    context = ControllerDependencies(
+        zk=zk,
+        clock=clock,
+        broker_id=1,
+        config=lambda: broker_from(GIVEN),
+        connect=AsyncMock(),
+        listener="PLAINTEXT",
+        rng=rng,
+        metrics=ControllerMetrics(),
+        on_planned=lambda _: None,
+        load_settings=AsyncMock(),
+        settings_of=lambda _: TopicSettings(),
+    )
+    return ControllerTerm(context, writer)
+
+
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_term_reads_what_the_last_one_wrote_though_its_server_lags(server: str) -> None:
     clock = VirtualClock()
@@ -60,22 +80,7 @@ def test_a_term_reads_what_the_last_one_wrote_though_its_server_lags(server: str
         ensemble.lag(server, 5_000)
         path = znodes.PARTITION_STATE.path(*CLICKS)
         await early.set(path, STATE._replace(leader_epoch=4).encode())
-        term = ControllerTerm(
-            ControllerDependencies(
-                zk=late,
-                clock=clock,
-                broker_id=1,
-                config=lambda: broker_from(GIVEN),
-                connect=AsyncMock(),
-                listener="PLAINTEXT",
-                rng=rng,
-                metrics=ControllerMetrics(),
-                on_planned=lambda _: None,
-                load_settings=AsyncMock(),
-                settings_of=lambda _: TopicSettings(),
-            ),
-            Writer(late, leadership),
-        )
+        term = term_of(late, clock, rng, Writer(late, leadership))
         await term.on_controller_failover()
         state = term.cluster.leader_and_isr(CLICKS)
         assert state is not None
@@ -87,3 +92,27 @@ def test_a_term_reads_what_the_last_one_wrote_though_its_server_lags(server: str
         loop.run_until_complete(scenario())
     finally:
         loop.close()
+
+
+def test_commands_are_refused_in_their_order_when_a_term_ends() -> None:
+    """Else who hears of it first is decided by addresses, and no run is like another."""
+    clock = VirtualClock()
+    loop, rng = VirtualLoop(clock), random.Random(1)
+    refused: list[int] = []
+
+    async def scenario() -> None:
+        zk = MemoryEnsemble(clock, rng, 2, loop=loop).client()
+        await zk.connect()
+        term = term_of(zk, clock, rng, Writer(zk, await fill(zk)))
+        for number in range(100):
+            answer = term.submit(AsyncMock())
+            answer.add_done_callback(lambda _, number=number: refused.append(number))
+        term.close()
+        await asyncio.sleep(0)
+        await zk.close()
+
+    try:
+        loop.run_until_complete(scenario())
+    finally:
+        loop.close()
+    assert refused == list(range(100))
