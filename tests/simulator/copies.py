@@ -20,9 +20,9 @@ from kdist.model import TopicPartition
 from kdist.records.batch import read_header
 from kdist.replication.partition import Partition
 from kdist.storage.segment import Segment
-from kdist.zk.topic_values import PartitionState
+from kdist.zk.topic_values import PartitionState, TopicAssignment
 from tests.simulator.compacted import Kept, Table, read_kept
-from tests.simulator.record import NEVER_S, Trace, Violation, require
+from tests.simulator.record import EVERY_S, NEVER_S, Trace, Violation, require
 from tests.simulator.shape import TopicShape
 
 _FOREVER_S = float("inf")
@@ -128,6 +128,7 @@ class Committed:
         self.shape = shape
         self.state: PartitionState | None = None
         self.replicas: tuple[int, ...] = ()
+        self.adding: tuple[int, ...] = ()  # those of them that a move adds
         self.end = 0
         self.batches: dict[int, Batch] = {}  # that are committed, by base offset
         self.times_s: dict[int, float] = {}  # when they were
@@ -135,7 +136,8 @@ class Committed:
         self.damaged: dict[int, int] = {}  # brokers, with the offset to which they lack nothing
         self.losses: list[Loss] = []
         self.power_lost_s: list[float] = []  # by any replica
-        self.handed_over_s = NEVER_S  # when another replica came to lead, or could
+        # When another replica came to lead, or could, and how long the one before went on leading.
+        self.handed_over_s = NEVER_S
         self.table = Table(shape.delete_retention_s) if shape.is_compacted else None
 
     def may_be_lost(self, since_s: float, offset: int) -> bool:
@@ -184,20 +186,23 @@ class Copies:
     def may_be_lost_uncommitted(self, key: TopicPartition, since_s: float) -> bool:
         """The same of what the leader alone had, by acks=1."""
         found = self.of(key)
-        since = (each >= since_s for each in (found.handed_over_s, *found.power_lost_s))
+        times_s = (found.handed_over_s + EVERY_S, *found.power_lost_s)
+        since = (each >= since_s for each in times_s)
         return found.shape.replication_factor > 1 or any(since)
 
     # What happens to replicas
 
     def changed(
-        self, key: TopicPartition, state: PartitionState, replicas: tuple[int, ...]
+        self, key: TopicPartition, state: PartitionState, assignment: TopicAssignment
     ) -> None:
         """ZooKeeper has another state of a partition."""
         found = self.of(key)
         is_alone = len(state.isr) == 1
         if found.state is not None and not (is_alone and state.isr == found.state.isr):
             found.handed_over_s = self._trace.now_s
-        found.state, found.replicas = state, replicas
+        found.state = state
+        found.replicas = assignment.partitions.get(key.partition, ())
+        found.adding = assignment.adding.get(key.partition, ())
         self._see_losses(found)
 
     def damage(
@@ -249,7 +254,8 @@ class Copies:
             return
         key, mark = partition.key, partition.high_watermark
         found, isr = self.of(key), partition.state.isr
-        needed = min(partition.log.settings.min_insync_replicas, len(found.replicas))
+        wanted = len(found.replicas) - len(found.adding)
+        needed = min(partition.log.settings.min_insync_replicas, wanted)
         sentence = f"S23: {key} is committed from {before} to {mark} by {isr}, needed are {needed}"
         require(len(partition.replicas) <= 1 or len(isr) >= needed, sentence, key)
         copy = self._read(partition._context.broker_id, partition)
@@ -287,6 +293,8 @@ class Copies:
         if log.is_truncating or found.state is None:
             return
         is_led = self._is_led_by(found, partition)
+        if partition.is_leader and not is_led:
+            found.handed_over_s = self._trace.now_s
         if is_led and mark > found.end:
             self._commit(found, copy)
         is_known = mark <= found.end or bool(found.losses)

@@ -14,7 +14,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 
-from kdist.broker.broker import Broker, State
+from kdist.broker.broker import Broker
 from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.replication.partition import Partition
 from kdist.replication.roles import Role, still_leads
@@ -24,10 +24,9 @@ from kdist.zk.memory import MemoryZooKeeper
 from kdist.zk.topic_values import PartitionState, TopicAssignment
 from tests.simulator.copies import Copies
 from tests.simulator.machines import Machines
-from tests.simulator.record import NEVER_S, Trace, Violation, require
+from tests.simulator.record import EVERY_S, NEVER_S, Trace, Violation, require
 from tests.simulator.shape import MORTAL, TALLIES, TopicShape
 
-EVERY_S = 0.2
 _EPOCH = znodes.CONTROLLER_EPOCH.path()
 _CONTROLLERS_OWN = (f"{znodes.TOPICS.path()}/", f"{znodes.TOPIC_DELETIONS.path()}/", _EPOCH)
 
@@ -188,7 +187,7 @@ class Invariants:
             is_assigned = {*isr, *eligible} <= {*replicas}
             require(is_assigned, f"S4: {key} is assigned to {replicas}, and has {state}", key)
             self._look_at_members(key, state)
-            self.copies.changed(key, state, replicas)
+            self.copies.changed(key, state, topic)
         if key.topic == OFFSETS_TOPIC and state.leader != -1 and is_new_epoch:
             leaders = self.known.offsets_leaders[key.partition]
             leaders.append(epoch)

@@ -18,6 +18,7 @@ from tests.simulator.cluster import Cluster
 EVENTS_KEPT = 5_000
 EVENTS_SHOWN = 50
 NEVER_S = float("-inf")
+EVERY_S = 0.2  # between two looks at everything
 
 CORE_WAYS = ("dead", "stopped", "cut off", "out of touch")
 SOMETIMES = (
