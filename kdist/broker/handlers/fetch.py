@@ -53,7 +53,7 @@ from kdist.replication.old_formats import MessageSets, convert
 from kdist.replication.partition import READ_COMMITTED, Partition
 from kdist.replication.replicas import Replicas
 from kdist.replication.throttles import is_listed
-from kdist.storage.reading import Slice, read
+from kdist.storage.reading import Slice, read, trim
 
 
 class Call(Protocol):
@@ -381,6 +381,13 @@ class _Fetch(DelayedOperation):
         broker_id = self._handler.replicas.broker_id
         return bool(listed) and is_listed(listed, partition.key.partition, broker_id)
 
+    def _counts(self, partition: Partition) -> bool:
+        """Whether what is sent counts against the throttle: the follower is not in sync."""
+        if self._follower_id < 0 or not self._is_throttled(partition):
+            return False
+        in_sync = partition.in_sync
+        return in_sync is not None and self._follower_id not in in_sync.maximal_isr
+
     def _note_follower(self, partition: Partition, asked: FetchPartition) -> None:
         state = self._request.replica_state
         partition.follower_fetched(
@@ -426,6 +433,8 @@ class _Fetch(DelayedOperation):
         if not (whole or has_limit) and part.size == limit and is_cut_short(part):
             part.release()
             return None
+        if part.size == limit and self._counts(partition):
+            trim(part)  # what the follower would drop is not to count
         self._size += part.size
         return part
 
@@ -484,7 +493,7 @@ class _Fetch(DelayedOperation):
             told = partition.high_watermark, partition.log.start_offset
             if what is None and is_told and cached.was_told(*told):
                 continue
-            if what is not None and self._follower_id >= 0 and self._is_throttled(partition):
+            if what is not None and self._counts(partition):
                 self._handler.replicas.throttles.leader.record(what.size)
             results.append((cached, self._result(cached.key.partition, partition, what)))
         return results

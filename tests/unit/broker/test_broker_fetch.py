@@ -18,6 +18,7 @@ from kdist.model import TopicPartition
 from kdist.protocol.fetch import ReplicaState
 from kdist.protocol.offset_for_leader_epoch import DEBUG_CONSUMER
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kdist.records.batch import read_header
 from kdist.records.compression import Codec
 from kdist.replication.partition import Partition
 from tests.examples import examples
@@ -523,3 +524,20 @@ def test_a_follower_that_caught_up_is_not_throttled_as_producers_wait_for_it() -
     append(broker, partition, b"y")  # committed, so that it may not join without
     broker.replicas.throttles.leader.limit(1)
     assert broker.fetch({CLICKS: 1}, 12, max_wait_ms=200, replica_id=2).values() == [[b"y"]]
+
+
+@pytest.mark.parametrize("is_in_sync", [False, True])
+def test_a_throttle_counts_the_whole_batches_sent_to_who_is_not_in_sync(is_in_sync: bool) -> None:
+    broker = Broker(topic=TopicSettings(**THROTTLED))
+    broker.tell(replicas=[BROKER, 2], isr=[BROKER, 2] if is_in_sync else [BROKER])
+    for _ in range(3):
+        append(broker, broker.replicas.partitions[CLICKS], b"x" * 1_000)
+    throttle = broker.replicas.throttles.leader
+    throttle.limit(10_000)
+    broker.settle(100)
+    assert not throttle.is_exceeded
+    fetch = broker.fetch({CLICKS: 0}, 12, part_bytes=1_500, replica_id=2)
+    (records,) = fetch.send()
+    assert len(records) == (1_500 if is_in_sync else read_header(records).size)
+    assert throttle.is_exceeded is not is_in_sync
+    assert throttle.pause_ms < 20  # not for the rest of the limit too, or it would be 50

@@ -15,7 +15,7 @@ from kdist.records.batch import iter_headers, read_header
 from kdist.records.build import read_batch
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix
-from kdist.storage.reading import find_by_timestamp, find_newest, read
+from kdist.storage.reading import find_by_timestamp, find_newest, read, trim
 from kdist.storage.truncation import truncate
 
 
@@ -92,6 +92,19 @@ def test_after_its_first_batch_a_read_is_cut_at_the_limit_to_the_byte() -> None:
     size = read_header(fetch(log, 0, 1)).size
     for bytes_max in range(size, 2 * size + 10):
         assert len(fetch(log, 0, bytes_max)) == bytes_max
+
+
+def test_a_trimmed_slice_ends_with_a_whole_batch_unless_it_has_none() -> None:
+    world = World()
+    log = grown(world)
+    sizes = [header.size for _, header in iter_headers(fetch(log, 0), may_end_partial=True)]
+    for bytes_max in range(1, sum(sizes) + 1):
+        piece = read(log, 0, bytes_max, whole=False)
+        assert piece is not None
+        trim(piece)
+        whole = next(sum(sizes[:n]) for n in range(9, -1, -1) if sum(sizes[:n]) <= bytes_max)
+        assert piece.size == (whole or bytes_max)
+        piece.release()
 
 
 @pytest.mark.parametrize("restarted", [False, True])
