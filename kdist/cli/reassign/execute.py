@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from kdist.cli.reassign.plan import MIB, throttle_option
 from kdist.cli.shared.client_settings import Clients, client_options
@@ -73,6 +74,9 @@ def execute(
     Interrupted, it leaves what has begun to go on; the same command goes on with the rest.
     Partitions that somebody else has moved since the plan was made are not touched: nothing is.
     """
+    context = click.get_current_context()
+    if no_throttle and context.get_parameter_source("throttle") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("Give one of --throttle and --no-throttle.")
     moves = _read(path, is_reversed=reverse)
     gone = 0
 
@@ -115,7 +119,8 @@ def execute(
 def verify(path: str, reverse: bool, clients: Clients, as_json: bool) -> int:
     """Show how far a plan has come. The exit status is 1 unless all of it is done.
 
-    Where nothing of it is under way any more, its throttles are removed.
+    Partitions that were deleted since do not count, unless all were. Where nothing of it is under
+    way any more, its throttles are removed.
     """
     moves = _read(path, is_reversed=reverse)
 
@@ -123,6 +128,7 @@ def verify(path: str, reverse: bool, clients: Clients, as_json: bool) -> int:
         from kdist.ops.reassignment import execution
 
         statuses = await execution.read_statuses(cluster, moves)
+        execution.check_some_exist(statuses)
         if not _count(statuses)["moving"]:
             _warn_of(await execution.unthrottle(cluster, moves))
         return statuses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -48,6 +49,12 @@ def _percent(share: float) -> str:
     return f"{share:.1%}"
 
 
+def _is_number(_: click.Context, parameter: click.Parameter, value: float) -> float:
+    if math.isnan(value):  # which is in any range
+        raise click.BadParameter("nan is no number of seconds.", param=parameter)
+    return value
+
+
 _BROKERS: tuple[Field[Broker], ...] = (
     Field("BROKER", lambda each: each.disk.broker, "broker", is_number=True),
     Field("HOST", lambda each: each.disk.host, "host"),
@@ -62,7 +69,9 @@ _BROKERS: tuple[Field[Broker], ...] = (
 
 
 @click.command()
-@click.argument("topics", metavar="[TOPIC...]", nargs=-1, shell_complete=complete_topics)
+@click.argument(
+    "topics", metavar="[TOPIC...]", nargs=-1, callback=not_empty, shell_complete=complete_topics
+)
 @click.option(
     "--drain",
     "drained",
@@ -76,6 +85,7 @@ _BROKERS: tuple[Field[Broker], ...] = (
     "drained_hosts",
     metavar="HOST",
     multiple=True,
+    callback=not_empty,
     help="Empty all brokers of this host; may be repeated.",
 )
 @click.option(
@@ -91,6 +101,7 @@ _BROKERS: tuple[Field[Broker], ...] = (
     "--sample",
     metavar="SECONDS",
     type=click.FloatRange(min=0, max=3600),
+    callback=_is_number,
     default=5.0,
     show_default=True,
     help="Watch for so long how fast partitions grow, to spread the leaders of those that do.",

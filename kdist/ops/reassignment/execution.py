@@ -7,12 +7,12 @@ by a death too, and gone on with by the same call; moves that have begun go on m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from kdist.client.admin.brokers import describe_cluster
 from kdist.client.admin.elections import elect_leaders
-from kdist.client.admin.outcomes import SomeFailed
+from kdist.client.admin.outcomes import SomeFailed, each_of
 from kdist.client.admin.reassignments import (
     alter_partition_reassignments,
     list_partition_reassignments,
@@ -76,16 +76,21 @@ async def check_may_begin(cluster: Cluster, statuses: Statuses) -> None:
     are under way: both would share throttles, which whoever ends first takes from the other.
     """
     check_statuses(statuses)
-    dead = {broker for each in unfinished(statuses) for broker in each.added}
-    if dead := dead - await _alive(cluster):
-        names = ", ".join(map(str, sorted(dead)))
-        raise UserError(f"broker {names} is to get replicas, and is not alive: make a new plan")
+    left = unfinished(statuses)
+    alive = await _alive(cluster)
+    _check_takers(left, [each for each in brokers_of(left) if each not in alive])
     mine = {each.partition for each in statuses}
     others = [each for each in await list_partition_reassignments(cluster) if each not in mine]
     if others:
         raise UserError(
             f"{some_of(others)}: moving, and not by this plan; let it arrive, or cancel it, first"
         )
+
+
+def _check_takers(moves: Sequence[Move], dead: Collection[int]) -> None:
+    if takers := {broker for each in moves for broker in each.added} & {*dead}:
+        names = ", ".join(map(str, sorted(takers)))
+        raise UserError(f"broker {names} is to get replicas, and is not alive: make a new plan")
 
 
 async def _alive(cluster: Cluster) -> set[int]:
@@ -98,8 +103,16 @@ def unfinished(statuses: Statuses) -> list[Move]:
     return [each for each, status in statuses.items() if status in left]
 
 
+def check_some_exist(statuses: Statuses) -> None:
+    """`UserError` if not one of the partitions of a plan is there."""
+    if statuses and {*statuses.values()} == {Status.GONE}:
+        names = some_of([each.partition for each in statuses])
+        raise UserError(f"{names}: none of the plan is in this cluster: deleted, or another one's?")
+
+
 def check_statuses(statuses: Statuses) -> None:
     """`UserError` if partitions of the plan are neither where it begins nor where it ends."""
+    check_some_exist(statuses)
     wrong = [each.partition for each, status in statuses.items() if status is Status.ELSEWHERE]
     if wrong:
         raise UserError(
@@ -108,14 +121,13 @@ def check_statuses(statuses: Statuses) -> None:
 
 
 async def throttle(cluster: Cluster, moves: Sequence[Move], bytes_per_second: int) -> None:
-    """Hold what brokers send and get for these moves to a rate each, those that are alive."""
+    """Hold what brokers send and get for these moves to a rate each, those that are alive.
+
+    `UserError` if one has died that is to get replicas.
+    """
     rate = str(bytes_per_second)
-    alive = await _alive(cluster)
-    for broker in brokers_of(moves):
-        if broker in alive:
-            await incremental_alter_broker_configs(
-                cluster, broker, {LEADER_RATE: rate, FOLLOWER_RATE: rate}
-            )
+    rates = {LEADER_RATE: rate, FOLLOWER_RATE: rate}
+    _check_takers(moves, await _configure(cluster, brokers_of(moves), rates))
     for topic, (leaders, followers) in throttled_replicas(moves).items():
         with _deleted_meanwhile():
             await incremental_alter_topic_configs(
@@ -131,13 +143,29 @@ async def unthrottle(cluster: Cluster, moves: Sequence[Move]) -> list[int]:
     for topic in throttled_replicas(moves):
         with _deleted_meanwhile():
             await incremental_alter_topic_configs(cluster, topic, unset=[LEADERS, FOLLOWERS])
+    return await _configure(cluster, brokers_of(moves), unset=[LEADER_RATE, FOLLOWER_RATE])
+
+
+async def _configure(
+    cluster: Cluster,
+    brokers: Sequence[int],
+    given: Mapping[str, str] | None = None,
+    unset: Sequence[str] = (),
+) -> list[int]:
+    """Change the settings of those that are alive; returns the others, and who died meanwhile."""
+
+    async def is_told(broker: int) -> bool:
+        try:
+            await incremental_alter_broker_configs(cluster, broker, given, unset)
+        except (ApiError, UserError):
+            if broker in await _alive(cluster):
+                raise
+            return False
+        return True
+
     alive = await _alive(cluster)
-    for broker in brokers_of(moves):
-        if broker in alive:
-            await incremental_alter_broker_configs(
-                cluster, broker, unset=[LEADER_RATE, FOLLOWER_RATE]
-            )
-    return [each for each in brokers_of(moves) if each not in alive]
+    told = await each_of([each for each in brokers if each in alive], is_told)
+    return [each for each in brokers if not told.get(each)]
 
 
 @contextmanager
@@ -165,21 +193,38 @@ async def carry_out(
 
     `on_look` is told how far it is, once a second. Returns the brokers whose throttles stay, as
     they are dead. `UserError` by `check_may_begin`, before anything has changed; `SomeFailed` if
-    the cluster refuses a move. The throttles are taken back then, unless something is under way.
+    the cluster refuses a move. The throttles are taken back then, and if it is cancelled, unless
+    something is under way; of what stays the `UserError` says so.
     """
     found = await read_statuses(cluster, moves)
     await check_may_begin(cluster, found)
-    if bytes_per_second is None:
-        await _move(cluster, moves, at_once, on_look)
-        return []
     try:
-        await throttle(cluster, unfinished(found), bytes_per_second)
+        if bytes_per_second is None:
+            await unthrottle(cluster, moves)  # of an earlier call, perhaps
+        else:
+            await throttle(cluster, unfinished(found), bytes_per_second)
         await _move(cluster, moves, at_once, on_look)
-    except (ApiError, UserError):
-        if Status.MOVING not in (await read_statuses(cluster, moves)).values():
-            await unthrottle(cluster, moves)
+    except (ApiError, UserError) as error:
+        if stays := await _leave(cluster, moves):
+            raise UserError(f"{error}; {stays}") from error
+        raise
+    except asyncio.CancelledError:
+        await _leave(cluster, moves)
         raise
     return await unthrottle(cluster, moves)
+
+
+async def _leave(cluster: Cluster, moves: Sequence[Move]) -> str:
+    """Take the throttles back unless something is under way; what stays, in words."""
+    removes = "`kdist reassign verify` removes"
+    try:
+        if Status.MOVING in (await _look(cluster, moves)).values():
+            return f"what has begun goes on, and {removes} its throttles when it is done"
+        untold = await unthrottle(cluster, moves)
+    except (ApiError, UserError):
+        return f"throttles may stay, which {removes}"
+    names = ", ".join(map(str, untold))
+    return f"the throttle of broker {names}, which is dead, stays until {removes} it" * bool(untold)
 
 
 async def _move(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,17 @@ def test_mistakes_are_named(cluster: CliCluster, tmp_path: Path) -> None:
     result = cluster.run("reassign", "plan", "--replication-factor", 2)
     assert result.exit_code == 2
     assert "needs the topics" in result.stderr
+    for words, sentence in (
+        (("plan", "--sample", "nan"), "nan is no number of seconds"),
+        (("plan", "--sample", "inf"), "not in the range"),
+        (("plan", "--sample", "-1"), "not in the range"),
+        (("plan", ""), "it is empty"),
+        (("plan", "--drain-host", ""), "it is empty"),
+        (("execute", gone, "--throttle", 5, "--no-throttle"), "Give one of"),
+    ):
+        result = cluster.run("reassign", *words)
+        assert result.exit_code == 2
+        assert sentence in result.stderr
 
 
 def a_plan(path: Path, *rows: tuple[str, int, list[int], list[int]]) -> Path:
@@ -127,6 +140,83 @@ def test_a_move_that_ends_just_before_it_is_cancelled_is_not(
         cluster.done("reassign", "execute", path)
         monkeypatch.setattr(execution, "read_statuses", look_too_early)
         assert cluster.done("reassign", "cancel", path) == "0 moves cancelled.\n"
+
+
+def test_a_plan_of_which_nothing_exists_is_refused(cluster: CliCluster, tmp_path: Path) -> None:
+    path = a_plan(tmp_path / "plan.json", ("nosuch", 0, [1], [2]))
+    for word in ("execute", "verify"):
+        refusal = cluster.refused("reassign", word, path)
+        assert (
+            refusal == "nosuch-0: none of the plan is in this cluster: deleted, or another one's?"
+        )
+
+
+def alive_once(monkeypatch: pytest.MonkeyPatch, *brokers: int) -> None:
+    """Have a carrying out find these alive at first: they die right after that look."""
+    look = execution._alive
+    looks = [{*brokers}, {*brokers}]
+
+    async def alive(cluster: Cluster) -> set[int]:
+        return looks.pop() if looks else await look(cluster)
+
+    monkeypatch.setattr(execution, "_alive", alive)
+
+
+def test_brokers_that_die_while_rates_are_set_stop_a_plan_only_if_they_are_to_get_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cli_cluster(tmp_path, brokers=3) as cluster:
+        cluster.done("topics", "create", "clicks", "--replication-factor", 2)
+        (before,) = replicas(cluster)
+        start = a_plan(tmp_path / "start.json", ("clicks", 0, before, [1, 3]))
+        cluster.done("reassign", "execute", start)
+        cluster.stop_broker(3)
+        cluster.until(lambda: ": 2 brokers" in cluster.done("cluster", "describe"))
+        off = a_plan(tmp_path / "off.json", ("clicks", 0, [1, 3], [1, 2]))
+        wrong = a_plan(tmp_path / "wrong.json", ("clicks", 0, [1, 3], [1, 4]))
+        alive_once(monkeypatch, 1, 2, 4)
+        refusal = cluster.refused("reassign", "execute", wrong)
+        assert refusal.startswith("broker 4 is to get replicas, and is not alive: make a new plan")
+        assert cluster.done("configs", "list") == NO_THROTTLES
+        alive_once(monkeypatch, 1, 2, 3)
+        result = cluster.run("reassign", "execute", off)
+        assert result.exit_code == 0, result.output
+        assert "Broker 3 is not alive" in result.stderr
+        assert cluster.done("configs", "list") == NO_THROTTLES
+
+
+def test_interrupted_before_a_move_has_begun_it_leaves_no_throttle(
+    cluster: CliCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.done("topics", "create", "early")
+    (first,) = replicas(cluster, "early")
+    path = a_plan(tmp_path / "plan.json", ("early", 0, first, [3 - first[0]]))
+
+    async def interrupted(*_: object) -> None:
+        throttled = await asyncio.to_thread(cluster.done, "configs", "list")
+        assert execution.LEADER_RATE in throttled
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(execution, "_move", interrupted)
+        result = cluster.run("reassign", "execute", path)
+    assert result.exit_code == 130
+    assert "The same command goes on with the rest" in result.stderr
+    assert cluster.done("configs", "list") == NO_THROTTLES
+    assert replicas(cluster, "early") == [first]
+
+
+def test_without_a_throttle_an_earlier_one_is_removed_first(
+    cluster: CliCluster, tmp_path: Path
+) -> None:
+    cluster.done("topics", "create", "freed")
+    (first,) = replicas(cluster, "freed")
+    path = a_plan(tmp_path / "plan.json", ("freed", 0, first, [3 - first[0]]))
+    rate = f"{execution.FOLLOWER_RATE}=1"
+    cluster.done("configs", "alter", "broker", 3 - first[0], "--set", rate)
+    cluster.done("reassign", "execute", path, "--no-throttle")
+    assert cluster.done("configs", "list") == NO_THROTTLES
 
 
 def test_partitions_leave_a_dead_broker_which_is_unthrottled_later(tmp_path: Path) -> None:
