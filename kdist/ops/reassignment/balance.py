@@ -4,6 +4,9 @@ Each disk is to be as full as all are together, in shares of its room. A move go
 has more than that to one that has less, and is no larger than the smaller of both differences: so
 no byte moves that does not have to, and none twice. Done once all are within `TOLERANCE`.
 
+Replicas may be bound to their rack or host, which then stays too full, or too empty, as a whole.
+So disks that are left off their goal are made even among those that they can give to or take from.
+
     a move is allowed     if no host gets a second replica of a partition, and the partition is over
                           no fewer racks than before
     which disk is next    the one furthest from its goal, in shares of it
@@ -141,17 +144,18 @@ class Board:
         """Move replicas until all targets are within the tolerance, or nothing helps any more."""
         goals = self._goals()
         surplus = {each: self.bytes[each] - goal for each, goal in goals.items()}
-        off = {each: abs(surplus[each]) / goal for each, goal in goals.items() if goal}
-        while off:
-            worst = max(off, key=off.__getitem__)
-            if off[worst] <= TOLERANCE:
-                return
-            changed = self._relieve(worst, surplus)
-            if not changed:
-                del off[worst]  # for good, so that this ends soon
-            for each in changed:
-                if each in off:
-                    off[each] = abs(surplus[each]) / goals[each]
+        for step in (self._relieve, self._even_out):
+            off = {each: abs(surplus[each]) / goal for each, goal in goals.items() if goal}
+            while off:
+                worst = max(off, key=off.__getitem__)
+                if off[worst] <= TOLERANCE:
+                    break
+                changed = step(worst, surplus)
+                if not changed:
+                    del off[worst]  # for good, so that this ends soon
+                for each in changed:
+                    if each in off:
+                        off[each] = abs(surplus[each]) / goals[each]
 
     def _relieve(self, worst: int, surplus: dict[int, float]) -> tuple[int, ...]:
         """Move a replica off this disk, or to it; from where and to where, if any can be."""
@@ -162,22 +166,54 @@ class Board:
                 giver, taker = (worst, other) if gives else (other, worst)
                 number = self._choose(giver, taker, surplus, fits=fits)
                 if number is not None:
-                    size = self.placed[number].size_bytes
-                    self.replace(number, giver, taker)
-                    surplus[giver] -= size
-                    surplus[taker] += size
-                    return giver, taker
+                    return self._shift(number, giver, taker, surplus)
         return ()
+
+    def _shift(
+        self, number: int, giver: int, taker: int, surplus: dict[int, float]
+    ) -> tuple[int, int]:
+        size = self.placed[number].size_bytes
+        self.replace(number, giver, taker)
+        surplus[giver] -= size
+        surplus[taker] += size
+        return giver, taker
 
     def _partners(self, worst: int, surplus: Mapping[int, float], *, gives: bool) -> list[int]:
         """Who may take from this disk, or may give to it: the furthest off first."""
         if gives:
-            reach = self._reaches(worst)
-            takers = [each for each in surplus if surplus[each] < 0 and reach & self._bits[each]]
+            takers = self._able_partners(worst, (e for e in surplus if surplus[e] < 0), gives=True)
             return sorted(takers, key=surplus.__getitem__)
-        bit = self._bits[worst]
-        givers = [each for each in surplus if surplus[each] > 0 and self._reaches(each) & bit]
+        givers = self._able_partners(worst, (e for e in surplus if surplus[e] > 0), gives=False)
         return sorted(givers, key=surplus.__getitem__, reverse=True)
+
+    def _able_partners(self, disk: int, others: Iterable[int], *, gives: bool) -> list[int]:
+        """Those of others to which this disk has a replica to give, or who have one for it."""
+        if gives:
+            reach = self._reaches(disk)
+            return [each for each in others if reach & self._bits[each]]
+        bit = self._bits[disk]
+        return [each for each in others if self._reaches(each) & bit]
+
+    def _even_out(self, worst: int, surplus: dict[int, float]) -> tuple[int, ...]:
+        """Move a replica between this disk and one that is emptier, or fuller, than it need be."""
+        gives, full = surplus[worst] > 0, self.fullness(worst)
+        gap = 2 * TOLERANCE * full
+        sign = 1 if gives else -1
+        others = (e for e in surplus if sign * (full - self.fullness(e)) > gap)
+        for other in sorted(
+            self._able_partners(worst, others, gives=gives),
+            key=lambda each: sign * self.fullness(each),
+        ):
+            giver, taker = (worst, other) if gives else (other, worst)
+            rooms = {each: self.disks[each].room_bytes for each in (giver, taker)}
+            if not all(rooms.values()):
+                continue
+            middle = (self.bytes[giver] + self.bytes[taker]) / sum(rooms.values())
+            between = {each: self.bytes[each] - middle * room for each, room in rooms.items()}
+            number = self._choose(giver, taker, between, fits=True)
+            if number is not None:
+                return self._shift(number, giver, taker, surplus)
+        return ()
 
     def _choose(
         self, giver: int, taker: int, surplus: Mapping[int, float], *, fits: bool

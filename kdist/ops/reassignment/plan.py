@@ -95,7 +95,18 @@ def plan_moves(site: Site, wish: Wish) -> Plan:
     after = board.placed
     if wish.spreads_leaders:
         after = spread_leaders(after, fixed, targets)
-    return _with_costs(before, after, fixed)
+    plan = _with_costs(before, after, fixed)
+    _check_room(site, plan)
+    return plan
+
+
+def _check_room(site: Site, plan: Plan) -> None:
+    for broker in sorted(plan.received):
+        full = plan.after[broker].bytes / max(site.disks[broker].room_bytes, 1)
+        if full > 1:
+            raise UserError(
+                f"broker {broker}'s disk would be {full:.0%} full: there is too little room"
+            )
 
 
 def _make_due(board: Board, number: int, wish: Wish) -> None:

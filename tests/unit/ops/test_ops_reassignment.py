@@ -95,6 +95,34 @@ def test_a_large_site_whose_racks_block_most_moves_is_planned_in_seconds() -> No
     assert time.process_time() - began_s < 10
 
 
+def test_disks_of_a_rack_that_replicas_cannot_leave_are_leveled_among_themselves() -> None:
+    site = a_rack_bound_site(random.Random(2), hosts=9, disks=4, partitions=3000)
+    disks = {
+        each: disk._replace(room_bytes=disk.room_bytes * (3 if disk.rack == "r0" else 2))
+        for each, disk in site.disks.items()
+    }
+    site = Site(disks, site.partitions)
+    plan = plan_moves(site, Wish())
+    check_allowed(site, plan)
+    for rack in ("r0", "r1", "r2"):
+        full = fullness(site, plan, [each for each in disks if disks[each].rack == rack])
+        mean = sum(full) / len(full)
+        assert max(full) / mean < 1.05
+        assert min(full) / mean > 0.95
+    assert plan.moved_bytes <= sum(
+        max(plan.before[each].bytes - plan.after[each].bytes, 0) for each in disks
+    ) + 0.01 * sum(each.bytes for each in plan.before.values())
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    partitions = tuple(Placed(TopicPartition("t", number), (1, 2), 10 * GIB) for number in range(4))
+    rooms = {1: 50 * GIB, 2: 50 * GIB, 3: 39 * GIB}
+    site = Site({each: Disk(each, f"h{each}", None, rooms[each]) for each in rooms}, partitions)
+    wish = Wish(emptied=frozenset({1}), levels_disks=False)
+    with pytest.raises(UserError, match="broker 3's disk would be 103% full"):
+        plan_moves(site, wish)
+
+
 def test_a_level_site_is_left_alone() -> None:
     site = a_site(random.Random(1), hosts=6, disks=2, partitions=2000)
     moves = plan_moves(site, Wish()).moves
