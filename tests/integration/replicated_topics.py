@@ -51,6 +51,11 @@ class ZnodesOfTopics:
         """Whether each partition has so many replicas in sync."""
         return all(len(each.isr) == replicas for each in self.states(topic))
 
+    def replicas(self, topic: str) -> list[list[int]]:
+        """Those of a topic's partitions, in order, the preferred leader first."""
+        found = self._json(f"/brokers/topics/{topic}")["partitions"]
+        return [found[str(number)] for number in range(len(found))]
+
     def is_moved(self, topic: str) -> bool:
         """Whether some of its replicas are being moved to other brokers."""
         found = self._json(f"/brokers/topics/{topic}")
