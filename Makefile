@@ -108,6 +108,9 @@ bench-spark: setup  ## Measure reading topics into Spark beside a row-by-row sou
 bench-cleaner: setup  ## Measure the log cleaner beside Apache Kafka's, on copies of one log
 	$(PYTHON) benchmarks/bench_cleaner.py
 
+bench-reassign: .venv/.codec  ## Plan moves on sites of 480 disks, and carry plans out on three brokers
+	$(PYTHON) benchmarks/bench_reassign.py --real
+
 bench-compression: .venv/.codec  ## Measure the compression and checksum libraries that were weighed
 	$(PYTHON) benchmarks/bench_compression.py
 	$(PYTHON) benchmarks/bench_checksums.py
@@ -154,4 +157,4 @@ clean:  ## Remove everything that make made, the virtual environment included
 
 FORCE:
 
-.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-clients bench-peer bench-cluster bench-mirror bench-spark bench-cleaner bench-compression simulate chaos mutate fuzz generate format clean FORCE
+.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-clients bench-peer bench-cluster bench-mirror bench-spark bench-cleaner bench-reassign bench-compression simulate chaos mutate fuzz generate format clean FORCE
