@@ -102,6 +102,8 @@ def plan_moves(site: Site, wish: Wish) -> Plan:
 
 def _check_room(site: Site, plan: Plan) -> None:
     for broker in sorted(plan.received):
+        if plan.before.get(broker, Share()).bytes >= plan.after[broker].bytes:
+            continue
         full = plan.after[broker].bytes / max(site.disks[broker].room_bytes, 1)
         if full > 1:
             raise UserError(
