@@ -51,9 +51,14 @@ def review_stop(
     brokers: Collection[int],
     expected: Collection[int],
     *,
+    down: Collection[int] = (),
     allows_single_replica: bool = False,
 ) -> Verdict:
-    """May `brokers` go down together now? They and the `expected` ones must be registered."""
+    """May `brokers` go down together now? They and the `expected` ones must be registered.
+
+    Partitions that only brokers of `down` could lead do not count: they are known to be offline.
+    """
+    view = _without_lost(view, down)
     going = frozenset(brokers)
     mine = _replicated_on(view, going)
     single = _only_on(mine, going)
@@ -76,7 +81,13 @@ def review_stop(
 
 
 def review_return(view: View, brokers: Collection[int], expected: Collection[int]) -> Verdict:
-    """Are `brokers` fully back, in the ISRs of all partitions that they have a replica of?"""
+    """Are `brokers` fully back, in the ISRs of all partitions that they have a replica of?
+
+    With `expected`, the whole cluster has to be well. Without, a partition that only dead brokers
+    could lead is not waited for: it has nothing to do with these.
+    """
+    if not expected:
+        view = _without_lost(view, {each for p in view.partitions for each in p.isr})
     back = frozenset(brokers)
     mine = _replicated_on(view, back)
     reasons = [*_unhealthy(view, {*expected, *back})]
@@ -85,6 +96,13 @@ def review_return(view: View, brokers: Collection[int], expected: Collection[int
         if behind:
             reasons.append(f"broker {broker} is not yet in the ISR of {_some(behind)}")
     return Verdict(tuple(reasons), _only_on(mine, back))
+
+
+def _without_lost(view: View, down: Collection[int]) -> View:
+    """Without partitions whose whole ISR is down."""
+    dead = frozenset(down) - view.brokers
+    kept = (each for each in view.partitions if not each.isr or not dead.issuperset(each.isr))
+    return view._replace(partitions=tuple(kept))
 
 
 def _only_on(

@@ -30,14 +30,17 @@ def kdist_summary(
     for host in hosts:
         if host not in present:
             undone.append(f"{host}: it failed or could not be reached, and the rest was not done")
-        undone += list(of_host(hostvars[host]))
+        undone += list(of_host(host, hostvars[host]))
         notices += list(seen_at(host, hostvars[host]))
     return {"undone": undone, "notices": notices}
 
 
-def of_host(values: Values) -> Iterator[str]:
+def of_host(host: str, values: Values) -> Iterator[str]:
     yield from values.get("kdist_broker_undone") or ()
-    yield from (each["why"] for each in values.get("kdist_roll_undone") or ())
+    rolled = values.get("kdist_roll_undone") or ()
+    yield from (each["why"] for each in rolled)
+    if values.get("kdist_roll_is_gone") and not rolled:  # it died in another's turn
+        yield f"{host}: it stopped answering during the roll"
 
 
 def seen_at(host: str, values: Values) -> Iterator[str]:

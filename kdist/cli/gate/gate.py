@@ -76,6 +76,13 @@ class Found(NamedTuple):
     "--expect", "expected", default="", metavar="ID,ID...", help="Brokers that must be registered."
 )
 @click.option(
+    "--down",
+    "known_down",
+    default="",
+    metavar="ID,ID...",
+    help="Brokers that are known to be down: what only they could lead is not waited for.",
+)
+@click.option(
     "--allow-single-replica",
     "allows_single_replica",
     is_flag=True,
@@ -95,6 +102,7 @@ def gate(  # noqa: PLR0913 - a command's options
     host: str | None,
     path: str | None,
     expected: str,
+    known_down: str,
     allows_single_replica: bool,
     is_after: bool,
     run: str | None,
@@ -116,6 +124,7 @@ def gate(  # noqa: PLR0913 - a command's options
       kdist gate --host b2.dc1.example --config /etc/kdist/broker-d01.properties
       kdist gate lock --owner anna --run by-hand --zookeeper zk1:2181/kdist
     """
+    from kdist.ops.gate import review_return, review_stop
     from kdist.ops.roll_lock import LockHeld, renew_lock
     from kdist.runtime.clock import SystemClock
 
@@ -123,7 +132,7 @@ def gate(  # noqa: PLR0913 - a command's options
         return YES  # the subcommand answers
     try:
         subject = _subject(broker, host, zookeeper, path)
-        ids = _ids(expected)
+        ids, down = _ids("--expect", expected), _ids("--down", known_down)
         if run is not None:
             ask(subject.zookeeper, lambda z: renew_lock(z, run, lease_s * 1000, SystemClock()))
         found = ask(subject.zookeeper, lambda z: _look(z, subject, ids, is_after))
@@ -132,22 +141,16 @@ def gate(  # noqa: PLR0913 - a command's options
     except (KdistError, OSError) as error:
         say_unknown(show_error(error), as_json)
         return CANNOT_TELL
-    verdict = _judge(found, ids, is_after, allows_single_replica)
+    if is_after:
+        verdict = review_return(found.view, found.brokers, ids)
+    else:
+        allowed = allows_single_replica
+        verdict = review_stop(
+            found.view, found.brokers, ids, down=down, allows_single_replica=allowed
+        )
     verdict = verdict._replace(reasons=(*verdict.reasons, *found.faults))
     _show(subject, found, verdict, is_after, as_json)
     return NO if verdict.reasons else YES
-
-
-def _judge(
-    found: Found, expected: Sequence[int], is_after: bool, allows_single_replica: bool
-) -> Verdict:
-    from kdist.ops.gate import review_return, review_stop
-
-    if is_after:
-        return review_return(found.view, found.brokers, expected)
-    return review_stop(
-        found.view, found.brokers, expected, allows_single_replica=allows_single_replica
-    )
 
 
 async def _look(
@@ -215,12 +218,12 @@ def _subject(
     return Subject(broker, host, zookeeper, min_isr)
 
 
-def _ids(text: str) -> list[int]:
+def _ids(option: str, text: str) -> list[int]:
     ids = []
     for word in filter(None, map(str.strip, text.split(","))):
         number = read_digits(word)
         if number is None:
-            raise UserError(f"--expect {text!r} is not a list of broker ids")
+            raise UserError(f"{option} {text!r} is not a list of broker ids")
         ids.append(number)
     return ids
 

@@ -142,6 +142,7 @@ def test_without_a_file_and_without_a_broker_to_ask_it_cannot_tell(
         (["--host", "h9"], "zk", "no broker is registered on host 'h9': there are h1, h2"),
         (["--host", "h2", "--broker", 1], "zk", "give --broker or --host, not both"),
         (["--broker", 1, "--expect", "1;2"], "zk", "'1;2' is not a list of broker ids"),
+        (["--broker", 1, "--down", "1;2"], "zk", "--down '1;2' is not a list of broker ids"),
         (["--broker", 1, "--expect", "9" * 5000], "zk", "is not a list of broker ids"),
         (["--broker", 1], "zk/elsewhere", "there is no cluster at zk/elsewhere"),
         (["--config", "/"], "zk", "/: Is a directory"),

@@ -17,6 +17,7 @@ from deploy_plays import script
 from deploy_plugins import ROOT, load
 
 summary = load("playbooks/filter_plugins/kdist_summary.py")
+roll = load("roles/kdist_roll/filter_plugins/kdist_roll.py")
 
 ROLL = yaml.safe_load((ROOT / "roles/kdist_roll/vars/main.yml").read_text())
 
@@ -69,53 +70,65 @@ def undone(*kinds: str) -> list[dict[str, object]]:
     return [{"kind": kind, "broker": n, "why": f"{kind} {n}"} for n, kind in enumerate(kinds, 1)]
 
 
-def evaluated(name: str, mine: list[Any], others: list[Any], **given: Any) -> Any:
-    """A variable of the role on b1, beside b2 in its cluster, after these things went wrong."""
-    variables: dict[str, Any] = {
-        "kdist_members_broker": ["b1", "b2"],
-        "kdist_roll_undone": mine,
-        "kdist_roll_failed_max": 1,
-        "kdist_roll_gate_wait_s": 300,
-        "hostvars": {
-            "b1": {"kdist_roll_undone": mine, "kdist_roll_present": [1, 2]},
-            "b2": {"kdist_roll_undone": others, "kdist_roll_present": [3]},
-        },
-        **{key: trust_as_template(str(text)) for key, text in ROLL.items()},
-        **given,
+def outlook(mine: list[Any], others: list[Any], *gone: str, failed_max: int = 1) -> dict[str, Any]:
+    """For b1, which has brokers 1 and 2, beside b2 with 3, after these things went wrong."""
+    hostvars = {
+        "b1": {"kdist_roll_undone": mine, "kdist_roll_present": [1, 2]},
+        "b2": {"kdist_roll_undone": others, "kdist_roll_present": [3]},
+        "b3": {},  # it was down before the roll
     }
-    templar = Templar(loader=DataLoader(), variables=variables)
-    return templar.template(trust_as_template(f"{{{{ {name} }}}}"))
+    for number, (host, values) in enumerate(hostvars.items()):
+        brokers = ([1, 2], [3, 4], [5])[number]
+        values["kdist_brokers"] = [{"id": each} for each in brokers]
+        values["kdist_roll_is_gone"] = host in gone
+    return dict(roll.kdist_roll_outlook(hostvars, ["b1", "b2", "b3"], "b1", failed_max))
 
 
 @pytest.mark.parametrize(
-    ("mine", "others", "goes_on"),
+    ("mine", "others", "gone", "goes_on"),
     [
-        ([], [], True),
-        (["gate"], ["gate"], True),
-        (["failed"], [], True),
-        (["failed"], ["failed"], False),
-        ([], ["lock"], False),
-        (["gone"], [], False),
-        ([], ["gone"], True),
-        ([], ["gone", "failed"], False),
-        (["return", "failed"], [], False),
+        ([], [], [], True),
+        (["gate"], ["gate"], [], True),
+        (["failed"], [], [], True),
+        (["failed"], ["failed"], [], False),
+        ([], ["lock"], [], False),
+        (["gone"], [], ["b1"], False),
+        ([], ["gone", "skipped"], ["b2"], True),
+        ([], [], ["b2"], True),
+        ([], ["failed"], ["b2"], False),
+        ([], [], ["b2", "b3"], False),
+        (["return", "failed"], [], [], False),
     ],
 )
-def test_a_roll_goes_on_beside_one_broker_that_fails_and_not_beside_two(
-    mine: list[str], others: list[str], goes_on: bool
+def test_a_roll_goes_on_beside_one_broker_or_host_that_fails_and_not_beside_two(
+    mine: list[str], others: list[str], gone: list[str], goes_on: bool
 ) -> None:
-    assert evaluated("kdist_roll_goes_on", undone(*mine), undone(*others)) is goes_on
+    found = outlook(undone(*mine), undone(*others), *gone)
+    assert found["goes_on"] is goes_on
 
 
 def test_a_broker_that_failed_to_start_does_not_keep_the_gate_shut() -> None:
     """The gate would say of each other one that this one is not registered."""
-    assert evaluated("kdist_roll_expected", [], []) == "1,2,3"
-    assert evaluated("kdist_roll_expected", undone("failed"), []) == "2,3"
+    assert outlook([], [])["expected"] == [1, 2, 3]
+    found = outlook(undone("failed"), [])
+    assert (found["expected"], found["down"]) == ([2, 3], [1, 4, 5])
+
+
+def test_all_brokers_of_a_host_that_is_gone_are_down_whether_they_had_their_turn_or_not() -> None:
+    """Those that had none were still expected, so that the gate refused everybody else."""
+    found = outlook([], undone("gone", "skipped"), "b2")
+    assert (found["expected"], found["down"]) == ([1, 2], [3, 4, 5])
+
+
+def test_hosts_are_looked_for_whose_brokers_have_left() -> None:
+    hosts = {"b1": {"kdist_brokers": [{"id": 1}, {"id": 2}]}, "b2": {"kdist_brokers": [{"id": 3}]}}
+    assert roll.kdist_roll_silent(hosts, ["b1", "b2"], [1, 2, 3], [1, 2]) == ["b2"]
+    assert roll.kdist_roll_silent(hosts, ["b1", "b2"], [1, 2], [1, 2]) == []
 
 
 def test_the_gates_refusal_is_waited_for_once() -> None:
-    assert int(evaluated("kdist_roll_patience_s", [], [])) == 300
-    assert int(evaluated("kdist_roll_patience_s", [], undone("gate"))) == 0
+    assert outlook([], [])["was_refused"] is False
+    assert outlook([], undone("gate"))["was_refused"] is True
 
 
 # Waits
@@ -142,45 +155,18 @@ def test_a_lease_that_cannot_be_renewed_stops_no_broker_that_is_starting(tmp_pat
     assert (state["rc"], is_over) == (0, False)
 
 
-def test_a_broker_is_back_whoever_else_is_down() -> None:
-    """Its return was waited for for an hour, if another host died meanwhile."""
-    (turn,) = [
-        task
-        for task in yaml.safe_load((ROOT / "roles/kdist_roll/tasks/broker.yml").read_text())
-        if task["name"] == "Restart one broker"
-    ]
-    asked = {
-        task["register"]: task["ansible.builtin.command"]["argv"]
-        for task in yaml.safe_load((ROOT / "roles/kdist_roll/tasks/restart.yml").read_text())
-        if "ansible.builtin.command" in task
-    }
-    variables: dict[str, Any] = {
-        "kdist_roll_kdist": "kdist",
-        "kdist_roll_run_id": "run",
-        "kdist_roll_lease_s": 900,
-        "kdist_roll_expected": "101,201",
-        "kdist_roll_allow_single_replica": False,
-        "kdist_broker_instance": {"instance": "d01"},
-        "kdist_roll_ask": [trust_as_template(word) for word in turn["vars"]["kdist_roll_ask"]],
-    }
-    templar = Templar(loader=DataLoader(), variables=variables)
-    before, after = (
-        templar.template(trust_as_template(asked[name]))
-        for name in ("kdist_roll_gate_said", "kdist_roll_returned")
-    )
-    assert before[-2:] == ["--expect", "101,201"]
-    assert after[-1] == "--after"
-    assert "--expect" not in after
-
-
 # The lock
 
 
 def test_every_wait_of_the_roll_renews_its_lease() -> None:
-    pages = ("kdist_roll/tasks/restart.yml", "kdist_broker/tasks/start.yml")
+    pages = (
+        "kdist_roll/tasks/restart.yml",
+        "kdist_roll/tasks/gate.yml",
+        "kdist_broker/tasks/start.yml",
+    )
     waits = [task for page in pages for task in tasks(page) if "until" in task]
     assert len(waits) == 4
-    renewing = ("kdist_broker_meanwhile", "kdist_roll_ask")
+    renewing = ("kdist_broker_meanwhile", "kdist_roll_ask", "kdist_roll_may_stop")
     assert [t["name"] for t in waits if not any(word in str(t) for word in renewing)] == []
     block = named("kdist_roll/tasks/broker.yml", "Restart one broker")
     assert "--renew" in block["vars"]["kdist_roll_ask"]
@@ -188,8 +174,8 @@ def test_every_wait_of_the_roll_renews_its_lease() -> None:
 
 
 def test_the_lease_is_longer_than_a_stop() -> None:
-    lease_s = evaluated("kdist_roll_lease_s", [], [], kdist_broker_stop_timeout_s=1000)
-    assert int(lease_s) > 1000
+    templar = Templar(loader=DataLoader(), variables={"kdist_broker_stop_timeout_s": 1000})
+    assert int(templar.template(trust_as_template(ROLL["kdist_roll_lease_s"]))) > 1000
 
 
 def test_whatever_stops_something_holds_the_one_lock_first() -> None:
@@ -254,17 +240,19 @@ def test_the_summary_tells_of_hosts_brokers_and_disks() -> None:
             "kdist_disks_problems": ["d03 (/dev/disk/by-id/x) is absent"],
         },
         "b2": {},
+        "b4": {"kdist_roll_is_gone": True},
         "b3": {
             "kdist_broker_undone": ["b3: broker 301 did not start"],
             "kdist_roll_left": [{"act": "leave", "id": 302, "why": "it ended with status 74"}],
             "kdist_firewall_notices": ["b9 has left"],
         },
     }
-    assert summary.kdist_summary(hostvars, ["b1", "b2", "b3"], ["b1", "b3"]) == {
+    assert summary.kdist_summary(hostvars, ["b1", "b2", "b3", "b4"], ["b1", "b3", "b4"]) == {
         "undone": [
             "b1: broker 101 may not",
             "b2: it failed or could not be reached, and the rest was not done",
             "b3: broker 301 did not start",
+            "b4: it stopped answering during the roll",
         ],
         "notices": [
             "b1: d03 (/dev/disk/by-id/x) is absent",

@@ -169,6 +169,35 @@ def test_a_broker_that_is_not_registered_is_not_back() -> None:
     assert review_return(view(brokers=(1, 3)), [2], ()).reasons == ("broker 2 not registered",)
 
 
+LOST = partition(4, (3,), leader=-1)  # broker 3 alone has it
+HELD = partition(5, (2, 3), isr=(3,), leader=3)  # broker 2 was not in sync when 3 died
+
+
+def test_what_only_dead_brokers_could_lead_does_not_freeze_a_roll() -> None:
+    """One dead host, or one dead disk, would keep every other broker from being restarted."""
+    seen = view(partition(0, (1, 2), min_isr=1), LOST, HELD, brokers=(1, 2))
+    assert reasons_of_stop(seen, down=(3,)) == ()
+    assert len(reasons_of_stop(seen, down=())) == 2
+    # One that is alive could lead: the gate waits for its election.
+    unled = partition(0, (1, 3), leader=3)
+    assert len(reasons_of_stop(view(unled, brokers=(1, 2)), down=(3,))) == 1
+    assert len(reasons_of_stop(view(LOST), down=(3,))) == 1
+
+
+def reasons_of_stop(seen: View, down: tuple[int, ...]) -> tuple[str, ...]:
+    return review_stop(seen, [2], (1, 2), down=down).reasons
+
+
+def test_a_broker_that_returns_does_not_wait_for_what_dead_ones_have() -> None:
+    """A roll stood still for an hour, for each broker, once another host had died."""
+    seen = view(partition(0), LOST, HELD, brokers=(1, 2))
+    assert review_return(seen, [2], ()).reasons == ()
+    behind = view(partition(0, isr=(1,)), LOST, HELD, brokers=(1, 2))
+    assert review_return(behind, [2], ()).reasons == ("broker 2 is not yet in the ISR of clicks-0",)
+    # Whoever names those that must be there wants to hear of everything.
+    assert len(review_return(seen, [2], (1, 2)).reasons) == 2
+
+
 # What is read from ZooKeeper
 
 

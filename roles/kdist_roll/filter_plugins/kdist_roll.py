@@ -1,0 +1,61 @@
+"""The filter that says how a roll stands: who is there, and whether it goes on (pure).
+
+A host that stops answering takes all its brokers along, whoever's turn it was. It is known from
+then on: neither the gate nor the end of the roll waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+Values = Mapping[str, Any]
+
+
+def kdist_roll_outlook(
+    hostvars: Mapping[str, Values], members: Iterable[str], host: str, failed_max: int
+) -> dict[str, Any]:
+    """{expected, down, goes_on, was_refused} for the next broker of `host`, one of `members`.
+
+    `expected` are brokers that have to be registered, `down` all others of the cluster. The roll
+    goes on until more than `failed_max` have failed, of which a host that is gone is one.
+    """
+    values = {member: hostvars[member] for member in members}
+    gone = {member for member, found in values.items() if found.get("kdist_roll_is_gone")}
+    undone = [each for found in values.values() for each in found.get("kdist_roll_undone") or ()]
+    kinds = [each["kind"] for each in undone]
+    failed = {each["broker"] for each in undone if each["kind"] == "failed"}
+    there = {
+        broker
+        for member in values
+        if member not in gone
+        for broker in values[member].get("kdist_roll_present") or ()
+    }
+    every = {each["id"] for found in values.values() for each in found["kdist_brokers"]}
+    bad = len(gone) + kinds.count("failed") + kinds.count("return")
+    mine = values[host].get("kdist_roll_undone") or ()
+    is_cut_off = any(each["kind"] == "gone" for each in mine)
+    return {
+        "expected": sorted(there - failed),
+        "down": sorted(every - (there - failed)),
+        "goes_on": "lock" not in kinds and bad <= int(failed_max) and not is_cut_off,
+        "was_refused": "gate" in kinds,
+    }
+
+
+def kdist_roll_silent(
+    hostvars: Mapping[str, Values],
+    members: Iterable[str],
+    expected: Iterable[int],
+    registered: Iterable[int],
+) -> list[str]:
+    """The members that have expected brokers which are not registered."""
+    away = set(expected) - set(registered)
+    return [m for m in members if any(b["id"] in away for b in hostvars[m]["kdist_brokers"])]
+
+
+class FilterModule:
+    """What Ansible looks for in this file."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        return {"kdist_roll_outlook": kdist_roll_outlook, "kdist_roll_silent": kdist_roll_silent}

@@ -1,0 +1,65 @@
+"""The roll, played on a site of three hosts: what it does when hosts and brokers die under it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deploy_site import NEW, OLD, Site, site_at
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a play starts hundreds of processes
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with site_at(tmp_path) as made:
+        yield made
+
+
+def test_a_host_that_dies_in_anothers_turn_keeps_nobody_waiting_and_is_told_of(site: Site) -> None:
+    """Neither for the return of the one whose turn it is, nor for the gate of the next one."""
+    site.topics(everywhere=[101, 202, 303], here_alone=[303])
+    (site.directory / "on-stop-d01").write_text("c")
+    done = site.play()
+    assert site.runs() == {"d01": NEW, "d02": NEW, "d03": OLD}, done.stdout
+    assert site.events() == ["stop d01", "start d01", "stop d02", "start d02"]
+    asked = site.calls("gate --json")
+    assert len([call for call in asked if call.endswith("--after")]) == 2
+    assert [call.partition("--expect ")[2] for call in asked if "--expect" in call] == [
+        "101,202,303",
+        "101,202,303",
+        "101,202 --down 303",
+    ]
+    assert done.returncode != 0
+    assert "c: broker 303 is on a host that stopped answering" in done.stdout
+    assert len(site.calls("gate unlock")) == 2
+
+
+def test_brokers_that_fail_each_in_its_own_way_stop_nobody_else(site: Site) -> None:
+    """One does not start with the new release, one recovers, and a host dies in its own turn."""
+    (site.directory / "fails-d01").touch()
+    (site.directory / "on-stop-d02").write_text("b")
+    recovering = (site.directory / "units/d03").read_text()
+    recovering = recovering.replace("=active", "=activating").replace("=running", "=start")
+    (site.directory / "units/d03").write_text(recovering)
+    done = site.play(kdist_roll_failed_max=2)
+    assert site.events() == ["stop d01", "start d01", "start d01", "stop d02"], done.stdout
+    assert site.runs() == {"d01": OLD, "d02": OLD, "d03": OLD}
+    assert done.returncode != 0
+    said = " ".join(done.stdout.split())
+    for sentence in (
+        "broker 101 did not start with what is wanted; it runs its former release and settings",
+        "b: broker 202 is on a host that stopped answering in the middle of its turn",
+        "c: broker 303 recovers",
+    ):
+        assert sentence in said
+
+
+def test_a_forced_roll_in_check_mode_says_what_it_would_restart(site: Site) -> None:
+    for disk in ("d01", "d02", "d03"):
+        (site.directory / "units" / f"{disk}.runs").write_text(NEW)
+    done = site.play("--check", kdist_roll_force=True)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("every broker is to restart") == 3
+    assert site.events() == []
