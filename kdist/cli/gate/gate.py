@@ -24,6 +24,7 @@ from kdist.cli.gate.asking import (
 )
 from kdist.cli.gate.lock import holder, lock, unlock
 from kdist.cli.gate.plan import plan
+from kdist.cli.gate.rollback import rollback
 from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.files import complete_files, read_settings_file
 from kdist.cli.shared.options import json_option, not_empty, print_json
@@ -256,5 +257,6 @@ def _show(subject: Subject, found: Found, verdict: Verdict, is_after: bool, as_j
 
 
 gate.add_command(plan)
+gate.add_command(rollback)
 for _each in (lock, unlock, holder):
     gate.add_command(_each)

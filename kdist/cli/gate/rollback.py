@@ -1,0 +1,37 @@
+"""`kdist gate rollback`: where a rollback goes back to, from what its playbook has found."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from kdist.cli.shared.options import json_option, not_empty, print_json
+from kdist.errors import UserError
+
+
+@click.command()
+@click.option(
+    "--to", "named", metavar="VERSION", callback=not_empty, help="Go back to this version."
+)
+@json_option
+def rollback(named: str | None, as_json: bool) -> None:
+    """Say which release the hosts go back to, and each host to which build of it.
+
+    Standard input is a JSON list with an object for each host: its name, `host`; `current` and
+    `previous`, the names of those releases, or ""; `has_brokers`. Hosts that an upgrade which died
+    has not reached, and hosts that a rollback which died has taken back, change nothing.
+    """
+    from kdist.ops import rollback_plan
+
+    try:
+        rows = json.load(sys.stdin)
+    except ValueError as error:
+        raise UserError(f"standard input is not JSON: {error}") from None
+    found = rollback_plan.plan(rollback_plan.read_hosts(rows), named)
+    if as_json:
+        print_json({"version": found.version, "releases": found.releases})
+        return
+    for host, release in found.releases.items():
+        click.echo(f"{host}: {release or found.version}")
