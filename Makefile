@@ -132,6 +132,7 @@ generate: .venv/.codec  ## Write the pages and samples that are derived from the
 	$(PYTHON) -m tools.generate
 	$(PYTHON) -m tools.maps
 	$(PYTHON) -m tools.dashboards
+	$(PYTHON) -m tools.roles
 
 format: .venv/.codec  ## Put the code into its one format
 	$(PYTHON) -m ruff format .
