@@ -17,8 +17,9 @@ def kdist_roll_outlook(
 ) -> dict[str, Any]:
     """{expected, down, goes_on, was_refused} for the next broker of `host`, one of `members`.
 
-    `expected` are brokers that have to be registered, `down` all others of the cluster. The roll
-    goes on until more than `failed_max` have failed, of which a host that is gone is one.
+    `expected` are brokers that have to be registered, `down` all others of the hosts of this run:
+    of those that a --limit leaves out nothing is known. The roll goes on until more than
+    `failed_max` have failed, of which a host that is gone is one.
     """
     values = {member: hostvars[member] for member in members}
     gone = {member for member, found in values.items() if found.get("kdist_roll_is_gone")}
@@ -31,7 +32,8 @@ def kdist_roll_outlook(
         if member not in gone
         for broker in values[member].get("kdist_roll_present") or ()
     }
-    every = {each["id"] for found in values.values() for each in found["kdist_brokers"]}
+    in_run = [found for found in values.values() if found.get("kdist_roll_run_id")]
+    every = {each["id"] for found in in_run for each in found["kdist_brokers"]}
     bad = len(gone) + kinds.count("failed") + kinds.count("return")
     mine = values[host].get("kdist_roll_undone") or ()
     is_cut_off = any(each["kind"] == "gone" for each in mine)

@@ -70,7 +70,9 @@ def undone(*kinds: str) -> list[dict[str, object]]:
     return [{"kind": kind, "broker": n, "why": f"{kind} {n}"} for n, kind in enumerate(kinds, 1)]
 
 
-def outlook(mine: list[Any], others: list[Any], *gone: str, failed_max: int = 1) -> dict[str, Any]:
+def outlook(
+    mine: list[Any], others: list[Any], *gone: str, limit: str = "b1,b2,b3"
+) -> dict[str, Any]:
     """For b1, which has brokers 1 and 2, beside b2 with 3, after these things went wrong."""
     hostvars = {
         "b1": {"kdist_roll_undone": mine, "kdist_roll_present": [1, 2]},
@@ -81,7 +83,9 @@ def outlook(mine: list[Any], others: list[Any], *gone: str, failed_max: int = 1)
         brokers = ([1, 2], [3, 4], [5])[number]
         values["kdist_brokers"] = [{"id": each} for each in brokers]
         values["kdist_roll_is_gone"] = host in gone
-    return dict(roll.kdist_roll_outlook(hostvars, ["b1", "b2", "b3"], "b1", failed_max))
+        if host in limit:
+            values["kdist_roll_run_id"] = "run"
+    return dict(roll.kdist_roll_outlook(hostvars, ["b1", "b2", "b3"], "b1", failed_max=1))
 
 
 @pytest.mark.parametrize(
@@ -118,6 +122,10 @@ def test_all_brokers_of_a_host_that_is_gone_are_down_whether_they_had_their_turn
     """Those that had none were still expected, so that the gate refused everybody else."""
     found = outlook([], undone("gone", "skipped"), "b2")
     assert (found["expected"], found["down"]) == ([1, 2], [3, 4, 5])
+
+
+def test_brokers_of_hosts_that_a_limit_leaves_out_are_not_known_to_be_down() -> None:
+    assert outlook([], [], limit="b1,b2")["down"] == [4]
 
 
 def test_hosts_are_looked_for_whose_brokers_have_left() -> None:
