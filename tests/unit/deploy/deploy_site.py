@@ -70,6 +70,8 @@ if words[:2] == ["gate", "lock"]:
     print(json.dumps({{"taken": True, "since_ms": 0}}))
 elif words[:2] == ["gate", "unlock"]:
     print(json.dumps({{"released": True}}))
+elif words[0] == "cluster":
+    pass  # nobody has to be elected
 else:
     given = dict(zip(words, words[1:]))
     number = lambda option: [int(n) for n in given.get(option, "").split(",") if n]
@@ -147,7 +149,9 @@ class Site:
         shutil.copy(ROOT / "ansible.cfg", tree)
         (tree / "kdist").symlink_to(ROOT / "kdist")
         me, mine = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(os.getgid()).gr_name
-        changes = {"/etc/kdist": f"{self.directory}/etc", "/opt/kdist": f"{self.directory}/root"}
+        (tree / "playbooks/validate.yml").write_text("- hosts: all\n  gather_facts: false\n")
+        changes = {"/etc/kdist": f"{self.directory}/etc", "/etc/systemd": f"{self.directory}/etc"}
+        changes |= {"/opt/kdist": f"{self.directory}/root"}
         changes |= {'"/data/': f'"{self.directory}/data/', "owner: root": f"owner: {me}"}
         changes |= {"group: root": f"group: {mine}", 'f"/data/': f'f"{self.directory}/data/'}
         changes |= {"kdist_group: kdist": f"kdist_group: {mine}"}
@@ -161,8 +165,10 @@ class Site:
         """The cluster's topics, of one partition each, by their replicas."""
         (self.directory / "topics.json").write_text(json.dumps(topics))
 
-    def play(self, *words: str, **given: Any) -> subprocess.CompletedProcess[str]:
-        """The roll and the summary."""
+    def play(
+        self, *words: str, steps: list[dict[str, Any]] | None = None, **given: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """The roll and the summary, or other steps of a playbook."""
         hosts = {
             host: {
                 "kdist_host_number": broker // 100,
@@ -175,8 +181,8 @@ class Site:
         inventory = self.directory / "hosts.yml"
         inventory.write_text(yaml.safe_dump({"all": {"hosts": hosts, "children": groups}}))
         playbook = self.directory / "tree/playbooks/play.yml"
-        steps = [{"import_playbook": f"{name}.yml"} for name in ("roll", "summary")]
-        playbook.write_text(yaml.safe_dump(steps))
+        usual = [{"import_playbook": f"{name}.yml"} for name in ("roll", "summary")]
+        playbook.write_text(yaml.safe_dump(steps or usual))
         variables = {
             "ansible_python_interpreter": sys.executable,
             "ansible_ssh_executable": str(self.directory / "bin/ssh"),

@@ -73,3 +73,56 @@ def test_a_forced_roll_in_check_mode_says_what_it_would_restart(site: Site) -> N
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("every broker is to restart") == 3
     assert site.events() == []
+
+
+def test_wrong_settings_fail_in_check_mode_on_a_bare_host_too(site: Site) -> None:
+    role = {"name": "kdist_broker", "tasks_from": "configure"}
+    tasks = [{"ansible.builtin.include_role": role}]
+    done = site.play(
+        "--check",
+        "--limit=a",
+        steps=[{"hosts": "broker", "gather_facts": False, "tasks": tasks}],
+        kdist_release_is_staged=False,
+        kdist_rack="r1",
+        kdist_broker_config_host={"log.segment.bytes": "many"},
+    )
+    assert done.returncode != 0
+    assert "Refuse settings that the release does not accept" in done.stdout
+    assert "log.segment.bytes" in done.stdout
+
+
+# A disk is replaced
+
+
+def replace_disk(site: Site) -> str:
+    """Replace d01; role kdist_disks finds a new one in its place. Returns what the play said."""
+    disks = site.directory / "tree/roles/kdist_disks"
+    (disks / "tasks/main.yml").write_text(
+        "- ansible.builtin.set_fact: {kdist_disks_usable: [d01], kdist_disks_problems: []}\n"
+    )
+    (disks / "meta/argument_specs.yml").unlink()
+    (site.directory / "etc/system").mkdir()
+    (site.directory / "etc/system/kdist-broker@.service").touch()
+    steps = [{"import_playbook": "replace-disk.yml"}]
+    return site.play(steps=steps, disk="a:d01", confirm="a:d01").stdout
+
+
+def test_a_replaced_disks_broker_runs_again_what_it_ran_before(site: Site) -> None:
+    """Whatever release the inventory wants: after an upgrade by -e it was left down, in green."""
+    said = replace_disk(site)
+    assert site.events() == ["stop d01", "start d01"], said
+    assert site.runs()["d01"] == OLD
+    first, *_, cluster, returned, unlocked = site.calls("")
+    assert first.startswith("gate --config")
+    assert cluster.startswith("cluster elect --unclean --replaced 101")
+    assert "--after" in returned
+    assert unlocked.startswith("gate unlock")
+    assert "failed=0" in said
+
+
+def test_a_disk_is_not_replaced_while_the_cluster_needs_its_broker(site: Site) -> None:
+    site.topics(here_alone=[101])
+    said = replace_disk(site)
+    assert "Broker 101 runs, and may not go down now" in said
+    assert site.events() == []
+    assert site.calls("gate lock") == []
