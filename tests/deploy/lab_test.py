@@ -28,12 +28,21 @@ from tests.deploy.drilling import Run, next_version, recap
 from tests.deploy.load import PAUSES
 
 INVENTORY = Path("inventory") / "lab"
+RACKS = Path("inventory") / "lab-racks"
+"""The larger form: three racks, and a host with twelve disks."""
 LOGS = ROOT / ".cache" / "lab-test"
 HOME = "/var/lib/kdist-lab-trial"
 
 _LINES_SHOWN = 60
 _PYTHON = sys.executable
 _LAB = [_PYTHON, "-m", "lab"]
+# As on real hosts: somebody who logs in with a key, and becomes root by sudo.
+_OPERATOR = """set -e
+useradd --create-home --shell /bin/bash deploy
+install -d -o deploy -g deploy -m 700 /home/deploy/.ssh
+install -o deploy -g deploy -m 600 /root/.ssh/authorized_keys /home/deploy/.ssh/
+echo "deploy ALL=(ALL:ALL) NOPASSWD: ALL" >/etc/sudoers.d/deploy
+"""
 _PYTEST = [_PYTHON, "-m", "pytest", "-n0", "-q", "--durations=25", "--tb=short", "tests/deploy"]
 
 
@@ -56,6 +65,7 @@ class Trial:
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
         self.has_failed = False
+        self.inventory = INVENTORY
         self.environment = environment()
         self._log = LOGS / "log"
 
@@ -100,7 +110,7 @@ class Trial:
     def play(self, playbook: str, *arguments: str) -> Run:
         """Run a playbook."""
         program = Path(_PYTHON).with_name("ansible-playbook")
-        command = [program, "--inventory", INVENTORY, f"playbooks/{playbook}.yml", *arguments]
+        command = [program, "--inventory", self.inventory, f"playbooks/{playbook}.yml", *arguments]
         said = self.run([*_LAB, "run", *command])
         return Run(0, said, recap(said))
 
@@ -108,9 +118,25 @@ class Trial:
 
     def make_hosts(self) -> str:
         """Create the hosts, and meanwhile build the bundles of two releases and of PySpark."""
-        version = next(iter(read_inventory(INVENTORY).values()))["kdist_version"]
+        version = next(iter(read_inventory(self.inventory).values()))["kdist_version"]
         builds = [self._build("release", each) for each in (version, next_version(version))]
         builds.append(self._build("spark_bundle", version))
+        self._up(builds)
+        return "up, with two releases and PySpark to install"
+
+    def make_racks(self) -> str:
+        """Create the hosts of the larger form, where nobody but root may log in until then."""
+        self.inventory = RACKS
+        self.environment["KDIST_LAB_INVENTORY"] = str(RACKS / "hosts.yml")
+        hosts = read_inventory(self.inventory)
+        self._up([self._build("release", next(iter(hosts.values()))["kdist_version"])])
+        for host in hosts:
+            self.run([*_LAB, "ssh", host, _OPERATOR])
+        disks = [len(given["kdist_disks"]) for given in hosts.values()]
+        return f"up, with {' + '.join(map(str, disks))} disks and a user with sudo"
+
+    def _up(self, builds: Sequence[subprocess.Popen[str]]) -> None:
+        """Start the hosts, while bundles are built."""
         try:
             self.run([*_LAB, "up"])
         finally:
@@ -120,7 +146,6 @@ class Trial:
                 with self._log.open("a", encoding="utf-8") as log:
                     log.write(said)
                 raise StepFailed(f"{build.args} failed")
-        return "up, with two releases and PySpark to install"
 
     def _build(self, what: str, version: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -160,16 +185,15 @@ class Trial:
 
     def look(self) -> str:
         """Run the tests of hosts and clusters, without the drills."""
-        said = self.run([*_LAB, "run", *_PYTEST, "--inventory", INVENTORY])
+        said = self.run([*_LAB, "run", *_PYTEST, "--inventory", self.inventory])
         return said.splitlines()[-1].strip("= ")
 
     def drill(self) -> str:
         flights.fetch()  # first: the lab's network, in which the drills run, has no internet
         PAUSES.write_text("", encoding="utf-8")
+        drills = [*_PYTEST, "--inventory", self.inventory, "--drills", "-m", "drill"]
         try:
-            said = self.run(
-                [*_LAB, "run", *_PYTEST, "--inventory", INVENTORY, "--drills", "-m", "drill"]
-            )
+            said = self.run([*_LAB, "run", *drills])
         finally:
             click.echo(
                 f"For how long partitions took no records:\n{PAUSES.read_text(encoding='utf-8')}"
@@ -216,6 +240,18 @@ def why_not() -> str:
     return " ".join(line.removeprefix("lab: ") for line in check.stderr.splitlines())
 
 
+def go_through_racks(trial: Trial) -> None:
+    """Deploy to the larger form as an operator does, and break nothing."""
+    steps = {
+        "twelve disks: hosts": trial.make_racks,
+        "twelve disks: site": trial.deploy,
+        "twelve disks: site again": trial.deploy_again,
+        "twelve disks: verify": trial.verify,
+        "twelve disks: tests": trial.look,
+    }
+    all(trial.step(name, work) for name, work in steps.items())
+
+
 def go_through(trial: Trial, *, with_drills: bool) -> None:
     """Run the steps: each builds on the earlier ones, but a failed check does not stop the rest."""
     foundations = {
@@ -245,8 +281,9 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 @click.command()
 @click.option("--if-able", is_flag=True, help="A machine that cannot run the lab is no failure.")
-@click.option("--without-drills", is_flag=True, help="Break nothing.")
-def main(if_able: bool, without_drills: bool) -> None:
+@click.option("--without-drills", is_flag=True, help="Break nothing, and deploy to one form alone.")
+@click.option("--only-racks", is_flag=True, help="Deploy to the form with twelve disks alone.")
+def main(if_able: bool, without_drills: bool, only_racks: bool) -> None:
     """Deploy to bare hosts, test them, break them; remove them whatever happens, unless KEEP=1."""
     os.environ |= environment()
     if reason := why_not():
@@ -259,7 +296,11 @@ def main(if_able: bool, without_drills: bool) -> None:
     trial = Trial()
     try:
         trial.step("what an earlier run left", trial.remove)
-        go_through(trial, with_drills=not without_drills)
+        if not only_racks:
+            go_through(trial, with_drills=not without_drills)
+        if not without_drills:
+            trial.step("removed before twelve disks", trial.remove)
+            go_through_racks(trial)
     finally:
         if os.environ.get("KEEP"):
             click.echo(f"Kept: KDIST_LAB_DIR={Place.of_environment().home} python -m lab status")

@@ -128,3 +128,9 @@ def test_the_inventory_of_the_tree_describes_two_datacenters_with_disks() -> Non
     assert {host.name for host in lab.members("dc1")} == {"k1", "k2", "k3"}
     assert {host.name for host in lab.members("dc2")} == {"k4"}
     assert [len(host.disks) for host in lab.hosts] == [2, 2, 2, 1]
+
+
+def test_the_larger_form_has_three_racks_and_a_host_with_twelve_disks() -> None:
+    lab = parse((INVENTORY.parents[1] / "lab-racks" / "hosts.yml").read_text())
+    assert len(lab.members("zookeeper")) == 3
+    assert [len(host.disks) for host in lab.members("broker")] == [12, 2, 2]
