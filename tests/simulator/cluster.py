@@ -89,6 +89,8 @@ class Cluster:
         self.racks: Mapping[int, str] = {}  # of brokers that have one
         self.boots = Counter[int]()  # as each broker's machine counts them
         self._begun: list[VirtualProcess] = beside._begun if beside else []
+        # Tasks that do not end in time: collected while the loop runs, they would hide why it ends.
+        self._left: set[asyncio.Task[Any]] = set()
         self.statuses: list[str] = []
 
     def run(self, scenario: Coroutine[Any, Any, Any]) -> Any:
@@ -108,7 +110,7 @@ class Cluster:
             for task in others:
                 task.cancel()
             if others:
-                await asyncio.wait(others, timeout=UNWOUND_S)
+                _, self._left = await asyncio.wait(others, timeout=UNWOUND_S)
 
     def broker(self, broker_id: int = 1, /, **settings: str) -> Broker:
         """A broker, not started yet, on the disk that its last run left."""
