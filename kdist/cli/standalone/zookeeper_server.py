@@ -88,7 +88,7 @@ class ZooKeeperServer:
         """The last lines of its log, without stack frames."""
         return _tail(self._read_log())
 
-    async def wait_until_ready(self, timeout_s: float = 30.0) -> None:
+    async def wait_until_ready(self, timeout_s: float = 90.0) -> None:
         """Return once it serves; `UserError` if it ends before or takes too long."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_s

@@ -88,9 +88,9 @@ WORLDS: dict[str, Callable[[], Iterator[World]]] = {
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait, for at most 10 s, until `condition` holds."""
+    """Wait, for at most 30 s, until `condition` holds."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + 10
+    deadline = loop.time() + 30
     while not condition():
         assert loop.time() < deadline, "it never came true"
         await asyncio.sleep(0.001)
