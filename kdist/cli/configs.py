@@ -116,7 +116,8 @@ def list_them(clients: Clients, as_json: bool) -> None:
             *await _clients(cluster),
         ]
 
-    found = [(of, each) for of in ask_cluster(clients, work) for each in of.settings.values()]
+    listed = ask_cluster(clients, work)
+    found = [(of, each) for of in listed for each in sorted(of.settings.values())]
     none = "No topic and no broker has settings of its own, and no client has quotas."
     print_rows(_OWN, found, as_json=as_json, if_none=none)
 

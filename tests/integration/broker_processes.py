@@ -76,7 +76,8 @@ class BrokerProcess:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        """Of its first listener."""
+        return self.settings["listeners"].split(",")[0].rpartition("/")[2]
 
     @property
     def text(self) -> str:

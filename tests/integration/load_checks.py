@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.integration.broker_processes import settled
-from tests.integration.fire_load import PARTITIONS, Group, Place, Writing
+from tests.integration.fire_load import PARTITIONS, Group, Place, Writing, read_topic
 
 
 def holds(found: dict[Place, bytes], acknowledged: dict[Place, bytes]) -> None:
@@ -35,3 +35,14 @@ def group_saw_all(group: Group, writings: list[Writing]) -> None:
             assert all(seen[place] == value for place, value in told.items())
     finally:
         group.stop()
+
+
+def judge(writing: Writing, group: Group, addresses: str) -> None:
+    """Stop both, and compare what is there with what was promised."""
+    writing.stop()
+    group_saw_all(group, [writing])
+    assert (writing.acknowledged.failed, writing.fatal, group.refused) == ([], [], [])
+    found = read_topic(addresses, writing.topic, {})
+    holds(found, writing.acknowledged.values)
+    is_dense(found)
+    is_once_and_in_order(found, writing)

@@ -13,14 +13,17 @@ import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
     """Each command of the page with the output that stands below it, if any does."""
-    found = re.findall(
-        r"```sh\n(.*?)\n```\n(?:\n```text\n(.*?)\n```\n)?", page.read_text(), re.DOTALL
-    )
+    return blocks_of(page.read_text())
+
+
+def blocks_of(text: str) -> list[tuple[str, str]]:
+    """The same of a part of a page."""
+    found = re.findall(r"```sh\n(.*?)\n```\n(?:\n```text\n(.*?)\n```\n)?", text, re.DOTALL)
     return [(command, output) for command, output in found]
 
 
@@ -52,7 +55,7 @@ def run_block(command: str, expected: str, directory: Path, around: dict[str, st
         text=True,
         timeout=TIMEOUT_S,
     )
-    assert done.returncode == 0, f"{command}: {done.stderr}"
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     missing = [line for line in expected.splitlines() if not shows(done.stdout, line)]
     assert missing == [], done.stdout
     return done.stdout

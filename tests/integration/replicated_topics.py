@@ -47,14 +47,14 @@ class ZnodesOfTopics:
         found = [self._json(f"{path}/{number}/state") for number in numbers]
         return [State(each["leader"], frozenset(each["isr"])) for each in found]
 
+    def replicas(self, topic: str) -> list[list[int]]:
+        """Those that a topic's partitions are assigned, in order."""
+        found = self._json(f"/brokers/topics/{topic}")["partitions"]
+        return [found[number] for number in sorted(found, key=int)]
+
     def are_in_sync(self, topic: str, replicas: int) -> bool:
         """Whether each partition has so many replicas in sync."""
         return all(len(each.isr) == replicas for each in self.states(topic))
-
-    def replicas(self, topic: str) -> list[list[int]]:
-        """Those of a topic's partitions, in order, the preferred leader first."""
-        found = self._json(f"/brokers/topics/{topic}")["partitions"]
-        return [found[str(number)] for number in range(len(found))]
 
     def is_moved(self, topic: str) -> bool:
         """Whether some of its replicas are being moved to other brokers."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,9 +28,12 @@ from confluent_kafka.admin import (
 from peer.kafka_dump import Batch, read_dump
 from peer.kafka_peer import dump_log_segments, run_tool
 
+from kdist.model import TopicPartition as KdistPartition
+from kdist.ops.reassignment.plan import Move
+from kdist.ops.reassignment.plan_file import encode_plan
 from tests.integration.broker_processes import settled
 from tests.integration.fire_load import PARTITIONS, Group, Place, Writing, grown, read_topic
-from tests.integration.load_checks import group_saw_all, holds, is_dense, is_once_and_in_order
+from tests.integration.load_checks import judge
 from tests.integration.mixed_cluster import (
     IDS,
     OFFSETS_PARTITIONS,
@@ -38,6 +42,7 @@ from tests.integration.mixed_cluster import (
     mixed_cluster,
 )
 from tests.integration.replicated_topics import log_bytes, segments
+from tests.integration.standalone_process import KDIST
 
 pytestmark = pytest.mark.peer
 
@@ -97,15 +102,7 @@ class Load:
         cluster.settle(LOADED, JAVAS, OFFSETS)
 
     def judge(self) -> None:
-        """Stop, and compare what is there with what was promised."""
-        self.writing.stop()
-        group_saw_all(self.group, [self.writing])
-        writing, group = self.writing, self.group
-        assert (writing.acknowledged.failed, writing.fatal, group.refused) == ([], [], [])
-        found = read_topic(self.cluster.addresses, LOADED, {})
-        holds(found, writing.acknowledged.values)
-        is_dense(found)
-        is_once_and_in_order(found, writing)
+        judge(self.writing, self.group, self.cluster.addresses)
 
 
 @contextmanager
@@ -268,16 +265,18 @@ def test_records_are_deleted_and_replicas_moved_between_kinds(
 @pytest.mark.stress
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("cluster", [{1, 2}], ids=["two-of-kafka"], indirect=True)
+@pytest.mark.parametrize("is_by_kdist", [False, True], ids=["by-kafka", "by-kdist"])
 def test_partitions_move_between_kinds_and_back_under_load_and_either_controller(
-    cluster: MixedCluster, tmp_path: Path
+    cluster: MixedCluster, tmp_path: Path, is_by_kdist: bool
 ) -> None:
+    move = move_by_kdist if is_by_kdist else move_replicas
     (kdist,), kafkas = cluster.kdists, sorted(cluster.kafkas)
     create(cluster, LOADED)
     with loaded(cluster) as load:
         for controllers in (cluster.kdists, cluster.kafkas):
             cluster.move_controller(controllers)
             for replicas in (kafkas, [kdist], [kafkas[0]], [kdist, *kafkas]):
-                move_replicas(cluster, tmp_path, LOADED, replicas)
+                move(cluster, tmp_path, LOADED, replicas)
                 load.grow()
                 away = [each for each in IDS if each not in replicas]
                 left = [cluster.members[i].data / f"{LOADED}-{n}" for i in away for n in range(3)]
@@ -353,6 +352,24 @@ def move_replicas(cluster: MixedCluster, directory: Path, topic: str, replicas: 
         *("--bootstrap-server", cluster.addresses),
         *("--reassignment-json-file", str(plan), "--execute"),
     )
+    await_replicas(cluster, topic, replicas)
+
+
+def move_by_kdist(cluster: MixedCluster, directory: Path, topic: str, replicas: list[int]) -> None:
+    """The same by `kdist reassign`."""
+    plan = directory / "plan.json"
+    moves = [
+        Move(KdistPartition(topic, number), tuple(before), tuple(replicas), 0)
+        for number, before in enumerate(cluster.znodes.replicas(topic))
+    ]
+    plan.write_bytes(encode_plan(moves))
+    words = ("reassign", "execute", str(plan), "--broker", cluster.addresses)
+    done = subprocess.run([*KDIST, *words], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    await_replicas(cluster, topic, replicas)
+
+
+def await_replicas(cluster: MixedCluster, topic: str, replicas: list[int]) -> None:
     wanted = [frozenset(replicas)] * PARTITIONS
     settled(lambda: [each.isr for each in cluster.znodes.states(topic)] == wanted, PATIENCE_S)
     settled(lambda: not cluster.znodes.is_moved(topic), PATIENCE_S)

@@ -30,6 +30,8 @@ _OF_KRAFT = {
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "broker.session.timeout.ms": "2000",  # a killed broker may come back after this
+    "broker.heartbeat.interval.ms": "400",
 }
 
 # Small sizes and short intervals, so that rolling, cleaning and retention happen within a test.
@@ -43,8 +45,6 @@ SETTINGS = {
     "auto.create.topics.enable": "false",
     "num.io.threads": "2",
     "num.network.threads": "1",
-    "broker.session.timeout.ms": "2000",  # a killed broker may come back after this
-    "broker.heartbeat.interval.ms": "400",
     "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "300",
     "log.cleaner.backoff.ms": "200",
@@ -64,10 +64,12 @@ class KafkaBroker:
         release: str = JUDGE,
         zookeeper: str = "",
         broker_id: int = 1,
+        port: int | None = None,
         **settings: str,
     ) -> None:
         self.directory = directory
         self.id = broker_id
+        self._port = port  # the same after each start
         self._zookeeper = zookeeper
         self._jvm = jvm
         self._release = release
@@ -147,8 +149,10 @@ class KafkaBroker:
             raise
 
     def _write_properties(self) -> Path:
-        client_port, controller_port = _free_ports(2)
-        self.address = f"127.0.0.{self.id}:{client_port}"  # a host of its own, for placement
+        free_port, controller_port = _free_ports(2)
+        self.address = (
+            f"127.0.0.{self.id}:{self._port or free_port}"  # a host of its own, for placement
+        )
         listener, controller = f"PLAINTEXT://{self.address}", f"127.0.0.1:{controller_port}"
         settings = self._settings | {"log.dirs": str(self.data), "listeners": listener}
         if self._zookeeper:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from peer.kafka_broker import KafkaBroker
@@ -19,6 +19,13 @@ class Read(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: HeaderList
+
+
+class Asked(Protocol):
+    """A broker of either kind."""
+
+    @property
+    def address(self) -> str: ...
 
 
 class Answers(NamedTuple):
@@ -53,7 +60,7 @@ def ask(broker: KafkaBroker) -> Answers:
     return Answers(offsets, times)
 
 
-def read_all(broker: KafkaBroker, partition: TopicPartition) -> list[Read]:
+def read_all(broker: Asked, partition: TopicPartition) -> list[Read]:
     """Every record of a partition from its start to its end, aborted transactions' too."""
     consumer = _consumer(broker)
     start, _ = consumer.get_watermark_offsets(partition, timeout=WAIT_S)
@@ -84,7 +91,7 @@ def _timestamps() -> list[int]:
     return [0, START_MS, *inside, START_MS + 14_990, START_MS + 14_991]
 
 
-def _consumer(broker: KafkaBroker) -> Consumer:
+def _consumer(broker: Asked) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": broker.address,
