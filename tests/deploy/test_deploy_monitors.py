@@ -22,7 +22,7 @@ def ask(monitor: Member, path: str) -> Any:
     """The answer of Prometheus to a query of its HTTP API."""
     port = monitor["kdist_ports"]["prometheus"]
     url = f"http://{monitor['kdist_address']}:{port}/api/v1/{path}"
-    return json.loads(monitor.says(f"curl -sS --max-time 10 '{url}'"))["data"]
+    return json.loads(monitor.says(f"curl -sS --globoff --max-time 10 '{url}'"))["data"]
 
 
 def pid(host: Member, unit: str) -> int:
