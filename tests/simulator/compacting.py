@@ -60,10 +60,11 @@ def draw_compaction(rng: random.Random, shape: Shape) -> Shape:
     if rng.random() < 0.5:
         settings["offsets.topic.segment.bytes"] = "8000"
         topics[OFFSETS_TOPIC] = topics[OFFSETS_TOPIC]._replace(own=_COMPACTED)
+    # A clock that goes wrong by two minutes ends the time for which tombstones stay.
+    retention_s = 0.0 if "wrong clock" in shape.kinds else delete_retention_ms / 1000
     return shape._replace(
         topics={
-            name: each._replace(delete_retention_s=delete_retention_ms / 1000)
-            for name, each in topics.items()
+            name: each._replace(delete_retention_s=retention_s) for name, each in topics.items()
         },
         settings=shape.settings | settings,
         tallies=rng.randint(1, 2),
