@@ -163,16 +163,21 @@ def alive_once(monkeypatch: pytest.MonkeyPatch, *brokers: int) -> None:
     monkeypatch.setattr(execution, "_alive", alive)
 
 
+def lose_a_replica(cluster: CliCluster, tmp_path: Path) -> None:
+    """Have a partition on brokers 1 and 3, and stop broker 3."""
+    cluster.done("topics", "create", "clicks", "--replication-factor", 2)
+    (before,) = replicas(cluster)
+    start = a_plan(tmp_path / "start.json", ("clicks", 0, before, [1, 3]))
+    cluster.done("reassign", "execute", start)
+    cluster.stop_broker(3)
+    cluster.until(lambda: ": 2 brokers" in cluster.done("cluster", "describe"))
+
+
 def test_brokers_that_die_while_rates_are_set_stop_a_plan_only_if_they_are_to_get_replicas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with cli_cluster(tmp_path, brokers=3) as cluster:
-        cluster.done("topics", "create", "clicks", "--replication-factor", 2)
-        (before,) = replicas(cluster)
-        start = a_plan(tmp_path / "start.json", ("clicks", 0, before, [1, 3]))
-        cluster.done("reassign", "execute", start)
-        cluster.stop_broker(3)
-        cluster.until(lambda: ": 2 brokers" in cluster.done("cluster", "describe"))
+        lose_a_replica(cluster, tmp_path)
         off = a_plan(tmp_path / "off.json", ("clicks", 0, [1, 3], [1, 2]))
         wrong = a_plan(tmp_path / "wrong.json", ("clicks", 0, [1, 3], [1, 4]))
         alive_once(monkeypatch, 1, 2, 4)
@@ -222,12 +227,7 @@ def test_without_a_throttle_an_earlier_one_is_removed_first(
 
 def test_partitions_leave_a_dead_broker_which_is_unthrottled_later(tmp_path: Path) -> None:
     with cli_cluster(tmp_path, brokers=3) as cluster:
-        cluster.done("topics", "create", "clicks", "--replication-factor", 2)
-        (before,) = replicas(cluster)
-        start = a_plan(tmp_path / "start.json", ("clicks", 0, before, [1, 3]))
-        cluster.done("reassign", "execute", start)
-        cluster.stop_broker(3)
-        cluster.until(lambda: ": 2 brokers" in cluster.done("cluster", "describe"))
+        lose_a_replica(cluster, tmp_path)
         path = a_plan(tmp_path / "plan.json", ("clicks", 0, [1, 3], [1, 2]))
         result = cluster.run("reassign", "execute", path)
         assert result.exit_code == 0, result.output
