@@ -1,20 +1,26 @@
 """Produces beside a running clean.
 
 One broker, one client that sends a record, waits for its answer, and sends the next. First while
-nothing is cleaned, then while the broker's cleaner goes over several partitions full of old values;
-in turn, as each clean is followed by writing them again.
+nothing is cleaned, then beside a process of idle priority that copies files and syncs the copies,
+then while the broker's cleaner goes over several partitions full of old values; in turn, as each
+clean is followed by writing them again. No cleaner can cost less than the copies do.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 sys.path += [str(Path(__file__).parents[1])]
@@ -36,6 +42,11 @@ PARTITIONS = 6
 VALUE = bytes(400)
 TIMEOUT_S = 60
 RATIO = "min.cleanable.dirty.ratio"
+# What any cleaner has to do, and at what priority, without Python in its way: argument 1 is where.
+COPIES = """
+cd "$1" && head -c 64M /dev/urandom >source
+while :; do dd if=source of=copied bs=1M conv=fsync status=none; mv copied cleaned; done
+"""
 
 
 def passes_of(port: int) -> int:
@@ -81,6 +92,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--records", type=int, default=500_000)
     parser.add_argument("--produces", type=int, default=3_000)
+    parser.add_argument("--segment-bytes", type=int, default=1 << 24)
     options = parser.parse_args()
     port = free_port()
     given = {
@@ -91,16 +103,24 @@ def main() -> None:
     words = [word for each in given.items() for word in ("--config", "=".join(each))]
     with tempfile.TemporaryDirectory() as data, standalone(Path(data), *words) as run:
         address = {"bootstrap.servers": f"127.0.0.1:{run.port}"}
-        table = {"cleanup.policy": "compact", RATIO: "1", "segment.bytes": str(1 << 20)}
+        table = {
+            "cleanup.policy": "compact",
+            RATIO: "1",
+            "segment.bytes": str(options.segment_bytes),
+        }
         admin = AdminClient(address)
         topics = [NewTopic("table", PARTITIONS, 1, config=table), NewTopic("other", 1, 1)]
         for created in admin.create_topics(topics).values():
             created.result(TIMEOUT_S)
         quiet: list[float] = []
+        beside_copies: list[float] = []
         beside: list[float] = []
         for _ in range(options.rounds):
             fill(address, options.records)
-            quiet += latencies_ms(address, lambda n: _looked(port, n) >= 0 and n < options.produces)
+            as_many = partial(_goes_on, port, options.produces)
+            quiet += latencies_ms(address, as_many)
+            with copies(Path(data)):
+                beside_copies += latencies_ms(address, as_many)
             wanted, end_s = passes_of(port) + PARTITIONS, time.monotonic() + TIMEOUT_S
             set_ratio(address, "0")
             beside += latencies_ms(
@@ -110,12 +130,33 @@ def main() -> None:
                 ),
             )
             set_ratio(address, "1")
+    found = {"quiet": quiet, "copies": beside_copies, "cleaner": beside}
     print(json.dumps({
-        "produces": [len(quiet), len(beside)],
-        "p50_ms": [round(_share(each, 50), 2) for each in (quiet, beside)],
-        "p99_ms": [round(_share(each, 99), 2) for each in (quiet, beside)],
-        "p99_ratio": round(_share(beside, 99) / _share(quiet, 99), 2),
-    }))  # fmt: skip
+        name: {
+            "produces": len(each),
+            "p50_ms": round(_share(each, 50), 2),
+            "p99_ms": round(_share(each, 99), 2),
+            "p99_ratio": round(_share(each, 99) / _share(quiet, 99), 2),
+        }
+        for name, each in found.items()
+    }, indent=1))  # fmt: skip
+
+
+@contextmanager
+def copies(data: Path) -> Iterator[None]:
+    """Something that copies files at idle priority, on the broker's disk, until the end."""
+    with tempfile.TemporaryDirectory(dir=data.parent) as place:
+        command = ["chrt", "--idle", "0", "sh", "-c", COPIES, "sh", place]
+        process = subprocess.Popen(command, start_new_session=True)
+        try:
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _goes_on(port: int, produces: int, count: int) -> bool:
+    return _looked(port, count) >= 0 and count < produces
 
 
 def _looked(port: int, count: int) -> int:
