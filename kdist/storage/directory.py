@@ -26,7 +26,12 @@ from kdist.storage.file_creation import FileCreator
 from kdist.storage.flushing import Flusher, flush_now
 from kdist.storage.loading import load_log, new_log
 from kdist.storage.log import Log, LogContext
-from kdist.storage.meta import claim_directory, note_boot, save_clean_shutdown
+from kdist.storage.meta import (
+    claim_directory,
+    load_partition_metadata,
+    note_boot,
+    save_clean_shutdown,
+)
 from kdist.storage.names import DirectoryState, some_of
 from kdist.storage.offset_saver import OffsetSaver
 from kdist.storage.recovery import SavedOffsets
@@ -106,6 +111,7 @@ class LogDirectory:
         If abandoned half-way, it is closed without a marker, so the next start scans the logs.
         """
         context, boot = self.context, f"{self.path}/{names.BOOT}"
+        is_from_elsewhere = not self.files.exists(boot)
         self.is_clean = self.files.exists(f"{self.path}/{names.CLEAN_SHUTDOWN}")
         self.content_id = note_boot(
             self.files, boot, context.boot_id, context.rng, was_clean=self.is_clean
@@ -133,7 +139,7 @@ class LogDirectory:
                 first_dirty_offset=compacted.get(partition),
             )
             try:
-                self.logs[partition] = yield from load_log(
+                log = yield from load_log(
                     self.log_context,
                     partition,
                     self._directory_of(partition),
@@ -147,8 +153,27 @@ class LogDirectory:
                 if any(names.log_base_offset(name) is not None for name in entries):
                     raise
                 logger.warning("%s: %s has no record; the next start opens it", error, partition)
+                continue
+            if is_from_elsewhere or self._is_of_known_topic(log, saved):
+                self.logs[partition] = log
+            else:
+                log.close()
+                self._retire(log, DirectoryState.STRAY)
         yield self._flush_changed
         self._is_open = True
+
+    def _is_of_known_topic(self, log: Log, saved: SavedOffsets) -> bool:
+        """Whether it is that of a topic, or has nothing that another topic could inherit.
+
+        The first flush makes the topic's id durable, so only a power loss before that takes it.
+        """
+        if self.is_clean or saved.recovery_point or not log.end_offset:
+            return True
+        try:
+            path = f"{log.directory}/{names.PARTITION_METADATA}"
+            return load_partition_metadata(self.files, path) is not None
+        except CorruptFile:
+            return False
 
     def _flush_changed(self) -> None:
         """Flush what opening the logs has changed. Blocks."""

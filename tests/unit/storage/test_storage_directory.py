@@ -6,6 +6,7 @@ import errno
 import os
 import tracemalloc
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,10 @@ from kdist.errors import ApiError, DiskFull, UserError
 from kdist.model import TopicPartition
 from kdist.storage import names
 from kdist.storage.directory import Identity, LogDirectory
+from kdist.storage.meta import encode_partition_metadata
 from kdist.storage.names import Suffix
+
+METADATA = f"/d01/{CLICKS}/{names.PARTITION_METADATA}"
 
 
 def stopped(seed: int = 0) -> World:
@@ -229,6 +233,53 @@ def test_a_new_log_lost_to_a_power_loss_can_be_recreated() -> None:
         assert (log.start_offset, log.end_offset) == (0, 0)
         append(world, log, 3)
         world.flush(log)
+
+
+def test_a_log_that_a_power_loss_has_left_without_its_topics_id_is_set_aside() -> None:
+    """It was never flushed; its records must not become another topic's of that name."""
+    outcomes: set[tuple[bool, bool]] = set()
+    for seed in range(60):
+        world = World(seed=seed)
+        append(world, world.log(), 3)
+        if seed % 2:
+            world.wait(world.directory.saver.request)
+        world.lose_power()
+        found = world.open().logs.get(CLICKS)
+        has_records = found is not None and found.end_offset > 0
+        if has_records:
+            assert world.disk.read(METADATA) == encode_partition_metadata(TOPIC_ID)
+        strays = [name for name in world.disk.list("/d01") if name.endswith("-stray")]
+        outcomes.add((has_records, bool(strays)))
+        if strays:
+            assert world.disk.size(f"/d01/{strays[0]}/{0:020}.log") > 0
+            world.wait(partial(world.directory.forget, CLICKS))
+            append(world, world.log(), 1)
+            world.flush(world.log())
+            world.lose_power()
+            assert lines(world.open().logs[CLICKS]) == expected_lines(1)
+    assert outcomes == {(True, False), (False, True), (False, False)}
+
+
+@pytest.mark.parametrize("content", [None, b"", b"garbage"])
+def test_a_log_without_its_topics_id_is_kept_once_flushed_or_after_a_clean_stop_or_from_elsewhere(
+    content: bytes | None,
+) -> None:
+    for how in ("flushed", "clean", "elsewhere"):
+        world = World()
+        log = world.log()
+        append(world, log, 3)
+        if how == "flushed":
+            world.flush(log)
+            world.wait(world.directory.saver.request)
+        if how == "clean":
+            world.stop()
+        world.disk.remove(METADATA)
+        if content is not None:
+            world.disk.replace(METADATA, content)
+        if how == "elsewhere":
+            world.disk.remove(f"/d01/{names.BOOT}")
+        world.kill()
+        assert lines(world.open().logs[CLICKS]) == expected_lines(3)
 
 
 def test_creating_a_log_waits_for_no_sync() -> None:
