@@ -30,7 +30,7 @@ setup: .venv/.codec  ## Make .venv, build the codec, bring Kafka's jars, other p
 	-@PYTHONPATH=tests/integration $(PYTHON) -m peer.kfake_peer >/dev/null
 	-@tools/setup_packages.sh suites
 	-@$(PYTHON) tests/conformance/run.py --small --prepare
-	-@tools/setup_promtool.sh
+	-@tools/setup_prometheus.sh
 	-@tools/setup_packages.sh lab
 
 check: .venv/.codec lint  ## Format, types, imports, conventions, unit tests: under two minutes

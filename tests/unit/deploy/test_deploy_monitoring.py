@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import pkgutil
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,17 +13,23 @@ from typing import Any
 
 import pytest
 import yaml
+from monitoring_files import (
+    DASHBOARDS,
+    MONITORING,
+    ROOT,
+    RULE_FILES,
+    metrics_in,
+    program,
+    rules,
+    shown,
+)
 
 import kdist.metrics
 from kdist.metrics.declare import Metrics
 from tools import dashboards
 
-ROOT = Path(__file__).parents[3]
-MONITORING = ROOT / "monitoring"
 RUNBOOKS = ROOT / "docs" / "runbooks"
-RULE_FILES = sorted((MONITORING / "prometheus/rules").glob("*.yml"))
 TEST_FILES = sorted((MONITORING / "prometheus/tests").glob("*.yml"))
-DASHBOARDS = sorted((MONITORING / "dashboards").glob("*.json"))
 
 # What Prometheus itself makes, and what every Python and Go process with its library shows.
 OF_PROMETHEUS = {
@@ -37,14 +41,6 @@ OF_PROMETHEUS = {
     "prometheus_rule_evaluation_failures_total",
     "up",
 }
-# PromQL's own words; a name before a parenthesis is a function.
-WORDS = {"and", "or", "unless", "by", "on", "without", "group_left", "group_right", "ignoring"}
-
-
-def rules() -> list[dict[str, Any]]:
-    files = (yaml.safe_load(path.read_text()) for path in RULE_FILES)
-    return [rule for file in files for group in file["groups"] for rule in group["rules"]]
-
 
 ALERTS = [rule for rule in rules() if "alert" in rule]
 RECORDED = {rule["record"]: rule["expr"] for rule in rules() if "record" in rule}
@@ -67,23 +63,6 @@ def of_node_exporter() -> set[str]:
 
 
 EXISTING = {*declared(), *RECORDED, *OF_PROMETHEUS, *of_node_exporter()}
-
-
-def metrics_in(expression: str) -> set[str]:
-    """The names of the metrics in an expression: not strings, labels, grouping, functions."""
-    bare = re.sub(r'"[^"]*"', "", expression)
-    bare = re.sub(r"\{[^}]*\}|\[[^]]*\]", "", bare)
-    bare = re.sub(r"\b(by|on|without|ignoring|group_left|group_right)\s*\([^)]*\)", "", bare)
-    names = re.findall(r"(?<![\w:.])[a-zA-Z_:][\w:]*(?!\s*\(|[\w:])", bare)
-    return set(names) - WORDS
-
-
-def shown() -> Iterator[tuple[str, str]]:
-    """Every dashboard's expressions, with where they stand."""
-    for path in DASHBOARDS:
-        for panel in json.loads(path.read_text())["panels"]:
-            for target in panel["targets"]:
-                yield f"{path.stem}: {panel['title']}", target["expr"]
 
 
 @pytest.mark.parametrize(
@@ -224,10 +203,8 @@ def test_every_alert_is_shown_to_fire_and_not_to_fire() -> None:
 @pytest.mark.slow  # `make setup` brings promtool; `make check` does without
 @pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: path.stem)
 def test_prometheus_accepts_the_rules_and_their_tests(path: Path) -> None:
-    promtool = shutil.which("promtool") or shutil.which("promtool", path=ROOT / ".cache" / "bin")
-    assert promtool, "promtool is missing: `make setup` brings it"
     judged = subprocess.run(
-        [promtool, "test", "rules", path.name],
+        [program("promtool"), "test", "rules", path.name],
         cwd=path.parent,
         capture_output=True,
         text=True,
