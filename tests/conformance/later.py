@@ -13,7 +13,6 @@ from fnmatch import fnmatchcase
 from outcome import FAILED, LATER, SKIPPED, Outcome
 
 TRANSACTIONS = "transactions"
-COMPACTION = "compaction"
 SECURITY = "TLS, SASL and authorization"
 BY_NAME = "DescribeTopicPartitions and ListConfigResources"
 
