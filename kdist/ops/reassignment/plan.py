@@ -8,7 +8,8 @@
     4  disks are leveled (`balance.py`), if that is wished
     5  preferred leaders are spread (`leaders.py`), if that is wished
 
-A replica that takes another's place takes its rank: so the preferred leader stays unless it goes.
+A replica that takes another's place takes its rank: so the preferred leader stays unless it goes;
+of several that come then, the one that leads the fewest partitions is preferred.
 A move makes the new copies first and drops the old ones last, so racks are never fewer on the way.
 """
 
@@ -88,8 +89,9 @@ def plan_moves(site: Site, wish: Wish) -> Plan:
         board.add(placed, is_fixed=is_fixed)
         (fixed if is_fixed else before).append(placed)
     # The largest first, while there is room to choose from.
+    leads = Counter(each.replicas[0] for each in site.partitions)
     for number in sorted(range(len(before)), key=lambda at: (-before[at].size_bytes, at)):
-        _make_due(board, number, wish)
+        _make_due(board, number, wish, leads)
     if wish.levels_disks:
         board.level()
     after = board.placed
@@ -111,9 +113,13 @@ def _check_room(site: Site, plan: Plan) -> None:
             )
 
 
-def _make_due(board: Board, number: int, wish: Wish) -> None:
-    """Give a partition as many replicas as are wished, none of them on a broker to be emptied."""
-    partition, replicas, *_ = board.placed[number]
+def _make_due(board: Board, number: int, wish: Wish, leads: Counter[int]) -> None:
+    """Give a partition as many replicas as are wished, none of them on a broker to be emptied.
+
+    `leads`: how many partitions each broker leads, kept as they change.
+    """
+    partition, before, *_ = board.placed[number]
+    replicas = before
     wanted = wish.factors.get(partition.topic, len(replicas))
     while len(replicas) > wanted:
         gone = _least_needed(board, replicas)
@@ -126,7 +132,13 @@ def _make_due(board: Board, number: int, wish: Wish) -> None:
             replicas = tuple(new if each == broker else each for each in replicas)
     while len(replicas) < wanted:
         replicas = (*replicas, _emptiest(board, partition, replicas, len(replicas) + 1))
-    if replicas != board.placed[number].replicas:
+    if replicas[0] not in before:
+        leader = min((each for each in replicas if each not in before), key=leads.__getitem__)
+        swapped = {leader: replicas[0], replicas[0]: leader}
+        replicas = tuple(swapped.get(each, each) for each in replicas)
+    leads.subtract([before[0]])
+    leads.update([replicas[0]])
+    if replicas != before:
         board.change(number, replicas)
 
 

@@ -150,6 +150,14 @@ def test_a_drained_host_has_nothing_left_and_racks_stay() -> None:
             assert plan.moved_bytes == sum(plan.before[each].bytes for each in drained)
 
 
+def test_brokers_that_take_all_of_others_lead_as_many_partitions_each() -> None:
+    disks = {each: Disk(each, f"h{each}", None, 1000 * GIB) for each in range(6)}
+    placed = tuple(Placed(TopicPartition("t", each), (0, 1, 2), GIB) for each in range(30))
+    wish = Wish(emptied=frozenset({0, 1, 2}), levels_disks=False, spreads_leaders=False)
+    after = plan_moves(Site(disks, placed), wish).after
+    assert {broker: share.leads for broker, share in after.items()} == {3: 10, 4: 10, 5: 10}
+
+
 def test_replicas_of_a_broker_that_is_gone_are_put_elsewhere() -> None:
     site = a_site(random.Random(4), hosts=6, disks=2, partitions=300)
     gone = 101
