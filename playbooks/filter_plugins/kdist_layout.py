@@ -21,6 +21,7 @@ PORTS = {
     "broker": 9092,
     "node_exporter": 9190,  # Debian's own, 9100, is broker d09's port
     "alertmanager": 9193,  # and 9093 is d02's
+    "alertmanager_cluster": 9194,  # and 9094 is d03's
     "broker_metrics": 9292,
     "mirror_metrics": 9392,
 }
@@ -28,7 +29,7 @@ PORTS = {
 LISTENERS = {
     "": ("ssh", "node_exporter"),
     "zookeeper": ("zookeeper_client", "zookeeper_quorum", "zookeeper_election"),
-    "monitor": ("prometheus", "alertmanager"),
+    "monitor": ("prometheus", "alertmanager", "alertmanager_cluster"),
 }
 DISKS_PER_HOST_MAX = 99
 

@@ -25,6 +25,11 @@ def ask(monitor: Member, path: str) -> Any:
     return json.loads(monitor.says(f"curl -sS --globoff --max-time 10 '{url}'"))["data"]
 
 
+def monitors(site: Site) -> list[Member]:
+    """Of all datacenters."""
+    return [host for host in site.hosts if "monitor" in host["group_names"]]
+
+
 def pid(host: Member, unit: str) -> int:
     return int(host.unit(unit, "MainPID")["MainPID"])
 
@@ -67,11 +72,50 @@ def test_the_exporter_passes_the_agents_figures_on(host: Member) -> None:
     assert names <= passed_on
 
 
-def test_prometheus_and_alertmanager_run_on_the_private_address(monitor: Member) -> None:
+def test_prometheus_and_alertmanager_run_on_the_private_address(
+    site: Site, monitor: Member
+) -> None:
+    listens = {name: [name] for name in SERVERS}
+    if len(monitors(site)) > 1:
+        listens["alertmanager"].append("alertmanager_cluster")
     for name, unit in SERVERS.items():
         assert monitor.shell.service(unit).is_enabled, unit
-        wanted = {(monitor["kdist_address"], monitor["kdist_ports"][name])}
+        wanted = {
+            (monitor["kdist_address"], monitor["kdist_ports"][port]) for port in listens[name]
+        }
         assert listeners(monitor, pid(monitor, unit)) == wanted
+
+
+def test_the_alertmanagers_of_all_datacenters_are_one_cluster(site: Site, monitor: Member) -> None:
+    def members() -> int:
+        url = f"http://{monitor['kdist_address']}:{monitor['kdist_ports']['alertmanager']}"
+        status = json.loads(monitor.says(f"curl -sS --max-time 10 {url}/api/v2/status"))
+        return len(status["cluster"].get("peers", ())) or 1  # one that is alone has no cluster
+
+    await_that(lambda: members() == len(monitors(site)), "the Alertmanagers to find each other")
+
+
+def test_prometheus_sends_its_alerts_to_the_alertmanagers_of_all_datacenters(
+    site: Site, monitor: Member
+) -> None:
+    wanted = {
+        f"http://{each['kdist_address']}:{each['kdist_ports']['alertmanager']}/api/v2/alerts"
+        for each in monitors(site)
+    }
+
+    def sent_to() -> set[str]:
+        return {each["url"] for each in ask(monitor, "alertmanagers")["activeAlertmanagers"]}
+
+    await_that(lambda: sent_to() == wanted, "every Alertmanager to be known")
+
+
+def test_an_alert_links_a_page_that_the_monitor_serves(monitor: Member) -> None:
+    def links() -> dict[str, str]:
+        alerts = ask(monitor, "alerts")["alerts"]
+        return {a["labels"]["alertname"]: a["annotations"]["runbook_url"] for a in alerts}
+
+    await_that(lambda: "Watchdog" in links(), "the Watchdog to fire")
+    assert monitor.says(f"curl -sS --max-time 10 {links()['Watchdog']}").startswith("# Watchdog")
 
 
 def test_every_broker_and_host_of_the_datacenter_is_a_target_and_up(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import urllib.parse
 import urllib.request
@@ -12,15 +13,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
 from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped]
 from ansible.template import Templar, trust_as_template  # type: ignore[import-untyped]
 
 from tests.integration.broker_processes import settled
-from tests.unit.deploy.monitoring_files import MONITORING, ROOT, program
+from tests.unit.deploy.monitoring_files import (
+    ROLE,
+    ROOT,
+    RULE_FILES,
+    as_installed,
+    program,
+    role_variables,
+)
 
 _STOPPED_S = 20.0
-_ROLE = ROOT / "roles/kdist_monitoring"
 
 
 @contextmanager
@@ -39,6 +45,15 @@ def running(directory: Path, name: str, *arguments: str) -> Iterator[None]:
     finally:
         process.kill()
         process.wait(_STOPPED_S)
+
+
+def page_of(url: str) -> str:
+    """What a URL has; nothing if nobody answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as got:
+            return str(got.read().decode())
+    except (OSError, ValueError):
+        return ""
 
 
 class Answer(NamedTuple):
@@ -63,11 +78,7 @@ class Prometheus(NamedTuple):
             return json.load(error)
 
     def is_ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=10):
-                return True
-        except OSError:
-            return False
+        return page_of(f"http://{self.address}/-/ready") != ""
 
     def query(self, expression: str) -> Answer:
         got = self.get("api/v1/query", query=expression)
@@ -87,18 +98,22 @@ def prometheus(directory: Path, site: dict[str, Any]) -> Iterator[Prometheus]:
 
     `site` is what playbooks know of it: the variables of the role's template.
     """
-    defaults = yaml.safe_load((_ROLE / "defaults/main.yml").read_text())
-    variables = defaults | site | {"kdist_monitoring_scrape_interval": "1s"}
-    template = (_ROLE / "templates/prometheus.yml.j2").read_text()
-    made = Templar(DataLoader(), variables).template(trust_as_template(template))
-    rules = f"{MONITORING / 'prometheus/rules'}/*.yml"
-    assert "/etc/prometheus/kdist/*.yml" in made
+    variables = role_variables() | site | {"kdist_monitoring_scrape_interval": "1s"}
+    template = trust_as_template((ROLE / "templates/prometheus.yml.j2").read_text())
+    made = str(Templar(DataLoader(), variables=variables).template(template))
+    place, rules = "/etc/prometheus/kdist", directory / "rules"
+    assert f"{place}/*.yml" in made
     config = directory / "prometheus.yml"
-    config.write_text(made.replace("/etc/prometheus/kdist/*.yml", rules))
+    config.write_text(made.replace(place, str(rules)))
+    rules.mkdir()
+    for path in RULE_FILES:
+        (rules / path.name).write_text(as_installed(path, variables))
+    shutil.copytree(ROOT / "docs/runbooks", directory / "consoles/runbooks")
     server = Prometheus(f"127.0.0.1:{site['kdist_ports']['prometheus']}")
     options = {
         "config.file": config,
         "storage.tsdb.path": directory / "prometheus",
+        "web.console.templates": directory / "consoles",
         "web.listen-address": server.address,
     }
     with running(

@@ -120,16 +120,18 @@ def _site(ports: Ports) -> dict[str, object]:
     host = "b1.dc1.example"
     own = {
         "kdist_address": HOST,
+        "kdist_datacenter": "dc1",
+        "kdist_ports": vars(ports),
         "kdist_rack": "r1",
         "kdist_brokers": [{"instance": DISK, "id": 1, "metrics_port": ports.broker}],
         "kdist_mirrors": [{"name": "dc2-to-dc1", "mirror_port": ports.mirror}],
     }
-    groups = ("kdist_members", *(f"kdist_members_{g}" for g in ("broker", "mirror", "monitor")))
+    groups = ("kdist_members", *(f"kdist_members_{g}" for g in ("broker", "mirror")))
     return {
+        **own,
         "inventory_hostname": host,
         "kdist_environment": "test",
-        "kdist_datacenter": "dc1",
-        "kdist_ports": vars(ports),
+        "kdist_monitors": [host],
         "hostvars": {host: own},
         **{group: [host] for group in groups},
     }

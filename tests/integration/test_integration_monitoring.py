@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from tests.integration.broker_processes import settled
-from tests.integration.live_prometheus import Prometheus
+from tests.integration.live_prometheus import Prometheus, page_of
 from tests.integration.monitored_site import Monitored, monitored_site
 from tests.unit.deploy.monitoring_files import metrics_in, rules, shown
 
@@ -105,3 +105,17 @@ def test_no_rule_fails_to_be_worked_out(prometheus: Prometheus) -> None:
         return {each["name"]: each.get("lastError", "") for each in every if each["health"] != "ok"}
 
     assert left(faults) == {}
+
+
+def test_the_runbook_of_an_alert_that_fires_is_where_the_alert_says(prometheus: Prometheus) -> None:
+    def missing() -> dict[str, str]:
+        fired = {
+            each["labels"]["alertname"]: each["annotations"]["runbook_url"]
+            for each in prometheus.get("api/v1/alerts")["data"]["alerts"]
+        }
+        fired.setdefault("Watchdog", "")
+        return {
+            name: url for name, url in fired.items() if not page_of(url).startswith(f"# {name}\n")
+        }
+
+    assert left(missing) == {}

@@ -25,7 +25,12 @@ MATRIX = (
     ("brokers' metrics", "broker", ("metrics_port",), "monitors"),
     ("mirrors' metrics", "mirror", ("mirror_port",), "monitors"),
     ("node exporter", "", ("node_exporter",), "monitors"),
-    ("monitoring", "monitor", ("prometheus", "alertmanager"), "monitors"),
+    (
+        "monitoring",
+        "monitor",
+        ("prometheus", "alertmanager", "alertmanager_cluster"),
+        "all monitors",
+    ),
 )
 
 
@@ -48,7 +53,12 @@ class Around:
         mine = str(self.hostvars[self.host]["kdist_datacenter"])
         if whom == "clients":  # mirrors and gateways of other datacenters too
             return [*self.addresses(), *self.clients] if self.clients else None
-        groups = {"cluster": [mine], "ensemble": [mine, "zookeeper"], "monitors": [mine, "monitor"]}
+        groups = {
+            "cluster": [mine],
+            "ensemble": [mine, "zookeeper"],
+            "monitors": [mine, "monitor"],
+            "all monitors": ["monitor"],
+        }
         return self.addresses(*groups[whom])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -10,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped]
+from ansible.plugins.loader import init_plugin_loader  # type: ignore[import-untyped]
+from ansible.template import Templar, trust_as_template  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).parents[3]
 MONITORING = ROOT / "monitoring"
+ROLE = ROOT / "roles/kdist_monitoring"
 RULE_FILES = sorted((MONITORING / "prometheus/rules").glob("*.yml"))
 DASHBOARDS = sorted((MONITORING / "dashboards").glob("*.json"))
 
@@ -40,6 +45,31 @@ def metrics_in(expression: str) -> set[str]:
     bare = re.sub(r"\b(by|on|without|ignoring|group_left|group_right)\s*\([^)]*\)", "", bare)
     names = re.findall(r"(?<![\w:.])[a-zA-Z_:][\w:]*(?!\s*\(|[\w:])", bare)
     return set(names) - _WORDS
+
+
+def role_variables() -> dict[str, Any]:
+    """The role's own variables and the defaults of the others, as templates where they are."""
+    return {
+        name: trust_as_template(value) if isinstance(value, str) else value
+        for part in ("vars", "defaults")
+        for name, value in yaml.safe_load((ROLE / part / "main.yml").read_text()).items()
+    }
+
+
+_find_plugins = functools.cache(init_plugin_loader)
+
+
+def as_installed(path: Path, variables: dict[str, Any]) -> str:
+    """A file of rules as role kdist_monitoring writes it."""
+    (task,) = [
+        each
+        for task in yaml.safe_load((ROLE / "tasks/server.yml").read_text())
+        for each in task.get("block", ())
+        if "promtool check rules" in str(each)
+    ]
+    _find_plugins()  # the lookup in it
+    content = trust_as_template(task["ansible.builtin.copy"]["content"])
+    return str(Templar(DataLoader(), variables=variables | {"item": str(path)}).template(content))
 
 
 def program(name: str) -> str:

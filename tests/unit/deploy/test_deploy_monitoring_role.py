@@ -6,6 +6,7 @@ import configparser
 import random
 import re
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,24 +14,29 @@ import yaml
 from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped]
 from ansible.template import Templar, trust_as_template  # type: ignore[import-untyped]
 from deploy_plugins import PLACES, ROOT
+from monitoring_files import ROLE, RULE_FILES, as_installed, role_variables
 
 from kdist.agent.wanted import WantedBroker, read_wanted
 from kdist.config.agent import load_agent
 from kdist.runtime.simulated_disk import SimulatedDisk
 
-ROLE = ROOT / "roles/kdist_monitoring"
-OWN = {
-    name: value
-    for part in ("vars", "defaults")
-    for name, value in yaml.safe_load((ROLE / part / "main.yml").read_text()).items()
+OWN = role_variables()
+PORTS = {
+    "zookeeper_client": 2181,
+    "prometheus": 9090,
+    "alertmanager": 9193,
+    "alertmanager_cluster": 9194,
+    "node_exporter": 9100,
 }
 
 
-def host(number: int, *disks: str) -> dict[str, Any]:
+def host(number: int, *disks: str, datacenter: str = "dc1") -> dict[str, Any]:
     ports = {disk: 9291 + int(disk[1:]) for disk in disks}
     return {
         "kdist_address": f"198.51.100.1{number}",
+        "kdist_datacenter": datacenter,
         "kdist_rack": f"r{number}",
+        "kdist_ports": PORTS,
         "kdist_brokers": [
             {"instance": disk, "id": number * 100 + int(disk[1:]), "metrics_port": port}
             for disk, port in ports.items()
@@ -45,20 +51,15 @@ SITE: dict[str, Any] = {
     "kdist_environment": "lab",
     "kdist_datacenter": "dc1",
     "kdist_bootstrap_servers": "198.51.100.11:9092,198.51.100.12:9092",
-    "kdist_ports": {
-        "zookeeper_client": 2181,
-        "prometheus": 9090,
-        "alertmanager": 9193,
-        "node_exporter": 9100,
-    },
     "kdist_members": ["b1", "b2", "mon1"],
     "kdist_members_broker": ["b1", "b2"],
-    "kdist_members_monitor": ["mon1"],
     "kdist_members_mirror": ["b2"],
+    "kdist_monitors": ["mon1", "mon2"],
     "hostvars": {
         "b1": host(1, "d01", "d02"),
         "b2": host(2, "d01") | {"kdist_mirrors": [{"name": "dc2-to-dc1", "mirror_port": 9392}]},
         "mon1": host(3),
+        "mon2": host(4, datacenter="dc2"),
     },
     "kdist_monitoring_release": "0.1.0",
     "kdist_monitoring_asks_disks": False,
@@ -115,12 +116,17 @@ def test_every_broker_is_scraped_with_its_host_and_disk_as_labels() -> None:
     }
 
 
-def test_every_host_is_scraped_and_so_is_prometheus_itself() -> None:
+def test_every_host_of_the_datacenter_is_scraped() -> None:
+    found = targets()["node"]
+    assert list(found) == [f"198.51.100.1{n}:9100" for n in (1, 2, 3)]
+    assert found["198.51.100.13:9100"] == {"dc": "dc1", "host": "mon1", "rack": "r3"}
+
+
+def test_the_monitors_of_all_datacenters_are_scraped_each_with_its_own_as_label() -> None:
     found = targets()
-    assert list(found["node"]) == [f"198.51.100.1{n}:9100" for n in (1, 2, 3)]
-    assert list(found["prometheus"]) == ["198.51.100.13:9090"]
-    assert list(found["alertmanager"]) == ["198.51.100.13:9193"]
-    assert found["node"]["198.51.100.13:9100"] == {"dc": "dc1", "host": "mon1", "rack": "r3"}
+    centers = {address: labels["dc"] for address, labels in found["prometheus"].items()}
+    assert centers == {"198.51.100.13:9090": "dc1", "198.51.100.14:9090": "dc2"}
+    assert list(found["alertmanager"]) == ["198.51.100.13:9193", "198.51.100.14:9193"]
 
 
 def test_every_mirror_is_scraped_with_its_name_as_label() -> None:
@@ -133,10 +139,27 @@ def test_a_datacenter_without_brokers_has_a_valid_configuration() -> None:
     assert targets(kdist_members_broker=[])["kdist-broker"] == {}
 
 
-def test_alerts_go_to_every_alertmanager_of_the_datacenter() -> None:
-    config = yaml.safe_load(rendered("prometheus.yml.j2", kdist_members_monitor=["mon1", "b2"]))
-    (manager,) = config["alerting"]["alertmanagers"]
-    assert manager["static_configs"][0]["targets"] == ["198.51.100.13:9193", "198.51.100.12:9193"]
+def test_alerts_go_to_the_alertmanagers_of_all_datacenters() -> None:
+    (manager,) = yaml.safe_load(rendered("prometheus.yml.j2"))["alerting"]["alertmanagers"]
+    assert manager["static_configs"][0]["targets"] == ["198.51.100.13:9193", "198.51.100.14:9193"]
+
+
+def test_two_monitors_of_one_datacenter_send_the_same_alerts() -> None:
+    """So that an Alertmanager tells of them once: all that differs is dropped."""
+    config = yaml.safe_load(rendered("prometheus.yml.j2"))
+    assert config["global"]["external_labels"].keys() == {"environment", "prometheus"}
+    assert config["alerting"]["alert_relabel_configs"] == [
+        {"action": "labeldrop", "regex": "prometheus"}
+    ]
+
+
+def test_alertmanagers_are_one_cluster_unless_there_is_one_alone() -> None:
+    def cluster(**given: object) -> list[str]:
+        return re.findall(r"--cluster\.(\S*?)[ \"]", rendered("alertmanager.default.j2", **given))
+
+    mon1 = {"inventory_hostname": "mon1", **host(3)}
+    assert cluster(**mon1) == ["listen-address=198.51.100.13:9194", "peer=198.51.100.14:9194"]
+    assert cluster(**mon1, kdist_monitors=["mon1"]) == ["listen-address="]
 
 
 def test_the_labels_that_rules_use_are_the_labels_that_targets_have() -> None:
@@ -172,10 +195,60 @@ def test_the_labels_that_rules_use_are_the_labels_that_targets_have() -> None:
     assert set(re.findall(r'job="([\w-]+)"', text)) <= set(found)
 
 
+def routed(**given: object) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The Alertmanager's routes below the first, and its receivers by name."""
+    config = yaml.safe_load(rendered("alertmanager.yml.j2", **given))
+    return config["route"]["routes"], {each["name"]: each for each in config["receivers"]}
+
+
 def test_no_alert_is_sent_until_a_receiver_is_named() -> None:
     config = yaml.safe_load(rendered("alertmanager.yml.j2"))
-    assert config["receivers"] == [{"name": "null"}]
+    assert config["receivers"] == [{"name": "kdist-nobody"}, {"name": "null"}]
     assert config["route"]["receiver"] == "null"
+
+
+def test_people_are_not_told_of_the_watchdog_by_the_sites_own_routes() -> None:
+    own = {"matchers": ['severity="critical"'], "receiver": "people"}
+    routes, _ = routed(kdist_monitoring_route={"receiver": "people", "routes": [own]})
+    assert routes == [{"matchers": ['alertname="Watchdog"'], "receiver": "kdist-nobody"}, own]
+
+
+def test_the_watchdog_of_each_monitor_goes_to_its_own_dead_mans_switch() -> None:
+    watched = {
+        name: values | {"kdist_monitoring_watchdog_url": f"https://hc.example/{name}"}
+        for name, values in SITE["hostvars"].items()
+    }
+    routes, receivers = routed(hostvars=watched)
+    assert [route["receiver"] for route in routes] == [
+        "kdist-watchdog-mon1",
+        "kdist-watchdog-mon2",
+        "kdist-nobody",
+    ]
+    assert routes[0]["matchers"] == ['alertname="Watchdog"', 'monitor="mon1"']
+    assert receivers["kdist-watchdog-mon2"]["webhook_configs"] == [
+        {"url": "https://hc.example/mon2", "send_resolved": False}
+    ]
+
+
+@pytest.mark.parametrize("path", RULE_FILES, ids=lambda path: path.stem)
+def test_an_alert_links_its_runbook_where_whoever_gets_it_finds_it(path: Path) -> None:
+    for base in (None, "https://docs.example/runbooks"):
+        given = {} if base is None else {"kdist_monitoring_runbooks_url": base}
+        installed = yaml.safe_load(as_installed(path, OWN | SITE | given))
+        rules = [rule for group in installed["groups"] for rule in group["rules"]]
+        for rule in rules:
+            if "alert" in rule:
+                assert rule["annotations"]["runbook_url"] == (
+                    f"{base or 'http://198.51.100.11:9090/consoles/runbooks'}/{rule['alert']}.md"
+                )
+
+
+def test_prometheus_serves_the_runbooks_as_they_are() -> None:
+    directory = OWN["kdist_monitoring_runbooks_dir"]
+    assert directory == "/etc/prometheus/consoles/runbooks"
+    assert "--web.console.templates=/etc/prometheus/consoles " in rendered("prometheus.default.j2")
+    pages = [path.read_text() for path in (ROOT / "docs/runbooks").glob("*.md")]
+    assert not any("{{" in page for page in pages)  # which it would fill in
 
 
 def test_diffs_of_the_alertmanagers_file_are_hidden_as_it_has_passwords() -> None:
@@ -186,7 +259,6 @@ def test_diffs_of_the_alertmanagers_file_are_hidden_as_it_has_passwords() -> Non
 
 def test_monitoring_listens_on_the_hosts_address_and_beside_the_brokers_ports() -> None:
     assert "--web.listen-address=198.51.100.11:9193 " in rendered("alertmanager.default.j2")
-    assert "--cluster.listen-address=" in rendered("alertmanager.default.j2")
     assert "--web.listen-address=198.51.100.11:9090 " in rendered("prometheus.default.j2")
     assert "--web.listen-address=198.51.100.11:9100 " in rendered("node-exporter.default.j2")
 

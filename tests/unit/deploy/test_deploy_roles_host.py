@@ -24,6 +24,7 @@ PORTS = {
     "prometheus": 9090,
     "node_exporter": 9100,
     "alertmanager": 9193,
+    "alertmanager_cluster": 9194,
 }
 BROKER = {"port": 9092, "metrics_port": 9292}
 GROUPS = {
@@ -32,7 +33,7 @@ GROUPS = {
     "dc2": ["far"],
     "zookeeper": ["k1", "k2", "far"],
     "broker": ["k2", "far"],
-    "monitor": ["k3"],
+    "monitor": ["k3", "far"],
 }
 
 
@@ -84,6 +85,12 @@ def test_metrics_are_reached_by_the_monitors_and_the_admins() -> None:
     assert reached_by(rules("k2")["brokers' metrics"]) == ["198.18.0.3"]
     found = rules("k2", admins=("203.0.113.9", "2001:db8::/64"))["brokers' metrics"]
     assert reached_by(found) == ["198.18.0.3", "203.0.113.9", "2001:db8::/64"]
+
+
+def test_monitors_of_all_datacenters_reach_each_other() -> None:
+    found = rules("k3")["monitoring"]
+    assert found["ports"] == [9090, 9193, 9194]
+    assert reached_by(found) == ["198.18.0.3", "198.18.0.4"]
 
 
 def test_loading_the_rules_records_which_they_are() -> None:

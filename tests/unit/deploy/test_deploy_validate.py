@@ -236,7 +236,7 @@ WRONG: list[tuple[Change, str]] = [
         put("b1", kdist_port_overrides={"node": 9191}),
         "b1: kdist_port_overrides has node, which is none of ssh, zookeeper_client, "
         "zookeeper_quorum, zookeeper_election, prometheus, broker, node_exporter, alertmanager, "
-        "broker_metrics, mirror_metrics.",
+        "alertmanager_cluster, broker_metrics, mirror_metrics.",
     ),
     (
         put("b1", kdist_port_overrides={"broker": "many"}),
@@ -383,7 +383,7 @@ def test_24_disks_of_a_host_that_does_everything_share_no_port() -> None:
     inventory.groups |= {"monitor": ["b1"], "zookeeper": ["b1", "zk2", "zk3", "b3"]}
     flows(flow("dc2", "dc1"))(inventory)
     assert inventory.problems() == []
-    assert len(inventory.hosts["b1"]["kdist_listeners"]) == 48 + 2 + 3 + 2 + 1
+    assert len(inventory.hosts["b1"]["kdist_listeners"]) == 48 + 2 + 3 + 3 + 1
 
 
 def test_an_inventory_can_have_other_ports() -> None:
