@@ -89,7 +89,7 @@ def load_log(
     has_epochs = epochs is not None
     is_current = has_epochs and end_offset is not None
     yield from _complete_epochs(log, has_epochs=has_epochs, is_current=is_current)
-    producers = yield from loaded_producers(log, log.end_offset)
+    producers = yield from loaded_producers(log, log.end_offset, saved.recovery_point)
     producers.expire(now_ms, context.settings.producer_id_expiration_ms)
     discard_snapshots(context.files, directory, log.forget_snapshots())
     if end_offset is None:

@@ -723,8 +723,12 @@ class Log:
 
     def save_producers(self) -> None:
         """Have the next flush write a producer snapshot at the log end offset."""
-        name = segment_name(self.end_offset, Suffix.SNAPSHOT)
-        self.files_to_save[f"{self.directory}/{name}"] = encode_snapshot(self.producers)
+        self.save_producers_at(self.end_offset, self.producers)
+
+    def save_producers_at(self, offset: int, states: ProducerStates) -> None:
+        """Have the next flush write a producer snapshot of these states before `offset`."""
+        name = segment_name(offset, Suffix.SNAPSHOT)
+        self.files_to_save[f"{self.directory}/{name}"] = encode_snapshot(states)
 
     def note_epoch(self, span: BatchSpan) -> None:
         """Account for the leader epoch of batches that are in the log."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from kdist.records.codec import producer_headers
@@ -23,12 +24,23 @@ Own = Callable[[Segment], Segment]
 
 
 def loaded_producers(
-    log: Log, end_offset: int, own: Own = lambda segment: segment
+    log: Log,
+    end_offset: int,
+    save_from: int | None = None,
+    own: Own = lambda segment: segment,
 ) -> Steps[ProducerStates]:
-    """The producer states at `end_offset`. Damaged snapshots are removed. Reads the log only."""
+    """The producer states at `end_offset`. Damaged snapshots are removed. Reads the log only.
+
+    With `save_from`, the next flush writes the snapshots that segments from that offset on lack:
+    what compaction removes later for a newer batch of its producer is still needed once that batch
+    is truncated.
+    """
     offset, states = _newest_snapshot(log, end_offset)
+    lacking = deque(_lacking(log, offset, end_offset, save_from))
     pace = Pace()
     for segment, (position, span, data) in readable_spans(log, offset, end_offset, own):
+        while lacking and span.base_offset >= lacking[0]:
+            log.save_producers_at(lacking.popleft(), states)
         if span.has_producers:
             for place, header in producer_headers(data, span.size, BATCHES_KEPT):
                 is_needed = header.is_control  # `data` may end inside a batch
@@ -38,7 +50,16 @@ def loaded_producers(
                     yield None
         if pace.is_over(span.size):
             yield None
+    for base_offset in lacking:
+        log.save_producers_at(base_offset, states)
     return states
+
+
+def _lacking(log: Log, offset: int, end_offset: int, save_from: int | None) -> Iterator[int]:
+    """The base offsets of the segments, from `save_from` on, behind the snapshot at `offset`."""
+    for segment in log.segments if save_from is not None else ():
+        if max(offset + 1, save_from or 0) <= segment.base_offset <= end_offset:
+            yield segment.base_offset
 
 
 def _newest_snapshot(log: Log, end_offset: int) -> tuple[int, ProducerStates]:

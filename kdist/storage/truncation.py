@@ -59,7 +59,7 @@ class Truncation:
         if found is not None:  # else nothing in the segment is at or after the offset
             position, start = found[0], min(start, found[1].base_offset)
         self._end_offset = end_offset = max(start, start_offset)
-        self._producers = run_steps(loaded_producers(log, end_offset, self._own))
+        self._producers = run_steps(loaded_producers(log, end_offset, own=self._own))
         kept = {each.base_offset for each in log.segments[: self._number + 1]} | {end_offset}
         try:
             for each in self._dropped:

@@ -223,6 +223,26 @@ def test_a_producers_last_sequence_outlives_its_records() -> None:
     assert producer.last_sequence == 2
 
 
+def test_a_truncation_brings_back_a_sequence_whose_batch_was_cleaned_away_for_a_newer_one() -> None:
+    """Though the process was killed before the snapshot behind it was written."""
+    world = CleaningWorld(topic=replace(SETTINGS, min_cleanable_dirty_ratio=0.0))
+    world.put([(A, b"1")], producer_id=9, producer_epoch=0, base_sequence=0)
+    world.put([(A, b"2")])
+    world.log().roll(world.clock.now_ms())
+    world.kill()
+    world.start_cleaner()
+    world.put([(A, b"3")], producer_id=9, producer_epoch=0, base_sequence=1)
+    world.flush(world.log())
+    world.high_watermarks[CLICKS] = 2
+    world.clean()
+    log = world.log()
+    assert pairs_in(log) == [(1, A, b"2"), (2, A, b"3")]
+    world.truncate(log, 2)
+    producer = log.producers.producer(9)
+    assert producer is not None
+    assert producer.last_sequence == 0
+
+
 def test_a_truncation_below_what_was_cleaned_empties_the_log() -> None:
     """What was removed may have had its later record in what is cut: the leader has it."""
     world = dirty()
