@@ -158,16 +158,19 @@ class LogDirectory:
                 self.logs[partition] = log
             else:
                 log.close()
-                self._retire(log, DirectoryState.STRAY)
+                self._retire(
+                    log, DirectoryState.STRAY if log.end_offset else DirectoryState.DELETED
+                )
         yield self._flush_changed
         self._is_open = True
 
     def _is_of_known_topic(self, log: Log, saved: SavedOffsets) -> bool:
-        """Whether it is that of a topic, or has nothing that another topic could inherit.
+        """Whether it has its topic's id, or was flushed by a broker that does not write them.
 
-        The first flush makes the topic's id durable, so only a power loss before that takes it.
+        The first flush makes the id durable, so only a power loss before that takes it; what there
+        is of the log then could be another topic's of its name.
         """
-        if self.is_clean or saved.recovery_point or not log.end_offset:
+        if self.is_clean or saved.recovery_point:
             return True
         try:
             path = f"{log.directory}/{names.PARTITION_METADATA}"

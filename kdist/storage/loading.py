@@ -26,6 +26,7 @@ from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log, LogContext
 from kdist.storage.names import (
     LEADER_EPOCHS,
+    PARTITION_METADATA,
     FileState,
     SegmentName,
     Suffix,
@@ -95,6 +96,8 @@ def load_log(
     if end_offset is None:
         log.complete_load(producers, saved.recovery_point)
         log.require_flush(now_ms)
+        if not saved.recovery_point:
+            _save_topic_id(log)
     else:
         log.complete_load(producers, log.end_offset)
     if saved.first_dirty_offset is not None:
@@ -102,6 +105,13 @@ def load_log(
     log.active.prime_tail()
     log.close_idle()
     return log
+
+
+def _save_topic_id(log: Log) -> None:
+    """Have the first flush make it durable: the process that wrote it may have been killed."""
+    path = f"{log.directory}/{PARTITION_METADATA}"
+    if log.context.files.exists(path):
+        log.save_topic_id(log.context.files.read(path))
 
 
 def _take_first_dirty(log: Log, offset: int) -> None:

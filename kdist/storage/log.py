@@ -496,8 +496,12 @@ class Log:
     def postpone_files(self, metadata: bytes) -> None:
         """It has no directory yet. `metadata` goes to `partition.metadata`."""
         self.has_files, self.is_changed = False, True
-        self.files_to_save[f"{self.directory}/{PARTITION_METADATA}"] = metadata
+        self.save_topic_id(metadata)
         self.renamed_in |= {self.directory.rpartition("/")[0], self.directory}
+
+    def save_topic_id(self, metadata: bytes) -> None:
+        """Have the next flush write `partition.metadata`."""
+        self.files_to_save[f"{self.directory}/{PARTITION_METADATA}"] = metadata
 
     def create_files(self) -> None:
         """Create the postponed files, but for `partition.metadata`, in the directory."""

@@ -260,6 +260,19 @@ def test_a_log_that_a_power_loss_has_left_without_its_topics_id_is_set_aside() -
     assert outcomes == {(True, False), (False, True), (False, False)}
 
 
+def test_a_flush_covers_the_topics_id_that_a_process_wrote_which_was_killed() -> None:
+    for seed in range(40):
+        world = World(seed=seed)
+        world.log()
+        world.settle(1_500)
+        world.directory._lock.release()  # as the kernel does; the page cache stays
+        world.open()
+        append(world, world.log(), 3)
+        world.flush(world.log())
+        world.lose_power()
+        assert lines(world.open().logs[CLICKS]) == expected_lines(3)
+
+
 @pytest.mark.parametrize("content", [None, b"", b"garbage"])
 def test_a_log_without_its_topics_id_is_kept_once_flushed_or_after_a_clean_stop_or_from_elsewhere(
     content: bytes | None,
