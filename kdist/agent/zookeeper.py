@@ -37,6 +37,7 @@ def read_mntr(answer: str) -> ZooKeeperMetrics:
     read.is_serving = 1 if state else 0
     read.is_leading = 1 if state in ("leader", "standalone") else 0
     read.synced_followers = _number(said, "zk_synced_followers")
+    read.voting_servers = _number(said, "zk_quorum_size")
     read.outstanding_requests = _number(said, "zk_outstanding_requests")
     read.average_latency_seconds = _number(said, "zk_avg_latency") / 1000
     read.connections = _number(said, "zk_num_alive_connections")

@@ -89,6 +89,7 @@ class ZooKeeperMetrics(Metrics):
         "1 while it leads, or is the only one.", name="kdist_zookeeper_leading"
     )
     synced_followers: float = gauge("Followers that are up to date; the leader's only.")
+    voting_servers: float = gauge("Servers that its ensemble has, whether they run or not.")
     outstanding_requests: float = gauge("Requests that are queued in it.")
     average_latency_seconds: float = gauge("From a request to its answer, on average.")
     connections: float = gauge("Connections of clients.", name="kdist_zookeeper_open_connections")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kdist.metrics.declare import Metrics, Reading, counter, metrics, reading
+from kdist.metrics.declare import Metrics, Reading, counter, histogram, metrics, reading
+from kdist.metrics.histogram import Histogram
 
 
 @metrics
@@ -75,6 +76,9 @@ class ReplicationMetrics(Metrics):
     )
     cold_fetches: int = counter(
         "Fetches of records that had to be read from the disk.", name="kdist_fetch_cold_total"
+    )
+    cold_seconds: Histogram = histogram(
+        "How long such a fetch waited for the disk.", name="kdist_fetch_cold_seconds"
     )
     converted_fetches: int = counter(
         "Fetches converted to an old client's message format.",

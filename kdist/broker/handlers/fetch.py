@@ -88,6 +88,7 @@ _FIRST_VERSION_OF_WHOLE_BATCHES = 3
 _FIRST_VERSION_OF_LEADERS = 12
 _FIRST_VERSION_OF_ENDPOINTS = 16
 _NS_PER_MS = 1_000_000
+_NS_PER_S = 1_000_000_000
 
 
 class FetchHandler:
@@ -243,9 +244,11 @@ class _Fetch(DelayedOperation):
         """Have a thread read the cold slices into the page cache, then go on."""
         self._release()
         handler, cold = self._handler, self._cold
-        handler.replicas.metrics.cold_fetches += 1
+        metrics, started_ns = handler.replicas.metrics, handler.now_ns()
+        metrics.cold_fetches += 1
 
         def warmed(error: BaseException | None) -> None:
+            metrics.cold_seconds.observe((handler.now_ns() - started_ns) / _NS_PER_S)
             for part in cold:
                 part.release()
             if error is not None:

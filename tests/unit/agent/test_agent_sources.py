@@ -40,7 +40,10 @@ NVME = {
     "smart_status": {"passed": False},
     "nvme_smart_health_information_log": {"media_errors": 3},
 }
-LEADER = "zk_version\t3.8\nzk_server_state\tleader\nzk_synced_followers\t2\nzk_avg_latency\t1.5\n"
+LEADER = (
+    "zk_version\t3.8\nzk_server_state\tleader\nzk_synced_followers\t2\nzk_quorum_size\t3\n"
+    "zk_avg_latency\t1.5\n"
+)
 WANTED = WantedBroker("d01", "r", "s", "u")
 NOT_SERVING = "This ZooKeeper instance is not currently serving requests\n"
 
@@ -121,9 +124,10 @@ def test_a_programs_output_counts_whatever_its_exit_status() -> None:
     assert asyncio.run(output_of(argv, 30_000)) == b"bits\n"
 
 
-def test_a_leader_reports_how_many_follow_it() -> None:
+def test_a_leader_reports_how_many_follow_it_and_how_many_ought_to() -> None:
     read = read_mntr(LEADER)
     assert (read.is_serving, read.is_leading, read.synced_followers) == (1, 1, 2)
+    assert read.voting_servers == 3
     assert read.average_latency_seconds == 0.0015
 
 

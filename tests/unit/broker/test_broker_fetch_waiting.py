@@ -193,8 +193,20 @@ def test_a_thread_reads_cold_records_before_they_are_answered(broker: Broker) ->
     assert fetch.answers == []
     broker.settle()
     assert [len(values) for values in fetch.values()] == [2]
-    assert broker.metrics.cold_fetches == 1
+    assert broker.metrics.cold_fetches == broker.metrics.cold_seconds.count == 1
     assert broker.pins == 0
+
+
+def test_the_time_that_the_disk_takes_for_a_fetch_is_measured_without_its_wait(
+    broker: Broker,
+) -> None:
+    large(broker, CLICKS)
+    make_cold(broker)
+    fetch = broker.fetch({CLICKS: 0}, min_bytes=1 << 20, max_wait_ms=100)
+    broker.settle(100)
+    assert len(fetch.answers) == 1
+    assert broker.metrics.cold_seconds.count > 0
+    assert broker.metrics.cold_seconds.sum < 0.1
 
 
 def test_a_cold_fetch_does_not_delay_others(broker: Broker) -> None:
