@@ -12,13 +12,24 @@ import pytest
 from tests.integration.broker_processes import settled
 from tests.integration.live_prometheus import Prometheus, page_of
 from tests.integration.monitored_site import Monitored, monitored_site
-from tests.unit.deploy.monitoring_files import metrics_in, rules, shown
+from tests.unit.deploy.monitoring_files import chosen_by, metrics_in, rules, shown
+from tools import dashboards
 
 pytestmark = pytest.mark.xdist_group("monitoring")
 
 T = TypeVar("T")
 
-PANELS = [(where, expression.replace("$dc", "dc1")) for where, expression in shown()]
+CHOSEN = {"$dc": "dc1", "$host": ".*", "$disk": ".*"}
+
+
+def filled(expression: str) -> str:
+    """As Grafana fills in what is chosen above the panels."""
+    for name, value in CHOSEN.items():
+        expression = expression.replace(name, value)
+    return expression
+
+
+PANELS = [(where, filled(expression)) for where, expression in shown()]
 RULES = [(rule.get("alert") or rule["record"], rule["expr"]) for rule in rules()]
 RECORDED = [(rule["record"], rule["expr"]) for rule in rules() if "record" in rule]
 
@@ -26,6 +37,7 @@ ABSENT = {"kdist_mirror_refused"}  # there for topics that the target refuses
 # What has no numbers here: a server that is alone has no followers, and new records are in memory.
 EMPTY = {
     "kdist_zookeeper_synced_followers",
+    "kdist_zookeeper_voting_servers",
     "kdist_fetch_cold_seconds_bucket",
     "broker:kdist_fetch_cold_seconds:p99_5m",
 }
@@ -94,12 +106,25 @@ def test_every_metric_that_a_rule_or_panel_asks_for_has_been_scraped(
 
 def test_the_labels_that_alerts_ask_for_are_those_of_the_series(prometheus: Prometheus) -> None:
     asked = {each: where for where, expression in RULES for each in selectors(expression)}
+    asked |= dict.fromkeys(selectors(filled(dashboards.ROLLS)), "Rolls")
     assert len(asked) > 10
 
     def without_series() -> dict[str, str]:
         return {each: asked[each] for each in asked if not prometheus.query(each).values}
 
     assert left(without_series) == {}
+
+
+def test_what_can_be_chosen_above_the_panels_is_listed(prometheus: Prometheus) -> None:
+    queries = [re.fullmatch(r"label_values\((.*), (\w+)\)", filled(each)) for each in chosen_by()]
+    asked = {f'count by ({each[2]}) ({each[1]}{{{each[2]}!=""}})' for each in queries if each}
+    asked = {each.replace("}{", ", ") for each in asked}
+    assert len(asked) == len(CHOSEN)
+
+    def without_any() -> dict[str, str]:
+        return {each: "nothing to choose" for each in asked if not prometheus.query(each).values}
+
+    assert left(without_any) == {}
 
 
 def test_no_rule_fails_to_be_worked_out(prometheus: Prometheus) -> None:

@@ -33,9 +33,17 @@ def rules() -> list[dict[str, Any]]:
 def shown() -> Iterator[tuple[str, str]]:
     """Every dashboard's expressions, with where they stand."""
     for path in DASHBOARDS:
-        for panel in json.loads(path.read_text())["panels"]:
+        dashboard = json.loads(path.read_text())
+        for panel in dashboard["panels"]:
             for target in panel["targets"]:
                 yield f"{path.stem}: {panel['title']}", target["expr"]
+
+
+def chosen_by() -> set[str]:
+    """The queries that list what can be chosen above the panels."""
+    dashboards = [json.loads(path.read_text()) for path in DASHBOARDS]
+    variables = [each for dashboard in dashboards for each in dashboard["templating"]["list"]]
+    return {each["query"] for each in variables if each["type"] == "query"}
 
 
 def metrics_in(expression: str) -> set[str]:

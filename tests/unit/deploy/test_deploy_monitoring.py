@@ -95,6 +95,23 @@ def test_every_panel_is_of_one_datacenter() -> None:
     assert whole == []
 
 
+def test_what_is_shown_by_host_or_disk_is_of_those_that_are_chosen() -> None:
+    for title, panels in dashboards.read_panels().items():
+        made = dashboards.dashboard(title, panels)
+        names = [each["name"] for each in made["templating"]["list"]]
+        for panel in made["panels"]:
+            for target in panel["targets"]:
+                told = re.findall(r"{{(host|disk)}}", target["legendFormat"])
+                assert all(f'{name}=~"${name}"' in target["expr"] for name in told), target
+                assert set(re.findall(r"\$(\w+)", target["expr"])) <= set(names), target
+    cluster = 'sum by (dc) (up{dc="$dc"})'
+    assert dashboards.narrowed("up", cluster) == cluster
+    assert dashboards.narrowed("", 'sum by (disk, host) (a{dc="$dc"}) / b{dc="$dc"}') == (
+        'sum by (disk, host) (a{dc="$dc", host=~"$host", disk=~"$disk"})'
+        ' / b{dc="$dc", host=~"$host", disk=~"$disk"}'
+    )
+
+
 def test_every_recorded_series_is_used() -> None:
     used = {name for rule in ALERTS for name in metrics_in(rule["expr"])}
     used |= {name for _, expression in shown() for name in metrics_in(expression)}
@@ -198,6 +215,49 @@ def test_every_alert_is_shown_to_fire_and_not_to_fire() -> None:
         assert all(f'alertname="{case["name"]}"' in check["expr"] for check in checks)
         assert checks[-1]["exp_samples"], case["name"]
         assert case["name"] == "Watchdog" or checks[0]["exp_samples"] == [], case["name"]
+
+
+ROLL_TEST = """
+evaluation_interval: 30s
+tests:
+  - interval: 30s
+    input_series:
+      - series: 'kdist_build_info{dc="dc1",host="b1",disk="d01",version="1",settings="s"}'
+        values: '1x19 stale'
+      - series: 'kdist_build_info{dc="dc1",host="b1",disk="d01",version="2",settings="s"}'
+        values: '_x20 1x40'
+      - series: 'kdist_build_info{dc="dc1",host="b2",disk="d01",version="1",settings="s"}'
+        values: '1x15 stale _x3 1x40'
+      - series: 'kdist_build_info{dc="dc1",host="b3",disk="d01",version="2",settings="s"}'
+        values: '_x20 1x40'
+    promql_expr_test:
+      - expr: EXPRESSION
+        eval_time: 9m
+        exp_samples: []
+      - expr: EXPRESSION
+        eval_time: 12m
+        exp_samples:
+          - {labels: '{host="b1"}', value: 1}
+      - expr: EXPRESSION
+        eval_time: 18m
+        exp_samples: []
+"""
+
+
+@pytest.mark.slow
+def test_a_roll_is_marked_where_a_broker_runs_something_else_not_where_it_was_restarted_or_is_new(
+    tmp_path: Path,
+) -> None:
+    expression = f"count by (host) ({dashboards.ROLLS})".replace("$dc", "dc1")
+    (tmp_path / "roll.yml").write_text(ROLL_TEST.replace("EXPRESSION", expression))
+    judged = subprocess.run(
+        [program("promtool"), "test", "rules", "roll.yml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert judged.returncode == 0, judged.stdout + judged.stderr
 
 
 @pytest.mark.slow  # `make setup` brings promtool; `make check` does without
