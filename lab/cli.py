@@ -41,7 +41,7 @@ class Lab:
 
     @cached_property
     def description(self) -> Description:
-        """The lab's hosts; read on first use, since `down` and `check` need no inventory."""
+        """The lab's hosts; read on first use, since `down` needs no inventory."""
         try:
             return hosts.parse(self.inventory.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -79,7 +79,7 @@ pass_lab: Callable[[Callable[..., Any]], Callable[..., Any]] = click.make_pass_d
 @pass_lab
 def check(given: Lab) -> None:
     """Say what this machine lacks to run the lab."""
-    _refuse_if_missing(given.place)
+    _refuse_if_missing(given)
     click.echo("The lab can run here.")
 
 
@@ -89,7 +89,7 @@ def check(given: Lab) -> None:
 def up(given: Lab, names: tuple[str, ...]) -> None:
     """Make and start the hosts named, or all; what is up stays as it is."""
     chosen = given.description.choose(names)
-    _refuse_if_missing(given.place)
+    _refuse_if_missing(given)
     with held(given.place.lock, "up " + " ".join(host.name for host in chosen)):
         life.up(given.place, given.description, chosen, click.echo)
     click.echo(f"Up: {', '.join(host.name for host in chosen)}.")
@@ -115,8 +115,8 @@ def down(given: Lab, is_all: bool) -> None:
 @pass_lab
 def make_image(given: Lab) -> None:
     """Make the base image that all hosts share, if it is not there, and print where it is."""
-    _refuse_if_missing(given.place)
-    click.echo(image.make(given.place))
+    _refuse_if_missing(given)
+    click.echo(image.make(given.place, given.description.is_bare))
 
 
 @lab.command()
@@ -181,6 +181,6 @@ def _run(place: Place, command: list[str | Path]) -> None:
     sys.exit(access.run_inside(place, command))
 
 
-def _refuse_if_missing(place: Place) -> None:
-    if sentences := missing.missing(place):
+def _refuse_if_missing(given: Lab) -> None:
+    if sentences := missing.missing(given.place, given.description.is_bare):
         raise UserError("\n".join(sentences))

@@ -1,7 +1,7 @@
 """The lab's hosts, read from its Ansible inventory, the only place that describes them (pure).
 
 all:
-  vars: {lab_network: 198.18.0.0/24, lab_disk_size_mib: 512}
+  vars: {lab_network: 198.18.0.0/24, lab_disk_size_mib: 512, lab_image: full}
   children:
     dc1:
       hosts:
@@ -63,6 +63,8 @@ class Description:
     disk_size_mib: int
     hosts: tuple[Host, ...]
     groups: Mapping[str, tuple[str, ...]]
+    is_bare: bool = False
+    """Whether the hosts start without what the roles install, as a fresh Debian does."""
 
     @property
     def control_address(self) -> IPv4Address:
@@ -106,7 +108,11 @@ def parse(text: str) -> Description:
     hosts = tuple(_host(name, given, network) for name, given in groups["all"].items())
     _refuse_twins(hosts)
     return Description(
-        network, _disk_size_mib(variables), hosts, {name: tuple(m) for name, m in groups.items()}
+        network,
+        _disk_size_mib(variables),
+        hosts,
+        {name: tuple(members) for name, members in groups.items()},
+        _is_bare(variables),
     )
 
 
@@ -153,6 +159,13 @@ def _disk_size_mib(variables: Mapping[str, Any]) -> int:
             f"lab_disk_size_mib is {size_mib}: XFS takes a number from {DISK_SIZE_MIB_MIN}"
         )
     return size_mib
+
+
+def _is_bare(variables: Mapping[str, Any]) -> bool:
+    image = variables.get("lab_image", "full")
+    if image not in ("full", "bare"):
+        raise UserError(f"lab_image is {image}: it can be full or bare")
+    return bool(image == "bare")
 
 
 def _host(name: str, given: Mapping[str, Any], network: IPv4Network) -> Host:

@@ -33,10 +33,10 @@ class HostState:
 
 def up(place: Place, description: Description, hosts: Sequence[Host], say: Say) -> None:
     """Create the lab where it is missing and start these hosts; return once they are up."""
-    base = image.path(place)
+    base = image.path(place, description.is_bare)
     if not base.is_dir():
         say(f"Making the base image {base}: a minute or two, once.")
-    image.make(place)
+    image.make(place, description.is_bare)
     network.make(place, description)
     access.make(place, description)
     for host in hosts:

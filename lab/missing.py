@@ -35,9 +35,11 @@ _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _PATH = re.compile(r"[\w/.+-]+")
 
 
-def missing(place: Place, find: Callable[[str], str | None] = shutil.which) -> list[str]:
+def missing(
+    place: Place, is_bare: bool = False, find: Callable[[str], str | None] = shutil.which
+) -> list[str]:
     """One sentence for each requirement that is missing; only root can check kernel and mounts."""
-    found = [*_places(place), *_programs(place, find)]
+    found = [*_places(place), *_programs(image.path(place, is_bare), find)]
     if os.geteuid() != 0:
         return ["root is needed: containers, mounts and loop devices are made.", *found]
     return [*found, *_kernel(place)]
@@ -53,8 +55,8 @@ def _places(place: Place) -> Iterator[str]:
             yield f"{variable} is {path}: mount and ssh take letters, digits and _.+- alone."
 
 
-def _programs(place: Place, find: Callable[[str], str | None]) -> Iterator[str]:
-    wanted = PROGRAMS if image.path(place).is_dir() else PROGRAMS | _MAKES_IMAGES
+def _programs(base: Path, find: Callable[[str], str | None]) -> Iterator[str]:
+    wanted = PROGRAMS if base.is_dir() else PROGRAMS | _MAKES_IMAGES
     for program, package in wanted.items():
         if find(program) is None:
             yield f"{program} is not here: apt-get install {package}."

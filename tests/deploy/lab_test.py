@@ -29,13 +29,14 @@ from tests.deploy.load import PAUSES
 
 INVENTORY = Path("inventory") / "lab"
 RACKS = Path("inventory") / "lab-racks"
-"""The larger form: three racks, and a host with twelve disks."""
+"""The larger form: three bare racks, and a host with twelve disks."""
 LOGS = ROOT / ".cache" / "lab-test"
 HOME = "/var/lib/kdist-lab-trial"
 
 _LINES_SHOWN = 60
 _PYTHON = sys.executable
 _LAB = [_PYTHON, "-m", "lab"]
+_NO_BECOME = ["--extra-vars", "ansible_become=false"]
 # As on real hosts: somebody who logs in with a key, and becomes root by sudo.
 _OPERATOR = """set -e
 useradd --create-home --shell /bin/bash deploy
@@ -43,6 +44,9 @@ install -d -o deploy -g deploy -m 700 /home/deploy/.ssh
 install -o deploy -g deploy -m 600 /root/.ssh/authorized_keys /home/deploy/.ssh/
 echo "deploy ALL=(ALL:ALL) NOPASSWD: ALL" >/etc/sudoers.d/deploy
 """
+_INSTALLED = "dpkg-query --show --showformat='.\\n' | wc --lines"
+_INSTALL_TOOLS = "apt-get -qq install --yes curl kcat netcat-openbsd >/dev/null"
+"""What the tests ask hosts with."""
 _PYTEST = [_PYTHON, "-m", "pytest", "-n0", "-q", "--durations=25", "--tb=short", "tests/deploy"]
 
 
@@ -109,8 +113,8 @@ class Trial:
 
     def play(self, playbook: str, *arguments: str) -> Run:
         """Run a playbook."""
-        program = Path(_PYTHON).with_name("ansible-playbook")
-        command = [program, "--inventory", self.inventory, f"playbooks/{playbook}.yml", *arguments]
+        command = [_program("ansible-playbook"), "--inventory", self.inventory]
+        command += [f"playbooks/{playbook}.yml", *arguments]
         said = self.run([*_LAB, "run", *command])
         return Run(0, said, recap(said))
 
@@ -125,8 +129,13 @@ class Trial:
         return "up, with two releases and PySpark to install"
 
     def make_racks(self) -> str:
-        """Create the hosts of the larger form, where nobody but root may log in until then."""
+        """Create the hosts of the larger form, where nobody but root may log in until then.
+
+        From here on the strategy is Ansible's own, as in an operator's runs.
+        """
         self.inventory = RACKS
+        for name in ("ANSIBLE_STRATEGY", "ANSIBLE_STRATEGY_PLUGINS"):
+            self.environment.pop(name, None)
         self.environment["KDIST_LAB_INVENTORY"] = str(RACKS / "hosts.yml")
         hosts = read_inventory(self.inventory)
         self._up([self._build("release", next(iter(hosts.values()))["kdist_version"])])
@@ -134,6 +143,36 @@ class Trial:
             self.run([*_LAB, "ssh", host, _OPERATOR])
         disks = [len(given["kdist_disks"]) for given in hosts.values()]
         return f"up, with {' + '.join(map(str, disks))} disks and a user with sudo"
+
+    def check_operator(self) -> str:
+        """What a task lacks root's rights for fails unless it becomes root; Mitogen is not used."""
+        strategy = "DEFAULT_STRATEGY(default) = linear"
+        if strategy not in self.run([_program("ansible-config"), "dump"]):
+            raise StepFailed(f"Ansible's settings have no {strategy}")
+        everyone = ["all", "--inventory", self.inventory, "--args", "id --user --name"]
+        said = self.run([*_LAB, "run", _program("ansible"), *everyone, *_NO_BECOME]).splitlines()
+        if said.count("deploy") != len(read_inventory(self.inventory)):
+            raise StepFailed("a host lets somebody else in than the user deploy")
+        return "Ansible's own strategy, as a user who is not root without sudo"
+
+    def deploy_to_bare(self) -> str:
+        """Deploy where packages are missing, which the roles install."""
+        before = self._packages()
+        words = self.deploy()
+        if not (new := self._packages() - before):
+            raise StepFailed("no package was installed")
+        return f"{words}, {new} packages installed"
+
+    def look_with_tools(self) -> str:
+        """Run the tests of hosts, which ask them with tools that no role installs."""
+        for host in read_inventory(self.inventory):
+            self.run([*_LAB, "ssh", host, _INSTALL_TOOLS])
+        return self.look()
+
+    def _packages(self) -> int:
+        """How many packages the hosts have, all together."""
+        hosts = read_inventory(self.inventory)
+        return sum(int(self.run([*_LAB, "ssh", host, _INSTALLED])) for host in hosts)
 
     def _up(self, builds: Sequence[subprocess.Popen[str]]) -> None:
         """Start the hosts, while bundles are built."""
@@ -224,6 +263,11 @@ class Trial:
         return {host: self.run([*_LAB, "ssh", host, show]) for host in hosts}
 
 
+def _program(name: str) -> Path:
+    """A program of this virtual environment."""
+    return Path(_PYTHON).with_name(name)
+
+
 def environment() -> dict[str, str]:
     """Ansible's environment, with this lab's directory."""
     found = ansible_environment()
@@ -244,10 +288,12 @@ def go_through_racks(trial: Trial) -> None:
     """Deploy to the larger form as an operator does, and break nothing."""
     steps = {
         "twelve disks: hosts": trial.make_racks,
-        "twelve disks: site": trial.deploy,
+        "twelve disks: operator": trial.check_operator,
+        "twelve disks: check mode on bare hosts": trial.foretell,
+        "twelve disks: site": trial.deploy_to_bare,
         "twelve disks: site again": trial.deploy_again,
         "twelve disks: verify": trial.verify,
-        "twelve disks: tests": trial.look,
+        "twelve disks: tests": trial.look_with_tools,
     }
     all(trial.step(name, work) for name, work in steps.items())
 

@@ -95,6 +95,7 @@ def test_an_unknown_host_or_disk_is_refused_with_what_there_is(lab: Description)
         ("198.18.0.0/24", "198.18.0.0/240", "lab_network is no IPv4 network: 198.18.0.0/240"),
         ("512", "299", "lab_disk_size_mib is 299: XFS takes a number from 300"),
         (", lab_disk_size_mib: 512", "", "lab_disk_size_mib is None"),
+        ("mib: 512", "mib: 512, lab_image: empty", "lab_image is empty: it can be full or bare"),
         ("k1:", "K1:", "K1: a lab host's name"),
         ("k1:", "abcdefghijklm:", "abcdefghijklm: a lab host's name"),
         ("{kdist_address: 198.18.0.11}", "{}", "k1: kdist_address is missing"),
@@ -128,9 +129,11 @@ def test_the_inventory_of_the_tree_describes_two_datacenters_with_disks() -> Non
     assert {host.name for host in lab.members("dc1")} == {"k1", "k2", "k3"}
     assert {host.name for host in lab.members("dc2")} == {"k4"}
     assert [len(host.disks) for host in lab.hosts] == [2, 2, 2, 1]
+    assert not lab.is_bare
 
 
-def test_the_larger_form_has_three_racks_and_a_host_with_twelve_disks() -> None:
+def test_the_larger_form_is_three_bare_racks_with_twelve_disks_in_a_host() -> None:
     lab = parse((INVENTORY.parents[1] / "lab-racks" / "hosts.yml").read_text())
     assert len(lab.members("zookeeper")) == 3
     assert [len(host.disks) for host in lab.members("broker")] == [12, 2, 2]
+    assert lab.is_bare

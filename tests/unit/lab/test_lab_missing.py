@@ -39,10 +39,11 @@ def test_mmdebstrap_is_needed_only_until_the_image_is_made(
         return None if name == "mmdebstrap" else name
 
     place = Place(PLACE.home, tmp_path)
-    assert any("mmdebstrap" in sentence for sentence in missing.missing(place, without_it))
-    monkeypatch.setattr("lab.image.key", lambda: "abc")
+    assert any("mmdebstrap" in sentence for sentence in missing.missing(place, find=without_it))
+    monkeypatch.setattr("lab.image.key", lambda is_bare: "bare" if is_bare else "abc")
     (tmp_path / "abc").mkdir()
-    assert not any("mmdebstrap" in sentence for sentence in missing.missing(place, without_it))
+    assert not any("mmdebstrap" in sentence for sentence in missing.missing(place, find=without_it))
+    assert any("mmdebstrap" in sentence for sentence in missing.missing(place, True, without_it))
 
 
 def test_a_path_too_long_for_sockets_is_refused() -> None:

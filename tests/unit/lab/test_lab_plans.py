@@ -139,7 +139,7 @@ def test_all_hosts_are_known_by_the_labs_key_under_name_and_address() -> None:
 
 
 def test_the_image_has_the_packages_of_the_list_and_its_files_by_root() -> None:
-    commands = [words(command) for command in image.plan(["one", "two"], Path("/target"))]
+    commands = [words(command) for command in image.plan(["one", "two"], [], Path("/target"))]
     assert "--include=one,two" in commands[0]
     assert any(
         "--owner=root" in command and command.endswith("/target/usr/sbin/policy-rc.d")
@@ -147,18 +147,29 @@ def test_the_image_has_the_packages_of_the_list_and_its_files_by_root() -> None:
     )
 
 
-def test_comments_in_the_list_of_packages_are_no_packages() -> None:
-    names = image.packages()
+def test_a_bare_image_has_a_repository_and_its_packages_start_their_services() -> None:
+    commands = [words(command) for command in image.plan(["one"], ["two"], Path("/target"))]
+    assert "--include=one " in commands[0]
+    assert "--download-only install two\n" in commands[0]
+    assert not any("policy-rc.d" in command or " disable " in command for command in commands)
+    assert any("/target/usr/local/sbin/lab-init" in command for command in commands)
+
+
+def test_comments_in_the_lists_of_packages_are_no_packages() -> None:
+    names = image.packages("bare") + image.packages("roles")
     assert "default-jre-headless" in names
     assert all(name and " " not in name and "#" not in name for name in names)
     assert len(set(names)) == len(names)
 
 
-def test_another_list_of_packages_is_another_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = image.key()
-    assert image.key() == before
-    monkeypatch.setattr(image, "packages", lambda: ["systemd"])
-    assert image.key() != before
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_another_list_of_packages_is_another_image(
+    is_bare: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = image.key(is_bare)
+    assert image.key(is_bare) == before != image.key(not is_bare)
+    monkeypatch.setattr(image, "packages", lambda name: [name])
+    assert image.key(is_bare) != before
 
 
 @pytest.fixture
