@@ -22,16 +22,12 @@ CODEC_GONE := $(if $(wildcard kdist/records/_compiled_produced.*.so),,FORCE)
 help:  ## Print every target with its sentence
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Where a line begins with `-`, a failure to get a suite or peer is only reported; tests that need it fail.
+# Where a line begins with `-`, a failure to get a package is only reported; tests that need it fail.
 setup: .venv/.codec  ## Make .venv, build the codec, bring Kafka's jars, other peers and the clients' suites
 	@tools/setup_packages.sh peer
-	@$(PYTHON) tests/integration/peer/kafka_peer.py >/dev/null
-	-@$(PYTHON) tests/integration/peer/spark_connector.py >/dev/null
-	-@PYTHONPATH=tests/integration $(PYTHON) -m peer.kfake_peer >/dev/null
 	-@tools/setup_packages.sh suites
-	-@$(PYTHON) tests/conformance/run.py --small --prepare
-	-@tools/setup_prometheus.sh
 	-@tools/setup_packages.sh lab
+	@tools/setup_peers.sh
 
 check: .venv/.codec lint  ## Format, types, imports, conventions, unit tests: under two minutes
 	@$(PYTEST) --hypothesis-profile=quick -m "not slow and not peer and not mount" tests/unit
