@@ -10,7 +10,9 @@ SHELL := /bin/sh
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON := .venv/bin/python
-PYTEST := $(PYTHON) -m pytest --numprocesses=auto --dist=worksteal
+PYTEST := $(PYTHON) -m pytest --dist=worksteal
+# More than cores: half of what the tests of real processes take is waiting for those.
+WORKERS := $(shell echo $$(($$(nproc) * 3 / 2)))
 MAY_MOUNT := $(shell unshare --mount true 2>/dev/null && echo yes)
 CODEC_SOURCES := setup.py $(wildcard kdist/records/_compiled*.py kdist/records/*.pxd)
 
@@ -30,14 +32,14 @@ setup: .venv/.codec  ## Make .venv, build the codec, bring Kafka's jars, other p
 	@tools/setup_peers.sh
 
 check: .venv/.codec lint  ## Format, types, imports, conventions, unit tests: under two minutes
-	@$(PYTEST) --hypothesis-profile=quick -m "not slow and not peer and not mount" tests/unit
+	@$(PYTEST) --hypothesis-profile=quick -m "not slow and not peer and not mount" --numprocesses=auto tests/unit
 
 test: setup lint  ## The checks, every test but those of `make stress`, and a deployment to the lab, if it can run
 ifdef MAY_MOUNT
-	@$(PYTEST) -m "not stress and not lab" tests
+	@$(PYTEST) -m "not stress and not lab" --numprocesses=$(WORKERS) tests
 else
 	@echo "This user may not mount filesystems, so the tests marked 'mount' are left out."
-	@$(PYTEST) -m "not mount and not stress and not lab" tests
+	@$(PYTEST) -m "not mount and not stress and not lab" --numprocesses=$(WORKERS) tests
 endif
 	@$(PYTHON) -m tests.deploy.lab_test --if-able --without-drills
 

@@ -15,7 +15,8 @@ from tests.simulator.shrinking import promise, shrink, smaller
 
 TWICE = range(4)
 EXPLAINED = (130, 181)  # they broke promises once
-ONCE = (*range(TWICE.stop, 100), *EXPLAINED)
+ONCE = (*range(TWICE.stop, 40), *EXPLAINED)
+MORE = range(40, 100)
 
 
 @pytest.mark.parametrize("seed", TWICE)
@@ -26,7 +27,9 @@ def test_a_random_history_keeps_every_promise_and_can_be_repeated(seed: int) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", ONCE)
+@pytest.mark.parametrize(
+    "seed", [*ONCE, *(pytest.param(seed, marks=pytest.mark.stress) for seed in MORE)]
+)
 def test_a_random_history_keeps_every_promise(seed: int) -> None:
     outcome = run(seed)
     assert outcome.violation == "", "\n".join(outcome.last_events)
