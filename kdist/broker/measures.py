@@ -13,7 +13,7 @@ from kdist.metrics.groups import GroupLagMetrics, GroupMetrics
 from kdist.metrics.network import NetworkMetrics
 from kdist.metrics.quotas import QuotaMetrics
 from kdist.metrics.replication import ReplicationMetrics
-from kdist.metrics.storage import StorageMetrics
+from kdist.metrics.storage import RetentionMetrics, StorageMetrics
 from kdist.storage.directory import LogDirectory
 
 _LAG_CHECK_S = 0.5
@@ -31,6 +31,7 @@ class Measures:
         self.replication = ReplicationMetrics()
         self.groups = GroupMetrics()
         self.lags = Family(GroupLagMetrics, "group", "topic")
+        self.retention = Family(RetentionMetrics, "topic")
         self.controller = ControllerMetrics()
         self.storage = StorageMetrics()
         self.cleaner = CleanerMetrics()
@@ -39,6 +40,7 @@ class Measures:
         self.exposition.add_family(self.quotas)
         self.exposition.add_family(self.build)
         self.exposition.add_family(self.lags)
+        self.exposition.add_family(self.retention)
         for group in (
             self.broker,
             self.network,

@@ -44,6 +44,7 @@ from kdist.broker.settings.loggers import Loggers
 from kdist.broker.settings.resources import Resources
 from kdist.broker.settings.stored import Owner, StoredSettings
 from kdist.broker.settings.topics import TopicOverrides
+from kdist.broker.topic_retention import ShownRetention
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.replication import RACK_AWARE
 from kdist.controller.controller import Controller
@@ -267,7 +268,8 @@ class Service:
         lock = RollLockWatch(
             self._context.zk, clock, lambda: self.controller.is_active, measures.controller
         )
-        return Looks(self._process, groups.look, lock.look)
+        retention = ShownRetention(self.replicas, measures.retention)
+        return Looks(self._process, groups.look, lock.look, retention.look)
 
     def _make_handlers(self) -> Handlers:
         context, replicas, clock = self._context, self.replicas, self._process.clock

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from kdist.metrics.declare import Metrics, Reading, counter, histogram, metrics, reading
+from kdist.metrics.declare import Metrics, Reading, counter, gauge, histogram, metrics, reading
 from kdist.metrics.histogram import Histogram
+
+
+@metrics
+class RetentionMetrics(Metrics):
+    """One topic, shown by the leader of its partition 0; the family's label is `topic`.
+
+    A topic that keeps its records for good is not shown.
+    """
+
+    retention_seconds: float = gauge(
+        "For how long the topic keeps records (retention.ms).",
+        name="kdist_topic_retention_seconds",
+    )
 
 
 @metrics

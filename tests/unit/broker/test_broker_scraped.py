@@ -1,4 +1,4 @@
-"""What a scrape shows that a broker has to ask others for: groups' lag, and the roll's lock."""
+"""What a scrape shows that a look finds: groups' lag, topics' retention, the roll's lock."""
 
 from __future__ import annotations
 
@@ -189,5 +189,36 @@ def test_a_lock_that_cannot_be_read_is_not_known_and_harms_nobody() -> None:
         await looked(broker)
         assert str(broker.measures.controller.roll_lock_seconds()) == "nan"
         assert not broker.failure.done()
+
+    run(scenario)
+
+
+def test_a_scrape_shows_for_how_long_topics_keep_records_unless_it_is_for_good() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        brokers = [await cluster.started(number) for number in (1, 2)]
+        client = await cluster.client()
+        kept_s = {"clicks": 60.0, "views": 604_800.0}
+        await create(client, "clicks", partitions=3, retention_ms="60000")
+        await create(client, "views")
+        await create(client, "endless", retention_ms="-1")
+        await create(client, "compacted", cleanup_policy="compact")
+        topics = (*kept_s, "endless", "compacted")
+        await cluster.until(
+            lambda: all(
+                any(
+                    (found := broker.service.replicas.partitions.get(TopicPartition(topic, 0)))
+                    and found.is_leader
+                    for broker in brokers
+                )
+                for topic in topics
+            )
+        )
+        await looked(*brokers)
+        shown = [
+            (topic, each.retention_seconds)
+            for broker in brokers
+            for (topic,), each in broker.measures.retention.items()
+        ]
+        assert sorted(shown) == sorted(kept_s.items())
 
     run(scenario)
