@@ -1,4 +1,4 @@
-"""The filter that says how a roll stands: who is there, and whether it goes on (pure).
+"""The filters that say how a roll stands: who is there, whether it goes on, what went wrong (pure).
 
 A host that stops answering takes all its brokers along, whoever's turn it was. It is known from
 then on: neither the gate nor the end of the roll waits for it.
@@ -6,10 +6,13 @@ then on: neither the gate nor the end of the roll waits for it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 Values = Mapping[str, Any]
+
+_REASONS_SHOWN = 3
 
 
 def kdist_roll_outlook(
@@ -56,8 +59,23 @@ def kdist_roll_silent(
     return [m for m in members if any(b["id"] in away for b in hostvars[m]["kdist_brokers"])]
 
 
+def kdist_roll_said(result: Values) -> str:
+    """What a failed task said, for people: of the gate's answer the first reasons."""
+    try:
+        reasons = json.loads(result.get("stdout", ""))["reasons"]
+    except (ValueError, KeyError, TypeError):
+        said = (result.get(name) or "" for name in ("stdout", "stderr", "msg"))
+        return " ".join(filter(None, said))
+    more = len(reasons) - _REASONS_SHOWN
+    return "; ".join([*reasons[:_REASONS_SHOWN], *([f"and {more} more"] if more > 0 else [])])
+
+
 class FilterModule:
     """What Ansible looks for in this file."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        return {"kdist_roll_outlook": kdist_roll_outlook, "kdist_roll_silent": kdist_roll_silent}
+        return {
+            "kdist_roll_outlook": kdist_roll_outlook,
+            "kdist_roll_said": kdist_roll_said,
+            "kdist_roll_silent": kdist_roll_silent,
+        }

@@ -134,6 +134,21 @@ def test_hosts_are_looked_for_whose_brokers_have_left() -> None:
     assert roll.kdist_roll_silent(hosts, ["b1", "b2"], [1, 2], [1, 2]) == []
 
 
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ({"stdout": '{"reasons": ["a", "b"]}', "msg": "non-zero"}, "a; b"),
+        ({"stdout": '{"reasons": ["a", "b", "c", "d", "e"]}'}, "a; b; c; and 2 more"),
+        ({"stdout": "ActiveState=active", "stderr": "e", "msg": "m"}, "ActiveState=active e m"),
+        ({"stdout": "3", "msg": "m"}, "3 m"),
+        ({"stderr": "kdist: no", "stdout": ""}, "kdist: no"),
+        ({"msg": "m"}, "m"),
+    ],
+)
+def test_a_gates_refusal_is_told_by_its_first_reasons(result: dict[str, str], said: str) -> None:
+    assert roll.kdist_roll_said(result) == said
+
+
 def test_the_gates_refusal_is_waited_for_once() -> None:
     assert outlook([], [])["was_refused"] is False
     assert outlook([], undone("gate"))["was_refused"] is True

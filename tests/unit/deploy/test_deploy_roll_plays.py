@@ -126,3 +126,15 @@ def test_a_disk_is_not_replaced_while_the_cluster_needs_its_broker(site: Site) -
     assert "Broker 101 runs, and may not go down now" in said
     assert site.events() == []
     assert site.calls("gate lock") == []
+
+
+def test_a_zookeeper_server_that_cannot_be_restarted_leaves_the_lock_free(site: Site) -> None:
+    """The run ends at once, for all servers: it does not come to its last play."""
+    role = site.directory / "tree/roles/kdist_zookeeper"
+    (role / "tasks/gate.yml").write_text("- ansible.builtin.debug: {msg: whole}\n")
+    restart = {"ansible.builtin.include_role": {"name": role.name, "tasks_from": "restart"}}
+    steps = [{"hosts": "a", "gather_facts": False, "tasks": [restart]}]
+    done = site.play(steps=steps)
+    assert done.returncode != 0
+    assert "Stop the server: " in done.stdout
+    assert [call.split(" --")[0] for call in site.calls("gate ")] == ["gate lock", "gate unlock"]
