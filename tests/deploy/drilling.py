@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -18,6 +20,9 @@ QUICK_S = 10.0
 """The longest that partitions may take no records where nobody has to be waited for. It takes
 tenths of a second; a machine that does much else besides may take as many seconds."""
 
+NOTES = ROOT / ".cache" / "drills.txt"
+"""What the drills have measured, a line each."""
+
 _BIN = Path(sys.executable).parent
 
 
@@ -29,6 +34,11 @@ class Run:
     said: str
     changed: dict[str, int]
 
+    @property
+    def words(self) -> str:
+        """What it said, without the breaks of long lines."""
+        return " ".join(self.said.split())
+
     def worked(self) -> Run:
         """Assert that the playbook succeeded; returns the run."""
         assert self.status == 0, self.said[-4000:]
@@ -38,6 +48,35 @@ class Run:
         """Assert that the playbook failed; returns the run."""
         assert self.status != 0, self.said[-4000:]
         return self
+
+
+class Play:
+    """A playbook that runs in the background, and what it has said so far."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._said = ""
+
+    def reaches(self, pattern: str) -> re.Match[str]:
+        """Return once a line of it matches, such as the name of a task that begins."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said += line
+            if found := re.search(pattern, line):
+                return found
+        raise AssertionError(f"{pattern} was not reached: {self._said[-4000:]}")
+
+    def kill(self) -> Run:
+        """SIGKILL; whatever it has started on hosts goes on."""
+        self._process.send_signal(signal.SIGKILL)
+        return self.end()
+
+    def end(self) -> Run:
+        """Return once it has ended."""
+        assert self._process.stdout is not None
+        with self._process.stdout as rest:
+            self._said += rest.read()
+        return Run(self._process.wait(), self._said, recap(self._said))
 
 
 class Lab:
@@ -58,24 +97,30 @@ class Lab:
         assert done.returncode == 0, f"lab {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def start(self, playbook: str, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, playbook: str, *arguments: str) -> Play:
         """Start a playbook in the background."""
         command = [_BIN / "ansible-playbook", "--inventory", self.inventory]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*command, f"playbooks/{playbook}.yml", *arguments],
             cwd=ROOT,
-            env=ansible_environment(),
+            # Else a task is named once a host has finished it, and not when it begins.
+            env=ansible_environment() | {"ANSIBLE_DISPLAY_SKIPPED_HOSTS": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
+        return Play(process)
 
     def play(self, playbook: str, *arguments: str) -> Run:
         """Run a playbook to its end."""
-        running = self.start(playbook, *arguments)
-        said, _ = running.communicate()
-        return Run(running.returncode, said, recap(said))
+        return self.start(playbook, *arguments).end()
+
+
+def note(measured: str) -> None:
+    """Keep a line for the end of the run."""
+    with NOTES.open("a", encoding="utf-8") as file:
+        file.write(f"{measured}\n")
 
 
 def next_version(version: str) -> str:

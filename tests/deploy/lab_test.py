@@ -24,8 +24,7 @@ from kdist.errors import UserError
 from lab.demo import flights
 from lab.place import DEFAULT_HOME, ROOT, Place
 from tests.deploy.deployed import ansible_environment, read_inventory
-from tests.deploy.drilling import Run, next_version, recap
-from tests.deploy.load import PAUSES
+from tests.deploy.drilling import NOTES, Run, next_version, recap
 
 INVENTORY = Path("inventory") / "lab"
 RACKS = Path("inventory") / "lab-racks"
@@ -229,14 +228,12 @@ class Trial:
 
     def drill(self) -> str:
         flights.fetch()  # first: the lab's network, in which the drills run, has no internet
-        PAUSES.write_text("", encoding="utf-8")
+        NOTES.write_text("", encoding="utf-8")
         drills = [*_PYTEST, "--inventory", self.inventory, "--drills", "-m", "drill"]
         try:
             said = self.run([*_LAB, "run", *drills])
         finally:
-            click.echo(
-                f"For how long partitions took no records:\n{PAUSES.read_text(encoding='utf-8')}"
-            )
+            click.echo(NOTES.read_text(encoding="utf-8"))
         return said.splitlines()[-1].strip("= ")
 
     def try_the_labs_faults(self) -> str:

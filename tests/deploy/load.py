@@ -27,11 +27,8 @@ from tests.chaos.history import (
     value_of,
 )
 from tests.deploy.client import DEFAULT, leaders, make_topic
-from tests.deploy.deployed import ROOT, Cluster
-from tests.deploy.drilling import await_that
-
-PAUSES = ROOT / ".cache" / "drills.txt"
-"""For how long partitions took no records in each drill, a fault a line."""
+from tests.deploy.deployed import Cluster
+from tests.deploy.drilling import await_that, note
 
 _PAUSE_S = 0.005
 _ENOUGH = 40  # records of a partition after which a load counts as running
@@ -160,8 +157,7 @@ class Load:
         found = outages(acknowledged(self._events), self._faults, self._ended_s)
         for fault in self._faults:
             of_it = [each for each in found if each.kind == fault.kind]
-            with PAUSES.open("a", encoding="utf-8") as file:
-                file.write(pauses(fault.kind, of_it, within_s) + "\n")
+            note(pauses(fault.kind, of_it, within_s))
         late = [each for each in found if each.seconds > within_s]
         assert late == [], f"{self.topic}: {late}"
 

@@ -1,69 +1,33 @@
-"""Drills: restarts, upgrades and rollbacks under load; rolls that are refused, or die half way."""
+"""Drills: rolls under load, that are refused, that die half way; hosts that die in one."""
 
 from __future__ import annotations
 
 import json
-import signal
-from contextlib import suppress
 
 import pytest
 
-from kdist.errors import UserError
 from tests.deploy.deployed import ROOT, Broker, Cluster, Site
-from tests.deploy.drilling import QUICK_S, Lab, await_that, await_well, next_version, pids
+from tests.deploy.drilling import (
+    QUICK_S,
+    Lab,
+    await_in_sync,
+    await_well,
+    next_version,
+    pids,
+    seconds,
+)
 from tests.deploy.load import load_on, under_way
+from tests.deploy.rolling import OWNER, current, holder, of_mirrors, unlock, versions
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(900)]
 
-OWNER, RUN = "a drill", "drill-1"
+RUN = "drill-1"
 STARTS = 5  # the unit's start limit for a quarter of an hour
 
 
 def upgrade(version: str) -> list[str]:
     mine = ["-e", f"kdist_roll_owner='{OWNER}'", "-e", f"kdist_roll_run={RUN}"]
     return ["-e", f"kdist_version={version}", *mine]
-
-
-def versions(cluster: Cluster) -> dict[Broker, str]:
-    """The release that each broker runs with."""
-    return {broker: broker.health().get("version", "") for broker in cluster.brokers}
-
-
-def current(site: Site) -> set[str]:
-    """The versions of all hosts' own releases, including those of hosts without a broker."""
-    return {version_of(host.says("readlink /opt/kdist/current")) for host in site.hosts}
-
-
-def version_of(release: str) -> str:
-    """`0.1.0` of `releases/0.1.0-1a2b3c4d5e6f` (pure)."""
-    return release.removeprefix("releases/").rpartition("-")[0]
-
-
-def of_mirrors(site: Site) -> set[str]:
-    """The versions that the mirror processes actually run."""
-    find = "grep --only-matching --max-count=1 'releases/[^/]*' /proc"
-    return {
-        version_of(host.says(f"{find}/{pid}/maps"))
-        for host in site.group("mirror")
-        for flow in host["kdist_mirrors"]
-        for pid in host.unit(f"kdist-mirror@{flow['name']}.service", "MainPID").values()
-    }
-
-
-def holder(cluster: Cluster) -> str | None:
-    """The holder of the roll's lock; None if it is free."""
-    said = json.loads(cluster.asks("gate", "holder", "--json", *zookeeper_of(cluster)))
-    owner: str | None = said["owner"]
-    return owner
-
-
-def unlock(cluster: Cluster) -> None:
-    """Abandon a refused roll, so that the next one starts afresh instead of resuming it."""
-    cluster.asks("gate", "unlock", "--force", *zookeeper_of(cluster))
-
-
-def zookeeper_of(cluster: Cluster) -> tuple[str, str]:
-    return "--zookeeper", cluster.hosts[0]["kdist_zookeeper_connect"]
 
 
 def restart(broker: Broker, times: int) -> None:
@@ -123,6 +87,54 @@ def test_a_broker_that_systemd_has_given_up_is_started_again(site: Site, lab: La
     assert pids(others) == before
 
 
+@pytest.mark.timeout(1800)  # three plays
+def test_a_host_that_dies_during_a_roll_is_told_of_and_rolled_when_it_is_back(
+    site: Site, lab: Lab
+) -> None:
+    """In another's turn, then in its own. The gate lets no more brokers of its cluster down; the
+    other datacenter is rolled all the same.
+    """
+    cluster = site.widest
+    for each in site.clusters:
+        unlock(each)
+    with load_on(cluster, "drill-dies") as load:
+        under_way(load)
+        for is_own in (False, True):
+            load.breaks("a host that dies during a roll", [b.id for b in cluster.brokers])
+            dies_during_a_roll(site, lab, is_own)
+            under_way(load)
+        before = pids(site.brokers)
+        lab.play("rolling-restart").worked()
+        under_way(load)
+    load.assert_kept()
+    load.assert_available(2 * seconds(cluster, "zookeeper.session.timeout.ms"))
+    assert [b for b, pid in pids(site.brokers).items() if pid in (0, before[b])] == []
+
+
+def dies_during_a_roll(site: Site, lab: Lab, is_own: bool) -> None:
+    """A host loses its power while a broker starts, its own or another host's, and comes back."""
+    cluster = site.widest
+    before = pids(site.brokers)
+    roll = lab.start("rolling-restart", "-e", "kdist_roll_gate_wait_s=10")
+    roll.reaches(r"TASK \[kdist_roll : Take the lock, or keep it")
+    turn = site.host(roll.reaches(r": \[(.+)\]$")[1])
+    victim = turn if is_own else next(host for host in reversed(cluster.hosts) if host is not turn)
+    first = next(broker for broker in cluster.brokers if broker.host is turn)
+    roll.reaches(r"TASK \[kdist_broker : Wait until it serves")
+    lab.do("pull", victim.name)
+    words = roll.end().failed().words
+    after = pids(broker for broker in site.brokers if broker.host is not victim)
+    lab.do("on", victim.name)
+    others = {broker for broker in site.brokers if broker not in cluster.brokers}
+    restarted = {broker for broker, pid in after.items() if pid != before[broker]}
+    assert restarted == (others if is_own else others | {first})
+    assert f"{victim}: " in words.rpartition("Say what was not done")[2]
+    assert "stopped answering" in words
+    assert [holder(each) for each in site.clusters] == [None for _ in site.clusters]
+    await_well(cluster.brokers)
+    await_in_sync(cluster)
+
+
 @pytest.mark.timeout(1200)  # five plays: on a slow host the last was cut off after 600 s
 def test_an_upgrade_that_died_is_resumed_and_rolled_back_under_load(site: Site, lab: Lab) -> None:
     cluster = site.widest
@@ -159,15 +171,7 @@ def test_an_upgrade_that_died_is_resumed_and_rolled_back_under_load(site: Site, 
 def dies_after_its_first_broker(lab: Lab, cluster: Cluster, new: str) -> None:
     """Start an upgrade, and kill it once a broker runs with the new release."""
     assert (ROOT / "dist" / f"kdist-{new}.tar").exists(), "`make lab-test` builds it"
-    roll = lab.start("upgrade", *upgrade(new))
-    try:
-        with suppress(UserError):  # the playbook's output says more
-            await_that(
-                lambda: new in versions(cluster).values() or roll.poll() is not None,
-                "the first broker to run with the new release",
-                timeout_s=240,
-            )
-    finally:
-        roll.send_signal(signal.SIGKILL)
-        said, _ = roll.communicate()
-    assert new in versions(cluster).values(), said[-3000:]
+    play = lab.start("upgrade", *upgrade(new))
+    play.reaches(r"TASK \[kdist_roll : Wait until it is fully back")
+    play.kill()
+    assert new in versions(cluster).values()

@@ -1,0 +1,44 @@
+"""The tools of the drills: a play is killed where it stands, and what brokers run is read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.deploy.drilling import Play
+from tests.deploy.rolling import Running
+
+OLD, NEW = "1.0-aaaaaaaaaaaa", "2.0-bbbbbbbbbbbb"
+
+
+@pytest.mark.parametrize(
+    ("found", "is_settled"),
+    [
+        (Running("active", NEW, NEW, NEW), True),
+        (Running("inactive", NEW, "", ""), True),
+        (Running("failed", OLD, "", ""), True),
+        (Running("activating", NEW, NEW, ""), False),
+        (Running("active", NEW, OLD, OLD), False),
+        (Running("active", NEW, NEW, OLD), False),
+    ],
+)
+def test_a_broker_has_settled_once_process_and_files_agree(
+    found: Running, is_settled: bool
+) -> None:
+    assert found.is_settled is is_settled
+
+
+def test_a_play_is_killed_at_a_task_and_its_words_are_kept() -> None:
+    tasks = "import signal; print('TASK [one]\\nTASK [two]', flush=True); signal.pause()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", tasks],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    play = Play(process)
+    assert play.reaches(r"TASK \[(o\w+)")[1] == "one"
+    assert play.kill().failed().words == "TASK [one] TASK [two]"
