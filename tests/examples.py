@@ -16,9 +16,14 @@ def examples(count: int, **more: Any) -> hypothesis.settings:
     return hypothesis.settings(max_examples=count, **more)
 
 
-def first_of(values: Iterable[Any], count: int = 1) -> list[Any]:
-    """Parameters of a test; `make check` has the first `count` alone, the others are slow."""
+def first_of(
+    values: Iterable[Any], count: int = 1, others: pytest.MarkDecorator = pytest.mark.slow
+) -> list[Any]:
+    """Parameters of a test; `make check` has the first `count` alone, `make test` the others.
+
+    With `others=pytest.mark.stress` those are left to `make stress`.
+    """
     return [
-        value if number < count else pytest.param(value, marks=pytest.mark.slow)
+        value if number < count else pytest.param(value, marks=others)
         for number, value in enumerate(values)
     ]
