@@ -45,6 +45,10 @@ class StreamMetrics(Metrics):
         "Estimated bytes of these records, by the average size of those mirrored so far."
     )
     lag_seconds: float = gauge("Age of the oldest record that is not in the target yet.")
+    retention_seconds: float = gauge(
+        "For how long the source keeps the topic's records (retention.ms); +Inf if for good, or if"
+        " it does not say."
+    )
     is_stopped: int = gauge(
         "1 if the partition is not mirrored until an operator intervenes.",
         name="kdist_mirror_stopped",

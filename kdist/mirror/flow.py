@@ -29,6 +29,7 @@ from kdist.mirror.joined import Joined
 from kdist.mirror.lag import Lag, ask_lags, held_lag
 from kdist.mirror.loss import Loss, loss_of
 from kdist.mirror.position_marker import mark_of
+from kdist.mirror.retention import SourceRetention
 from kdist.mirror.selection import Selection
 from kdist.mirror.stream import Route, State, Stream
 from kdist.mirror.target import RETRY_MS, Target
@@ -85,6 +86,7 @@ class MirrorFlow(RebalanceListener):
         self.source = Cluster(
             context.network, parse_addresses(flow.settings.source), client, RETRY_MS
         )
+        self._retention = SourceRetention(self.source)
         self.target = Target(context.network, parse_addresses(flow.settings.target), client)
         self._consumer = Consumer.over(core_of(flow, settings, context.network, context.rng))
         self._joined_commits: Joined[TopicPartition, OffsetAndMetadata, None] = Joined(
@@ -197,6 +199,7 @@ class MirrorFlow(RebalanceListener):
                 lags[partition] = held_lag(stream.oldest, records, now_ms)
         asked = {each: position for each, position in positions.items() if each not in lags}
         lags |= await ask_lags(self.source, asked, ranges, now_ms)
+        await self._retention.look({each.topic for each in positions}, now_ms)
         for partition, lag in lags.items():
             if partition not in self.streams:
                 continue  # revoked meanwhile
@@ -204,6 +207,7 @@ class MirrorFlow(RebalanceListener):
             metrics.lag_records = lag.records
             metrics.lag_bytes = lag.bytes_about
             metrics.lag_seconds = lag.seconds
+            metrics.retention_seconds = self._retention.seconds(partition.topic)
 
     async def _positions(self) -> dict[TopicPartition, int]:
         """The streams' positions; for a stream without one yet, the committed offset.

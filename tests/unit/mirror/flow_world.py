@@ -54,6 +54,12 @@ class FlowScene:
         assert self._running is not None
         await self._running
 
+    async def end(self) -> None:
+        """End the mirror if it runs, lest it be collected, and end, amid another test."""
+        if self._running is not None and not self._running.done():
+            self._running.cancel()
+            await asyncio.wait([self._running])
+
     @property
     def has_ended(self) -> bool:
         return self._running is not None and self._running.done()
@@ -104,6 +110,10 @@ def play(work: Callable[[FlowScene], Awaitable[Any]], **settings: str) -> None:
         await cluster.started(1, **settings)
         client = await cluster.client()
         await client.negotiate()
-        await work(FlowScene(cluster, client))
+        scene = FlowScene(cluster, client)
+        try:
+            await work(scene)
+        finally:
+            await scene.end()
 
     cluster.run(scenario())

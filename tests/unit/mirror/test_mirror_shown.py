@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from typing import Any
 
 import pytest
@@ -61,6 +62,44 @@ def test_a_partition_whose_target_has_never_answered_is_behind(
         await asyncio.sleep(10)
         assert flow.measures.streams[LABELS].lag_records == STARTS[start]
         assert (flow.measures.streams[LABELS].lag_seconds > 0) == (start == "earliest")
+        await scene.stop()
+
+    play(work)
+
+
+def test_a_partition_shows_for_how_long_the_source_keeps_its_records() -> None:
+    kept_s = {"brief": 60.0, "t": 604_800.0, "endless": math.inf, "compacted": math.inf}
+
+    async def work(scene: FlowScene) -> None:
+        await create(scene.client, "t")
+        await create(scene.client, "brief", retention_ms="60000")
+        await create(scene.client, "endless", retention_ms="-1")
+        await create(scene.client, "compacted", cleanup_policy="compact")
+        flow = flow_of(scene.start(flow_f_topics=".*"))
+
+        def shown() -> dict[str, float]:
+            streams = flow.measures.streams
+            return {topic: streams["f", topic, "0"].retention_seconds for topic in kept_s}
+
+        await scene.cluster.until(lambda: shown() == kept_s)
+        await scene.stop()
+
+    play(work)
+
+
+def test_a_source_that_does_not_tell_its_retention_is_mirrored_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kdist.mirror.retention.describe_topic_configs", refuse)
+
+    async def work(scene: FlowScene) -> None:
+        await create(scene.client, "t")
+        flow = flow_of(scene.start())
+        await produce(scene.client, "t", b"1")
+        await scene.until_copied("t", b"1")
+        await asyncio.sleep(20)
+        assert flow.measures.streams[LABELS].retention_seconds == math.inf
+        assert flow.trouble.said == ""
         await scene.stop()
 
     play(work)
