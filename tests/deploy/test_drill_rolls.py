@@ -1,4 +1,4 @@
-"""Drills: rolls under load, that are refused, that die half way; hosts that die in one."""
+"""Drills: rolls under load; rolls that are refused; hosts that die in the middle of one."""
 
 from __future__ import annotations
 
@@ -6,28 +6,14 @@ import json
 
 import pytest
 
-from tests.deploy.deployed import ROOT, Broker, Cluster, Site
-from tests.deploy.drilling import (
-    QUICK_S,
-    Lab,
-    await_in_sync,
-    await_well,
-    next_version,
-    pids,
-    seconds,
-)
+from tests.deploy.deployed import Broker, Site
+from tests.deploy.drilling import QUICK_S, Lab, await_in_sync, await_well, pids, seconds
 from tests.deploy.load import load_on, under_way
-from tests.deploy.rolling import OWNER, current, holder, of_mirrors, unlock, versions
+from tests.deploy.rolling import holder, unlock
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(900)]
 
-RUN = "drill-1"
 STARTS = 5  # the unit's start limit for a quarter of an hour
-
-
-def upgrade(version: str) -> list[str]:
-    mine = ["-e", f"kdist_roll_owner='{OWNER}'", "-e", f"kdist_roll_run={RUN}"]
-    return ["-e", f"kdist_version={version}", *mine]
 
 
 def restart(broker: Broker, times: int) -> None:
@@ -133,45 +119,3 @@ def dies_during_a_roll(site: Site, lab: Lab, is_own: bool) -> None:
     assert [holder(each) for each in site.clusters] == [None for _ in site.clusters]
     await_well(cluster.brokers)
     await_in_sync(cluster)
-
-
-@pytest.mark.timeout(1200)  # five plays: on a slow host the last was cut off after 600 s
-def test_an_upgrade_that_died_is_resumed_and_rolled_back_under_load(site: Site, lab: Lab) -> None:
-    cluster = site.widest
-    was = cluster.hosts[0]["kdist_version"]
-    new = next_version(was)
-    with load_on(site.widest, "drill-upgrade") as load:
-        load.breaks("upgrade and rollback", [broker.id for broker in cluster.brokers])
-        dies_after_its_first_broker(lab, cluster, new)
-        half = versions(cluster)
-        assert set(half.values()) == {was, new}
-        assert holder(cluster) == OWNER
-
-        another = lab.play("upgrade", "-e", f"kdist_version={new}")
-        assert another.status != 0
-        assert OWNER in another.said
-        done = {broker: broker.pid() for broker, version in half.items() if version == new}
-
-        lab.play("upgrade", *upgrade(new)).worked()
-        assert set(versions(cluster).values()) == {new}
-        assert current(site) == of_mirrors(site) == {new}
-        assert pids(done) == done
-        assert holder(cluster) is None
-
-        held = lab.play("rollback", "-e", f"kdist_version={new}")
-        assert "leave it away" in held.said
-        lab.play("rollback").worked()
-    load.assert_kept()
-    load.assert_available(QUICK_S)
-    assert set(versions(cluster).values()) == {was}
-    assert current(site) == of_mirrors(site) == {was}
-    assert set(lab.play("site").worked().changed.values()) == {0}
-
-
-def dies_after_its_first_broker(lab: Lab, cluster: Cluster, new: str) -> None:
-    """Start an upgrade, and kill it once a broker runs with the new release."""
-    assert (ROOT / "dist" / f"kdist-{new}.tar").exists(), "`make lab-test` builds it"
-    play = lab.start("upgrade", *upgrade(new))
-    play.reaches(r"TASK \[kdist_roll : Wait until it is fully back")
-    play.kill()
-    assert new in versions(cluster).values()
