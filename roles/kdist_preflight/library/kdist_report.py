@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import pwd
 import re
 import socket
 from dataclasses import asdict
@@ -108,6 +109,7 @@ def look(module: AnsibleModule) -> dict[str, Any]:
     disks = module.params["disks"]
     return {
         **module.params["capabilities"],
+        "user": pwd.getpwuid(os.geteuid()).pw_name,
         "os": system(),
         "kernel": platform.release(),
         "python": platform.python_version(),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 OK, MIND, REFUSED = "ok", "mind", "refused"
+ROOT = "root"
 MAY = ("may be set", "may not be set")
 
 
@@ -31,6 +32,8 @@ def rows(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[Row]:
     yield from applicable_rows(found, wanted)
     for disk in found["disks"]:
         yield disk_row(disk)
+    if found["user"] != ROOT:
+        return  # nobody else is shown who listens on a port
     for port, (name, user) in sorted(found["ports"].items()):
         ours = not user or user.startswith(tuple(wanted["units"]))
         verdict = OK if ours else REFUSED
@@ -39,6 +42,7 @@ def rows(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[Row]:
 
 def platform_rows(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[Row]:
     """What decides whether kdist runs here at all."""
+    yield Row("user", found["user"], ROOT, OK if found["user"] == ROOT else REFUSED)
     known = found["os"].split()[0] in wanted["os"]
     yield Row("system", found["os"], " or ".join(wanted["os"]), OK if known else REFUSED)
     for subject in ("kernel", "python"):

@@ -183,6 +183,7 @@ def test_a_port_that_is_still_listened_on_stays_filtered() -> None:
 
 
 FOUND: dict[str, Any] = {
+    "user": "root",
     "os": "debian 12",
     "kernel": "6.1.0-28-amd64",
     "python": "3.11.2",
@@ -220,6 +221,8 @@ def test_a_host_as_wanted_is_ok_in_every_row() -> None:
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
+        # Nobody but root is shown who listens on a port: nothing is said of the ports then.
+        ({"user": "deploy", "ports": {9092: ("d01", "something unknown")}}, {"user": "refused"}),
         ({"os": "gentoo"}, {"system": "refused"}),
         ({"kernel": "5.4.0"}, {"kernel": "refused"}),
         ({"python": "3.9.2"}, {"python": "refused"}),
