@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _SHARE = 0.3  # of seeds with such a topic
 _TOMBSTONE_SHARE = 0.25
+_LEFT_BEHIND_SHARE = 0.4  # of these seeds, in which a follower stays away too long
 READER = "tally reader"
 _COMPACTED = {"cleanup.policy": "compact"}
 
@@ -60,6 +61,17 @@ def draw_compaction(rng: random.Random, shape: Shape) -> Shape:
     if rng.random() < 0.5:
         settings["offsets.topic.segment.bytes"] = "8000"
         topics[OFFSETS_TOPIC] = topics[OFFSETS_TOPIC]._replace(own=_COMPACTED)
+    leaves_behind = rng.random() < _LEFT_BEHIND_SHARE
+    if leaves_behind:
+        delete_retention_ms = 1_500
+        settings |= {
+            "log.cleaner.backoff.ms": "200",
+            "log.cleaner.min.cleanable.ratio": "0.0",
+            "log.cleaner.delete.retention.ms": str(delete_retention_ms),
+        }
+        factor = min(3, len({*shape.hosts.values()}))
+        topic = topics[TALLIES]._replace(replication_factor=factor, min_insync=least)
+        topics[TALLIES] = topic._replace(own=_COMPACTED | {"segment.bytes": "400"})
     # A clock that goes wrong by two minutes ends the time for which tombstones stay.
     retention_s = 0.0 if "wrong clock" in shape.kinds else delete_retention_ms / 1000
     return shape._replace(
@@ -68,6 +80,7 @@ def draw_compaction(rng: random.Random, shape: Shape) -> Shape:
         },
         settings=shape.settings | settings,
         tallies=rng.randint(1, 2),
+        leaves_behind=leaves_behind,
     )
 
 

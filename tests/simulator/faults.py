@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,6 +27,10 @@ CALLS_MAX = 20  # that change the disk, before a broker dies in one
 AIMED_SHARE = 0.3  # of faults that hit the controller's broker; of the others, a leader
 STRUCK_SHARE = 0.03  # of fragile moments, at which a fault comes
 PURSUED_SHARE = 0.4  # of faults, after which others come to the same partition
+SWAP_CALLS_MAX = 9  # renames, before a broker dies in a cleaner's swap
+SWAP_DEATH_SHARE = 0.05  # of swaps
+AWAY_SHARE = 0.2  # of a leader's swaps, after which a follower stays away
+AWAY_S = 15.0
 EMPTY_DISK = "empty disk"
 
 
@@ -41,6 +45,8 @@ class Faults:
         self._rng = history.cluster.stream("faults")  # when they come
         self._struck_rng = history.cluster.stream("struck")
         self._deposing_rng = history.cluster.stream("deposing")
+        self._cleaning_rng = history.cluster.stream("cleaning")
+        self._cleanings = 0
         self._fault_rng = self._rng  # what the present one is: its own
         self._strikes = 0
         self._kinds = history.shape.kinds
@@ -139,6 +145,32 @@ class Faults:
         self._history.trace.count(f"struck at {moment}")
         delay_s = rng.choice((0, 0.002, 0.02))
         Context().run(self._loop.call_later, delay_s, self._strike, name, victim)
+
+    def cleaning(self, broker_id: int, followers: Sequence[int]) -> None:
+        """A broker's cleaner is about to exchange segments. The broker may die among the renames;
+        or, in some histories, a follower stays away for longer than tombstones do."""
+        rng = self._cleaning_rng
+        if not self._is_on:
+            return
+        if self._history.shape.leaves_behind and followers:
+            if not self._machines.down and rng.random() < AWAY_SHARE:
+                self._on_cleaning(partial(self._stay_away, rng.choice(followers)))
+        elif rng.random() < SWAP_DEATH_SHARE:
+            doom = partial(self._machines.doom_in_a_swap, broker_id, rng.randint(1, SWAP_CALLS_MAX))
+            self._on_cleaning(partial(doom, is_power_lost=rng.random() < 0.5))
+
+    def _on_cleaning(self, fault: Callable[[], None]) -> None:
+        self._cleanings += 1
+        name = f"c{self._cleanings}"
+        if self._script.has(name):
+            self.names.append(name)
+            Context().run(self._loop.call_soon, fault)
+
+    def _stay_away(self, broker_id: int) -> None:
+        if self._is_on and not self._machines.down:
+            self._history.trace.note(f"m{broker_id} stays away while others clean")
+            self._machines.end(broker_id)
+            self._machines.down[broker_id] = self._loop.time() + AWAY_S
 
     def _strike(self, name: str, victim: int | None) -> None:
         if self._is_on:

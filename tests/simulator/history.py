@@ -33,7 +33,7 @@ from tests.simulator.reading import Group, Reading, Readings
 from tests.simulator.record import Outcome, Trace, Violation
 from tests.simulator.rest import PATIENCE_S, Rest
 from tests.simulator.script import ALL, Script
-from tests.simulator.shape import TOPIC, draw_shape
+from tests.simulator.shape import TALLIES, TOPIC, draw_shape
 
 LIFE_S_MAX = 1_000
 
@@ -181,6 +181,10 @@ class History:
             if found is not None and found.log is log:
                 self._checked(check_limit, found, log, mapped_end)
                 self.is_fragile(broker.id, "a clean")
+                if self.faults is not None:
+                    leads = found.is_leader and found.key.topic == TALLIES
+                    others = [each for each in found.replicas if leads and each != broker.id]
+                    self.faults.cleaning(broker.id, others)
 
     def believed_in_sync(self, key: TopicPartition) -> None:
         """A broker takes all replicas for in sync, so tombstones may go; it may not be true."""

@@ -187,10 +187,21 @@ class Machines:
         """Have it die in the `calls`-th of the calls that change its disk, or of the appends: their
         producers then have no answer."""
         if broker_id not in self.down and broker_id not in self._doomed:
-            self._doomed[broker_id] = is_power_lost
-            disk = self.cluster.disks[broker_id]
-            disk.on_power_loss = partial(self._die, broker_id)
-            disk.crash_at(calls, self.rng.choice((_is_change, _is_append, _is_append)))
+            which = self.rng.choice((_is_change, _is_append, _is_append))
+            self._doom(broker_id, calls, which, is_power_lost=is_power_lost)
+
+    def doom_in_a_swap(self, broker_id: int, calls: int, *, is_power_lost: bool) -> None:
+        """Have it die in the `calls`-th of the renames by which segments are exchanged."""
+        if broker_id not in self.down and broker_id not in self._doomed:
+            self._doom(broker_id, calls, _is_of_segments, is_power_lost=is_power_lost)
+
+    def _doom(
+        self, broker_id: int, calls: int, which: Callable[[Call], bool], *, is_power_lost: bool
+    ) -> None:
+        self._doomed[broker_id] = is_power_lost
+        disk = self.cluster.disks[broker_id]
+        disk.on_power_loss = partial(self._die, broker_id)
+        disk.crash_at(calls, which)
 
     def _die(self, broker_id: int) -> None:
         """Its code still runs: have it end when that has returned, and do nothing more."""
@@ -243,6 +254,10 @@ class Machines:
 
 def _is_change(call: Call) -> bool:
     return call.name in _CHANGING
+
+
+def _is_of_segments(call: Call) -> bool:
+    return call.name == "rename" and not call.path.endswith(".tmp")
 
 
 def _is_append(call: Call) -> bool:

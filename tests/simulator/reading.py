@@ -44,11 +44,15 @@ class Readings:
         self.seen: dict[tuple[TopicPartition, int], tuple[bytes, float]] = {}  # with the time
 
     def note(self, reader: str, key: TopicPartition, offset: int, value: bytes) -> None:
-        """S17: what was read at an offset stays there."""
+        """S16 and S17: what was read at an offset is committed, and stays there."""
         history = self._history
         history.trace.add(reader, key, offset, value)
         if key.topic != TOPIC:
             return  # it may be another topic of the name meanwhile
+        committed = history.copies.of(key)
+        if offset >= committed.end and not committed.losses:
+            sentence = f"S16: {reader} is given {offset} of {key}, committed is {committed.end}"
+            history.cluster.loop.end_run(Violation(sentence, key))
         before, since_s = self.seen.setdefault((key, offset), (value, history.trace.now_s))
         if before == value:
             return

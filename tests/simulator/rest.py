@@ -16,7 +16,9 @@ from kdist.model import TopicPartition
 from kdist.records.batch import crc_fault, read_header
 from kdist.records.build import read_batch
 from kdist.replication.partition import Partition
-from kdist.storage.names import directory_name
+from kdist.runtime.simulated_content import Content
+from kdist.runtime.simulated_names import Directory
+from kdist.storage.names import PARTITION_METADATA, DirectoryState, directory_name
 from kdist.zk import znodes
 from tests.simulator.faults import EMPTY_DISK
 from tests.simulator.likeness import compare, difference
@@ -271,7 +273,8 @@ class Rest:
         return difference(self._history)
 
     def _are_disks_clean(self) -> str:
-        """No directory is there but those of partitions that the broker hosts."""
+        """No directory is there but those of partitions that the broker hosts, and strays that a
+        power loss has left without their topic's id."""
         topics = self._known.topics
         for broker_id in self._machines.ids:
             names = self._history.cluster.disks[broker_id]._names
@@ -282,7 +285,11 @@ class Rest:
                 if broker_id in replicas
             }
             entries = names.directory(LOG_DIR).entries
-            there = {each for each in entries if hasattr(entries[each], "entries")}
+            there = {
+                name
+                for name, each in entries.items()
+                if isinstance(each, Directory) and not _is_unknown(name, each)
+            }
             if there != wanted:
                 return f"m{broker_id} has {sorted(there - wanted)}, lacks {sorted(wanted - there)}"
         return ""
@@ -304,6 +311,13 @@ class Rest:
             left = len(broker.service.replicas.delayed)
             most = len(brokers) - 1  # the others' fetches
             require(left <= most, f"L11: {left} operations still wait on m{broker.id}")
+
+
+def _is_unknown(name: str, directory: Directory) -> bool:
+    """Whether it is a stray, of nobody knows which topic."""
+    content = directory.entries.get(PARTITION_METADATA)
+    is_known = isinstance(content, Content) and b"topic_id" in content.data
+    return name.endswith(DirectoryState.STRAY) and not is_known
 
 
 def _answered(brokers: list[object]) -> int:

@@ -59,6 +59,7 @@ class Shape(NamedTuple):
     lag_ms: int  # of ZooKeeper's followers, from the beginning
     has_core: bool  # some brokers are well again before the others
     tallies: int = 0  # partitions of the compacted topic
+    leaves_behind: bool = False  # a follower of it stays away for longer than tombstones do
 
     @property
     def broker_ids(self) -> list[int]:

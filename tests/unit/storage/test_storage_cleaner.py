@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -170,6 +171,22 @@ def test_nothing_above_the_high_watermark_counts_or_goes() -> None:
     world.high_watermarks[CLICKS] = 7
     world.clean()
     assert pairs_in(world.log()) == [(3, C, b"4"), (5, A, b"6"), (6, B, b"7")]
+
+
+def test_nothing_that_is_not_flushed_counts_or_goes() -> None:
+    """As after a flush that found the disk full; a power loss may take the later record."""
+    world = CleaningWorld()
+    log = world.put(ROUND)
+    log.roll(world.clock.now_ms())
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "create")
+    world.settle()
+    world.disk.heal()
+    assert (log.recovery_point, log.active.base_offset) == (0, 5)
+    world.clean()
+    assert len(pairs_in(log)) == 5
+    world.flush(log)
+    world.settle()
+    assert pairs_in(log) == LEFT
 
 
 def test_a_tombstone_stays_for_its_time_and_while_a_replica_is_behind() -> None:
