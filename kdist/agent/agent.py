@@ -15,6 +15,7 @@ from kdist.agent.canary import Canary
 from kdist.agent.data_disks import DataDisks
 from kdist.agent.disks import Run, ask_disks
 from kdist.agent.exported import Seen, exported
+from kdist.agent.not_applied import count_not_applied
 from kdist.agent.publisher import Publisher
 from kdist.agent.queue import Queue, Queued
 from kdist.agent.record import Identity, Progress, encode_record, make_record
@@ -128,8 +129,9 @@ class Agent:
         if self._zookeeper is not None:
             zookeeper = read_mntr(await ask_mntr(self._zookeeper, _ZOOKEEPER_MS))
         wanted = read_wanted(self._context.files, self._settings.wanted_dir)
+        refused = count_not_applied(self._context.files, self._settings.not_applied_dir)
         canary = None if self._canary is None else self._canary.metrics
-        return Seen(self._health, zookeeper, self._data_disks.by_device, wanted, canary)
+        return Seen(self._health, zookeeper, self._data_disks.by_device, wanted, refused, canary)
 
     def _write_metrics(self, path: str, seen: Seen) -> None:
         """Write the metrics file. A failure, as on a full disk, does not stop the records."""

@@ -13,6 +13,7 @@ from kdist.metrics.agent import (
     AgentMetrics,
     CanaryMetrics,
     DataDiskMetrics,
+    NotAppliedMetrics,
     SmartMetrics,
     WantedMetrics,
     ZooKeeperMetrics,
@@ -28,6 +29,7 @@ class Seen(NamedTuple):
     zookeeper: ZooKeeperMetrics | None = None
     data_disks: Mapping[str, str] = {}  # by device
     wanted: Iterable[WantedBroker] = ()
+    not_applied: Mapping[str, int] = {}  # by role
     canary: Family[CanaryMetrics] | None = None
 
 
@@ -48,6 +50,10 @@ def exported(agent: AgentMetrics, seen: Seen) -> bytes:
     for broker in seen.wanted:
         wanted[broker].info = 1
     shown.add_family(wanted)
+    not_applied = Family(NotAppliedMetrics, "role")
+    for role, count in seen.not_applied.items():
+        not_applied[role,].count = count
+    shown.add_family(not_applied)
     if seen.canary is not None:
         shown.add_family(seen.canary)
     if seen.zookeeper is not None:

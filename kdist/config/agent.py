@@ -60,6 +60,11 @@ class AgentSettings(Settings):
         default="/etc/kdist/wanted",
         doc="The directory of files that say what each broker of the host shall run.",
     )
+    not_applied_dir: str = setting(
+        "agent.not.applied.dir",
+        default="/etc/kdist/not_applied.d",
+        doc="The directory of files in which each role lists what the host did not accept.",
+    )
     canary_topic: str | None = setting(
         default=None,
         doc="The topic through which the agent probes every broker, and which it creates and keeps "

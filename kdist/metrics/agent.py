@@ -68,6 +68,16 @@ class DataDiskMetrics(Metrics):
 
 
 @metrics
+class NotAppliedMetrics(Metrics):
+    """What the host did not accept of the deployment; the family's label is `role`."""
+
+    count: int = gauge(
+        "Things that the host did not accept, such as a setting of the kernel.",
+        name="kdist_deployment_not_applied",
+    )
+
+
+@metrics
 class WantedMetrics(Metrics):
     """What a broker of the host shall run; the labels are `disk` and those of kdist_build_info."""
 

@@ -160,6 +160,7 @@ def _agent(directory: Path, broker: BrokerProcess, zookeeper: str, pages: Path) 
         "agent.interval.ms": 1000,
         "agent.zookeeper": zookeeper,
         "agent.wanted.dir": wanted,
+        "agent.not.applied.dir": _refused(directory),
         "agent.metrics.file": pages / "kdist.prom",
         "agent.canary.topic": "kdist.canary",
         "agent.canary.interval.ms": 500,
@@ -178,6 +179,12 @@ def _agent(directory: Path, broker: BrokerProcess, zookeeper: str, pages: Path) 
     finally:
         process.kill()
         process.wait(20)
+
+
+def _refused(directory: Path) -> Path:
+    made = _made(directory / "not_applied")
+    (made / "kdist_tuning.json").write_text('["vm.swappiness = 1: Permission denied"]')
+    return made
 
 
 def _other_page() -> bytes:

@@ -15,6 +15,7 @@ import pytest
 from kdist.agent.data_disks import DataDisks, whole_device
 from kdist.agent.disks import ask_disks
 from kdist.agent.exported import Seen, exported
+from kdist.agent.not_applied import count_not_applied
 from kdist.agent.smart import read_health, read_scan
 from kdist.agent.wanted import WantedBroker, read_wanted
 from kdist.agent.zookeeper import ask_mntr, read_mntr
@@ -122,6 +123,19 @@ def test_a_program_that_fails_or_hangs_gives_no_output() -> None:
 def test_a_programs_output_counts_whatever_its_exit_status() -> None:
     argv = [sys.executable, "-c", "import sys; print('bits'); sys.exit(4)"]
     assert asyncio.run(output_of(argv, 30_000)) == b"bits\n"
+
+
+def test_what_the_host_did_not_accept_is_counted_by_role() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    assert count_not_applied(disk, "/etc/kdist/not_applied.d") == {}
+    for directory in ("/etc", "/etc/kdist", "/etc/kdist/not_applied.d"):
+        disk.make_directory(directory)
+    for name, text in (("a.json", '["x", "y"]'), ("b.json", "[]"), ("c.json", "7"), ("d", "[1]")):
+        disk.replace(f"/etc/kdist/not_applied.d/{name}", text.encode(), durable=False)
+    found = count_not_applied(disk, "/etc/kdist/not_applied.d")
+    assert found == {"a": 2, "b": 0}
+    page = exported(AgentMetrics(), Seen(not_applied=found)).decode()
+    assert 'kdist_deployment_not_applied{role="a"} 2.0' in page
 
 
 def test_a_leader_reports_how_many_follow_it_and_how_many_ought_to() -> None:

@@ -181,6 +181,7 @@ def test_the_labels_that_rules_use_are_the_labels_that_targets_have() -> None:
         "reason",
         "rule_group",
         "release",
+        "role",
         "serial",
         "settings",
         "slo",
@@ -355,6 +356,11 @@ def test_the_agent_reads_what_brokers_shall_run_where_their_role_writes_it() -> 
         disk.make_directory(each)
     disk.replace(path, content.encode(), durable=False)
     assert read_wanted(disk, directory) == [WantedBroker("d02", "r", "t", "u")]
+
+
+def test_the_agent_counts_what_was_not_applied_where_roles_list_it() -> None:
+    directory = load_agent(rendered("agent.properties.j2"), "x").not_applied_dir
+    assert f"- {directory}\n" in (ROOT / "roles/kdist_base/tasks/configure.yml").read_text()
 
 
 def test_the_unit_runs_the_current_release_hardened() -> None:
