@@ -1,4 +1,4 @@
-"""Drills: upgrades that are killed at each of their steps, and rolled back."""
+"""Drills: upgrades that are killed at each of their steps, rollbacks, and a release that fails."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import NamedTuple
 import pytest
 
 from tests.deploy.deployed import ROOT, Cluster, Site
-from tests.deploy.drilling import QUICK_S, Lab, next_version, note, pids
-from tests.deploy.load import load_on
+from tests.deploy.drilling import QUICK_S, Lab, await_in_sync, await_well, next_version, note, pids
+from tests.deploy.load import load_on, under_way
+from tests.deploy.releases import fail, make_faulty, mend
 from tests.deploy.rolling import OWNER, current, holder, of_mirrors, versions
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(900)]
@@ -106,3 +107,38 @@ def dies_after(step: Step, lab: Lab, cluster: Cluster, was: str, new: str, upgra
     assert counts[new] >= upgraded, step
     assert holder(cluster) == (OWNER if step.is_locked else None), step
     return counts[new]
+
+
+def test_a_broker_that_cannot_start_its_new_release_goes_back_alone(site: Site, lab: Lab) -> None:
+    """It runs what it ran before, with its settings; one that blames its disk stays down."""
+    cluster = site.widest
+    (other,) = [each for each in site.clusters if each is not cluster]
+    was = cluster.hosts[0]["kdist_version"]
+    faulty = make_faulty(was)
+    victim, on_disk = cluster.brokers[0], other.brokers[0]
+    fail(victim, 1)
+    fail(on_disk, 78)
+    try:
+        with load_on(cluster, "drill-faulty") as load:
+            under_way(load)
+            load.breaks("a broker that cannot start its new release", [victim.id])
+            words = lab.play("upgrade", *to(faulty)).failed().words
+            for sentence in (
+                f"broker {victim.id} did not start with what is wanted; it runs its former release",
+                f"broker {on_disk.id} did not start with what is wanted; its disk has failed",
+            ):
+                assert sentence in words
+            assert versions(*site.clusters) == {
+                broker: {victim: was, on_disk: ""}.get(broker, faulty) for broker in site.brokers
+            }
+            assert [holder(each) for each in site.clusters] == [None for _ in site.clusters]
+            await_in_sync(cluster)
+    finally:
+        mend(victim)
+        mend(on_disk)
+    load.assert_kept()
+    load.assert_available(QUICK_S)
+    on_disk.host.says(f"systemctl start {on_disk.unit}")
+    await_well([on_disk])
+    lab.play("rollback").worked()
+    assert set(versions(*site.clusters).values()) == {was}
