@@ -41,7 +41,7 @@ else
 	@echo "This user may not mount filesystems, so the tests marked 'mount' are left out."
 	@$(PYTEST) -m "not mount and not stress and not lab" --numprocesses=$(WORKERS) tests
 endif
-	@$(PYTHON) -m tests.deploy.lab_test --if-able --without-drills
+	@$(PYTHON) -m tests.deploy.lab_test --if-able --quick
 
 demo: .venv/.codec  ## Two datacenters here, a mirror, a load of real input: KEEP=1 leaves them running
 	@tools/setup_packages.sh demo

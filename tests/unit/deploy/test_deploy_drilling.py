@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.deploy import lab_test
 from tests.deploy.drilling import Play
 from tests.deploy.rolling import Running
 
@@ -42,3 +44,9 @@ def test_a_play_is_killed_at_a_task_and_its_words_are_kept() -> None:
     play = Play(process)
     assert play.reaches(r"TASK \[(o\w+)")[1] == "one"
     assert play.kill().failed().words == "TASK [one] TASK [two]"
+
+
+def test_the_drills_that_are_played_by_make_test_are_there() -> None:
+    pages = Path(lab_test.__file__).parent.glob("test_drill_*.py")
+    text = "".join(page.read_text() for page in pages)
+    assert [name for name in lab_test.QUICK if f"def {name}(" not in text] == []
