@@ -18,6 +18,8 @@ from kdist.records.build import read_batch
 from kdist.replication.partition import Partition
 from kdist.runtime.simulated_content import Content
 from kdist.runtime.simulated_names import Directory
+from kdist.storage.faults import CorruptFile
+from kdist.storage.meta import decode_partition_metadata
 from kdist.storage.names import PARTITION_METADATA, DirectoryState, directory_name
 from kdist.zk import znodes
 from tests.simulator.faults import EMPTY_DISK
@@ -315,9 +317,14 @@ class Rest:
 
 def _is_unknown(name: str, directory: Directory) -> bool:
     """Whether it is a stray, of nobody knows which topic."""
+    if not name.endswith(DirectoryState.STRAY):
+        return False
     content = directory.entries.get(PARTITION_METADATA)
-    is_known = isinstance(content, Content) and b"topic_id" in content.data
-    return name.endswith(DirectoryState.STRAY) and not is_known
+    try:
+        decode_partition_metadata(content.data if isinstance(content, Content) else b"", name)
+    except CorruptFile:  # a power loss may have left a part of it
+        return True
+    return False
 
 
 def _answered(brokers: list[object]) -> int:
