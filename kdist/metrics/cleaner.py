@@ -27,7 +27,7 @@ class CleanerMetrics(Metrics):
         name="kdist_cleaner_dead",
     )
     due_seconds: Reading = reading(
-        "For how long there has been a log to clean, without a pass completed since."
+        "For how long a log has been to be cleaned without a pass over it completed, the longest."
     )
     uncleanable_partitions: int = gauge(
         "Partitions that are not cleaned any more until the broker starts anew."

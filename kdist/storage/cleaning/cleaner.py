@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kdist.config.storage import StorageSettings
 from kdist.errors import ApiError, DiskFailed
@@ -33,8 +33,11 @@ from kdist.storage.swapping import remove_all
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _DEATHS_MAX = 3  # on one partition, before it is left alone
 _BACKOFF_TIMES_MAX = 20  # of `log.cleaner.backoff.ms`, after deaths in a row
+_ASIDE_TIMES = 20  # of the same: for so long a log whose pass was given up comes after all others
 _SECRET_BITS = 128
 _ROOM_SHARE = 2  # of the reserve on the disk, this part is for the cleaner, which frees space
 
@@ -60,6 +63,13 @@ class _Kept(NamedTuple):
     @property
     def source(self) -> Source:
         return Source(self.segment.base_offset, self.size)
+
+
+class _GivenUp(NamedTuple):
+    """How the last pass over a log ended."""
+
+    at_ns: int
+    reason: str
 
 
 class _Pass:
@@ -98,8 +108,8 @@ class Cleaner:
         self._deaths_in_row = 0
         self._deaths_of: dict[Log, int] = {}
         self._uncleanable: dict[Log, str] = {}
-        self._due_since_ns: int | None = None
-        self._told: tuple[Log, str] | None = None
+        self._due_since_ns: dict[Log, int] = {}
+        self._given_up: dict[Log, _GivenUp] = {}
         metrics.due_seconds = self._due_seconds
 
     def start(self) -> None:
@@ -126,9 +136,8 @@ class Cleaner:
         return self._pass is not None and log in (None, self._pass.log)
 
     def _due_seconds(self) -> float:
-        if self._due_since_ns is None:
-            return 0.0
-        return (self._context.clock.monotonic_ns() - self._due_since_ns) / 1e9
+        now_ns = self._context.clock.monotonic_ns()
+        return (now_ns - min(self._due_since_ns.values(), default=now_ns)) / 1e9
 
     def _look_later(self, delay_ms: float) -> None:
         if not self._is_stopped:
@@ -140,47 +149,65 @@ class Cleaner:
         self._timer = None
         chosen = self._choose()
         if chosen is None:
-            self._due_since_ns = None
             self._look_later(self._settings.cleaner_backoff_ms)
             return
-        if self._due_since_ns is None:
-            self._due_since_ns = self._context.clock.monotonic_ns()
         self._begin(*chosen)
 
     def _choose(self) -> tuple[Log, Dirt] | None:
-        """The dirtiest log that is due."""
-        self._forget_gone()
-        found: tuple[Log, Dirt] | None = None
+        """The dirtiest log that is due, but those last whose pass was given up of late.
+
+        Else one that lacks room, or a file, would keep all others from being cleaned.
+        """
+        self._forget()
+        due = self._find_due()
+        log = max(due, key=lambda log: (-self._given_up_ns(log), due[log].ratio), default=None)
+        return None if log is None else (log, due[log])
+
+    def _given_up_ns(self, log: Log) -> int:
+        return self._given_up[log].at_ns if log in self._given_up else 0
+
+    def _find_due(self) -> dict[Log, Dirt]:
+        """The logs that are due and can be cleaned now."""
+        clock, due = self._context.clock, dict[Log, Dirt]()
         for log in self._directory.logs.values():
-            if "compact" not in log.settings.cleanup_policy or log in self._uncleanable:
+            is_compacted = "compact" in log.settings.cleanup_policy
+            if not (is_compacted and log.has_files) or log in self._uncleanable:
+                self._due_since_ns.pop(log, None)
                 continue
-            if log.is_busy or not log.has_files:
+            if log.is_busy:
                 continue
             try:
-                dirt = dirt_of(
-                    log, self._hooks.high_watermark_of(log), self._context.clock.now_ms()
-                )
+                dirt = dirt_of(log, self._hooks.high_watermark_of(log), clock.now_ms())
             except DamagedSegment as damage:
                 self._leave_alone(log, str(damage))
                 continue
-            is_dirtier = found is None or dirt.ratio > found[1].ratio
-            if is_dirtier and dirt.is_due(log.settings):
-                found = log, dirt
-        return found
+            if dirt.is_due(log.settings):
+                due[log] = dirt
+                self._due_since_ns.setdefault(log, clock.monotonic_ns())
+            else:
+                self._due_since_ns.pop(log, None)
+        return due
 
-    def _forget_gone(self) -> None:
-        logs = self._directory.logs
-        gone = [log for log in self._uncleanable if logs.get(log.partition) is not log]
-        for log in gone:
-            del self._uncleanable[log]
+    def _forget(self) -> None:
+        """Forget the logs that are gone, and what was given up long ago."""
+        self._uncleanable = self._present(self._uncleanable)
         self._metrics.uncleanable_partitions = len(self._uncleanable)
-        self._deaths_of = {
-            log: count for log, count in self._deaths_of.items() if logs.get(log.partition) is log
-        }
+        self._deaths_of = self._present(self._deaths_of)
+        self._due_since_ns = self._present(self._due_since_ns)
+        aside_ns = self._settings.cleaner_backoff_ms * _ASIDE_TIMES * 1_000_000
+        since_ns = self._context.clock.monotonic_ns() - aside_ns
+        given_up = self._present(self._given_up)
+        self._given_up = {log: how for log, how in given_up.items() if how.at_ns > since_ns}
+
+    def _present(self, noted: dict[Log, T]) -> dict[Log, T]:
+        """What is noted of logs that are still there."""
+        logs = self._directory.logs
+        return {log: each for log, each in noted.items() if logs.get(log.partition) is log}
 
     def _leave_alone(self, log: Log, reason: str) -> None:
         logger.error("%s is not cleaned any more: %s", log.partition, reason)
         self._uncleanable[log] = reason
+        self._due_since_ns.pop(log, None)
         self._metrics.uncleanable_partitions = len(self._uncleanable)
 
     # A pass
@@ -340,10 +367,11 @@ class Cleaner:
         self._pass = None
         log.note_cleaned(current.mapped_end)
         self._deaths_of.pop(log, None)
+        self._given_up.pop(log, None)
+        self._due_since_ns.pop(log, None)
         self._directory.saver.request()
         self._metrics.passes += 1
         self._metrics.pass_seconds.observe((clock.monotonic_ns() - current.began_ns) / 1e9)
-        self._due_since_ns = None
         self._look_later(0)
 
     # What may go wrong
@@ -366,12 +394,14 @@ class Cleaner:
 
     def _give_up(self, current: _Pass, reason: str) -> None:
         """End the pass, and try again later. What was swapped stays: it is right by itself."""
-        if (current.log, reason) != self._told:  # a full disk, say, may last for hours
-            self._told = current.log, reason
-            logger.warning("%s: the cleaner gives up for now: %s", current.log.partition, reason)
+        log, files = current.log, self._directory.files
+        before = self._given_up.get(log)
+        is_told = before is not None and before.reason == reason  # a full disk may last for hours
+        if not (is_told or log in self._uncleanable):
+            logger.warning("%s: the cleaner gives up for now: %s", log.partition, reason)
+        self._given_up[log] = _GivenUp(self._context.clock.monotonic_ns(), reason)
         self._metrics.abandoned_passes += 1
         self._pass = None
-        log, files = current.log, self._directory.files
 
         def clear() -> None:
             if not log.is_busy and files.exists(log.directory):
