@@ -1,8 +1,9 @@
 """Bare hosts to a running cluster, tested, broken, and removed again: `make lab-test`, as root.
 
-Makes a lab of its own, beside any that is up. Each step's words are in .cache/lab-test; a step that
-fails shows its last ones. KEEP=1 leaves the hosts up. `make test` leaves all drills but a few quick
-ones to `make lab-test`. Ends with 0 if every step went well, else with 1.
+Makes a lab of its own, beside any that is up, and waits while another run has it. Each step's words
+are in .cache/lab-test; a step that fails shows its last ones. KEEP=1 leaves the hosts up. `make
+test` leaves all drills but a few quick ones to `make lab-test`. Ends with 0 if every step went
+well, else with 1.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import click
 
 from kdist.errors import UserError
 from lab.demo import flights
+from lab.lock import held
 from lab.place import DEFAULT_HOME, ROOT, Place
 from tests.deploy.deployed import ansible_environment, read_inventory
 from tests.deploy.drilling import NOTES, Run, next_version, recap
@@ -31,6 +33,7 @@ RACKS = Path("inventory") / "lab-racks"
 """The larger form: three bare racks, and a host with twelve disks."""
 LOGS = ROOT / ".cache" / "lab-test"
 HOME = "/var/lib/kdist-lab-trial"
+LOCKS = Path("/run/lock")
 
 _LINES_SHOWN = 60
 _PYTHON = sys.executable
@@ -334,6 +337,36 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join([*rows, f"{'all':{width}}  {total:6.0f} s"])
 
 
+def lock() -> Path:
+    """The lock of the lab's name: a run removes whatever has that name, another run's hosts too."""
+    return LOCKS / f"{Place.of_environment().name}.lock"
+
+
+def run_alone(is_quick: bool, only_racks: bool) -> Trial:
+    """Run the steps, and print their table."""
+    with held(lock(), "a test", waits=True):
+        LOGS.mkdir(parents=True, exist_ok=True)
+        for log in LOGS.iterdir():
+            log.unlink()
+        trial = Trial()
+        try:
+            trial.step("what an earlier run left", trial.remove)
+            if not only_racks:
+                go_through(trial, is_quick=is_quick)
+            if not is_quick:
+                trial.step("removed before twelve disks", trial.remove)
+                go_through_racks(trial)
+        finally:
+            if os.environ.get("KEEP"):
+                click.echo(
+                    f"Kept: KDIST_LAB_DIR={Place.of_environment().home} python -m lab status"
+                )
+            else:
+                trial.step("all removed", trial.remove)
+            click.echo(table(trial.outcomes))
+    return trial
+
+
 @click.command()
 @click.option("--if-able", is_flag=True, help="A machine that cannot run the lab is no failure.")
 @click.option("--quick", "is_quick", is_flag=True, help="One form alone, and a few of the drills.")
@@ -344,25 +377,8 @@ def main(if_able: bool, is_quick: bool, only_racks: bool) -> None:
     if reason := why_not():
         click.echo(f"The lab's hosts cannot run here, so kdist is not deployed to any: {reason}")
         sys.exit(0 if if_able else 1)
-    LOGS.mkdir(parents=True, exist_ok=True)
-    for log in LOGS.iterdir():
-        log.unlink()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    trial = Trial()
-    try:
-        trial.step("what an earlier run left", trial.remove)
-        if not only_racks:
-            go_through(trial, is_quick=is_quick)
-        if not is_quick:
-            trial.step("removed before twelve disks", trial.remove)
-            go_through_racks(trial)
-    finally:
-        if os.environ.get("KEEP"):
-            click.echo(f"Kept: KDIST_LAB_DIR={Place.of_environment().home} python -m lab status")
-        else:
-            trial.step("all removed", trial.remove)
-        click.echo(table(trial.outcomes))
-    sys.exit(int(trial.has_failed))
+    sys.exit(int(run_alone(is_quick, only_racks).has_failed))
 
 
 if __name__ == "__main__":

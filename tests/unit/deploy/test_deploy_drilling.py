@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kdist.errors import UserError
+from lab.lock import held
 from tests.deploy import lab_test
 from tests.deploy.drilling import Play
 from tests.deploy.rolling import Running
@@ -50,3 +52,23 @@ def test_the_drills_that_are_played_by_make_test_are_there() -> None:
     pages = Path(lab_test.__file__).parent.glob("test_drill_*.py")
     text = "".join(page.read_text() for page in pages)
     assert [name for name in lab_test.QUICK if f"def {name}(" not in text] == []
+
+
+def test_no_other_run_of_the_labs_test_begins_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def step(trial: lab_test.Trial, name: str, _work: object) -> bool:
+        with pytest.raises(UserError, match="in use by"), held(lab_test.lock(), "another test"):
+            raise AssertionError(name)
+        trial.outcomes.append(lab_test.Outcome(name, 0, ""))
+        return False
+
+    monkeypatch.delenv("KEEP", raising=False)
+    monkeypatch.setenv("KDIST_LAB_DIR", str(tmp_path / "lab"))
+    monkeypatch.setattr(lab_test, "LOCKS", tmp_path)
+    monkeypatch.setattr(lab_test, "LOGS", tmp_path / "logs")
+    monkeypatch.setattr(lab_test.Trial, "step", step)
+    outcomes = lab_test.run_alone(is_quick=True, only_racks=False).outcomes
+    assert [each.name for each in outcomes] == ["what an earlier run left", "hosts", "all removed"]
+    with held(lab_test.lock(), "another test"):
+        pass
