@@ -170,11 +170,9 @@ class Cleaner:
         """The logs that are due and can be cleaned now."""
         clock, due = self._context.clock, dict[Log, Dirt]()
         for log in self._directory.logs.values():
-            is_compacted = "compact" in log.settings.cleanup_policy
-            if not (is_compacted and log.has_files) or log in self._uncleanable:
-                self._due_since_ns.pop(log, None)
+            if not self._is_compacted(log) or log in self._uncleanable:
                 continue
-            if log.is_busy:
+            if log.is_busy or not log.has_files:
                 continue
             try:
                 dirt = dirt_of(log, self._hooks.high_watermark_of(log), clock.now_ms())
@@ -189,20 +187,23 @@ class Cleaner:
         return due
 
     def _forget(self) -> None:
-        """Forget the logs that are gone, and what was given up long ago."""
-        self._uncleanable = self._present(self._uncleanable)
+        """Forget the logs that are gone or no more compacted, and what was given up long ago."""
+        self._uncleanable = self._compacted(self._uncleanable)
         self._metrics.uncleanable_partitions = len(self._uncleanable)
-        self._deaths_of = self._present(self._deaths_of)
-        self._due_since_ns = self._present(self._due_since_ns)
+        self._deaths_of = self._compacted(self._deaths_of)
+        self._due_since_ns = self._compacted(self._due_since_ns)
         aside_ns = self._settings.cleaner_backoff_ms * _ASIDE_TIMES * 1_000_000
         since_ns = self._context.clock.monotonic_ns() - aside_ns
-        given_up = self._present(self._given_up)
+        given_up = self._compacted(self._given_up)
         self._given_up = {log: how for log, how in given_up.items() if how.at_ns > since_ns}
 
-    def _present(self, noted: dict[Log, T]) -> dict[Log, T]:
-        """What is noted of logs that are still there."""
-        logs = self._directory.logs
-        return {log: each for log, each in noted.items() if logs.get(log.partition) is log}
+    def _compacted(self, noted: dict[Log, T]) -> dict[Log, T]:
+        """What is noted of logs that are there and compacted."""
+        return {log: each for log, each in noted.items() if self._is_compacted(log)}
+
+    def _is_compacted(self, log: Log) -> bool:
+        is_open = self._directory.logs.get(log.partition) is log
+        return is_open and "compact" in log.settings.cleanup_policy
 
     def _leave_alone(self, log: Log, reason: str) -> None:
         logger.error("%s is not cleaned any more: %s", log.partition, reason)
@@ -282,10 +283,8 @@ class Cleaner:
         Of a truncation in any of it the map may hold keys of what was cut off.
         """
         log = current.log
-        is_open = self._directory.logs.get(log.partition) is log
-        is_compacted = "compact" in log.settings.cleanup_policy
         is_same = log.first_dirty_offset == current.first_dirty_before
-        is_unchanged = is_open and is_compacted and is_same and not log.is_truncating
+        is_unchanged = self._is_compacted(log) and is_same and not log.is_truncating
         return is_unchanged and _is_whole(log, current.groups)
 
     def _next_group(self, current: _Pass) -> None:

@@ -369,6 +369,19 @@ def test_a_damaged_log_is_left_alone_and_others_are_cleaned() -> None:
     assert pairs_in(world.log(VIEWS)) == LEFT
 
 
+def test_a_damaged_log_that_is_not_to_be_compacted_any_more_is_not_told_of() -> None:
+    world = dirty()
+    flip(world.files, world.path_of(0, Suffix.LOG), 80)
+    world.clean()
+    assert world.cleaned.uncleanable_partitions == 1
+    world.log().configure(replace(SETTINGS, cleanup_policy=("delete",)))
+    world.clean()
+    assert world.cleaned.uncleanable_partitions == 0
+    world.log().configure(SETTINGS)
+    world.clean()
+    assert world.cleaned.uncleanable_partitions == 1
+
+
 def test_a_full_disk_delays_a_pass_and_harms_nothing() -> None:
     world = dirty()
     world.disk.fill(world.disk.used_bytes() + 100)
