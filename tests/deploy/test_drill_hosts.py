@@ -13,10 +13,11 @@ from functools import partial
 
 import pytest
 
+from tests.deploy.client import leaders
 from tests.deploy.deployed import Broker, Cluster, Member, Site
 from tests.deploy.drilling import QUICK_S, Lab, await_in_sync, await_that, await_well, pids, seconds
 from tests.deploy.load import load_on, under_way
-from tests.deploy.zookeepers import UNIT, is_whole, leader
+from tests.deploy.zookeepers import UNIT, is_whole, leader, processes
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
 
@@ -191,3 +192,37 @@ def test_each_datacenter_keeps_serving_while_the_link_between_them_is_cut(
         lab.do("heal")
     assert stranger.works(reach)
     assert pids(site.brokers) == before
+
+
+def test_a_host_that_was_purged_comes_back_empty_and_fills_itself(site: Site, lab: Lab) -> None:
+    """Its ZooKeeper server too has forgotten everything; nobody else is restarted for it."""
+    cluster = site.widest
+    victim = cluster.hosts[-1]  # the first one has the monitor too
+    mine = [broker for broker in cluster.brokers if broker.host is victim]
+    kept = [broker for broker in site.brokers if broker.host is not victim]
+    ensemble = [host for host in cluster.zookeepers if host is not victim]
+    before, servers = pids(kept), processes(ensemble)
+    named = ["-e", f"kdist_purge_name={site.environment}", "-e", "kdist_purge_records=true"]
+    with load_on(cluster, "drill-purge") as load:
+        under_way(load)
+        load.breaks("a host purged, and set up again", on(cluster, victim))
+        lab.play("purge", "--limit", victim.name, *named).worked()
+        left = ["/opt/kdist", "/etc/kdist", *(broker.log_dir for broker in mine)]
+        assert [path for path in left if victim.works(f"test -e {path}")] == []
+        assert victim.says("systemctl list-units --all --plain --no-legend 'kdist-*'") == ""
+        under_way(load)
+        lab.play("site").worked()
+        await_well(mine)
+        await_in_sync(cluster)
+        # It leads again what it is preferred for, so what is read in the end comes from it.
+        cluster.asks("cluster", "elect", "--broker", cluster.bootstrap)
+        wanted = set(on(cluster, victim))
+        await_that(
+            lambda: wanted <= set(leaders(cluster.bootstrap, load.topic).values()),
+            f"the brokers of {victim} to lead",
+        )
+        under_way(load)
+    load.assert_kept()
+    load.assert_available(QUICK_S)
+    assert (pids(kept), processes(ensemble)) == (before, servers)
+    assert is_whole(cluster)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tests.deploy.deployed import Cluster, Member
 
 UNIT = "kdist-zookeeper.service"
@@ -38,3 +40,8 @@ def leader(cluster: Cluster) -> Member:
     """The ensemble's leader, or the server that stands alone."""
     (found,) = [h for h, state in states(cluster).items() if state in ("leader", "standalone")]
     return found
+
+
+def processes(servers: Iterable[Member]) -> dict[Member, str]:
+    """The pid of each server's main process; "0" while none runs."""
+    return {host: host.unit(UNIT, "MainPID")["MainPID"] for host in servers}
