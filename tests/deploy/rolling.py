@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tests.deploy.deployed import Broker, Cluster, Member, Site
@@ -79,6 +80,12 @@ def of_mirrors(site: Site) -> set[str]:
         for flow in host["kdist_mirrors"]
         for pid in host.unit(f"kdist-mirror@{flow['name']}.service", "MainPID").values()
     }
+
+
+def fingerprints(hosts: Iterable[Member]) -> dict[Member, str]:
+    """A digest for each host of the names and times of what kdist's roles write there."""
+    find = "find /etc/kdist /etc/systemd /opt/kdist -maxdepth 4 -printf '%p %T@ %l\n'"
+    return {host: host.says(f"{find} | sort | sha256sum") for host in hosts}
 
 
 def holder(cluster: Cluster) -> str | None:

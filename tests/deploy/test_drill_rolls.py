@@ -9,7 +9,8 @@ import pytest
 from tests.deploy.deployed import Broker, Site
 from tests.deploy.drilling import QUICK_S, Lab, await_in_sync, await_well, pids, seconds
 from tests.deploy.load import load_on, under_way
-from tests.deploy.rolling import holder, unlock
+from tests.deploy.rolling import fingerprints, holder, unlock, zookeeper_of
+from tests.deploy.zookeepers import is_whole, processes
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(900)]
 
@@ -119,3 +120,44 @@ def dies_during_a_roll(site: Site, lab: Lab, is_own: bool) -> None:
     assert [holder(each) for each in site.clusters] == [None for _ in site.clusters]
     await_well(cluster.brokers)
     await_in_sync(cluster)
+
+
+def test_a_limit_restarts_one_host_alone(site: Site, lab: Lab) -> None:
+    host = site.widest.hosts[1]
+    mine = [broker for broker in site.brokers if broker.host is host]
+    others = [each for each in site.hosts if each is not host]
+    before, files = pids(site.brokers), fingerprints(others)
+    run = lab.play("rolling-restart", "--limit", host.name).worked()
+    assert set(run.changed) <= {host.name, "localhost"}
+    after = pids(site.brokers)
+    assert {broker for broker in after if after[broker] != before[broker]} == set(mine)
+    assert lab.play("site", "--limit", host.name).worked().changed[host.name] == 0
+    assert pids(site.brokers) == after
+    assert fingerprints(others) == files
+    assert [holder(cluster) for cluster in site.clusters] == [None for _ in site.clusters]
+
+
+def test_whatever_stops_something_asks_for_the_lock_before(site: Site, lab: Lab) -> None:
+    """A roll, the replacement of a disk, and a restart of ZooKeeper servers."""
+    cluster = site.widest
+    last = cluster.brokers[-1]
+    disk = f"{last.host}:{last.instance}"
+    plays = (
+        ["rolling-restart", "--limit", cluster.datacenter],
+        ["replace-disk", "-e", f"disk={disk}", "-e", f"confirm={disk}"],
+        ["zookeeper", "-e", "kdist_zookeeper_snapshots_kept=6"],
+    )
+    owner = ["--owner", "somebody else", "--run", "another", "--lease", "900"]
+    cluster.asks("gate", "lock", *owner, *zookeeper_of(cluster))
+    before = pids(site.brokers), processes(cluster.zookeepers)
+    try:
+        for play in plays:
+            said = lab.play(*play).failed().words
+            assert "holds the lock by run another" in said
+            assert (pids(site.brokers), processes(cluster.zookeepers)) == before
+            assert holder(cluster) == "somebody else"
+    finally:
+        unlock(cluster)
+        lab.play("zookeeper").worked()
+    assert (pids(site.brokers), processes(cluster.zookeepers)) == before
+    assert is_whole(cluster)
