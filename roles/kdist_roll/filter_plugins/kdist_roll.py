@@ -13,6 +13,7 @@ from typing import Any
 Values = Mapping[str, Any]
 
 _REASONS_SHOWN = 3
+_NO_NEWS = "non-zero return code"  # Ansible's, of every command that failed
 
 
 def kdist_roll_outlook(
@@ -64,8 +65,8 @@ def kdist_roll_said(result: Values) -> str:
     try:
         reasons = json.loads(result.get("stdout", ""))["reasons"]
     except (ValueError, KeyError, TypeError):
-        said = (result.get(name) or "" for name in ("stdout", "stderr", "msg"))
-        return " ".join(filter(None, said))
+        said = [result[name] for name in ("stdout", "stderr", "msg") if result.get(name)]
+        return " ".join(said[:-1] if len(said) > 1 and said[-1] == _NO_NEWS else said)
     more = len(reasons) - _REASONS_SHOWN
     return "; ".join([*reasons[:_REASONS_SHOWN], *([f"and {more} more"] if more > 0 else [])])
 

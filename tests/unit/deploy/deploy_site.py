@@ -1,8 +1,9 @@
 """A site of three hosts on this machine, for plays: ssh, systemctl, kdist on hosts are fakes.
 
 Host `a` has broker 101 as d01, `b` 202 as d02, `c` 303 as d03. A host is dead while there is a file
-`dead-a`; it dies by itself after `systemctl stop d02` if the file `on-stop-d02` names it. The gate
-is the real one, over partitions whose ISR is whoever is alive.
+`dead-a`; it dies by itself after `systemctl stop d02` if the file `on-stop-d02` names it. Another
+run holds the lock while there is a file `locked`. The gate is the real one, over partitions whose
+ISR is whoever is alive.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ site, words = Path({site!r}), sys.argv[1:]
 with open(site / "calls", "a") as calls:
     print(*words, file=calls)
 if words[:2] == ["gate", "lock"]:
+    if (site / "locked").exists():
+        sys.exit("kdist: another run holds the lock")
     print(json.dumps({{"taken": True, "since_ms": 0}}))
 elif words[:2] == ["gate", "unlock"]:
     print(json.dumps({{"released": True}}))

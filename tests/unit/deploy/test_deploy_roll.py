@@ -141,7 +141,8 @@ def test_hosts_are_looked_for_whose_brokers_have_left() -> None:
         ({"stdout": '{"reasons": ["a", "b", "c", "d", "e"]}'}, "a; b; c; and 2 more"),
         ({"stdout": "ActiveState=active", "stderr": "e", "msg": "m"}, "ActiveState=active e m"),
         ({"stdout": "3", "msg": "m"}, "3 m"),
-        ({"stderr": "kdist: no", "stdout": ""}, "kdist: no"),
+        ({"stderr": "kdist: no", "stdout": "", "msg": "non-zero return code"}, "kdist: no"),
+        ({"stderr": "", "stdout": "", "msg": "non-zero return code"}, "non-zero return code"),
         ({"msg": "m"}, "m"),
     ],
 )

@@ -54,6 +54,16 @@ def test_a_broker_that_does_not_start_and_a_host_that_dies_stop_nobody_else(site
     assert site.calls("gate --json")[-2].endswith("--expect 303 --down 101,202")
 
 
+def test_a_roll_whose_lock_another_run_holds_stops_nothing_and_says_who(site: Site) -> None:
+    (site.directory / "locked").touch()
+    done = site.play()
+    assert done.returncode != 0
+    assert (site.events(), site.runs()) == ([], {"d01": OLD, "d02": OLD, "d03": OLD})
+    said = " ".join(done.stdout.split())
+    assert "has not been restarted: kdist: another run holds the lock. If that run" in said
+    assert "from_json" not in said  # of what it did not print
+
+
 def test_a_broker_that_recovers_is_not_stopped_in_the_middle_of_it(site: Site) -> None:
     for disk in ("d01", "d02"):
         (site.directory / "units" / f"{disk}.runs").write_text(NEW)
