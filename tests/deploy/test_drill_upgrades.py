@@ -11,7 +11,7 @@ from tests.deploy.deployed import ROOT, Cluster, Site
 from tests.deploy.drilling import QUICK_S, Lab, await_in_sync, await_well, next_version, note, pids
 from tests.deploy.load import load_on, under_way
 from tests.deploy.releases import fail, make_faulty, mend
-from tests.deploy.rolling import OWNER, current, holder, of_mirrors, versions
+from tests.deploy.rolling import OWNER, current, fingerprints, holder, of_mirrors, versions
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(900)]
 
@@ -142,3 +142,27 @@ def test_a_broker_that_cannot_start_its_new_release_goes_back_alone(site: Site, 
     await_well([on_disk])
     lab.play("rollback").worked()
     assert set(versions(*site.clusters).values()) == {was}
+
+
+def test_check_mode_tells_of_an_upgrade_and_a_limit_upgrades_one_datacenter_alone(
+    site: Site, lab: Lab
+) -> None:
+    cluster = site.widest
+    (other,) = [each for each in site.clusters if each is not cluster]
+    was = cluster.hosts[0]["kdist_version"]
+    new = next_version(was)
+    before, files = pids(site.brokers), fingerprints(site.hosts)
+    told = lab.play("site", "--check", *to(new)).worked().words
+    for broker in site.brokers:
+        assert f"restart broker {broker.id} on {broker.host}: it runs another release" in told
+    assert (pids(site.brokers), fingerprints(site.hosts)) == (before, files)
+
+    run = lab.play("upgrade", *to(new), "--limit", other.datacenter).worked()
+    assert set(run.changed) <= {host.name for host in other.hosts} | {"localhost"}
+    assert versions(*site.clusters) == {
+        broker: was if broker in cluster.brokers else new for broker in site.brokers
+    }
+    lab.play("rollback", "--limit", other.datacenter).worked()
+    assert set(versions(*site.clusters).values()) == {was}
+    assert pids(cluster.brokers) == {broker: before[broker] for broker in cluster.brokers}
+    assert fingerprints(cluster.hosts) == {host: files[host] for host in cluster.hosts}
