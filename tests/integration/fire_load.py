@@ -26,7 +26,7 @@ PARTITIONS = 3
 BURST = 200  # records between two pauses of a writer
 PAUSE_S = 0.02
 VALUE_BYTES = 200
-READ_S = 30.0
+READ_S = 60.0  # brokers of Kafka start slowly where much else runs
 QUIET = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
 
 Place = tuple[int, int]  # partition, offset

@@ -40,9 +40,9 @@ def test_a_planted_bug_is_found() -> None:
 
 def test_a_history_that_breaks_a_promise_is_made_smaller() -> None:
     bug = "consumers read what is not committed"
-    found = next(each for seed in range(20) if (each := run(seed, bug)).violation)
+    outcomes = (run(seed, bug) for seed in range(20))
+    found = next(each for each in outcomes if each.violation and len(each.faults) > 2)
     shortest, script = shrink(found, bug, seconds=10)
-    assert len(found.faults) > 2
     assert script.faults == ()  # consumers need no fault to read too far
     assert promise(shortest) == promise(found)
     again = run(found.seed, bug, script)
