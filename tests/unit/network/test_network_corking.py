@@ -182,8 +182,8 @@ def exchange_with(
 
             monkeypatch.setattr(transport, "direct_send", sending)
             peer.send(b"7 1000000 3")
-            await until(lambda: peer.is_closed or len(peer.received) > 1_000_000)
-            found = None if peer.is_closed else await peer.answers(1)
+            await until(lambda: peer.is_closed or len(peer.ends()) > 0)
+            found = await peer.answers(1) if peer.ends() else None
             await until(lambda: handler.file.released > 0)
             return found
 
