@@ -30,12 +30,11 @@ _STOPPED_S = 20.0
 
 
 @contextmanager
-def running(directory: Path, name: str, *arguments: str) -> Iterator[None]:
-    """A program of Prometheus's with what it says in a file; killed at the end."""
+def running(directory: Path, name: str, *command: str | Path) -> Iterator[None]:
+    """A program with what it says in a file of that name; killed at the end."""
     with (directory / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(
-            [program(name), *arguments],
-            cwd=directory,
+            command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -116,8 +115,7 @@ def prometheus(directory: Path, site: dict[str, Any]) -> Iterator[Prometheus]:
         "web.console.templates": directory / "consoles",
         "web.listen-address": server.address,
     }
-    with running(
-        directory, "prometheus", *(f"--{name}={value}" for name, value in options.items())
-    ):
+    command = [program("prometheus"), *(f"--{name}={value}" for name, value in options.items())]
+    with running(directory, "prometheus", *command):
         settled(server.is_ready)
         yield server

@@ -6,7 +6,6 @@ agent's, as exporter, agent and load write it.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from tests.integration.broker_processes import BrokerProcess
 from tests.integration.live_prometheus import Prometheus, prometheus, running
 from tests.integration.mirror_processes import MirrorProcess, ended, flow
 from tests.integration.zookeeper_server import PATIENT_TICK_MS, free_port, zookeeper_host
+from tests.unit.deploy.monitoring_files import program
 
 HOST = "127.0.0.1"
 TOPIC, CLIENT = "flights", "limited"
@@ -94,7 +94,7 @@ def monitored_site(directory: Path) -> Iterator[Monitored]:
             with (
                 ended(mirror),
                 _agent(directory, broker, host.settings.address, pages),
-                running(directory, "prometheus-node-exporter", *_exporter(ports, pages)),
+                running(directory, "node-exporter", *_exporter(ports, pages)),
                 prometheus(directory, _site(ports)) as server,
             ):
                 mirror.start()
@@ -139,7 +139,8 @@ def _site(ports: Ports) -> dict[str, object]:
 
 def _exporter(ports: Ports, pages: Path) -> tuple[str, ...]:
     address = f"--web.listen-address={HOST}:{ports.node_exporter}"
-    return address, f"--collector.textfile.directory={pages}"
+    directory = f"--collector.textfile.directory={pages}"
+    return program("prometheus-node-exporter"), address, directory
 
 
 def _mirror(
@@ -167,18 +168,9 @@ def _agent(directory: Path, broker: BrokerProcess, zookeeper: str, pages: Path) 
     }
     file = directory / "agent.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    with (directory / "agent.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "kdist.cli", "agent", "--config", str(file)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
+    command = [sys.executable, "-m", "kdist.cli", "agent", "--config", file]
+    with running(directory, "agent", *command):
         yield
-    finally:
-        process.kill()
-        process.wait(20)
 
 
 def _refused(directory: Path) -> Path:
