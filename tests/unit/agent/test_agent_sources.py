@@ -133,7 +133,7 @@ def test_what_the_host_did_not_accept_is_counted_by_role() -> None:
     for name, text in (("a.json", '["x", "y"]'), ("b.json", "[]"), ("c.json", "7"), ("d", "[1]")):
         disk.replace(f"/etc/kdist/not_applied.d/{name}", text.encode(), durable=False)
     found = count_not_applied(disk, "/etc/kdist/not_applied.d")
-    assert found == {"a": 2, "b": 0}
+    assert found == {"a": 2, "b": 0, "c": 1}  # 7 is no list
     page = exported(AgentMetrics(), Seen(not_applied=found)).decode()
     assert 'kdist_deployment_not_applied{role="a"} 2.0' in page
 
