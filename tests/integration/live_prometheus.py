@@ -107,7 +107,7 @@ def prometheus(directory: Path, site: dict[str, Any]) -> Iterator[Prometheus]:
     rules.mkdir()
     for path in RULE_FILES:
         (rules / path.name).write_text(as_installed(path, variables))
-    shutil.copytree(ROOT / "docs/runbooks", directory / "consoles/runbooks")
+    shutil.copytree(ROOT / "docs/runbooks", directory / "consoles/kdist")
     server = Prometheus(f"127.0.0.1:{site['kdist_ports']['prometheus']}")
     options = {
         "config.file": config,

@@ -25,13 +25,11 @@ MATRIX = (
     ("brokers' metrics", "broker", ("metrics_port",), "monitors"),
     ("mirrors' metrics", "mirror", ("mirror_port",), "monitors"),
     ("node exporter", "", ("node_exporter",), "monitors"),
-    (
-        "monitoring",
-        "monitor",
-        ("prometheus", "alertmanager", "alertmanager_cluster"),
-        "all monitors",
-    ),
+    ("monitoring", "monitor", ("prometheus", "alertmanager"), "all monitors"),
+    ("Alertmanagers' cluster", "monitor", ("alertmanager_cluster",), "all monitors"),
 )
+# Those of them that are listened on with UDP too.
+UDP_TOO = {"alertmanager_cluster"}
 
 
 @dataclass(frozen=True)
@@ -69,14 +67,16 @@ def kdist_firewall_rules(
     clients: list[str],
     admins: list[str],
 ) -> list[dict[str, Any]]:
-    """[{name, ports, ipv4, ipv6}] for a host; `anyone` instead of addresses where all may come."""
+    """[{name, ports, protocols, ipv4, ipv6}] for a host; `anyone` where all may come."""
     around = Around(hostvars, groups, host, clients, admins)
     rules = []
     for name, group, keys, whom in MATRIX:
         if group and host not in groups.get(group, ()):
             continue
         if ports := ports_of(hostvars[host], keys):
-            rules.append({"name": name, "ports": ports, **allowed(around, whom)})
+            protocols = ["tcp", "udp"] if UDP_TOO.issuperset(keys) else ["tcp"]
+            told = {"name": name, "ports": ports, "protocols": protocols}
+            rules.append(told | allowed(around, whom))
     return rules
 
 

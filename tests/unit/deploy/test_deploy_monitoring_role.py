@@ -214,6 +214,12 @@ def test_people_are_not_told_of_the_watchdog_by_the_sites_own_routes() -> None:
     assert routes == [{"matchers": ['alertname="Watchdog"'], "receiver": "kdist-nobody"}, own]
 
 
+def test_a_sites_own_route_for_the_watchdog_is_used() -> None:
+    own = {"matchers": ['alertname="Watchdog"'], "receiver": "switch"}
+    routes, _ = routed(kdist_monitoring_route={"receiver": "people", "routes": [own]})
+    assert routes == [own]
+
+
 def test_the_watchdog_of_each_monitor_goes_to_its_own_dead_mans_switch() -> None:
     watched = {
         name: values | {"kdist_monitoring_watchdog_url": f"https://hc.example/{name}"}
@@ -226,6 +232,8 @@ def test_the_watchdog_of_each_monitor_goes_to_its_own_dead_mans_switch() -> None
         "kdist-nobody",
     ]
     assert routes[0]["matchers"] == ['alertname="Watchdog"', 'monitor="mon1"']
+    # Less than the interval, or every second turn would find that the time is not yet up.
+    assert (routes[0]["group_interval"], routes[0]["repeat_interval"]) == ("1m", "50s")
     assert receivers["kdist-watchdog-mon2"]["webhook_configs"] == [
         {"url": "https://hc.example/mon2", "send_resolved": False}
     ]
@@ -240,13 +248,13 @@ def test_an_alert_links_its_runbook_where_whoever_gets_it_finds_it(path: Path) -
         for rule in rules:
             if "alert" in rule:
                 assert rule["annotations"]["runbook_url"] == (
-                    f"{base or 'http://198.51.100.11:9090/consoles/runbooks'}/{rule['alert']}.md"
+                    f"{base or 'http://198.51.100.11:9090/consoles/kdist'}/{rule['alert']}.md"
                 )
 
 
 def test_prometheus_serves_the_runbooks_as_they_are() -> None:
     directory = OWN["kdist_monitoring_runbooks_dir"]
-    assert directory == "/etc/prometheus/consoles/runbooks"
+    assert directory == "/etc/prometheus/consoles/kdist"
     assert "--web.console.templates=/etc/prometheus/consoles " in rendered("prometheus.default.j2")
     pages = [path.read_text() for path in (ROOT / "docs/runbooks").glob("*.md")]
     assert not any("{{" in page for page in pages)  # which it would fill in

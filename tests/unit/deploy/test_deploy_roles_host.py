@@ -9,6 +9,7 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 from deploy_plugins import ROOT, load
 
@@ -67,7 +68,7 @@ def test_a_host_filters_what_its_groups_listen_on() -> None:
         "brokers' metrics": [9292],
         "node exporter": [9100],
     }
-    assert set(rules("k3")) == {"node exporter", "monitoring"}
+    assert set(rules("k3")) == {"node exporter", "monitoring", "Alertmanagers' cluster"}
 
 
 def test_ssh_is_in_no_rule() -> None:
@@ -88,9 +89,30 @@ def test_metrics_are_reached_by_the_monitors_and_the_admins() -> None:
 
 
 def test_monitors_of_all_datacenters_reach_each_other() -> None:
-    found = rules("k3")["monitoring"]
-    assert found["ports"] == [9090, 9193, 9194]
-    assert reached_by(found) == ["198.18.0.3", "198.18.0.4"]
+    found = rules("k3")
+    for name, ports in (("monitoring", [9090, 9193]), ("Alertmanagers' cluster", [9194])):
+        assert found[name]["ports"] == ports
+        assert reached_by(found[name]) == ["198.18.0.3", "198.18.0.4"]
+
+
+def test_alertmanagers_gossip_is_filtered_by_udp_too() -> None:
+    """Without that anybody could silence alerts: the gossip is not signed."""
+    found = rules("k3")
+    environment = jinja2.Environment(trim_blocks=True, autoescape=False)
+    template = environment.from_string(
+        (ROOT / "roles/kdist_firewall/templates/firewall.nft.j2").read_text()
+    )
+    former = {"name": "former", "ports": [1], "anyone": True}
+    text = template.render(
+        kdist_ports={"ssh": 22}, kdist_firewall_kept={"rules": [*found.values(), former]}
+    )
+    dropped = [line.strip() for line in text.splitlines() if line.endswith("drop")]
+    assert dropped == [
+        "tcp dport { 9100 } counter drop",
+        "tcp dport { 9090, 9193 } counter drop",
+        "meta l4proto { tcp, udp } th dport { 9194 } counter drop",
+    ]
+    assert "        tcp dport { 1 } accept\n" in text
 
 
 def test_loading_the_rules_records_which_they_are() -> None:
