@@ -19,7 +19,7 @@ from kdist.client.admin.sync import Admin
 from kdist.metrics.agent import DataDiskMetrics, SmartMetrics
 from kdist.metrics.declare import Family
 from kdist.metrics.exposition import Exposition
-from kdist.metrics.load import LoadMetrics, TopicLoadMetrics
+from kdist.metrics.load import LoadedTopicMetrics, LoadMetrics, SuccessfulLoadMetrics
 from tests.integration.broker_clients import consume, create, produce
 from tests.integration.broker_processes import BrokerProcess
 from tests.integration.live_prometheus import Prometheus, prometheus, running
@@ -184,11 +184,12 @@ def _other_page() -> bytes:
     disk["sdb", DISK].info = 1
     health = Family(SmartMetrics, "device", "serial", "disk")
     health["sdb", "Z1", DISK].is_healthy = 1
-    job, topic = Family(LoadMetrics, "job_name"), Family(TopicLoadMetrics, "job_name", "topic")
-    job["nightly",].succeeded_s, job["nightly",].expected_every_s = time.time(), 86400
-    topic["nightly", TOPIC].load = 1
+    job, successful = Family(LoadMetrics, "job_name"), Family(SuccessfulLoadMetrics, "job_name")
+    loaded = Family(LoadedTopicMetrics, "job_name", "topic")
+    job["nightly",].expected_every_s = 86400
+    successful["nightly",].succeeded_s = loaded["nightly", TOPIC].succeeded_s = time.time()
     page = Exposition()
-    for family in (disk, health, job, topic):
+    for family in (disk, health, job, successful, loaded):
         page.add_family(family)
     return page.render() + _FILESYSTEM.encode()
 

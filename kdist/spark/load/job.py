@@ -6,7 +6,7 @@ Spark is started only when the first topic turns out to have new records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -70,6 +70,7 @@ class Loaded(NamedTuple):
     topic: str
     manifest: Manifest | None = None
     error: KdistError | OSError | None = None
+    began_ms: int = 0
 
 
 class LoadRun:
@@ -105,19 +106,26 @@ class LoadRun:
         return outcomes
 
     def _attempt(self, topic: str, options: RunOptions) -> Loaded:
+        began_ms = self._context.clock.now_ms()
         try:
-            return Loaded(topic, self._load(topic, options))
+            return Loaded(topic, self._load(topic, options), began_ms=began_ms)
         except (KdistError, OSError) as error:
-            return Loaded(topic, error=error)
+            return Loaded(topic, error=error, began_ms=began_ms)
 
-    def _report(self, started_ms: int, outcomes: Iterable[Loaded], *, is_over: bool) -> None:
+    def _report(self, started_ms: int, outcomes: Sequence[Loaded], *, is_over: bool) -> None:
         is_failed = not is_over or any(each.error for each in outcomes)
         topics = tuple(
             TopicReport(each.topic, each.manifest.load, each.manifest.rows, each.manifest.undecoded)
             for each in outcomes
             if each.manifest is not None
         )
-        run = RunReport(started_ms, self._context.clock.now_ms(), is_failed, topics)
+        run = RunReport(
+            started_ms,
+            self._context.clock.now_ms(),
+            is_failed,
+            topics,
+            {each.topic: each.began_ms for each in outcomes if not each.error},
+        )
         write_report(self._context.files, self._job, run)
 
     # One topic

@@ -1,27 +1,35 @@
 """A job's metrics after each run, for the textfile collector of Prometheus's node exporter.
 
-The time of the last success is kept in this file alone, so a failed run copies it from there.
+The times of the last successes, of the job and of each topic, are kept in this file alone: a run
+copies from there those that it does not set.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from os.path import dirname
 from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from kdist.config.load_job import LoadSettings
 from kdist.errors import UserError
 from kdist.metrics.declare import Family
 from kdist.metrics.exposition import Exposition
-from kdist.metrics.load import LoadMetrics, TopicLoadMetrics
+from kdist.metrics.load import (
+    LoadedTopicMetrics,
+    LoadMetrics,
+    SuccessfulLoadMetrics,
+    TopicLoadMetrics,
+)
 from kdist.runtime.files import Files
 
 logger = logging.getLogger(__name__)
 
-_SUCCESS = "kdist_load_last_success_timestamp_seconds"
+(_SUCCESS,) = (row.name for row in SuccessfulLoadMetrics.TABLE)
+(_TOPIC_SUCCESS,) = (row.name for row in LoadedTopicMetrics.TABLE)
 
 
 class TopicReport(NamedTuple):
@@ -34,12 +42,23 @@ class TopicReport(NamedTuple):
 
 
 class RunReport(NamedTuple):
-    """A finished run."""
+    """A finished run; `topics` are those with a new load.
+
+    `began_ms` is when it began with each topic that it loaded, or found nothing new in.
+    """
 
     started_ms: int
     ended_ms: int
     is_failed: bool
-    topics: tuple[TopicReport, ...]
+    topics: tuple[TopicReport, ...] = ()
+    began_ms: Mapping[str, int] = {}
+
+
+class Successes(NamedTuple):
+    """When the job and each of its topics last succeeded, in Unix time (s), as far as is known."""
+
+    job_s: float | None = None
+    topics_s: Mapping[str, float] = {}
 
 
 def require_directory(files: Files, job: LoadSettings) -> None:
@@ -54,11 +73,17 @@ def require_directory(files: Files, job: LoadSettings) -> None:
 
 
 def write_report(files: Files, job: LoadSettings, run: RunReport) -> None:
-    """Write the job's metrics file, if it has one."""
+    """Write the job's metrics file, if it has one.
+
+    Only a run over all topics of the job counts as its success.
+    """
     if job.metrics_file is not None:
-        succeeded_s = _last_success_s(files, job.metrics_file) if run.is_failed else None
-        content = _exported(job, run, succeeded_s)
-        files.replace(job.metrics_file, content, durable=False)
+        former = _read_successes(files, job.metrics_file)
+        is_success = not run.is_failed and run.began_ms.keys() >= set(job.topics)
+        known = {topic: former.topics_s[topic] for topic in job.topics if topic in former.topics_s}
+        known |= {topic: began_ms / 1000 for topic, began_ms in run.began_ms.items()}
+        succeeded = Successes(run.ended_ms / 1000 if is_success else former.job_s, known)
+        files.replace(job.metrics_file, _exported(job, run, succeeded))
 
 
 def register_job(files: Files, job: LoadSettings, now_ms: int) -> None:
@@ -67,20 +92,28 @@ def register_job(files: Files, job: LoadSettings, now_ms: int) -> None:
     Otherwise there would be no alert for a job that never runs.
     """
     if job.metrics_file is not None and not files.exists(job.metrics_file):
-        write_report(files, job, RunReport(now_ms, now_ms, is_failed=False, topics=()))
+        run = RunReport(now_ms, now_ms, is_failed=False)
+        files.replace(job.metrics_file, _exported(job, run, Successes(now_ms / 1000)))
 
 
-def _exported(job: LoadSettings, run: RunReport, succeeded_s: float | None) -> bytes:
+def _exported(job: LoadSettings, run: RunReport, succeeded: Successes) -> bytes:
     jobs = Family(LoadMetrics, "job_name")
     shown = jobs[job.name,]
     shown.is_failed = int(run.is_failed)
     shown.ended_s = run.ended_ms / 1000
-    shown.succeeded_s = (succeeded_s or 0.0) if run.is_failed else run.ended_ms / 1000
     shown.duration_s = (run.ended_ms - run.started_ms) / 1000
     shown.expected_every_s = job.expected_every_s
+    successful = Family(SuccessfulLoadMetrics, "job_name")
+    if succeeded.job_s is not None:
+        successful[job.name,].succeeded_s = succeeded.job_s
+    loaded = Family(LoadedTopicMetrics, "job_name", "topic")
+    for topic, succeeded_s in succeeded.topics_s.items():
+        loaded[job.name, topic].succeeded_s = succeeded_s
     exposition = Exposition()
     exposition.add_family(jobs)
+    exposition.add_family(successful)
     exposition.add_family(_by_topic(job.name, run.topics))
+    exposition.add_family(loaded)
     return exposition.render()
 
 
@@ -92,15 +125,33 @@ def _by_topic(name: str, topics: Iterable[TopicReport]) -> Family[TopicLoadMetri
     return found
 
 
-def _last_success_s(files: Files, path: str) -> float | None:
-    """When the job last succeeded, by its metrics file; None if there is none or it is corrupt."""
+def _read_successes(files: Files, path: str) -> Successes:
+    """What the job's metrics file tells; one that is damaged tells what its whole lines do."""
+    job_s: float | None = None
+    topics_s: dict[str, float] = {}
+    for sample in _read_samples(files, path):
+        if not sample.value > 0:  # a former release wrote 0 for never
+            continue
+        if sample.name == _SUCCESS:
+            job_s = sample.value
+        elif sample.name == _TOPIC_SUCCESS:
+            topics_s[sample.labels.get("topic", "")] = sample.value
+    return Successes(job_s, topics_s)
+
+
+def _read_samples(files: Files, path: str) -> list[Sample]:
+    """The samples in the whole lines of a file; none if it is not there."""
     try:
-        for family in text_string_to_metric_families(files.read(path).decode()):
-            for sample in family.samples:
-                if sample.name == _SUCCESS:
-                    return float(sample.value)
+        *lines, rest = files.read(path).split(b"\n")
     except FileNotFoundError:
-        return None
-    except ValueError:  # corrupt, as after a power failure
-        logger.warning("%s is corrupt: it is unknown when the job last succeeded", path)
-    return None
+        return []
+    found, is_damaged = [], bool(rest) or not lines
+    for line in lines:
+        try:
+            for family in text_string_to_metric_families(line.decode()):
+                found += family.samples
+        except ValueError:
+            is_damaged = True
+    if is_damaged:
+        logger.warning("%s is damaged: it may not tell when the job last succeeded", path)
+    return found

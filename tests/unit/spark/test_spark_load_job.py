@@ -112,3 +112,43 @@ def test_a_metrics_file_without_a_directory_is_refused_before_anything_is_loaded
     disk.make_directory("/prom")
     loaded(disk, look, monkeypatch, settings)
     assert disk.exists("/prom/load.prom")
+
+
+def test_a_run_tells_of_each_topic_when_it_was_last_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk, clock = SimulatedDisk(random.Random(1)), VirtualClock(0)
+    disk.make_directory("/prom")
+    settings = SETTINGS.replace("topics=clicks", "topics=clicks,views")
+    job = load_job(f"{settings}metrics.file=/prom/load.prom\n", "x")
+    broken: set[str] = set()
+
+    def look(_: str, name: str, **__: object) -> Topic:
+        clock.advance_ms(500)  # twice for each topic
+        if name in broken:
+            raise UserError(f"there is no topic {name}")
+        return Topic(name, uuid.UUID("a" * 32), {0: OffsetRange(0, 0)})
+
+    def run(*topics: str) -> list[str]:
+        """The last successes, as one line each, after a run a day later."""
+        clock.advance_ms(86_400_000 - clock.now_ms() % 86_400_000)
+        LoadRun(job, LoadContext(disk, clock, {}, 2, "0")).run(RunOptions(topics), lambda _: None)
+        lines = disk.read("/prom/load.prom").decode().splitlines()
+        return [line for line in lines if "success" in line and not line.startswith("#")]
+
+    monkeypatch.setattr("kdist.spark.load.job.look_at_topic", look)
+    of_job = 'kdist_load_last_success_timestamp_seconds{job_name="load"}'
+    clicks, views = (
+        f'kdist_load_topic_last_success_timestamp_seconds{{job_name="load",topic="{topic}"}}'
+        for topic in ("clicks", "views")
+    )
+    assert run() == [f"{of_job} 86402.0", f"{clicks} 86400.0", f"{views} 86401.0"]
+    broken.add("clicks")
+    assert run() == [f"{of_job} 86402.0", f"{clicks} 86400.0", f"{views} 172800.5"]
+    broken.clear()
+    assert run("views") == [f"{of_job} 86402.0", f"{clicks} 86400.0", f"{views} 259200.0"]
+    assert run("views", "clicks") == [
+        f"{of_job} 345602.0",
+        f"{clicks} 345601.0",
+        f"{views} 345600.0",
+    ]

@@ -1,19 +1,15 @@
-"""What a load reports: its columns' names, its metrics, Spark's errors in one sentence."""
+"""What a load tells: its columns' names, Spark's errors in one sentence."""
 
 from __future__ import annotations
 
 import logging
-import random
 import signal
 
 import pytest
 
-from kdist.config.load_job import load_job
 from kdist.errors import UserError
-from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.spark.load.columns_named import named, require_compatible
 from kdist.spark.load.manifest import Column
-from kdist.spark.load.report import RunReport, TopicReport, register_job, write_report
 from kdist.spark.load.spark_java import words_of
 from kdist.spark.load.spark_session import (
     is_no_call_to_java,
@@ -21,56 +17,6 @@ from kdist.spark.load.spark_session import (
     sentence_of,
     settings_of,
 )
-
-FILE = "/load.prom"
-JOB = load_job(
-    f"bootstrap.servers=b1:9092\ntopics=clicks\noutput=/out\nname=nightly\nmetrics.file={FILE}\n",
-    "x",
-).job
-
-
-def shown(disk: SimulatedDisk) -> dict[str, float]:
-    lines = disk.read(FILE).decode().splitlines()
-    rows = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-    return {name.partition("{")[0]: float(number) for name, _, number in rows}
-
-
-def test_a_failed_run_keeps_the_time_of_the_last_success() -> None:
-    disk = SimulatedDisk(random.Random(1))
-    topics = (TopicReport("clicks", 3, 100, 2),)
-    write_report(disk, JOB, RunReport(1_000, 5_000, False, topics))
-    assert shown(disk) == {
-        "kdist_load_last_run_failed": 0,
-        "kdist_load_last_run_timestamp_seconds": 5,
-        "kdist_load_last_success_timestamp_seconds": 5,
-        "kdist_load_last_run_seconds": 4,
-        "kdist_load_expected_interval_seconds": 86_400,
-        "kdist_load_number": 3,
-        "kdist_load_last_run_records": 100,
-        "kdist_load_last_run_undecoded_records": 2,
-    }
-    for ended_ms in (9_000, 10_000):
-        write_report(disk, JOB, RunReport(8_000, ended_ms, True, ()))
-    assert shown(disk)["kdist_load_last_run_failed"] == 1
-    assert shown(disk)["kdist_load_last_run_timestamp_seconds"] == 10
-    assert shown(disk)["kdist_load_last_success_timestamp_seconds"] == 5
-
-
-@pytest.mark.parametrize("content", [b"", bytes(100), b"\xff", b"no metric {{{"])
-def test_a_file_left_unreadable_by_a_power_loss_is_rewritten(content: bytes) -> None:
-    disk = SimulatedDisk(random.Random(1))
-    disk.replace(FILE, content)
-    write_report(disk, JOB, RunReport(8_000, 9_000, True, ()))
-    assert shown(disk)["kdist_load_last_run_failed"] == 1
-    assert shown(disk)["kdist_load_last_success_timestamp_seconds"] == 0
-
-
-def test_the_age_of_a_job_that_has_never_run_counts_from_its_setup() -> None:
-    disk = SimulatedDisk(random.Random(1))
-    register_job(disk, JOB, 7_000)
-    assert shown(disk)["kdist_load_last_success_timestamp_seconds"] == 7
-    register_job(disk, JOB, 9_000)
-    assert shown(disk)["kdist_load_last_success_timestamp_seconds"] == 7
 
 
 def test_columns_have_their_fields_names_where_these_are_free() -> None:
