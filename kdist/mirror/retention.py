@@ -10,7 +10,8 @@ import logging
 from collections.abc import Collection, Mapping
 from math import inf
 
-from kdist.client.admin.settings import Setting, describe_topic_configs
+from kdist.client.admin.outcomes import SomeFailed
+from kdist.client.admin.settings import Settings, describe_topic_configs
 from kdist.client.cluster import Cluster
 from kdist.errors import ApiError
 
@@ -30,26 +31,30 @@ class SourceRetention:
     async def look(self, topics: Collection[str], now_ms: int) -> None:
         """Ask for the topics' settings, if some are new or it is time.
 
-        Of a source that does not say, because it is too old or does not allow it, what is known
-        stays so.
+        Of topics of which the source does not say, because it is too old or does not allow it, what
+        is known stays so.
         """
         if self._seconds.keys() >= set(topics) and now_ms < self._asked_ms + _EVERY_MS:
             return
         self._asked_ms = now_ms
+        found: Mapping[str, Settings] = {}
         try:
             found = await describe_topic_configs(self._source, topics)
         except ApiError as error:
             logger.debug("the source does not tell its topics' retention: %s", error)
-            self._seconds = {topic: self.seconds(topic) for topic in topics}
-        else:
-            self._seconds = {topic: _seconds(found[topic]) for topic in topics}
+            if isinstance(error, SomeFailed):
+                found = error.done
+        self._seconds = {
+            topic: _seconds(found[topic]) if topic in found else self.seconds(topic)
+            for topic in topics
+        }
 
     def seconds(self, topic: str) -> float:
         """Infinite for a topic whose records stay for good, or that nothing is known of."""
         return self._seconds.get(topic, inf)
 
 
-def _seconds(settings: Mapping[str, Setting]) -> float:
+def _seconds(settings: Settings) -> float:
     values = {name: settings[name].value or "" for name in settings}
     retention_ms = int(values.get("retention.ms") or -1)
     deletes = "delete" in values.get("cleanup.policy", "delete")

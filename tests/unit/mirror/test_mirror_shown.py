@@ -11,7 +11,9 @@ import pytest
 from flow_world import FlowScene, flow_of, play, stream_of
 
 from kdist.errors import ApiError, Error
+from kdist.mirror.retention import SourceRetention
 from kdist.mirror.target import ProduceConnection
+from kdist.protocol.delete_topics import DeleteTopicsRequest
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.records.build import build_batch
 from tests.simulator.cluster import create, produce
@@ -82,6 +84,24 @@ def test_a_partition_shows_for_how_long_the_source_keeps_its_records() -> None:
             return {topic: streams["f", topic, "0"].retention_seconds for topic in kept_s}
 
         await scene.cluster.until(lambda: shown() == kept_s)
+        await scene.stop()
+
+    play(work)
+
+
+def test_a_topic_whose_retention_cannot_be_told_hides_no_other_and_keeps_what_was_known() -> None:
+    async def work(scene: FlowScene) -> None:
+        await create(scene.client, "t", retention_ms="60000")
+        await create(scene.client, "brief", retention_ms="30000")
+        source = flow_of(scene.start()).source
+        retention = SourceRetention(source)
+        await retention.look({"t", "brief"}, 0)
+        deleted = DeleteTopicsRequest(topic_names=["brief"], timeout_ms=10_000)
+        await scene.client.send(deleted, 1)
+        await create(scene.client, "new", retention_ms="90000")
+        await retention.look({"t", "brief", "new", "unheard"}, 1)
+        told = {topic: retention.seconds(topic) for topic in ("t", "brief", "new", "unheard")}
+        assert told == {"t": 60, "brief": 30, "new": 90, "unheard": math.inf}
         await scene.stop()
 
     play(work)
