@@ -36,6 +36,7 @@ SHOWN_MAX = 500  # groups' topics; metrics/groups.py says so too
 
 _ASKED_MAX = 1_000  # partitions in a request, which its leader answers in one step
 _GROUPS_PER_STEP = 50
+_PARTITIONS_PER_STEP = 500
 _VERSION = 6  # of ListOffsets, which every broker of a cluster with kdist's has
 
 
@@ -68,7 +69,7 @@ class LaggingGroups:
         async for group in self._groups():
             wanted.update(group.offsets)
         self._lags.keep_only(wanted)
-        elsewhere = self._note_own(wanted)
+        elsewhere = await self._note_own(wanted)
         leaders = {each: self._cache.leader_of(each) for each in elsewhere}
         asked = by_leader(leaders, elsewhere)
         await asyncio.gather(*(self._ask(*each) for each in asked.items()))
@@ -84,12 +85,18 @@ class LaggingGroups:
                 await asyncio.sleep(0)
             yield group
 
-    def _note_own(self, wanted: set[TopicPartition]) -> set[TopicPartition]:
+    async def _note_own(self, wanted: set[TopicPartition]) -> set[TopicPartition]:
         """Take in the ends of partitions led here; returns the others."""
-        found = ((each, self._replicas.partitions.get(each)) for each in wanted)
-        own = {each: p.high_watermark for each, p in found if p is not None and p.is_leader}
-        self._lags.note(own, self._clock.now_ms())
-        return wanted - own.keys()
+        elsewhere = set()
+        for number, each in enumerate(wanted):
+            if number % _PARTITIONS_PER_STEP == 0:
+                await asyncio.sleep(0)
+            found = self._replicas.partitions.get(each)
+            if found is not None and found.is_leader:
+                self._lags.note({each: found.high_watermark}, self._clock.now_ms())
+            else:
+                elsewhere.add(each)
+        return elsewhere
 
     async def _ask(self, leader: int, partitions: list[TopicPartition]) -> None:
         address = self._find(leader)

@@ -8,6 +8,7 @@ and the true age is greater.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -15,7 +16,9 @@ from typing import NamedTuple
 from kdist.groups.group import Group
 from kdist.model import TopicPartition
 
-_SEEN_MAX = 16  # per partition; the older, the further apart
+# Of a year's looks, one every 10 s, a partition keeps 127 at most: 2 KiB.
+_OVERSTATED_MAX = 1.2  # what forgetting looks may make of a lag's seconds
+_THINNED_EVERY = 32  # looks; going through them takes some 10 us
 
 
 class Lag(NamedTuple):
@@ -29,11 +32,17 @@ class Lag(NamedTuple):
 
 
 class SeenEnds:
-    """The ends of one partition, rising, and when each was last seen."""
+    """The ends of one partition, rising, and when each was last seen.
+
+    Old looks are forgotten, but no more than this allows: a lag's seconds exceed the true age by
+    the time between two looks, or by a fifth, whichever is more.
+    """
+
+    __slots__ = ("_ends", "_times_ms")
 
     def __init__(self) -> None:
-        self._ends: list[int] = []
-        self._times_ms: list[int] = []
+        self._ends = array("q")
+        self._times_ms = array("q")
 
     def add(self, end: int, now_ms: int) -> None:
         while self._ends and self._ends[-1] >= end:  # the same again, or the log was truncated
@@ -41,8 +50,20 @@ class SeenEnds:
             self._times_ms.pop()
         self._ends.append(end)
         self._times_ms.append(now_ms)
-        if len(self._ends) > _SEEN_MAX:
-            del self._ends[1:-1:2], self._times_ms[1:-1:2]
+        if len(self._ends) % _THINNED_EVERY == 0:
+            self._thin(now_ms)
+
+    def _thin(self, now_ms: int) -> None:
+        """Forget each look without which the one before it still serves for the one after it."""
+        ends, times_ms = self._ends, self._times_ms
+        kept_ends, kept_ms = ends[:1], times_ms[:1]
+        age_ms = now_ms - times_ms[0]
+        for end, time_ms, next_ms in zip(ends[1:], times_ms[1:], times_ms[2:], strict=False):
+            if age_ms > _OVERSTATED_MAX * (now_ms - next_ms):
+                kept_ends.append(end)
+                kept_ms.append(time_ms)
+                age_ms = now_ms - time_ms
+        self._ends, self._times_ms = kept_ends + ends[-1:], kept_ms + times_ms[-1:]
 
     def lag(self, committed: int, now_ms: int) -> Lag:
         records = max(0, self._ends[-1] - committed)

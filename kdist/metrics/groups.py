@@ -41,6 +41,6 @@ class GroupLagMetrics(Metrics):
 
     lag_records: int = gauge("Records of the topic behind the offsets that the group committed.")
     lag_seconds: float = gauge(
-        "The age, at most, of the oldest of these records; since this broker was first scraped, at"
-        " most."
+        "The age, at most, of the oldest of these records, a fifth too much at worst. It begins"
+        " anew when the group's coordinator restarts or is another broker."
     )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable
+from random import Random
+
 import pytest
 
 from kdist.groups.group import Group
@@ -9,6 +13,7 @@ from kdist.groups.lag import GroupLags, Lag, SeenEnds, worst
 from kdist.groups.offsets import CommittedOffset
 from kdist.model import TopicPartition
 
+HOUR_S, DAY_S = 3_600, 86_400
 CLICKS, OTHER = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 
 
@@ -49,13 +54,55 @@ def test_after_a_truncation_no_higher_end_is_remembered() -> None:
     assert seen((10, 0), (30, 10), (12, 20)).lag(10, 25_000) == Lag(2, 25.0)
 
 
-def test_of_many_looks_a_few_are_kept_and_the_oldest_is_among_them() -> None:
-    made = seen(*((end, end) for end in range(1000)))
-    assert len(made._ends) <= 16
-    assert made.lag(0, 1_000_000) == Lag(999, 1000.0)
-    for true_s in (100, 300, 700):
-        lag = made.lag(1000 - true_s, 1_000_000)
-        assert true_s <= lag.seconds <= 1000
+GAPS_S: dict[str, Callable[[Random], int]] = {
+    "every 15 s": lambda _: 15,
+    "uneven": lambda random: random.randrange(10, 120),
+    "with outages": lambda random: random.choice((10, 15, 15, 60, 900)),
+    "rare": lambda random: random.randrange(600, 3_000),
+}
+
+
+@pytest.mark.parametrize("gaps", GAPS_S)
+def test_a_lag_is_not_much_older_than_the_record_for_days_of_hourly_commits(gaps: str) -> None:
+    """A record comes each second: that at offset `o` by `o + 1`."""
+    random, made, looks = Random(28), SeenEnds(), [0]
+
+    def is_near_the_age(committed: int) -> bool:
+        age = looks[-1] - committed - 1
+        after = bisect_right(looks, committed)
+        between = looks[after] - looks[after - 1]
+        told = made.lag(committed, looks[-1] * 1000).seconds
+        return age <= told <= max(1.2 * (age + 1), age + 1 + between)
+
+    made.add(0, 0)
+    while looks[-1] < 7 * DAY_S:
+        looks.append(looks[-1] + GAPS_S[gaps](random))
+        made.add(looks[-1], looks[-1] * 1000)
+        if looks[-1] % HOUR_S:
+            assert is_near_the_age(looks[-1] // HOUR_S * HOUR_S)
+    wrong = [at for at in range(0, looks[-1], 97) if not is_near_the_age(at)]
+    assert wrong == [], "of groups that have stopped at some time of the week"
+
+
+def test_the_looks_of_a_month_are_kept_in_few_bytes() -> None:
+    made = SeenEnds()
+    kept = 0
+    for at_s in range(0, 30 * DAY_S, 20):
+        made.add(at_s, at_s * 1000)
+        kept = max(kept, len(made._ends))
+    assert kept < 128
+    assert made.lag(0, 30 * DAY_S * 1000).seconds == 30 * DAY_S
+
+
+def test_while_nothing_is_written_the_looks_before_are_remembered() -> None:
+    made = seen(*((at_s, at_s) for at_s in range(0, HOUR_S, 15)))
+    for at_s in range(HOUR_S, 2 * DAY_S, 15):
+        made.add(HOUR_S, at_s * 1000)
+    assert made.lag(HOUR_S, 2 * DAY_S * 1000) == Lag(0, 0)
+    made.add(HOUR_S + 1, 2 * DAY_S * 1000)
+    assert made.lag(HOUR_S, 2 * DAY_S * 1000) == Lag(1, 15)
+    assert made.lag(0, 2 * DAY_S * 1000) == Lag(HOUR_S + 1, 2 * DAY_S)
+    assert 2 * DAY_S - 1800 <= made.lag(1800, 2 * DAY_S * 1000).seconds <= 2 * DAY_S - 1800 + 315
 
 
 def test_a_topics_lag_is_all_partitions_records_and_the_worst_ones_age() -> None:
