@@ -5,13 +5,17 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from kdist.cli.main import kdist
 from tools.maps import INDEX, with_page_map
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +28,12 @@ COMMANDS = [
     for line in re.split(r" *#.*\n|\n", block)
     if line == "make help" or line.endswith("--help")
 ]
+
+STANDS_FOR = dict.fromkeys(("N", "P", "ID", "BROKER", "COMMITTED"), "1") | {
+    "$KDIST_BROKER": "b1:9092",
+    "TOPIC:P": "t:0",
+    "COMMAND": "topics",
+}
 
 
 def prose(page: Path) -> str:
@@ -71,6 +81,70 @@ def test_a_command_of_the_readme_runs(command: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+def kdist_commands(text: str) -> Iterator[list[str]]:
+    """The arguments of each `kdist` in a line of shell."""
+    lexer = shlex.shlex(re.sub(r"<([\w.]+)>", r"\1", text), posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    command: list[str] = []
+    for word in [*lexer, ";"]:
+        if word.strip("();<>|&"):
+            command.append(STANDS_FOR.get(word, word))
+            continue
+        while command and command[0] in ("until", "do"):
+            del command[0]
+        if command[1:3] == ["-m", "kdist.cli"]:
+            yield command[3:]
+        elif command and re.fullmatch(r"(.*/bin/)?kdist", command[0]):
+            yield command[1:]
+        command = []
+
+
+def refusal(words: list[str], *, may_lack: bool) -> str:
+    """What click says of arguments; `may_lack` allows that required ones are left out."""
+    lacks = (click.MissingParameter, click.BadOptionUsage, click.exceptions.NoArgsIsHelpError)
+    try:
+        kdist.main(words, "kdist", standalone_mode=False)
+    except click.ClickException as error:
+        return "" if may_lack and isinstance(error, lacks) else error.format_message()
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("line", "is_mention"),
+    [
+        ("until kdist topics lst; do sleep 1; done", True),
+        ("date | /opt/kdist/current/bin/kdist configs alter topic t retention.ms=1", True),
+        ("python -m kdist.cli topics list --brokers b1:9092", True),
+        ("kdist topics describe t --broker b1", True),
+        ("kdist log verify", False),
+    ],
+)
+def test_a_wrong_command_in_a_page_is_found(line: str, is_mention: bool) -> None:
+    assert [bool(refusal(words, may_lack=is_mention)) for words in kdist_commands(line)] == [True]
+
+
+@pytest.mark.parametrize("name", sorted(PAGES.keys() - {"CHANGELOG.md"}))
+def test_every_command_in_a_page_has_arguments_that_it_accepts(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of blocks are whole; in a sentence what is required may be left out."""
+    monkeypatch.setattr(click.Command, "invoke", lambda *_: None)  # they are parsed, and not run
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "kdist").mkdir()
+    (tmp_path / "kdist/prod.properties").touch()
+    blocks = re.findall(r"^```sh\n(.*?)^```", PAGES[name].read_text(), re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.replace("\\\n", "").splitlines()]
+    mentions = re.findall(r"`((?:\S+/)?kdist [^`]+)`", prose(PAGES[name]))
+    found = {
+        f"{text}: {refused}"
+        for texts, may_lack in ((lines, False), (mentions, True))
+        for text in texts
+        for words in kdist_commands(text)
+        if (refused := refusal(words, may_lack=may_lack))
+    }
+    assert found == set()
 
 
 def test_the_list_of_pages_shows_what_is_there() -> None:
