@@ -12,7 +12,7 @@ from math import inf
 
 from kdist.client.admin.outcomes import SomeFailed
 from kdist.client.admin.settings import Settings, describe_topic_configs
-from kdist.client.cluster import Cluster
+from kdist.client.cluster import Cluster, NoBroker
 from kdist.errors import ApiError
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class SourceRetention:
         found: Mapping[str, Settings] = {}
         try:
             found = await describe_topic_configs(self._source, topics)
-        except ApiError as error:
+        except (ApiError, NoBroker) as error:
             logger.debug("the source does not tell its topics' retention: %s", error)
             if isinstance(error, SomeFailed):
                 found = error.done

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from flow_world import FlowScene, flow_of, play, stream_of
 
+from kdist.client.cluster import NoBroker
 from kdist.errors import ApiError, Error
 from kdist.mirror.retention import SourceRetention
 from kdist.mirror.target import ProduceConnection
@@ -107,10 +109,15 @@ def test_a_topic_whose_retention_cannot_be_told_hides_no_other_and_keeps_what_wa
     play(work)
 
 
+async def not_reached(*_: object) -> None:
+    raise NoBroker("no broker answers")
+
+
+@pytest.mark.parametrize("answer", [refuse, not_reached])
 def test_a_source_that_does_not_tell_its_retention_is_mirrored_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[..., Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kdist.mirror.retention.describe_topic_configs", refuse)
+    monkeypatch.setattr("kdist.mirror.retention.describe_topic_configs", answer)
 
     async def work(scene: FlowScene) -> None:
         await create(scene.client, "t")
