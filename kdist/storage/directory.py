@@ -27,8 +27,10 @@ from kdist.storage.flushing import Flusher, flush_now
 from kdist.storage.loading import load_log, new_log
 from kdist.storage.log import Log, LogContext
 from kdist.storage.meta import (
+    BootNote,
     claim_directory,
     load_partition_metadata,
+    note_adopted,
     note_boot,
     save_clean_shutdown,
 )
@@ -111,11 +113,9 @@ class LogDirectory:
         If abandoned half-way, it is closed without a marker, so the next start scans the logs.
         """
         context, boot = self.context, f"{self.path}/{names.BOOT}"
-        is_from_elsewhere = not self.files.exists(boot)
         self.is_clean = self.files.exists(f"{self.path}/{names.CLEAN_SHUTDOWN}")
-        self.content_id = note_boot(
-            self.files, boot, context.boot_id, context.rng, was_clean=self.is_clean
-        )
+        note = note_boot(self.files, boot, context.boot_id, context.rng, was_clean=self.is_clean)
+        self.content_id = note.content_id
         if self.is_clean:
             self._remove_clean_marker()
         recovery_points = self._load_checkpoint(names.RECOVERY_POINTS)
@@ -154,14 +154,14 @@ class LogDirectory:
                     raise
                 logger.warning("%s: %s has no record; the next start opens it", error, partition)
                 continue
-            if is_from_elsewhere or self._is_of_known_topic(log, saved):
+            if not note.is_adopted or self._is_of_known_topic(log, saved):
                 self.logs[partition] = log
             else:
                 log.close()
                 self._retire(
                     log, DirectoryState.STRAY if log.end_offset else DirectoryState.DELETED
                 )
-        yield self._flush_changed
+        yield lambda: self._flush_changed(boot, note)
         self._is_open = True
 
     def _is_of_known_topic(self, log: Log, saved: SavedOffsets) -> bool:
@@ -178,11 +178,12 @@ class LogDirectory:
         except CorruptFile:
             return False
 
-    def _flush_changed(self) -> None:
-        """Flush what opening the logs has changed. Blocks."""
+    def _flush_changed(self, boot: str, note: BootNote) -> None:
+        """Flush what opening the logs has changed, and note in `boot` that they are. Blocks."""
         try:
             self._flush([log for log in self.logs.values() if log.is_changed])
             self._save_checkpoints()
+            note_adopted(self.files, boot, note)
         except DiskFull as error:
             logger.warning("%s: the broker starts, and flushes once there is room", error)
 

@@ -4,7 +4,8 @@
                              cluster.id; directory.id, which tells a disk from any other
     <partition>/partition.metadata    "version: 0", "topic_id: " and the id in base64url
     .kafka_cleanshutdown     {"version":0,"brokerEpoch":147}; empty before Kafka 3.7
-    boot.json                {"version":1,"boot_id":"...","content_id":"..."}: see `note_boot`
+    boot.json                {"version":1,"boot_id":"...","content_id":"...","is_adopted":true}: see
+                             `note_boot`
 
 A directory of another broker or cluster is refused before anything in it is touched: otherwise a
 disk moved to the wrong slot would lose its replicas. Format: docs/formats/meta-properties.md.
@@ -190,6 +191,7 @@ class BootNote(NamedTuple):
 
     boot_id: str
     content_id: str
+    is_adopted: bool = True  # a start has flushed its logs; before that they are from elsewhere
 
     def encode(self) -> bytes:
         return json.dumps({"version": 1, **self._asdict()}, separators=(",", ":")).encode("ascii")
@@ -205,28 +207,37 @@ class BootNote(NamedTuple):
         boot_id, content_id = fields.get("boot_id"), fields.get("content_id")
         if not isinstance(boot_id, str) or not isinstance(content_id, str):
             raise CorruptFile(path, None, "has no boot_id or no content_id")
-        return cls(boot_id, content_id)
+        return cls(boot_id, content_id, fields.get("is_adopted", True) is True)
 
 
-def note_boot(files: Files, path: str, boot_id: str, rng: random.Random, *, was_clean: bool) -> str:
-    """Note that a broker runs on the disk in this boot of the host; returns the content id.
+def note_boot(
+    files: Files, path: str, boot_id: str, rng: random.Random, *, was_clean: bool
+) -> BootNote:
+    """Note that a broker runs on the disk in this boot of the host; returns the note.
 
-    That is a new one if what the page cache held may be gone: the host was started anew since a
-    broker last ran, and that one did not stop cleanly. (A process killed on a running host has lost
-    nothing of what it wrote.) Call it before the mark of the clean stop is removed. If the disk is
-    full and nothing can be noted, the next start gives a new id too.
+    The content id is a new one if what the page cache held may be gone: the host was started anew
+    since a broker last ran, and that one did not stop cleanly. (A process killed on a running host
+    has lost nothing of what it wrote.) Call it before the mark of the clean stop is removed. If the
+    disk is full and nothing can be noted, the next start gives a new id too.
     """
     found = _boot_noted(files, path)
     if found is not None and (was_clean or found.boot_id == boot_id):
-        note = BootNote(boot_id, found.content_id)
+        note = found._replace(boot_id=boot_id)
     else:
-        note = BootNote(boot_id, _new_id(rng))
+        is_adopted = found is not None and found.is_adopted
+        note = BootNote(boot_id, _new_id(rng), is_adopted)
     if note != found:
         try:
             files.replace(path, note.encode())
         except DiskFull as error:
             logger.warning("%s: this boot of the host is not noted in %s", error, path)
-    return note.content_id
+    return note
+
+
+def note_adopted(files: Files, path: str, note: BootNote) -> None:
+    """Note that a start has flushed all logs. Raises `DiskFull`."""
+    if not note.is_adopted:
+        files.replace(path, note._replace(is_adopted=True).encode())
 
 
 def _boot_noted(files: Files, path: str) -> BootNote | None:

@@ -295,6 +295,32 @@ def test_a_log_without_its_topics_id_is_kept_once_flushed_or_after_a_clean_stop_
         assert lines(world.open().logs[CLICKS]) == expected_lines(3)
 
 
+@pytest.mark.parametrize("how", ["killed", "full disk"])
+def test_a_directory_from_elsewhere_is_taken_over_by_the_first_start_that_is_completed(
+    how: str,
+) -> None:
+    world = World()
+    append(world, world.log(), 3)
+    world.disk.remove(METADATA)
+    world.disk.remove(f"/d01/{names.BOOT}")
+    world.kill()
+    if how == "killed":
+        directory = LogDirectory(world.path, IDENTITY, world.directory_context())
+        steps = directory.opening()
+        next(steps)
+        steps.close()
+        directory.close()
+    else:
+        world.disk.fail(errno.ENOSPC, when=lambda call: call.path.endswith("checkpoint.tmp"))
+        world.open()
+    world.kill()
+    assert lines(world.open().logs[CLICKS]) == expected_lines(3)
+    append(world, world.log(VIEWS), 3)
+    world.disk.remove(f"/d01/views-3/{names.PARTITION_METADATA}")
+    world.kill()
+    assert list(world.open().logs) == [CLICKS]
+
+
 def test_creating_a_log_waits_for_no_sync() -> None:
     world = World()
     world.open()

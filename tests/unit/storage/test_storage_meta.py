@@ -24,6 +24,7 @@ from kdist.storage.meta import (
     encode_meta,
     encode_partition_metadata,
     load_partition_metadata,
+    note_adopted,
     note_boot,
     save_clean_shutdown,
     save_partition_metadata,
@@ -218,7 +219,8 @@ BOOT = "/d/boot.json"
 
 
 def note(disk: SimulatedDisk, boot_id: str, *, was_clean: bool = False) -> str:
-    return note_boot(disk, BOOT, boot_id, random.Random(boot_id), was_clean=was_clean)
+    rng = random.Random(boot_id)
+    return note_boot(disk, BOOT, boot_id, rng, was_clean=was_clean).content_id
 
 
 def test_a_disk_keeps_its_content_id_while_its_host_runs_and_over_clean_stops(
@@ -228,7 +230,7 @@ def test_a_disk_keeps_its_content_id_while_its_host_runs_and_over_clean_stops(
     assert note(disk, "a") == first
     assert note(disk, "b", was_clean=True) == first
     assert note(disk, "b") == first
-    assert BootNote.decode(disk.read(BOOT), BOOT) == BootNote("b", first)
+    assert BootNote.decode(disk.read(BOOT), BOOT) == BootNote("b", first, is_adopted=False)
 
 
 def test_a_disk_whose_host_went_down_with_a_broker_running_has_another_content_id(
@@ -251,6 +253,23 @@ def test_a_note_that_cannot_be_read_is_as_good_as_none(disk: SimulatedDisk, cont
     assert note(disk, "b") != first
 
 
+def test_a_note_of_a_broker_that_did_not_tell_of_adoption_is_of_one_that_was(
+    disk: SimulatedDisk,
+) -> None:
+    disk.replace(BOOT, b'{"version":1,"boot_id":"a","content_id":"c"}')
+    assert note_boot(disk, BOOT, "a", random.Random(), was_clean=False) == BootNote("a", "c")
+
+
+def test_a_disk_is_adopted_once_that_is_noted(disk: SimulatedDisk) -> None:
+    for boot_id in "ab":
+        found = note_boot(disk, BOOT, boot_id, random.Random(), was_clean=False)
+        assert not found.is_adopted
+    note_adopted(disk, BOOT, found)
+    disk = disk.crash()
+    for boot_id in "bc":
+        assert note_boot(disk, BOOT, boot_id, random.Random(), was_clean=False).is_adopted
+
+
 def test_a_boot_that_a_full_disk_cannot_note_is_known_for_a_loss_at_the_next_start(
     disk: SimulatedDisk,
 ) -> None:
@@ -258,5 +277,5 @@ def test_a_boot_that_a_full_disk_cannot_note_is_known_for_a_loss_at_the_next_sta
     disk.fill(0)
     second = note(disk, "b")
     assert second != first
-    assert BootNote.decode(disk.read(BOOT), BOOT) == BootNote("a", first)
+    assert BootNote.decode(disk.read(BOOT), BOOT) == BootNote("a", first, is_adopted=False)
     assert note(disk, "b", was_clean=True) == first
