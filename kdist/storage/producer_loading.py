@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 
 from kdist.records.codec import producer_headers
 from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log
-from kdist.storage.names import FileState, Suffix, parse_segment_name, segment_name
-from kdist.storage.producer_snapshot import load_snapshot
+from kdist.storage.names import Suffix, segment_name, snapshot_offset
+from kdist.storage.producer_snapshot import decode_snapshot, load_snapshot
 from kdist.storage.producers import BATCHES_KEPT, ProducerStates, replay
 from kdist.storage.scan import DamagedSegment, Piece
 from kdist.storage.segment import Segment
@@ -31,16 +30,25 @@ def loaded_producers(
 ) -> Steps[ProducerStates]:
     """The producer states at `end_offset`. Damaged snapshots are removed. Reads the log only.
 
-    With `save_from`, the next flush writes the snapshots that segments from that offset on lack:
-    what compaction removes later for a newer batch of its producer is still needed once that batch
-    is truncated.
+    With `save_from`, the next flush writes the snapshots that segments from that offset on lack,
+    also below a newer one, as a power loss may leave any of those that a flush was writing: what
+    compaction removes later for a newer batch of its producer is still needed once that batch is
+    truncated.
     """
+    if save_from is not None:
+        for segment in log.segments[1:]:
+            base_offset = segment.base_offset
+            if base_offset >= save_from and _snapshot(log, base_offset) is None:
+                states = yield from _replayed(log, base_offset, own)
+                log.save_producers_at(base_offset, states)
+    return (yield from _replayed(log, end_offset, own))
+
+
+def _replayed(log: Log, end_offset: int, own: Own) -> Steps[ProducerStates]:
+    """The states at `end_offset`: of the newest sound snapshot, and the batches after it."""
     offset, states = _newest_snapshot(log, end_offset)
-    lacking = deque(_lacking(log, offset, end_offset, save_from))
     pace = Pace()
     for segment, (position, span, data) in readable_spans(log, offset, end_offset, own):
-        while lacking and span.base_offset >= lacking[0]:
-            log.save_producers_at(lacking.popleft(), states)
         if span.has_producers:
             for place, header in producer_headers(data, span.size, BATCHES_KEPT):
                 is_needed = header.is_control  # `data` may end inside a batch
@@ -50,36 +58,33 @@ def loaded_producers(
                     yield None
         if pace.is_over(span.size):
             yield None
-    for base_offset in lacking:
-        log.save_producers_at(base_offset, states)
     return states
 
 
-def _lacking(log: Log, offset: int, end_offset: int, save_from: int | None) -> Iterator[int]:
-    """The base offsets of the segments, from `save_from` on, behind the snapshot at `offset`."""
-    for segment in log.segments if save_from is not None else ():
-        if max(offset + 1, save_from or 0) <= segment.base_offset <= end_offset:
-            yield segment.base_offset
-
-
 def _newest_snapshot(log: Log, end_offset: int) -> tuple[int, ProducerStates]:
-    files = log.context.files
-    live = map(parse_segment_name, files.list(log.directory))
-    offsets = {
-        name.base_offset
-        for name in live
-        if name and name.suffix is Suffix.SNAPSHOT and name.state is FileState.LIVE
-    }
+    waiting = [path.rpartition("/")[2] for path in list(log.files_to_save)]
+    names = [*log.context.files.list(log.directory), *waiting]
+    offsets = {offset for name in names if (offset := snapshot_offset(name)) is not None}
     for offset in sorted(offsets, reverse=True):
-        path = f"{log.directory}/{segment_name(offset, Suffix.SNAPSHOT)}"
-        if offset > end_offset or path in log.files_to_save:
-            continue
-        try:
-            return offset, load_snapshot(files, path)
-        except CorruptFile as fault:
-            logger.warning("%s: producers are read from the log instead", fault)
-            files.remove(path)
+        if offset <= end_offset and (states := _snapshot(log, offset)) is not None:
+            return offset, states
     return log.start_offset, ProducerStates()
+
+
+def _snapshot(log: Log, offset: int) -> ProducerStates | None:
+    """By what the next flush writes, else by the file; None if there is none that is sound."""
+    path = f"{log.directory}/{segment_name(offset, Suffix.SNAPSHOT)}"
+    if (waiting := log.files_to_save.get(path)) is not None:
+        return decode_snapshot(waiting, path)
+    files = log.context.files
+    try:
+        return load_snapshot(files, path)
+    except FileNotFoundError:
+        return None
+    except CorruptFile as fault:
+        logger.warning("%s: producers are read from the log instead", fault)
+        files.remove(path)
+        return None
 
 
 def readable_spans(
