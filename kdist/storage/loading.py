@@ -97,7 +97,7 @@ def load_log(
         log.complete_load(producers, saved.recovery_point)
         log.require_flush(now_ms)
         if not saved.recovery_point:
-            _save_topic_id(log)
+            _save_creation(log)
     else:
         log.complete_load(producers, log.end_offset)
     if saved.first_dirty_offset is not None:
@@ -107,8 +107,12 @@ def load_log(
     return log
 
 
-def _save_topic_id(log: Log) -> None:
-    """Have the first flush make it durable: the process that wrote it may have been killed."""
+def _save_creation(log: Log) -> None:
+    """Have the first flush make it durable: the process that created the log may have been killed.
+
+    It covers the topic's id, if there is one, and the names that lead to the log.
+    """
+    log.save_path()
     path = f"{log.directory}/{PARTITION_METADATA}"
     if log.context.files.exists(path):
         log.save_topic_id(log.context.files.read(path))

@@ -497,6 +497,10 @@ class Log:
         """It has no directory yet. `metadata` goes to `partition.metadata`."""
         self.has_files, self.is_changed = False, True
         self.save_topic_id(metadata)
+        self.save_path()
+
+    def save_path(self) -> None:
+        """Have the next flush sync the directory's own entry, too: the log may be new."""
         self.renamed_in |= {self.directory.rpartition("/")[0], self.directory}
 
     def save_topic_id(self, metadata: bytes) -> None:

@@ -260,13 +260,17 @@ def test_a_log_that_a_power_loss_has_left_without_its_topics_id_is_set_aside() -
     assert outcomes == {(True, False), (False, True), (False, False)}
 
 
-def test_a_flush_covers_the_topics_id_that_a_process_wrote_which_was_killed() -> None:
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_flush_covers_what_a_process_created_which_was_killed(is_full: bool) -> None:
     for seed in range(40):
         world = World(seed=seed)
         world.log()
         world.settle(1_500)
         world.directory._lock.release()  # as the kernel does; the page cache stays
+        if is_full:
+            world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "create")
         world.open()
+        world.disk.heal()
         append(world, world.log(), 3)
         world.flush(world.log())
         world.lose_power()
