@@ -289,14 +289,17 @@ class Log:
         self.forget_reserved()
 
     def begin_anew(self, offset: int, now_ms: int) -> None:
-        """Have a log without records begin and end at `offset`, beyond its end. `DiskFull`."""
+        """Have a log without records begin and end at `offset`, beyond its end. `DiskFull`.
+
+        The recovery point follows with the next flush: till then a power loss may take all of it.
+        """
         assert not self._under_way
         assert self.start_offset == self.end_offset < offset
         if not self.has_files:
             self.context.create_files(self)
         older = list(self.segments)
         self.add_segment(offset, now_ms)
-        self.start_offset = self.end_offset = self.recovery_point = offset
+        self.start_offset = self.end_offset = offset
         if self.first_dirty_offset is not None:
             self.first_dirty_offset = self.compacted_for_offset = offset
         self.producers = ProducerStates()
@@ -305,7 +308,7 @@ class Log:
         self.forget_snapshots()
         if self.epochs.truncate_from_end(0):
             self.save_epochs()
-        self.is_changed = True
+        self.require_flush(now_ms)
 
     def complete_append(self, append: Append, now_ms: int) -> Append:
         """Write and publish a prepared append while no other is in progress."""
@@ -526,7 +529,7 @@ class Log:
         self.recovery_point = min(recovery_point, self.end_offset)
 
     def require_flush(self, now_ms: int) -> None:
-        """It was recovered: flush it before use, or later if the disk is too full for that."""
+        """It was recovered, or begun anew: flush it before use, or once the disk has room."""
         self.is_changed = True
         self.unflushed_since_ms = now_ms
         self.context.unflushed[self] = None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
-from storage_world import CLICKS, World, append, expected_lines, lines
+import errno
 
-from kdist.errors import ApiError, Error
+import pytest
+from storage_world import CLICKS, TOPIC_ID, World, append, expected_lines, lines
+
+from kdist.errors import ApiError, DiskFull, Error
 from kdist.runtime.simulated_disk import PowerLoss
 from kdist.storage.log import Log
+from kdist.storage.meta import load_partition_metadata
+from kdist.storage.names import PARTITION_METADATA
+from kdist.storage.schedule import Schedule
 
 
 def grown(world: World, count: int) -> Log:
@@ -52,6 +57,53 @@ def test_after_a_power_loss_the_log_has_its_first_records_or_none() -> None:
         assert lines(log) == expected_lines(60)[: len(lines(log))]
     assert (100, 100) in found
     assert (0, 60) in found
+
+
+def test_no_checkpoint_tells_of_the_offset_as_flushed_before_it_is() -> None:
+    """Else a log that a power loss leaves without its topic's id would count as flushed."""
+    found = set()
+    for seed in range(40):
+        world = World(seed=seed)
+        log = world.log()
+        log.begin_anew(100, world.clock.now_ms())
+        world.wait(world.directory.saver.request)
+        world.lose_power()
+        is_there = CLICKS in world.open().logs
+        found.add(is_there)
+        if is_there:
+            path = f"/d01/{CLICKS}/{PARTITION_METADATA}"
+            assert load_partition_metadata(world.files, path) == TOPIC_ID
+    assert found == {True, False}
+
+
+def test_a_flush_covers_the_topics_id_after_a_kill() -> None:
+    for seed in range(40):
+        world = World(seed=seed)
+        log = world.log()
+        log.begin_anew(100, world.clock.now_ms())
+        world.wait(world.directory.saver.request)
+        world.directory._lock.release()  # as the kernel does; the page cache stays
+        world.open()
+        append(world, world.log(), 5)
+        world.flush(world.log())
+        world.lose_power()
+        assert lines(world.open().logs[CLICKS]) == expected_lines(105, 100)
+        path = f"/d01/{CLICKS}/{PARTITION_METADATA}"
+        assert load_partition_metadata(world.files, path) == TOPIC_ID
+
+
+def test_a_flush_that_found_no_room_is_made_up_for_once_it_is_due() -> None:
+    world = World()
+    log = world.log(flush_ms=1000)
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.path.endswith("checkpoint.tmp"))
+    with pytest.raises(DiskFull):
+        begin_anew(world, log, 100)
+    assert (log.end_offset, log.recovery_point) == (100, 0)
+    world.disk.heal()
+    world.clock.advance_ms(1000)
+    Schedule(world.directory, lambda log: log.end_offset).flush_due()
+    world.settle()
+    assert log.recovery_point == 100
 
 
 def test_a_truncation_that_waited_is_not_begun_once_it_is_not_wanted() -> None:
