@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from kdist.config.topic import TopicSettings
@@ -19,6 +20,9 @@ SETTINGS = TopicSettings(
     cleanup_policy=("compact",), segment_bytes=400, index_interval_bytes=100, segment_jitter_ms=0
 )
 Pair = tuple[bytes, bytes | None]
+A, B, C = b"a", b"b", b"c"
+ROUND = [(A, b"1"), (B, b"2"), (A, b"3"), (C, b"4"), (B, b"5")]
+LEFT = [(2, A, b"3"), (3, C, b"4"), (4, B, b"5")]
 
 
 class CleaningWorld(World):
@@ -71,6 +75,14 @@ class CleaningWorld(World):
         self.settle(ms)
         if self.failures:
             raise self.failures[0]
+
+
+def dirty(**settings: object) -> CleaningWorld:
+    """A world whose log has some closed segments with older values of its keys."""
+    world = CleaningWorld(topic=replace(SETTINGS, **settings))  # type: ignore[arg-type]
+    world.put(ROUND)
+    world.close_segment()
+    return world
 
 
 def pairs_in(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from cleaning_world import SETTINGS, CleaningWorld, pairs_in
+from cleaning_world import LEFT, ROUND, SETTINGS, A, B, C, CleaningWorld, dirty, pairs_in
 
 from kdist.errors import ApiError, DiskFailed
 from kdist.storage.cleaning.requests import Fault, MapKeys, Report, Request, Rewrite
@@ -15,18 +15,6 @@ from kdist.storage.cleaning.worker import ThreadWorker
 from kdist.storage.names import CLEANER_OFFSETS, Suffix
 from kdist.storage.reading import find_by_timestamp, read
 from tests.unit.storage.storage_world import CLICKS, VIEWS, flip
-
-A, B, C = b"a", b"b", b"c"
-ROUND = [(A, b"1"), (B, b"2"), (A, b"3"), (C, b"4"), (B, b"5")]
-LEFT = [(2, A, b"3"), (3, C, b"4"), (4, B, b"5")]
-
-
-def dirty(**settings: object) -> CleaningWorld:
-    """A world whose log has some closed segments with older values of its keys."""
-    world = CleaningWorld(topic=replace(SETTINGS, **settings))  # type: ignore[arg-type]
-    world.put(ROUND)
-    world.close_segment()
-    return world
 
 
 def test_the_last_record_of_each_key_stays_with_its_offset() -> None:
@@ -380,59 +368,6 @@ def test_a_damaged_log_that_is_not_to_be_compacted_any_more_is_not_told_of() -> 
     world.log().configure(SETTINGS)
     world.clean()
     assert world.cleaned.uncleanable_partitions == 1
-
-
-def test_a_full_disk_delays_a_pass_and_harms_nothing() -> None:
-    world = dirty()
-    world.disk.fill(world.disk.used_bytes() + 100)
-    world.clean(2_000)
-    assert world.cleaned.passes == 0
-    assert world.cleaned.abandoned_passes > 1
-    world.disk.fill(1 << 40)
-    world.settle(1_000)
-    assert pairs_in(world.log()) == LEFT
-
-
-class RefusingWorker(ThreadWorker):
-    """One that finds no room beside `CLICKS`' segments."""
-
-    def __init__(self, world: CleaningWorld) -> None:
-        super().__init__(world.files, world.clock, world.tasks)
-
-    def ask(self, request: Request, on_report: Callable[[Report], None]) -> None:
-        if isinstance(request, MapKeys) and CLICKS.topic in request.directory:
-            on_report(Report(fault=Fault.FULL, reason="no room"))
-        else:
-            super().ask(request, on_report)
-
-
-def test_a_log_whose_pass_is_given_up_keeps_no_other_from_being_cleaned(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    world = dirty()
-    world.cleaner._worker = RefusingWorker(world)
-    for _ in range(3):
-        world.put(ROUND, VIEWS)
-        world.close_segment(VIEWS)
-        passes = world.cleaned.passes
-        world.clean(1_000)
-        assert world.cleaned.passes > passes
-    assert pairs_in(world.log(VIEWS)) == [(offset + 10, *pair) for offset, *pair in LEFT]
-    assert world.log().first_dirty_offset == 0
-    assert caplog.text.count("gives up for now: no room") == 1
-
-
-def test_how_long_a_log_has_been_due_counts_whatever_happens_to_others() -> None:
-    world = dirty()
-    world.cleaner._worker = RefusingWorker(world)
-    for n in range(1, 4):
-        world.put(ROUND, VIEWS)
-        world.close_segment(VIEWS)
-        world.clean(1_000)
-        assert n - 0.9 < world.cleaned.due_seconds() < n + 0.1
-    world.delete()
-    world.settle(1_000)
-    assert world.cleaned.due_seconds() == 0
 
 
 class DyingWorker:

@@ -1,0 +1,65 @@
+"""The cleaner where something is refused to it: it gives up the pass, and goes on with others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from cleaning_world import LEFT, ROUND, CleaningWorld, dirty, pairs_in
+
+from kdist.storage.cleaning.requests import Fault, MapKeys, Report, Request
+from kdist.storage.cleaning.worker import ThreadWorker
+from tests.unit.storage.storage_world import CLICKS, VIEWS
+
+
+def test_a_full_disk_delays_a_pass_and_harms_nothing() -> None:
+    world = dirty()
+    world.disk.fill(world.disk.used_bytes() + 100)
+    world.clean(2_000)
+    assert world.cleaned.passes == 0
+    assert world.cleaned.abandoned_passes > 1
+    world.disk.fill(1 << 40)
+    world.settle(1_000)
+    assert pairs_in(world.log()) == LEFT
+
+
+class RefusingWorker(ThreadWorker):
+    """One that finds no room beside `CLICKS`' segments."""
+
+    def __init__(self, world: CleaningWorld) -> None:
+        super().__init__(world.files, world.clock, world.tasks)
+
+    def ask(self, request: Request, on_report: Callable[[Report], None]) -> None:
+        if isinstance(request, MapKeys) and CLICKS.topic in request.directory:
+            on_report(Report(fault=Fault.FULL, reason="no room"))
+        else:
+            super().ask(request, on_report)
+
+
+def test_a_log_whose_pass_is_given_up_keeps_no_other_from_being_cleaned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = dirty()
+    world.cleaner._worker = RefusingWorker(world)
+    for _ in range(3):
+        world.put(ROUND, VIEWS)
+        world.close_segment(VIEWS)
+        passes = world.cleaned.passes
+        world.clean(1_000)
+        assert world.cleaned.passes > passes
+    assert pairs_in(world.log(VIEWS)) == [(offset + 10, *pair) for offset, *pair in LEFT]
+    assert world.log().first_dirty_offset == 0
+    assert caplog.text.count("gives up for now: no room") == 1
+
+
+def test_how_long_a_log_has_been_due_counts_whatever_happens_to_others() -> None:
+    world = dirty()
+    world.cleaner._worker = RefusingWorker(world)
+    for n in range(1, 4):
+        world.put(ROUND, VIEWS)
+        world.close_segment(VIEWS)
+        world.clean(1_000)
+        assert n - 0.9 < world.cleaned.due_seconds() < n + 0.1
+    world.delete()
+    world.settle(1_000)
+    assert world.cleaned.due_seconds() == 0
