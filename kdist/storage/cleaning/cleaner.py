@@ -66,7 +66,7 @@ class _Kept(NamedTuple):
 
 
 class _GivenUp(NamedTuple):
-    """How the last pass over a log ended."""
+    """How the last pass over a log ended, which was not completed."""
 
     at_ns: int
     reason: str
@@ -110,6 +110,7 @@ class Cleaner:
         self._uncleanable: dict[Log, str] = {}
         self._due_since_ns: dict[Log, int] = {}
         self._given_up: dict[Log, _GivenUp] = {}
+        self._has_given_up = False  # the last pass, over whichever log
         metrics.due_seconds = self._due_seconds
 
     def start(self) -> None:
@@ -154,17 +155,26 @@ class Cleaner:
         self._begin(*chosen)
 
     def _choose(self) -> tuple[Log, Dirt] | None:
-        """The dirtiest log that is due, but those last whose pass was given up of late.
+        """The dirtiest log that is due, but those last whose pass was given up.
 
-        Else one that lacks room, or a file, would keep all others from being cleaned.
+        Else one that lacks room, or a file, would keep all others from being cleaned. So that these
+        do not keep it waiting for ever, it comes first once that is long ago, but only behind a
+        pass that was completed: at most every second pass is for such a log while others are due.
         """
         self._forget()
         due = self._find_due()
-        log = max(due, key=lambda log: (-self._given_up_ns(log), due[log].ratio), default=None)
-        return None if log is None else (log, due[log])
+        aside_ns = self._settings.cleaner_backoff_ms * _ASIDE_TIMES * 1_000_000
+        long_ago_ns = self._context.clock.monotonic_ns() - aside_ns
 
-    def _given_up_ns(self, log: Log) -> int:
-        return self._given_up[log].at_ns if log in self._given_up else 0
+        def rank(log: Log) -> tuple[bool, int, float]:
+            given_up = self._given_up.get(log)
+            if given_up is None:
+                return False, 0, due[log].ratio
+            has_turn = given_up.at_ns <= long_ago_ns and not self._has_given_up
+            return has_turn, -given_up.at_ns, due[log].ratio
+
+        log = max(due, key=rank, default=None)
+        return None if log is None else (log, due[log])
 
     def _find_due(self) -> dict[Log, Dirt]:
         """The logs that are due and can be cleaned now."""
@@ -187,15 +197,12 @@ class Cleaner:
         return due
 
     def _forget(self) -> None:
-        """Forget the logs that are gone or no more compacted, and what was given up long ago."""
+        """Forget the logs that are gone or no more compacted."""
         self._uncleanable = self._compacted(self._uncleanable)
         self._metrics.uncleanable_partitions = len(self._uncleanable)
         self._deaths_of = self._compacted(self._deaths_of)
         self._due_since_ns = self._compacted(self._due_since_ns)
-        aside_ns = self._settings.cleaner_backoff_ms * _ASIDE_TIMES * 1_000_000
-        since_ns = self._context.clock.monotonic_ns() - aside_ns
-        given_up = self._compacted(self._given_up)
-        self._given_up = {log: how for log, how in given_up.items() if how.at_ns > since_ns}
+        self._given_up = self._compacted(self._given_up)
 
     def _compacted(self, noted: dict[Log, T]) -> dict[Log, T]:
         """What is noted of logs that are there and compacted."""
@@ -367,6 +374,7 @@ class Cleaner:
         log.note_cleaned(current.mapped_end)
         self._deaths_of.pop(log, None)
         self._given_up.pop(log, None)
+        self._has_given_up = False
         self._due_since_ns.pop(log, None)
         self._directory.saver.request()
         self._metrics.passes += 1
@@ -399,6 +407,7 @@ class Cleaner:
         if not (is_told or log in self._uncleanable):
             logger.warning("%s: the cleaner gives up for now: %s", log.partition, reason)
         self._given_up[log] = _GivenUp(self._context.clock.monotonic_ns(), reason)
+        self._has_given_up = True
         self._metrics.abandoned_passes += 1
         self._pass = None
 

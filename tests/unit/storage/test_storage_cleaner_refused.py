@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
-from cleaning_world import LEFT, ROUND, CleaningWorld, dirty, pairs_in
+from cleaning_world import LEFT, ROUND, SETTINGS, CleaningWorld, dirty, pairs_in
 
+from kdist.model import TopicPartition
 from kdist.storage.cleaning.requests import Fault, MapKeys, Report, Request
 from kdist.storage.cleaning.worker import ThreadWorker
 from tests.unit.storage.storage_world import CLICKS, VIEWS
@@ -28,9 +30,11 @@ class RefusingWorker(ThreadWorker):
 
     def __init__(self, world: CleaningWorld) -> None:
         super().__init__(world.files, world.clock, world.tasks)
+        self.refused = 0
 
     def ask(self, request: Request, on_report: Callable[[Report], None]) -> None:
         if isinstance(request, MapKeys) and CLICKS.topic in request.directory:
+            self.refused += 1
             on_report(Report(fault=Fault.FULL, reason="no room"))
         else:
             super().ask(request, on_report)
@@ -50,6 +54,50 @@ def test_a_log_whose_pass_is_given_up_keeps_no_other_from_being_cleaned(
     assert pairs_in(world.log(VIEWS)) == [(offset + 10, *pair) for offset, *pair in LEFT]
     assert world.log().first_dirty_offset == 0
     assert caplog.text.count("gives up for now: no room") == 1
+
+
+def test_nor_do_many_such_logs_that_are_given_up_again_and_again() -> None:
+    """Though each was given up long ago by the time that the last one is, and is the dirtier."""
+    world = CleaningWorld(topic=replace(SETTINGS, min_cleanable_dirty_ratio=0.0))
+    world.put(ROUND, VIEWS)
+    world.close_segment(VIEWS)
+    world.clean()
+    world.cleaner._worker = RefusingWorker(world)
+    for number in range(25):
+        partition = TopicPartition(CLICKS.topic, number)
+        world.put(ROUND, partition)
+        world.close_segment(partition)
+    for passes in (2, 3):
+        world.put(ROUND, VIEWS)
+        world.close_segment(VIEWS)
+        world.clean(10_000)
+        assert world.cleaned.passes == passes
+
+
+class BusyWorker(RefusingWorker):
+    """One that leaves one of these logs due at the end of each pass over the other."""
+
+    BUSY = (VIEWS, TopicPartition(VIEWS.topic, 4))
+
+    def __init__(self, world: CleaningWorld) -> None:
+        super().__init__(world)
+        self._world = world
+
+    def ask(self, request: Request, on_report: Callable[[Report], None]) -> None:
+        if isinstance(request, MapKeys) and VIEWS.topic in request.directory:
+            other = self.BUSY[request.directory.endswith(str(self.BUSY[0]))]
+            self._world.put(ROUND, other).roll(self._world.clock.now_ms())
+        super().ask(request, on_report)
+
+
+def test_a_log_whose_pass_is_given_up_has_its_turn_though_others_are_due_all_the_time() -> None:
+    world = CleaningWorld(topic=replace(SETTINGS, min_cleanable_dirty_ratio=0.0))
+    world.cleaner._worker = worker = BusyWorker(world)
+    for partition in (CLICKS, *worker.BUSY):
+        world.put(ROUND, partition)
+        world.close_segment(partition)
+    world.clean(10_000)
+    assert 2 < worker.refused < world.cleaned.passes / 5
 
 
 def test_how_long_a_log_has_been_due_counts_whatever_happens_to_others() -> None:
