@@ -82,6 +82,7 @@ class Swap:
         log, files = self._log, self._files
         if self._new is not None:
             self._new.close()
+            self._new.unpin()
 
         def clear() -> None:
             remove_all(files, log.directory, FileState.CLEANED)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from cleaning_world import LEFT, ROUND, SETTINGS, CleaningWorld, dirty, pairs_in
 
+from kdist.errors import DiskFull
 from kdist.model import TopicPartition
+from kdist.runtime.disk import Disk
 from kdist.storage.cleaning.requests import Fault, MapKeys, Report, Request
 from kdist.storage.cleaning.worker import ThreadWorker
+from kdist.storage.names import FileState, Suffix
 from tests.unit.storage.storage_world import CLICKS, VIEWS
 
 
@@ -111,3 +116,26 @@ def test_how_long_a_log_has_been_due_counts_whatever_happens_to_others() -> None
     world.delete()
     world.settle(1_000)
     assert world.cleaned.due_seconds() == 0
+
+
+class DiskWithoutRoomForSwaps(Disk):
+    """One on which a cleaned segment does not get its next name."""
+
+    def rename(self, old: str, new: str) -> None:
+        if new.endswith(f"{Suffix.LOG}{FileState.SWAP}"):
+            raise DiskFull(new)
+        super().rename(old, new)
+
+
+def test_a_swap_that_is_given_up_leaves_no_file_open(tmp_path: Path) -> None:
+    world = CleaningWorld(files=DiskWithoutRoomForSwaps(), path=str(tmp_path))
+    world.put(ROUND)
+    world.close_segment()
+    world.cleaner.start()
+    opened = []
+    for count in (1, 10):
+        world.tasks.run_until(lambda count=count: world.cleaned.abandoned_passes == count, 10_000)
+        opened.append(len(os.listdir("/proc/self/fd")))
+    assert world.cleaned.abandoned_passes == 10
+    assert opened[0] == opened[1]
+    assert not [name for name in world.names() if name.endswith((".cleaned", ".swap"))]
