@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from kdist.config.storage import StorageSettings
-from kdist.errors import ApiError, DiskFailed
+from kdist.errors import ApiError, DiskFailed, OutOfDescriptors
 from kdist.metrics.cleaner import CleanerMetrics
 from kdist.model import TopicPartition
 from kdist.records.cleaning import SLOT_BYTES
@@ -188,6 +188,8 @@ class Cleaner:
                 dirt = dirt_of(log, self._hooks.high_watermark_of(log), clock.now_ms())
             except DamagedSegment as damage:
                 self._leave_alone(log, str(damage))
+                continue
+            except OutOfDescriptors:  # `Schedule` tells of it: perhaps at the next look
                 continue
             if dirt.is_due(log.settings):
                 due[log] = dirt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -139,3 +140,17 @@ def test_a_swap_that_is_given_up_leaves_no_file_open(tmp_path: Path) -> None:
     assert world.cleaned.abandoned_passes == 10
     assert opened[0] == opened[1]
     assert not [name for name in world.names() if name.endswith((".cleaned", ".swap"))]
+
+
+def test_a_log_that_cannot_be_looked_at_for_lack_of_descriptors_is_cleaned_later() -> None:
+    world = dirty(max_compaction_lag_ms=1)
+    world.stop()
+    world.start_cleaner()
+    world.disk.fail(
+        errno.EMFILE, when=lambda call: call.name == "open" and call.path.endswith(Suffix.LOG)
+    )
+    world.clean(1_000)
+    assert world.cleaned.passes == 0
+    world.disk.heal()
+    world.settle(1_000)
+    assert pairs_in(world.log()) == LEFT
