@@ -26,7 +26,7 @@ from kdist.storage.cleaning.swap import Swap
 from kdist.storage.cleaning.worker import CleaningWorker
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
-from kdist.storage.names import FileState
+from kdist.storage.names import FileState, snapshot_offset
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
 from kdist.storage.swapping import remove_all
@@ -463,5 +463,9 @@ def dirt_of(log: Log, high_watermark: int, now_ms: int) -> Dirt:
     unstable = log.producers.first_unstable_offset
     limit = min(high_watermark, log.recovery_point, log.active.base_offset)
     limit = limit if unstable is None else min(limit, unstable)
+    # A truncation loads the producers from the snapshot at the end of what was cleaned: the batches
+    # before it may be gone, for newer ones that it cuts off. So that must be on the disk.
+    unsaved = (snapshot_offset(path.rpartition("/")[2]) for path in log.files_to_save)
+    limit = min([limit, *(offset - 1 for offset in unsaved if offset is not None)])
     first_dirty = max(log.first_dirty_offset or 0, log.start_offset)
     return find_dirt(facts_of(log), first_dirty, limit, log.settings, now_ms)

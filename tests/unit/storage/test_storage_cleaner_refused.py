@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cleaning_world import LEFT, ROUND, SETTINGS, CleaningWorld, dirty, pairs_in
+from cleaning_world import LEFT, ROUND, SETTINGS, A, CleaningWorld, dirty, pairs_in
 
 from kdist.errors import DiskFull
 from kdist.model import TopicPartition
@@ -154,3 +154,28 @@ def test_a_log_that_cannot_be_looked_at_for_lack_of_descriptors_is_cleaned_later
     world.disk.heal()
     world.settle(1_000)
     assert pairs_in(world.log()) == LEFT
+
+
+def test_nothing_is_cleaned_whose_producer_snapshot_is_not_on_the_disk() -> None:
+    """A truncation to its end would read the producers from what is left of it."""
+    world = CleaningWorld(topic=replace(SETTINGS, min_cleanable_dirty_ratio=0.0))
+    world.put([(A, b"1")], producer_id=9, producer_epoch=0, base_sequence=0)
+    log = world.put([(A, b"2")])
+    world.flush(log)
+    world.disk.fail(
+        errno.ENOSPC,
+        when=lambda call: call.name == "create" and call.path.endswith(f"{Suffix.SNAPSHOT}.tmp"),
+    )
+    log.roll(world.clock.now_ms())
+    world.put([(A, b"3")], producer_id=9, producer_epoch=0, base_sequence=1)
+    world.high_watermarks[CLICKS] = 2
+    world.clean()
+    world.disk.heal()
+    assert len(pairs_in(log)) == 3
+    world.truncate(log, 2)
+    producer = log.producers.producer(9)
+    assert producer is not None
+    assert producer.last_sequence == 0
+    world.flush(log)
+    world.settle()
+    assert pairs_in(log) == [(1, A, b"2")]
