@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 
 from kdist.errors import ApiError, DiskFull
 from kdist.storage.context import Done
@@ -22,11 +23,12 @@ from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
 from kdist.storage.names import FileState, Suffix, segment_name
 from kdist.storage.segment import Segment
-from kdist.storage.swapping import begin_swap, put_in_place, remove_all
+from kdist.storage.swapping import begin_swap, put_in_place
 
 logger = logging.getLogger(__name__)
 
 _RETRY_MS = 1_000  # on a full disk; the log stays busy
+_SUFFIXES = (Suffix.LOG, Suffix.INDEX, Suffix.TIME_INDEX)
 
 
 class Swap:
@@ -85,8 +87,11 @@ class Swap:
             self._new.unpin()
 
         def clear() -> None:
-            remove_all(files, log.directory, FileState.CLEANED)
-            remove_all(files, log.directory, FileState.SWAP)
+            # By name: no descriptor may be left to list the directory. The `.log.swap` goes first.
+            for state, suffix in product((FileState.SWAP, FileState.CLEANED), _SUFFIXES):
+                path = f"{log.directory}/{segment_name(self._base_offset, suffix, state)}"
+                if files.exists(path):
+                    files.remove(path)
 
         def cleared(failure: BaseException | None) -> None:
             if failure is not None and not isinstance(failure, ApiError):

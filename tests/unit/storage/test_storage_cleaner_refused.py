@@ -14,6 +14,7 @@ from cleaning_world import LEFT, ROUND, SETTINGS, A, CleaningWorld, dirty, pairs
 from kdist.errors import DiskFull
 from kdist.model import TopicPartition
 from kdist.runtime.disk import Disk
+from kdist.runtime.simulated_faults import Call
 from kdist.storage.cleaning.requests import Fault, MapKeys, Report, Request
 from kdist.storage.cleaning.worker import ThreadWorker
 from kdist.storage.names import FileState, Suffix
@@ -140,6 +141,28 @@ def test_a_swap_that_is_given_up_leaves_no_file_open(tmp_path: Path) -> None:
     assert world.cleaned.abandoned_passes == 10
     assert opened[0] == opened[1]
     assert not [name for name in world.names() if name.endswith((".cleaned", ".swap"))]
+
+
+def test_a_swap_that_is_given_up_leaves_nothing_for_a_start_to_complete() -> None:
+    """Without a descriptor left to list the directory; the log may be another by that start."""
+    world = dirty()
+    log = world.log()
+    renamed: list[Call] = []
+
+    def lacks_descriptors(call: Call) -> bool:
+        if call.name == "rename" and call.path.endswith(f"{Suffix.LOG}{FileState.SWAP}"):
+            renamed.append(call)
+        return bool(renamed) and call.name in ("open", "list", "sync_directory")
+
+    world.disk.fail(errno.EMFILE, when=lacks_descriptors)
+    world.cleaner.start()
+    world.tasks.run_until(lambda: world.cleaned.abandoned_passes == 1, 1_000)
+    world.disk.heal()
+    world.cleaner.stop()
+    world.truncate(log, 3)
+    world.put([(A, b"6")])
+    world.kill()
+    assert pairs_in(world.open().logs[CLICKS]) == [(0, A, b"6")]
 
 
 def test_a_log_that_cannot_be_looked_at_for_lack_of_descriptors_is_cleaned_later() -> None:
