@@ -47,5 +47,5 @@ def test_a_mirror_says_that_it_is_well(mirror_host: Member) -> None:
     for _, unit, port in flows(mirror_host):
         url = f"http://{mirror_host['kdist_address']}:{port}"
         health = json.loads(mirror_host.says(f"curl -sS --max-time 10 {url}/health"))
-        assert health["status"] == "ok", unit
+        assert health["status"] == "ok", (unit, health)
         assert "kdist_mirror_" in mirror_host.says(f"curl -sS --max-time 10 {url}/metrics"), unit
