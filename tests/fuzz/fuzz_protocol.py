@@ -48,6 +48,7 @@ FRAME_BYTES_MAX = 1 << 20
 # Tagged sections take the most memory: two bytes of input become a dict entry of int and bytes.
 BYTES_PER_INPUT_BYTE = 150
 ALLOWANCE_BYTES = 20_000
+INPUTS_MIN = 500
 MEASURED = 50  # one input in so many runs under tracemalloc, which is slow
 HOSTILE = (
     b"\x7f\xff\xff\xff",  # 2 GB as int32
@@ -173,11 +174,14 @@ def allocated_bytes(attack: Attack) -> int:
 
 
 def run(seconds: float, seed: int) -> Report:
-    """Run until the time is up; a failure is an AssertionError with the seed and the input."""
+    """Run until the time is up, and for `INPUTS_MIN` on however slow a machine.
+
+    A failure is an AssertionError with the seed and the input.
+    """
     rng = random.Random(seed)
     end = time.monotonic() + seconds
     inputs = accepted = 0
-    while time.monotonic() < end:
+    while time.monotonic() < end or inputs < INPUTS_MIN:
         attack = make_attack(rng)
         inputs += 1
         try:
