@@ -121,6 +121,11 @@ class Pipeline:
             *("topics", "delete-records", topic, "--all", "--broker", self.source.bootstrap)
         )
 
+    def lost(self) -> list[tuple[str, int]]:
+        """The partitions whose records the source has deleted before they were mirrored."""
+        rows = self._status()
+        return sorted((row["topic"], row["partition"]) for row in rows if row["lost_records"])
+
     def stopped(self) -> list[tuple[str, int]]:
         """The partitions that the mirror reports as stopped by lost records."""
         port = self.mirror["kdist_mirrors"][0]["mirror_port"]
@@ -129,7 +134,7 @@ class Pipeline:
         ).stdout
         names = json.loads(said)["flows"][self.flow]["stopped"] if said else {}
         split = [name.rpartition("-") for name in names]
-        return [(topic, int(partition)) for topic, _, partition in split]
+        return sorted((topic, int(partition)) for topic, _, partition in split)
 
     def seek(self, topic: str, partition: int) -> None:
         """Resume at the first record left, as the runbook says; the mirror must be stopped."""
