@@ -221,6 +221,17 @@ class Trial:
         units = sum(shown.count("MainPID=") for shown in before.values())
         return f"nothing changed, {units} units have the same processes"
 
+    def restart_all(self) -> str:
+        """Restart every broker, one after another, and nothing else."""
+        before = self._units()
+        self.play("rolling-restart")
+        after = self._units()
+        restarted = {unit for _, unit in after - before}
+        brokers = {unit for _, unit in after if "Id=kdist-broker@" in unit}
+        if restarted != brokers:
+            raise StepFailed(f"of the brokers and the restarted: {restarted ^ brokers}")
+        return f"{len(brokers)} brokers have new processes, and nothing else has"
+
     def foretell_nothing(self) -> str:
         self._refuse_changes(self.play("site", "--check"))
         return "nothing foretold"
@@ -273,6 +284,11 @@ class Trial:
         hosts = json.loads(self.run([*_LAB, "status", "--json"]))["hosts"]
         return {host: self.run([*_LAB, "ssh", host, show]) for host in hosts}
 
+    def _units(self) -> set[tuple[str, str]]:
+        """Each host's units of kdist, as they are shown."""
+        hosts = self._processes().items()
+        return {(host, unit.strip()) for host, shown in hosts for unit in shown.split("\n\n")}
+
 
 def _program(name: str) -> Path:
     """A program of this virtual environment."""
@@ -304,6 +320,7 @@ def go_through_racks(trial: Trial) -> None:
         "twelve disks: site": trial.deploy_to_bare,
         "twelve disks: site again": trial.deploy_again,
         "twelve disks: verify": trial.verify,
+        "twelve disks: rolling restart": trial.restart_all,
         "twelve disks: tests": trial.look_with_tools,
     }
     all(trial.step(name, work) for name, work in steps.items())
