@@ -23,7 +23,7 @@ from kdist.storage.segment import Segment
 logger = logging.getLogger(__name__)
 
 # A transaction index is not renamed, but dropped: a cleaned segment has no aborted records.
-_IN_ORDER = (Suffix.INDEX, Suffix.TIME_INDEX, Suffix.LOG)
+IN_ORDER = (Suffix.INDEX, Suffix.TIME_INDEX, Suffix.LOG)
 
 
 def begin_swap(files: Files, directory: str, base_offset: int) -> None:
@@ -43,7 +43,7 @@ def _rename_all(
     files: Files, directory: str, base_offset: int, old: FileState, new: FileState
 ) -> None:
     """Rename the files of a segment from one state to the next, durably. May be repeated."""
-    for suffix in _IN_ORDER:
+    for suffix in IN_ORDER:
         path = f"{directory}/{segment_name(base_offset, suffix, old)}"
         if files.exists(path):
             files.rename(path, f"{directory}/{segment_name(base_offset, suffix, new)}")

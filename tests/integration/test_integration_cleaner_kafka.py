@@ -188,7 +188,8 @@ def test_kafka_opens_and_serves_what_our_cleaner_has_left(
             said = broker.diagnostics()
         assert "Found a corrupted" not in said
         errors = [line for line in said.splitlines() if " ERROR " in line]
-        assert [line for line in errors if "QuorumController" not in line] == []  # it may be late
+        late = "controller event queue overloaded"  # on a busy machine
+        assert [line for line in errors if late not in line] == []
     assert served["kdist"] == served["kafka"]
 
 

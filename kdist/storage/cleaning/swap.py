@@ -23,12 +23,11 @@ from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
 from kdist.storage.names import FileState, Suffix, segment_name
 from kdist.storage.segment import Segment
-from kdist.storage.swapping import begin_swap, put_in_place
+from kdist.storage.swapping import IN_ORDER, begin_swap, put_in_place
 
 logger = logging.getLogger(__name__)
 
 _RETRY_MS = 1_000  # on a full disk; the log stays busy
-_SUFFIXES = (Suffix.LOG, Suffix.INDEX, Suffix.TIME_INDEX)
 
 
 class Swap:
@@ -88,7 +87,7 @@ class Swap:
 
         def clear() -> None:
             # By name: no descriptor may be left to list the directory. The `.log.swap` goes first.
-            for state, suffix in product((FileState.SWAP, FileState.CLEANED), _SUFFIXES):
+            for state, suffix in product((FileState.SWAP, FileState.CLEANED), reversed(IN_ORDER)):
                 path = f"{log.directory}/{segment_name(self._base_offset, suffix, state)}"
                 if files.exists(path):
                     files.remove(path)

@@ -144,13 +144,26 @@ def test_a_disk_is_not_replaced_while_another_run_holds_the_lock(site: Site) -> 
     assert site.events() == []
 
 
-def test_a_zookeeper_server_that_cannot_be_restarted_leaves_the_lock_free(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("gate", "why", "calls"),
+    [
+        ("debug: {msg: whole}", "Stop the server: ", ["gate lock", "gate unlock"]),
+        (
+            "fail: {msg: one is away}",
+            "one is away",
+            ["gate unlock"],
+        ),  # a server's turn before may hold it
+    ],
+)
+def test_a_zookeeper_server_that_cannot_be_restarted_leaves_the_lock_free(
+    site: Site, gate: str, why: str, calls: list[str]
+) -> None:
     """The run ends at once, for all servers: it does not come to its last play."""
     role = site.directory / "tree/roles/kdist_zookeeper"
-    (role / "tasks/gate.yml").write_text("- ansible.builtin.debug: {msg: whole}\n")
+    (role / "tasks/gate.yml").write_text(f"- ansible.builtin.{gate}\n")
     restart = {"ansible.builtin.include_role": {"name": role.name, "tasks_from": "restart"}}
     steps = [{"hosts": "a", "gather_facts": False, "tasks": [restart]}]
     done = site.play(steps=steps)
     assert done.returncode != 0
-    assert "Stop the server: " in done.stdout
-    assert [call.split(" --")[0] for call in site.calls("gate ")] == ["gate lock", "gate unlock"]
+    assert why in done.stdout.rpartition("Fail with what went wrong")[2]
+    assert [call.split(" --")[0] for call in site.calls("gate ")] == calls

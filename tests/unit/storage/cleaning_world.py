@@ -77,9 +77,9 @@ class CleaningWorld(World):
             raise self.failures[0]
 
 
-def dirty(**settings: object) -> CleaningWorld:
+def dirty(**settings: Any) -> CleaningWorld:
     """A world whose log has some closed segments with older values of its keys."""
-    world = CleaningWorld(topic=replace(SETTINGS, **settings))  # type: ignore[arg-type]
+    world = CleaningWorld(topic=replace(SETTINGS, **settings))
     world.put(ROUND)
     world.close_segment()
     return world
