@@ -88,6 +88,9 @@ bench-network: .venv/.codec  ## Measure the connections against a C program, as 
 bench-broker: .venv/.codec  ## Measure the broker against a C program, as ratios in one run
 	$(PYTHON) benchmarks/bench_broker.py
 
+bench-instructions: .venv/.codec  ## Count a request's instructions by valgrind: BESIDE=DIR counts another checkout's too
+	$(PYTHON) benchmarks/bench_instructions.py $(if $(BESIDE),--beside $(BESIDE))
+
 bench-clients: setup  ## Measure the Python clients beside confluent-kafka, kafka-python and aiokafka
 	$(PYTHON) benchmarks/bench_clients.py
 
@@ -156,4 +159,4 @@ clean:  ## Remove everything that make made, the virtual environment included
 
 FORCE:
 
-.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-clients bench-peer bench-cluster bench-mirror bench-spark bench-cleaner bench-reassign bench-compression simulate chaos mutate fuzz generate format clean FORCE
+.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-instructions bench-clients bench-peer bench-cluster bench-mirror bench-spark bench-cleaner bench-reassign bench-compression simulate chaos mutate fuzz generate format clean FORCE
