@@ -91,6 +91,9 @@ bench-broker: .venv/.codec  ## Measure the broker against a C program, as ratios
 bench-instructions: .venv/.codec  ## Count a request's instructions by valgrind: BESIDE=DIR counts another checkout's too
 	$(PYTHON) benchmarks/bench_instructions.py $(if $(BESIDE),--beside $(BESIDE))
 
+bench-hostile: .venv/.codec  ## Measure a healthy client beside hostile and old ones, as root: BESIDE=DIR for another checkout too
+	$(PYTHON) benchmarks/bench_hostile.py $(if $(BESIDE),--beside $(BESIDE))
+
 bench-clients: setup  ## Measure the Python clients beside confluent-kafka, kafka-python and aiokafka
 	$(PYTHON) benchmarks/bench_clients.py
 
@@ -159,4 +162,4 @@ clean:  ## Remove everything that make made, the virtual environment included
 
 FORCE:
 
-.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-instructions bench-clients bench-peer bench-cluster bench-mirror bench-spark bench-cleaner bench-reassign bench-compression simulate chaos mutate fuzz generate format clean FORCE
+.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-instructions bench-hostile bench-clients bench-peer bench-cluster bench-mirror bench-spark bench-cleaner bench-reassign bench-compression simulate chaos mutate fuzz generate format clean FORCE
