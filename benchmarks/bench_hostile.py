@@ -4,9 +4,8 @@ One broker with default settings and a real ZooKeeper. While others do their wor
 for its versions, produces a record and fetches one, again and again, each on a connection of its
 own. Told are its longest wait, how much the broker's resident memory grew at most and how much of
 that is left after ten seconds, and whether the broker has kept its session with ZooKeeper. The
-budgets are those of the last row in which they stand. Peers are processes of the other core; the
-healthy client goes before them. With `--beside DIR` the broker of another checkout of kdist meets
-the same, after this one's.
+others share a core with the healthy client, which goes before them. With `--beside DIR` the broker
+of another checkout of kdist meets the same, after this one's.
 """
 
 from __future__ import annotations
