@@ -96,11 +96,13 @@ class InSyncReplicas:
     def __init__(
         self,
         leader_id: int,
-        epoch_start: int,
+        epoch_start: Callable[[], int],
         lag_ms_max: int,
         is_alive: Callable[[int], bool],
     ) -> None:
-        """`epoch_start`: where the leader's log ended when its epoch began."""
+        """`epoch_start`: where the leader's epoch begins in its log. That is lower once appends of
+        an earlier epoch were given up, or what an earlier leader had cut off is gone.
+        """
         self.leader_id = leader_id
         self.epoch_start = epoch_start
         self.remotes: dict[int, RemoteReplica] = {}
@@ -234,7 +236,7 @@ class InSyncReplicas:
         if self.proposed is not None or broker_id in self.isr:
             return None
         remote = self.remotes[broker_id]
-        has_all = remote.end_offset >= max(high_watermark, self.epoch_start)
+        has_all = remote.end_offset >= max(high_watermark, self.epoch_start())
         if not has_all or remote.start_offset < start_offset or not self._alive(broker_id):
             return None
         return (*self.isr, broker_id)

@@ -148,6 +148,7 @@ class Partition:
         epoch, leader = state.leader_epoch, state.leader
         if leader != self._context.broker_id:
             self.role = Following(epoch, leader)
+            self.log.epochs.resign()
             self._forget_isr()
         else:
             since = before.since if isinstance(before, Leading) else epoch
@@ -175,7 +176,7 @@ class Partition:
             peers, log = self._context.peers, self.log
             self.in_sync = InSyncReplicas(
                 self._context.broker_id,
-                log.epochs.start_of_latest,
+                lambda: log.epochs.start_of_latest,
                 peers.settings.lag_time_max_ms,
                 peers.is_alive,
             )
@@ -197,6 +198,7 @@ class Partition:
     def resign(self) -> None:
         """Stop leading: appends and reads are refused from here on, and waiting ones end."""
         self.role = Following(self.role.epoch, NOBODY.leader)
+        self.log.epochs.resign()
         self._forget_isr()
         self.state = self.state._replace(leader=NOBODY.leader)  # else clients would be sent back
         self._choose_fast_path_rules()
@@ -210,8 +212,6 @@ class Partition:
         """
         log = self.log
         self.high_watermark = min(max(self.high_watermark, log.start_offset), log.end_offset)
-        if self.in_sync is not None:
-            self.in_sync.epoch_start = log.epochs.start_of_latest
         self.advance_high_watermark()
         self.changed()
 
@@ -333,7 +333,7 @@ class Partition:
     def is_behind_its_epoch(self) -> bool:
         """Whether what was there when this broker began to lead is not all known as committed."""
         in_sync = self.in_sync
-        return in_sync is not None and self.high_watermark < in_sync.epoch_start
+        return in_sync is not None and self.high_watermark < in_sync.epoch_start()
 
     @property
     def is_at_min_isr(self) -> bool:

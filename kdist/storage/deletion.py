@@ -65,8 +65,7 @@ def drop(log: Log, segments: Sequence[Segment], *, is_start_saved: bool) -> None
 
 def forget_epochs(log: Log) -> None:
     """Drop the leader epochs of records below the start offset, once that is saved."""
-    if log.epochs.truncate_from_start(log.start_offset):
-        log.save_epochs()
+    log.epochs.truncate_from_start(log.start_offset)
 
 
 def _facts(segment: Segment) -> SegmentFacts:

@@ -315,9 +315,10 @@ class LogDirectory:
     ) -> None:
         """Truncate the log to `offset`, durably, then call `done`.
 
-        It begins once a flush and the appends under way have ended, and is done in a thread. If by
-        the time that it would refuse appends it is not wanted any more, `done` gets
-        NOT_LEADER_OR_FOLLOWER: this broker may lead by now, and have appended.
+        It begins once a flush and the appends under way have ended, and is done in a thread. If it
+        is not wanted any more, up to the moment before the first file is touched, `done` gets
+        NOT_LEADER_OR_FOLLOWER: this broker may lead by now, and have appended before. If it leads
+        from a later moment on, its epoch begins where the log then ends.
         Meanwhile appends are refused with NOT_LEADER_OR_FOLLOWER, and reads of the segments to be
         cut find nothing. Waits for a flush of what is cut off fail with NOT_LEADER_OR_FOLLOWER.
         After an `ApiError`, as `DiskFull`, the log is as it was.
@@ -326,7 +327,7 @@ class LogDirectory:
             self.flusher.request(log, lambda _: self.truncate(log, offset, done, is_wanted))
             return
         if not is_wanted():
-            done(ApiError(Error.NOT_LEADER_OR_FOLLOWER, f"{log.partition} is not to be truncated"))
+            done(_unwanted(log))
             return
         if log.start_offset < offset < log.compacted_for_offset:
             # What compaction removed below may have had its later record in what is cut off.
@@ -337,21 +338,23 @@ class LogDirectory:
             log.truncate_epochs()
             done(None)
             return
-        log.begin_truncation(
-            lambda: self.context.tasks.call_soon(partial(self._truncate, log, offset, done))
-        )
+        begin = partial(self._truncate, log, offset, done, is_wanted)
+        log.begin_truncation(lambda: self.context.tasks.call_soon(begin))
 
-    def _truncate(self, log: Log, offset: int, done: Done) -> None:
+    def _truncate(self, log: Log, offset: int, done: Done, is_wanted: Callable[[], bool]) -> None:
         """Truncate, now that no append is under way."""
+        if not is_wanted():
+            self._end_truncation(log, done, _unwanted(log))
+            return
         if offset >= log.end_offset:
             log.truncate_epochs()
-            log.end_truncation()
-            self._bounds_moved(log)
-            self.flusher.request(log, done)
+            self._end_truncation(log, done, None)
             return
-        truncation = Truncation(log, offset, self.context.clock.now_ms())
+        truncation = Truncation(log, offset, self._now_ms())
 
         def saved(error: BaseException | None) -> None:
+            if error is None and not is_wanted():
+                error = _unwanted(log)
             if error is None:
                 self.context.tasks.run_blocking(truncation.run, ended)
             else:
@@ -367,15 +370,18 @@ class LogDirectory:
                 truncation.finish()
             else:
                 truncation.give_up()
-            log.end_truncation()
-            self._bounds_moved(log)
-            # Even if truncation failed: a flush requested meanwhile has been waiting.
-            self.flusher.request(log, done if error is None else None)
-            self.flusher.cut(log, log.end_offset, ApiError(Error.NOT_LEADER_OR_FOLLOWER))
-            if error is not None:
-                done(error)
+            self._end_truncation(log, done, error)
 
         self.saver.request(saved)
+
+    def _end_truncation(self, log: Log, done: Done, error: ApiError | None) -> None:
+        log.end_truncation()
+        self._bounds_moved(log)
+        # Even if truncation failed: a flush requested meanwhile has been waiting.
+        self.flusher.request(log, done if error is None else None)
+        self.flusher.cut(log, log.end_offset, ApiError(Error.NOT_LEADER_OR_FOLLOWER))
+        if error is not None:
+            done(error)
 
     def begin_anew(
         self, log: Log, offset: int, done: Done, is_wanted: Callable[[], bool] = lambda: True
@@ -533,3 +539,7 @@ class LogDirectory:
             flush_now(self.files, self.path, some)
             for log in some:
                 log.close_idle()
+
+
+def _unwanted(log: Log) -> ApiError:
+    return ApiError(Error.NOT_LEADER_OR_FOLLOWER, f"{log.partition} is not to be truncated")

@@ -53,7 +53,7 @@ def new_log(
     """An empty log, with nothing on the disk yet."""
     segment = Segment(context.files, directory, 0, 0, now_ms)
     log = Log(context, partition, directory, settings, [segment])
-    log.save_epochs()
+    log.epochs.is_changed = True  # its first flush writes the checkpoint, though it has none
     return log
 
 
@@ -188,7 +188,6 @@ def _complete_epochs(log: Log, *, has_epochs: bool, is_current: bool) -> Steps[N
             log.note_epoch(span)
             if pace.is_over(span.size):
                 yield None
-    is_cut = log.epochs.truncate_from_end(log.end_offset)
-    is_cut |= log.epochs.truncate_from_start(log.start_offset)
-    if is_cut or not is_current:
-        log.save_epochs()
+    log.epochs.truncate_from_end(log.end_offset)
+    log.epochs.truncate_from_start(log.start_offset)
+    log.epochs.is_changed |= not is_current

@@ -196,7 +196,7 @@ class Log:
         offsets, buffers = assign(batches, start_offset, leader_epoch), list(map(_data, batches))
         append = Append(segment, position, start_offset, totals, buffers, batches, offsets)
         if leader_epoch > self.epochs.latest:
-            self.begin_epoch(leader_epoch)
+            self.epochs.prepare([(leader_epoch, start_offset)], self.end_offset)
         self.reserved_offset = append.end_offset
         self._reserved_position = position + totals.size
         return append
@@ -239,10 +239,12 @@ class Log:
         append = Append(segment, position, self.reserved_offset, totals, buffers)
         sizes = accumulate((span.size for span in spans[:-1]), initial=position)
         append.spans = list(zip(sizes, spans, strict=False))
-        for span in spans:
-            start_offset = max(span.base_offset, self.start_offset)
-            if span.leader_epoch >= 0 and self.epochs.assign(span.leader_epoch, start_offset):
-                self.save_epochs()
+        latest = self.epochs.latest
+        if spans and not spans[0].leader_epoch == spans[-1].leader_epoch == latest:
+            starts = [
+                (each.leader_epoch, max(each.base_offset, self.start_offset)) for each in spans
+            ]
+            self.epochs.prepare(starts, self.end_offset)
         self.reserved_offset = append.end_offset
         self._reserved_position += totals.size
         return append
@@ -306,8 +308,7 @@ class Log:
         self.forget_reserved()
         self.retire(older)
         self.forget_snapshots()
-        if self.epochs.truncate_from_end(0):
-            self.save_epochs()
+        self.epochs.begin_anew(offset)
         self.require_flush(now_ms)
 
     def complete_append(self, append: Append, now_ms: int) -> Append:
@@ -348,12 +349,11 @@ class Log:
             raise ApiError(Error.NOT_LEADER_OR_FOLLOWER, f"{self.partition} is being truncated")
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        """Note that the next append is the first of this epoch.
+        """This broker leads in this epoch from here on, until `epochs.resign`.
 
         Appends in progress are of an earlier one. So the epoch begins where they will end.
         """
-        if self.epochs.assign(leader_epoch, self.reserved_offset):
-            self.save_epochs()
+        self.epochs.lead(leader_epoch, self.reserved_offset)
 
     def _maybe_roll(self, totals: BatchTotals, now_ms: int) -> None:
         """Roll if the active segment must not take these.
@@ -455,9 +455,7 @@ class Log:
             for producer_id, producer in latest.producers_before.items():
                 self.producers.restore(producer_id, producer)
         self.forget_reserved()
-        newest = self.epochs.entries[-1:]
-        if newest and newest[0].start_offset > self.end_offset:
-            self.begin_epoch(newest[0].epoch)  # it was to begin after what is abandoned
+        self.epochs.abandon(self.end_offset)
         undo(self.active)
         self._maybe_truncate()
 
@@ -540,6 +538,9 @@ class Log:
         """Hand over what must be synced; `finish_flush` or `give_up_flush` must follow."""
         assert not self.is_busy
         self.is_busy = True
+        if self.epochs.is_changed:
+            self.epochs.is_changed = False
+            self.files_to_save[f"{self.directory}/{LEADER_EPOCHS}"] = encode_epochs(self.epochs)
         unsynced = Unsynced(
             self.unflushed_since_ms, self.sealed_unsynced, self.files_to_save, self.renamed_in
         )
@@ -679,6 +680,11 @@ class Log:
             each.places.clear()
         segment.generation += 1  # what is being sent of it must not go on
 
+    def give_up_cut(self, compacted_for_offset: int) -> None:
+        """Nothing was cut off: what compaction removed is still missing below this offset."""
+        self.compacted_for_offset = compacted_for_offset
+        self.save_directory()
+
     def finish_cut(
         self,
         end_offset: int,
@@ -703,10 +709,9 @@ class Log:
         self.is_changed = True
 
     def truncate_epochs(self) -> None:
-        """Drop epochs from the log's end on (KAFKA-10706): their leaders appended nothing there."""
-        if self.epochs.truncate_from_end(self.end_offset):
-            self.save_epochs()
-            self.is_changed = True
+        """Drop epochs from the log's end on: their leaders appended nothing there."""
+        self.epochs.cut(self.end_offset)
+        self.is_changed |= self.epochs.is_changed
 
     def end_truncation(self) -> None:
         """Take appends, reads and flushes again."""
@@ -724,7 +729,6 @@ class Log:
         assert not self._under_way
         self.seal(self.active)
         self.save_producers()
-        self.save_epochs()
 
     def close(self) -> None:
         """Close all files for good, each once nobody uses it."""
@@ -745,10 +749,6 @@ class Log:
         """Account for the leader epoch of batches that are in the log."""
         if span.leader_epoch >= 0:
             self.epochs.assign(span.leader_epoch, span.base_offset)
-
-    def save_epochs(self) -> None:
-        """Have the next flush write the leader epochs."""
-        self.files_to_save[f"{self.directory}/{LEADER_EPOCHS}"] = encode_epochs(self.epochs)
 
     def save_directory(self) -> None:
         """Have the next flush sync the directory, for entries that are new or gone."""

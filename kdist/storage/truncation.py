@@ -38,12 +38,12 @@ class Truncation:
         self._log = log
         self._offset = max(offset, log.start_offset)
         self._now_ms = now_ms
-        self._epoch = log.epochs.latest
         self._number = number = log.segment_index(self._offset)
         self._segment = log.segments[number]
         self._dropped = log.segments[:number:-1]
         self._retired: list[str] = []  # new paths of the dropped segments' files
         self._replacement: Segment | None = None
+        self._compacted_for_offset = log.compacted_for_offset
         log.begin_cut(number)
 
     def run(self) -> None:
@@ -108,17 +108,14 @@ class Truncation:
 
     def finish(self) -> None:
         """Take in what `run` has done, on the owner's thread."""
-        log = self._log
-        epoch = log.epochs.latest
-        log.finish_cut(
+        self._log.finish_cut(
             self._end_offset, self._producers, self._dropped, self._retired, self._replacement
         )
-        if epoch > self._epoch:  # this broker began to lead in it meanwhile (KAFKA-7415)
-            log.begin_epoch(epoch)
 
     def give_up(self) -> None:
-        """`run` has put all files back: the log is as it was, but for its recovery point."""
-        self._log.save_directory()
+        """`run` has put all files back, if it ran: the log is as it was, but for its recovery point
+        and what counts as clean."""
+        self._log.give_up_cut(self._compacted_for_offset)
 
 
 def truncate(log: Log, offset: int, now_ms: int) -> None:

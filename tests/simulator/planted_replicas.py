@@ -87,7 +87,7 @@ def _truncate_to_high_watermark(follow: Callable[..., None]) -> Callable[..., No
 
 def _admit_at_high_watermark(admit: Callable[..., Any]) -> Callable[..., Any]:
     def with_follower(self: InSyncReplicas, *given: Any) -> Any:
-        start, self.epoch_start = self.epoch_start, 0
+        start, self.epoch_start = self.epoch_start, lambda: 0
         try:
             return admit(self, *given)
         finally:

@@ -149,6 +149,22 @@ class World:
         **state: Any,
     ) -> LeaderAndIsrResponse:
         """Send a LeaderAndIsr of one partition and wait for its answer."""
+        ids = {"controller_epoch": controller_epoch, "broker_epoch": broker_epoch}
+        heard = self.send(key, version=version, topic_id=topic_id, **ids, **state)
+        assert self.tasks.run_until(lambda: bool(heard), 10_000)
+        return heard[0]
+
+    def send(
+        self,
+        key: TopicPartition = CLICKS,
+        *,
+        version: int = 7,
+        topic_id: uuid.UUID | None = None,
+        controller_epoch: int = 1,
+        broker_epoch: int = 5,
+        **state: Any,
+    ) -> list[LeaderAndIsrResponse]:
+        """Send a LeaderAndIsr of one partition; where its answer will be."""
         heard: list[LeaderAndIsrResponse] = []
         told = told_state(key, version, controller_epoch, **state)
         topics = LeaderAndIsrTopic(
@@ -165,8 +181,7 @@ class World:
             live_leaders=[],
         )
         self.replicas.apply_leader_and_isr(request, version, heard.append)
-        assert self.tasks.run_until(lambda: bool(heard), 10_000)
-        return heard[0]
+        return heard
 
     def stop(
         self, key: TopicPartition = CLICKS, *, leader_epoch: int = -2, delete: bool = True

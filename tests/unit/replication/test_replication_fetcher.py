@@ -6,12 +6,12 @@ Apache Kafka does: the fetch that overtakes another is read when that one has be
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, cast
 
 import pytest
-from replication_world import BROKER, CLICKS, TOPIC_ID, VIEWS, World, batch
+from replication_world import BROKER, CLICKS, TOPIC_ID, VIEWS, World, append, batch
 
 from kdist.config.replication import ReplicationSettings
 from kdist.config.topic import TopicSettings
@@ -459,3 +459,76 @@ def test_a_leader_that_does_not_tell_its_bounds_is_asked_again() -> None:
     assert stage.fetcher.followed[CLICKS].state is BACKED_OFF
     stage.world.settle()
     assert stage.asks() == [(4, 3)]
+
+
+# Followers that begin to lead
+
+
+def diverged() -> Stage:
+    """A follower with four records of epoch 3, of which its leader has two."""
+    stage = Stage()
+    records = batch([b"a", b"b"], leader_epoch=3) + batch(
+        [b"c", b"d"], base_offset=2, leader_epoch=3
+    )
+    stage.leader.answer(records=bytes(records), high_watermark=2)
+    return stage
+
+
+def cut(stage: Stage) -> None:
+    stage.leader.answer(diverging_epoch=DivergingEpoch(epoch=3, end_offset=2))
+
+
+def lead(stage: Stage) -> None:
+    """Have the controller tell of an epoch in which this broker leads."""
+    both = [LEADER, BROKER]
+    stage.world.send(leader_epoch=6, isr=[BROKER], replicas=both, partition_epoch=6)
+
+
+@pytest.mark.parametrize("told", [(cut, lead), (lead, cut)])
+def test_a_follower_told_to_cut_and_to_lead_in_one_tick_has_its_epoch_behind_all_its_records(
+    told: tuple[Callable[[Stage], None], ...],
+) -> None:
+    stage = diverged()
+    for each in told:
+        each(stage)
+    stage.world.settle()
+    assert stage.partition.is_leader
+    check_leads(stage, 4)
+    assert append(stage.world, stage.partition, b"e") == 4
+
+
+def check_leads(stage: Stage, end: int) -> None:
+    log = stage.partition.log
+    assert log.end_offset == end
+    assert log.epochs.entries == [(3, 0), (6, end)]
+    assert stage.partition.epoch_end(5) == (3, end)
+    assert stage.partition.in_sync is not None
+    assert stage.partition.in_sync.epoch_start() == end  # up to where a follower must have all
+    assert not log.is_truncating
+
+
+def test_a_follower_told_to_lead_at_any_moment_of_a_cut_has_its_epoch_where_its_log_ends() -> None:
+    ends = set()
+    for moment_ms in range(40):
+        stage = diverged()
+        cut(stage)
+        stage.world.settle(moment_ms)
+        lead(stage)
+        stage.world.settle()
+        ends.add(stage.end)
+        check_leads(stage, stage.end)
+    assert ends == {2, 4}
+
+
+def test_a_leader_whose_appends_as_a_follower_fail_asks_no_follower_for_more_than_it_has() -> None:
+    """Else no follower of an idle partition could join the ISR again."""
+    stage = diverged()
+    stage.partition._context.writers.thread_until_ns = 1 << 62
+    stage.world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write")
+    records = batch([b"e"], base_offset=4, leader_epoch=3)
+    stage.leader.answer(records=bytes(records + batch([b"f"], base_offset=5, leader_epoch=4)))
+    assert stage.partition.log.is_appending
+    lead(stage)
+    assert stage.partition.log.epochs.entries == [(3, 0), (4, 5), (6, 6)]
+    stage.world.settle()
+    check_leads(stage, 4)

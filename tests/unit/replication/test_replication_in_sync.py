@@ -16,7 +16,9 @@ class Stage:
 
     def __init__(self, *isr: int) -> None:
         self.dead: set[int] = set()
-        self.in_sync = InSyncReplicas(LEADER, 10, LAG_MS, lambda each: each not in self.dead)
+        self.in_sync = InSyncReplicas(
+            LEADER, lambda: 10, LAG_MS, lambda each: each not in self.dead
+        )
         self.take(*isr)
 
     def take(self, *isr: int, now_ms: int = 0) -> None:

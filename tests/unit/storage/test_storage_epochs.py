@@ -1,11 +1,11 @@
-"""Leader epochs against a list that keeps the epoch of every offset, and their checkpoint."""
+"""Leader epochs against a list that keeps the epoch of every record, and their checkpoint."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kdist.storage.epochs import (
     EpochEnd,
@@ -53,102 +53,184 @@ def test_a_log_without_epochs_knows_none():
 
 def test_assigning_a_known_epoch_again_changes_nothing():
     epochs = epochs_of((1, 10))
-    assert not epochs.assign(1, 10)
-    assert not epochs.assign(1, 99)
+    epochs.assign(1, 10)
+    epochs.assign(1, 99)
     assert epochs.entries == [(1, 10)]
+    assert not epochs.is_changed
 
 
 def test_a_new_epoch_at_the_same_offset_replaces_an_epoch_without_records():
     epochs = epochs_of((1, 10), (2, 20))
-    assert epochs.assign(3, 20)
+    epochs.assign(3, 20)
     assert epochs.entries == [(1, 10), (3, 20)]
+    assert epochs.is_changed
 
 
 def test_assigning_an_older_epoch_removes_the_entries_it_contradicts():
     epochs = epochs_of((1, 10), (3, 30), (5, 50))
-    assert epochs.assign(2, 60)
+    epochs.assign(2, 60)
     assert epochs.entries == [(1, 10), (2, 60)]
-    assert epochs.assign(2, 40)
+    epochs.assign(2, 40)
     assert epochs.entries == [(1, 10), (2, 40)]
+
+
+def test_more_records_of_an_epoch_behind_one_without_records_leave_its_start():
+    epochs = epochs_of((1, 10), (2, 20), (3, 30))
+    epochs.assign(2, 30)
+    assert epochs.entries == [(1, 10), (2, 20)]
 
 
 def test_truncating_at_an_epochs_start_removes_it():
     epochs = epochs_of((1, 10), (2, 20))
-    assert not epochs.truncate_from_end(21)
-    assert epochs.truncate_from_end(20)
+    epochs.cut(21)
+    assert not epochs.is_changed
+    epochs.cut(20)
     assert epochs.entries == [(1, 10)]
+    assert epochs.is_changed
 
 
 def test_deleting_records_moves_the_start_of_the_epoch_at_the_new_log_start():
     epochs = epochs_of((1, 10), (2, 20), (3, 30))
-    assert not epochs.truncate_from_start(9)
-    assert not epochs.truncate_from_start(10)
-    assert epochs.truncate_from_start(25)
+    epochs.truncate_from_start(9)
+    epochs.truncate_from_start(10)
+    assert not epochs.is_changed
+    epochs.truncate_from_start(25)
     assert epochs.entries == [(2, 25), (3, 30)]
+    assert epochs.is_changed
 
 
 def test_deleting_all_records_keeps_the_newest_epoch():
     epochs = epochs_of((1, 10), (2, 20))
-    assert epochs.truncate_from_start(99)
+    epochs.truncate_from_start(99)
     assert epochs.entries == [(2, 99)]
     assert epochs.latest == 2
 
 
 class EpochsModel(RuleBasedStateMachine):
-    """The model: `log[offset]` is the epoch of the record at that offset, from `start` on."""
+    """The model: the epoch of each record, and of each leader where it began.
+
+    Of appends under way, `under_way` has the number of records each.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.epochs = LeaderEpochs()
+        self.saved: list[EpochStart] = []
         self.start = 0
-        self.log: list[int] = []
+        self.records: list[int] = []  # from offset 0 on; -1 where it is not known any more
+        self.under_way: list[int] = []
+        self.led: int | None = None
+        self.newest = 0  # of all there were
+        self.begun: list[EpochStart] = []
 
     @property
     def end(self) -> int:
-        return self.start + len(self.log)
+        return len(self.records) - sum(self.under_way)
 
-    @rule(higher=st.integers(0, 2), count=st.integers(1, 4))
-    def append(self, higher: int, count: int) -> None:
-        epoch = max(self.epochs.latest, 0) + higher
-        if not self.log and self.epochs.latest >= 0:
-            epoch = self.epochs.latest + 1  # the model cannot tell an epoch without records
-        self.epochs.assign(epoch, self.end)
-        self.log += [epoch] * count
+    def begin(self, offset: int) -> None:
+        if self.led is not None:
+            self.begun.append(EpochStart(self.led, offset))
 
+    @rule(higher=st.integers(1, 2))
+    def lead(self, higher: int) -> None:
+        self.led = self.newest = self.newest + higher
+        self.epochs.lead(self.led, len(self.records))
+        self.begin(len(self.records))
+
+    @rule()
+    def resign(self) -> None:
+        self.epochs.resign()
+        self.led = None
+
+    @rule(spans=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), min_size=1, max_size=3))
+    def append(self, spans: list[tuple[int, int]]) -> None:
+        """Prepare an append: a leader's in its epoch, a follower's in those of other leaders."""
+        epoch, added, starts = max([0, *self.records[-1:]]), list[int](), list[tuple[int, int]]()
+        for higher, count in spans:
+            epoch = self.led if self.led is not None else epoch + higher
+            starts.append((epoch, len(self.records) + len(added)))
+            added += [epoch] * count
+        self.newest = max(self.newest, epoch)
+        self.epochs.prepare(starts, self.end)
+        self.records += added
+        self.under_way.append(len(added))
+
+    @precondition(lambda self: self.under_way)
+    @rule()
+    def publish(self) -> None:
+        del self.under_way[0]
+
+    @rule()
+    def abandon(self) -> None:
+        del self.records[self.end :]
+        self.under_way = []
+        self.epochs.abandon(self.end)
+        self.begun = [each for each in self.begun if each.start_offset <= self.end]
+        self.begin(self.end)
+
+    @precondition(lambda self: not self.under_way)
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
-        kept = data.draw(st.integers(0, len(self.log)))
-        before = self.epochs.entries
-        changed = self.epochs.truncate_from_end(self.start + kept)
-        assert changed == (self.epochs.entries != before)
-        del self.log[kept:]
+        end = data.draw(st.integers(self.start, self.end))
+        self.records = self.records[:end] if end > self.start else [-1] * end
+        self.epochs.cut(end)
+        self.begun = []
+        self.begin(end)
+
+    @precondition(lambda self: not self.under_way)
+    @rule(more=st.integers(1, 5))
+    def begin_anew(self, more: int) -> None:
+        self.start = self.end + more
+        self.records = [-1] * self.start
+        self.epochs.begin_anew(self.start)
+        self.begun = []
+        self.begin(self.start)
 
     @rule(data=st.data())
     def delete_records(self, data: st.DataObject) -> None:
-        gone = data.draw(st.integers(0, max(len(self.log) - 1, 0)))
-        before = self.epochs.entries
-        changed = self.epochs.truncate_from_start(self.start + gone)
-        assert changed == (self.epochs.entries != before)
-        self.start += gone
-        del self.log[:gone]
+        self.start = data.draw(st.integers(self.start, self.end))
+        self.epochs.truncate_from_start(self.start)
+
+    @rule()
+    def save(self) -> None:
+        self.saved, self.epochs.is_changed = self.epochs.entries, False
+
+    @precondition(lambda self: not self.under_way)
+    @rule()
+    def restart(self) -> None:
+        self.epochs = decode_epochs(encode_epochs(self.epochs), PATH)
+        self.saved = self.epochs.entries
+        self.led = None
+
+    def expected(self) -> list[tuple[int, int]]:
+        """Each epoch with where it begins."""
+        starts: dict[int, int] = {}
+        for offset, epoch in enumerate(self.records):
+            if epoch >= 0:
+                starts.setdefault(epoch, offset)
+        for epoch, offset in self.begun:
+            if offset == len(self.records) and epoch not in starts:
+                starts = {each: start for each, start in starts.items() if start < offset}
+                starts[epoch] = offset
+        if gone := [epoch for epoch, start in starts.items() if start <= self.start]:
+            starts[max(gone)] = self.start
+        return sorted(each for each in starts.items() if each[1] >= self.start)
 
     @invariant()
-    def knows_the_epoch_of_every_record(self) -> None:
-        assert [self.epochs.epoch_of(self.start + at) for at in range(len(self.log))] == self.log
-        assert self.epochs.epoch_of(self.start - 1) == -1 or not self.log
+    def knows_where_each_epoch_begins(self) -> None:
+        assert self.epochs.entries == self.expected()
 
     @invariant()
     def answers_the_end_of_every_epoch(self) -> None:
-        if not self.log:
-            return
-        for epoch in range(self.log[-1] + 2):
-            if epoch > self.log[-1]:
-                expected = (-1, -1)
-            else:
-                end = self.start + sum(1 for one in self.log if one <= epoch)
-                known = max((one for one in self.log if one <= epoch), default=epoch)
-                expected = (known, end)
-            assert self.epochs.end_offset_for(epoch, self.end) == expected
+        expected = self.expected()
+        for asked in range(expected[-1][0] + 1 if expected else 0):
+            known = max((epoch for epoch, _ in expected if epoch <= asked), default=asked)
+            end = min((start for epoch, start in expected if epoch > asked), default=self.end)
+            assert self.epochs.end_offset_for(asked, self.end) == (known, end)
+
+    @invariant()
+    def tells_of_each_change(self) -> None:
+        assert self.epochs.is_changed or self.epochs.entries == self.saved
 
     @invariant()
     def grows_both_ways(self) -> None:

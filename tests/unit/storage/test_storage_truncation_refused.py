@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from storage_world import CLICKS, World, append, batch_of, expected_lines, flip, lines
@@ -272,3 +273,18 @@ def test_a_truncation_that_meets_a_damaged_batch_fails_and_changes_nothing() -> 
     ]
     assert log.end_offset == 60
     world.flush(log)
+
+
+def test_what_compaction_removed_is_still_known_after_a_refused_truncation() -> None:
+    """Below the offset for which it did, the log cannot be cut: all of it goes."""
+    history = History()
+    log = history.log
+    log.configure(replace(log.settings, cleanup_policy=frozenset({"compact"})))
+    history.append(12)
+    history.world.flush(log)
+    log.note_cleaned(50)
+    history.world.disk.fail(errno.ENOSPC, when=lambda call: "checkpoint" in call.path)
+    assert is_refused(history, 55)
+    history.world.disk.heal()
+    history.world.truncate(log, 47)
+    assert (log.start_offset, log.end_offset) == (0, 0)
