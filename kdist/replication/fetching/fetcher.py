@@ -121,7 +121,7 @@ class ReplicaFetcher:
         """Fetch the partition from here on, beginning with the end of its log."""
         each = self.followed[partition.key] = FollowedPartition(partition, role, self._sent)
         each.state = BUSY
-        self._touch(partition.key)
+        self.touch(partition.key)
         self._settle(each, None)
 
     def _settle(self, each: FollowedPartition, error: BaseException | None) -> None:
@@ -149,7 +149,7 @@ class ReplicaFetcher:
     def leave(self, key: TopicPartition) -> None:
         """Fetch the partition no longer."""
         if self.followed.pop(key, None) is not None:
-            self._touch(key)
+            self.touch(key)
 
     def renew(self) -> None:
         """Begin another connection and session, whose first fetch names all partitions."""
@@ -217,8 +217,8 @@ class ReplicaFetcher:
 
     # Rounds
 
-    def _touch(self, key: TopicPartition) -> None:
-        """What is asked for the partition has changed: see to it when this turn ends."""
+    def touch(self, key: TopicPartition) -> None:
+        """What is asked for the partition has changed: tell it when this tick ends."""
         self._dirty[key] = None
         if not self._is_kicked and self._client is not None:
             self._is_kicked = True
@@ -392,7 +392,7 @@ class ReplicaFetcher:
 
     def _pause(self, each: FollowedPartition, pause_ms: float) -> None:
         each.state, each.pause_ms = BACKED_OFF, 0.0
-        self._touch(each.partition.key)
+        self.touch(each.partition.key)
         self._context.tasks.call_later(pause_ms, partial(self._ready, each))
 
     def _go_on(self, each: FollowedPartition) -> None:
@@ -417,7 +417,6 @@ class ReplicaFetcher:
     def _trim(self, partition: Partition, offset: int) -> None:
         """The leader has deleted records: so does this replica."""
         self._context.directory.delete_records(partition.log, offset, _ignore)
-        self._touch(partition.key)
 
     # What may be wrong with a partition
 
@@ -454,7 +453,7 @@ class ReplicaFetcher:
         each.state = READY
         if self._client is not None and not self._session.finds_divergence:
             self._maybe_align(each)
-        self._touch(key)
+        self.touch(key)
 
     def _truncate(self, each: FollowedPartition, leader: EpochEnd) -> None:
         """Cut the log off where it diverges, then go on from there."""

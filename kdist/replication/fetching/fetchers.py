@@ -7,6 +7,7 @@ from kdist.replication.fetching.fetcher import FetchContext, ReplicaFetcher
 from kdist.replication.partition import Partition
 from kdist.replication.peers import ALONE
 from kdist.replication.roles import Following
+from kdist.storage.log import Log
 
 
 class Fetchers:
@@ -16,6 +17,17 @@ class Fetchers:
         self._context = context
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._leaders: dict[TopicPartition, int] = {}
+        context.directory.on_bounds_moved.append(self._tell_of_bounds)
+
+    def _tell_of_bounds(self, log: Log) -> None:
+        """Tell the leader where this log begins and ends, which no fetch has moved.
+
+        By its own retention, say: it is in no ISR while its leader thinks that it begins too early,
+        and may have nothing to fetch.
+        """
+        leader = self._leaders.get(log.partition)
+        if leader is not None:
+            self._fetchers[leader].touch(log.partition)
 
     def see_to(self, partition: Partition) -> None:
         """Have the partition fetched from its leader, anew in each epoch, or from nobody."""

@@ -42,6 +42,7 @@ from kdist.protocol.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
 )
 from kdist.replication.fetching.fetcher import FetchContext, ReplicaFetcher
+from kdist.replication.fetching.fetchers import Fetchers
 from kdist.replication.fetching.followed import BACKED_OFF, FENCED, READY
 from kdist.replication.partition import Partition
 from kdist.replication.peers import ALONE
@@ -113,7 +114,9 @@ class Stage:
         world = self.world
         throttle = Throttle(world.clock)
         context = FetchContext(BROKER, peers, world.directory, world.metrics, throttle)
-        return ReplicaFetcher(context, LEADER)
+        self.fetchers = Fetchers(context)
+        fetcher = self.fetchers._fetchers[LEADER] = ReplicaFetcher(context, LEADER)
+        return fetcher
 
     async def _connect(self, host: str, port: int) -> Client:
         self.connected.append((host, port))
@@ -132,6 +135,7 @@ class Stage:
         partition = self.world.replicas.partitions[CLICKS]
         assert isinstance(partition.role, Following)
         self.partition = partition
+        self.fetchers._leaders[CLICKS] = LEADER
         self.fetcher.leave(CLICKS)
         self.fetcher.follow(partition, partition.role)
         self.world.settle()
@@ -291,6 +295,26 @@ def test_records_that_the_leader_deleted_are_deleted_and_the_leader_is_told(stag
     _, request = stage.leader.asked[-1]
     assert [part.log_start_offset for part in request.topics[0].partitions] == [1]
     assert stage.world.failures == []
+
+
+@pytest.mark.parametrize("is_retention", [False, True])
+def test_a_follower_whose_log_begins_later_by_its_own_doing_tells_its_leader(
+    is_retention: bool,
+) -> None:
+    """While a fetch waits at the leader: there may be no record to come, ever."""
+    stage = Stage(segment_bytes=100, retention_bytes=0)
+    for _ in range(3):
+        records = bytes(batch([b"a"], base_offset=stage.end, leader_epoch=4))
+        stage.leader.answer(records=records, high_watermark=stage.end)
+    log, directory = stage.partition.log, stage.world.directory
+    if is_retention:
+        assert directory.retain(stage.world.replicas.committed_end) == 2
+    else:
+        directory.delete_records(log, 2, lambda _: None)
+    stage.world.settle()
+    assert log.start_offset == 2
+    _, request = stage.leader.asked[-1]
+    assert [part.log_start_offset for part in request.topics[0].partitions] == [2]
 
 
 def test_where_records_are_flushed_first_the_leader_hears_of_them_when_they_are() -> None:
