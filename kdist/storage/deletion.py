@@ -50,7 +50,7 @@ def _can_roll(log: Log, now_ms: int) -> bool:
 
 
 def drop(log: Log, segments: Sequence[Segment], *, is_start_saved: bool) -> None:
-    """Remove the segments that `release` returned.
+    """Remove segments that lie below the start offset.
 
     They are removed even if the start offset could not be saved, for lack of space, but then each
     durably before the next: one that came back alone after a power loss would leave a hole.

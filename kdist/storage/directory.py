@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Self
 
@@ -37,6 +37,7 @@ from kdist.storage.meta import (
 from kdist.storage.names import DirectoryState, some_of
 from kdist.storage.offset_saver import OffsetSaver
 from kdist.storage.recovery import SavedOffsets
+from kdist.storage.segment import Segment
 from kdist.storage.space import DiskSpace
 from kdist.storage.steps import Steps, run_steps
 from kdist.storage.truncation import Truncation
@@ -411,7 +412,8 @@ class LogDirectory:
     def delete_records(self, log: Log, offset: int, done: Done) -> None:
         """Advance the log start offset to `offset`; call `done` once that is durable.
 
-        NOT_LEADER_OR_FOLLOWER while the log is being truncated.
+        Then the segments that lie wholly below it are deleted, and no other: what is past retention
+        waits for its check. NOT_LEADER_OR_FOLLOWER while the log is being truncated.
         """
         log.delete_records(offset)
         self._bounds_moved(log)
@@ -419,19 +421,20 @@ class LogDirectory:
         def saved(error: BaseException | None) -> None:
             if error is None:
                 forget_epochs(log)
+                below = log.segments[: log.segment_index(log.start_offset)]
+                if below:
+                    logger.info("%r: %d segments lie below its start", log, len(below))
+                    self._drop(log, below, is_start_saved=True)
             done(error)
 
         self.saver.request(saved)
 
-    def retain(
-        self, high_watermark_of: Callable[[Log], int], logs: Iterable[Log] | None = None
-    ) -> int:
-        """Delete the segments past retention, in `logs` or in all; return how many."""
+    def retain(self, high_watermark_of: Callable[[Log], int]) -> int:
+        """Delete the segments past retention; return how many."""
         now_ms = self.context.clock.now_ms()
-        looked_at = self.logs.values() if logs is None else logs
         gone = [
             (log, release(log, high_watermark_of(log), now_ms))
-            for log in looked_at
+            for log in self.logs.values()
             if not (log.is_truncating or log.is_swapping)
         ]
         gone = [(log, segments) for log, segments in gone if segments]
@@ -440,15 +443,21 @@ class LogDirectory:
 
         def drop_all(error: BaseException | None) -> None:
             for log, segments in gone:
-                # Else it was deleted in the meantime, or its segments wait for the next check.
-                is_there = self.logs.get(log.partition) is log
-                if is_there and not (log.is_truncating or log.is_swapping):
-                    left = [segment for segment in segments if segment in log.segments]
-                    self._refusal(partial(drop, log, left, is_start_saved=error is None))
+                left = [segment for segment in segments if segment in log.segments]
+                self._drop(log, left, is_start_saved=error is None)
 
         if gone:
             self.saver.request(drop_all)
         return sum(len(segments) for _, segments in gone)
+
+    def _drop(self, log: Log, segments: Sequence[Segment], *, is_start_saved: bool) -> None:
+        """Remove segments below the start offset, unless the log was deleted in the meantime.
+
+        While it is being changed they wait for the next check of retention.
+        """
+        is_there = self.logs.get(log.partition) is log
+        if is_there and not (log.is_truncating or log.is_swapping):
+            self._refusal(partial(drop, log, segments, is_start_saved=is_start_saved))
 
     def _bounds_moved(self, log: Log) -> None:
         for hear in self.on_bounds_moved:

@@ -568,7 +568,7 @@ class Log:
     # Deleting from the start
 
     def delete_records(self, offset: int) -> None:
-        """Advance the log start offset to `offset` (KIP-107); retention deletes the segments.
+        """Advance the log start offset to `offset` (KIP-107); `deletion` removes the segments.
 
         Durable once the start offsets are saved. OFFSET_OUT_OF_RANGE beyond the log end offset,
         NOT_LEADER_OR_FOLLOWER while the log is being truncated.

@@ -1,8 +1,8 @@
 """DeleteRecords (key 21): advances a partition's log start offset (KIP-107).
 
 The new start offset is on the leader's disk, and all live replicas have taken it, before the
-answer; no read goes below it from then on. Segments that lie wholly below it are then deleted; the
-one that contains it stays until retention.
+answer; no read goes below it from then on. Segments that lie wholly below it are deleted, and no
+others: the one that contains it stays until retention, and so does what is older than that allows.
 """
 
 from __future__ import annotations
@@ -78,8 +78,6 @@ async def _move_start(partition: Partition, offset: int, directory: LogDirectory
 
     directory.delete_records(log, start_offset, done)
     await moved
-    if directory.logs.get(partition.key) is log:  # else it was deleted meanwhile
-        directory.retain(lambda _: partition.high_watermark, [log])
 
 
 async def _deleted_everywhere(partition: Partition, offset: int, timeout_ms: int) -> None:

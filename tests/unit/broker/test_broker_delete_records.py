@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kdist.config.topic import TopicSettings
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.network.client import Client
@@ -100,6 +101,25 @@ def test_segments_below_the_start_go() -> None:
         assert len(before) > 3
         await trim(client, before[2] + 1)
         await cluster.until(lambda: log.segments[0].base_offset == before[2])
+
+    cluster.run(scenario())
+
+
+def test_records_past_retention_stay_until_it_is_checked() -> None:
+    """As those of a backfill, or of a mirror, with the times of long ago."""
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await filled(cluster, segment_bytes="400", max_message_bytes="400")
+        directory = cluster.brokers[1].service.directory
+        cluster.brokers[1].service.replicas.configure("clicks", TopicSettings(retention_ms=0))
+        assert facts(await trim(client, 1)) == (1, 0)
+        assert (await start_offset(client), directory.logs[CLICKS].segments[0].base_offset) == (
+            1,
+            0,
+        )
+        directory.retain(lambda log: log.end_offset)
+        assert await start_offset(client) == 10
 
     cluster.run(scenario())
 

@@ -199,16 +199,6 @@ def test_a_segment_dropped_while_a_full_disk_fails_its_flush_is_not_flushed_agai
     assert lines(log) == expected_lines(40, 20)
 
 
-def test_segments_below_the_log_start_are_deleted_by_the_next_retention() -> None:
-    world = World()
-    log = grown(world, 30)
-    second = log.segments[1].base_offset
-    world.delete_records(log, second + 1)
-    assert retain(world) == 1
-    assert log.segments[0].base_offset == second
-    assert log.start_offset == second + 1
-
-
 @pytest.mark.parametrize("is_flushed", [False, True])
 def test_retention_on_a_full_disk_leaves_no_hole_whatever_a_power_loss_keeps(
     is_flushed: bool,
@@ -226,3 +216,44 @@ def test_retention_on_a_full_disk_leaves_no_hole_whatever_a_power_loss_keeps(
         log = world.open().logs[CLICKS]
         assert log.end_offset == 200
         assert lines(log) == expected_lines(200, log.segments[0].base_offset)
+
+
+# DeleteRecords
+
+
+@pytest.mark.parametrize("offset", range(0, 61, 5))
+def test_a_delete_of_records_takes_what_lies_wholly_before_it_and_no_more(offset: int) -> None:
+    """Though all of it is past retention: that is for its next check."""
+    world = World()
+    log = grown(world, 12, retention_ms=0, retention_bytes=0)
+    bases = [segment.base_offset for segment in log.segments]
+    world.delete_records(log, offset)
+    assert log.start_offset == offset
+    assert [segment.base_offset for segment in log.segments] == [
+        base for base, end in zip(bases, [*bases[1:], 1 << 62], strict=True) if end > offset
+    ]
+    assert lines(log) == expected_lines(60, log.segments[0].base_offset)
+    assert retain(world) > 0
+    assert log.start_offset == log.end_offset
+
+
+def test_segments_below_the_start_of_a_log_that_is_being_cut_wait_for_retention() -> None:
+    world = World()
+    log = grown(world, 12)
+    world.directory.delete_records(log, 45, lambda _: None)
+    world.directory.truncate(log, 50, lambda _: None)
+    count = len(log.segments)
+    world.tasks.run_until(lambda: not log.is_truncating, 1_000)
+    assert log.segments[0].base_offset == 0
+    assert (log.start_offset, len(log.segments)) == (45, count)
+    assert retain(world) == count - 1
+
+
+def test_where_the_start_finds_no_room_no_segment_goes() -> None:
+    world = World()
+    log = grown(world, 12)
+    count = len(log.segments)
+    world.disk.fail(errno.ENOSPC, when=lambda call: "checkpoint" in call.path)
+    with pytest.raises(DiskFull):
+        world.delete_records(log, 45)
+    assert len(log.segments) == count
