@@ -339,6 +339,9 @@ class LogDirectory:
             log.truncate_epochs()
             done(None)
             return
+        if log.is_swapping:  # which waits for room to rename files, as this would
+            done(DiskFull(log.directory))
+            return
         begin = partial(self._truncate, log, offset, done, is_wanted)
         log.begin_truncation(lambda: self.context.tasks.call_soon(begin))
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from kdist.config.kinds import INT64_MAX
 from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
-from kdist.errors import ApiError, Error
+from kdist.errors import ApiError, DiskFull, Error
 from kdist.metrics.storage import StorageMetrics
 from kdist.model import TopicPartition
 from kdist.records.batch import Batch
@@ -282,6 +282,10 @@ class Log:
         All that it holds lies below that offset and waits for retention. The empty segment at its
         end may be low enough already, if an earlier such append failed.
         """
+        if self.is_swapping:
+            raise ApiError(
+                Error.KAFKA_STORAGE_ERROR, f"{self.partition} is being cleaned: try again"
+            )
         *older, empty = self.segments
         self.retire(older)
         if empty.base_offset > base_offset:
@@ -297,6 +301,8 @@ class Log:
         """
         assert not self._under_way
         assert self.start_offset == self.end_offset < offset
+        if self.is_swapping:
+            raise DiskFull(self.directory)
         if not self.has_files:
             self.context.create_files(self)
         older = list(self.segments)
@@ -647,6 +653,16 @@ class Log:
             segment.close()
         sealed = self.sealed_unsynced
         self.sealed_unsynced = [segment for segment in sealed if segment not in old]
+
+    def pause_swap(self) -> None:
+        """It waits for room: the log may be flushed, or deleted, but its segments not changed."""
+        self.is_busy = False
+
+    def resume_swap(self) -> None:
+        """It tries again to put the new segment's files in place."""
+        assert self.is_swapping
+        assert not self.is_busy
+        self.is_busy = True
 
     def end_swap(self) -> None:
         """The new segment's files are in place."""

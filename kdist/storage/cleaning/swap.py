@@ -7,7 +7,9 @@
     .swap -> its name, durably
     the log is free again            the loop
 
-Appends and reads go on all the time.
+Appends and reads go on all the time. Where the last two steps find no room, the swap waits, and the
+log is free for flushes and its deletion. What would change its segments has no better chance of
+finding room, since it begins with the same renames: a truncation is refused, retention looks later.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import product
 
-from kdist.errors import ApiError, DiskFull
+from kdist.errors import ApiError, DiskFull, Error
 from kdist.storage.context import Done
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
@@ -27,7 +29,7 @@ from kdist.storage.swapping import IN_ORDER, begin_swap, put_in_place
 
 logger = logging.getLogger(__name__)
 
-_RETRY_MS = 1_000  # on a full disk; the log stays busy
+_RETRY_MS = 1_000  # on a full disk
 
 
 class Swap:
@@ -51,6 +53,7 @@ class Swap:
         self._base_offset = old[0].base_offset
         self._retired: list[str] = []
         self._new: Segment | None = None
+        self._is_waiting = False
 
     def begin(self) -> None:
         """Start; `done` gets `DiskFull` if there is no room, and then nothing has changed."""
@@ -116,21 +119,37 @@ class Swap:
         self._context.tasks.run_blocking(work, self._placed)
 
     def _placed(self, error: BaseException | None) -> None:
+        log, new = self._log, self._new
         if isinstance(error, DiskFull):
-            logger.warning(
-                "%r: a cleaned segment waits for room to get its name: %s", self._log, error
-            )
-            self._context.tasks.call_later(_RETRY_MS, self._put_in_place)
+            if not self._is_waiting:
+                logger.warning(
+                    "%r: a cleaned segment waits for room to get its name: %s", log, error
+                )
+            self._is_waiting = True
+            log.pause_swap()
+            self._directory.flusher.request(log)  # some may have waited
+            self._context.tasks.call_later(_RETRY_MS, self._retry)
             return
         if error is not None:
             self._context.on_failure(error)
             return
-        log, new = self._log, self._new
         assert new is not None
         new.go_live()
         new.unpin()
         self._directory.background.discard(self._retired, log.settings.file_delete_delay_ms)
         self._end(None)
+
+    def _retry(self) -> None:
+        log = self._log
+        if self._directory.logs.get(log.partition) is not log:
+            assert self._new is not None
+            self._new.unpin()  # the log has closed it
+            self._done(ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION, "the log was deleted"))
+        elif log.is_busy:
+            self._directory.flusher.request(log, lambda _: self._retry())
+        else:
+            log.resume_swap()
+            self._put_in_place()
 
     def _end(self, error: BaseException | None) -> None:
         self._log.end_swap()

@@ -202,3 +202,127 @@ def test_nothing_is_cleaned_whose_producer_snapshot_is_not_on_the_disk() -> None
     world.flush(log)
     world.settle()
     assert pairs_in(log) == [(1, A, b"2")]
+
+
+# A swap that waits for room
+
+
+def no_room_to_retire(call: Call) -> bool:
+    return call.name == "rename" and call.path.endswith(f"{Suffix.LOG}{FileState.DELETED}")
+
+
+def no_room_to_name(call: Call) -> bool:
+    return call.name == "rename" and call.path.endswith(Suffix.LOG)
+
+
+def waiting(when: Callable[[Call], bool]) -> CleaningWorld:
+    """A world whose log has a record behind what was cleaned, which lacks room to get its name."""
+    world = dirty()
+    world.put([(A, b"6")])
+    world.disk.fail(errno.ENOSPC, when=when)
+    world.cleaner.start()
+    log = world.log()
+    assert world.tasks.run_until(lambda: log.is_swapping and not log.is_busy, 1_000)
+    return world
+
+
+@pytest.fixture(params=[no_room_to_retire, no_room_to_name])
+def swap_waits(request: pytest.FixtureRequest) -> CleaningWorld:
+    return waiting(request.param)
+
+
+LEFT_AND_MORE = [*LEFT, (5, A, b"6")]
+
+
+def check_ends(world: CleaningWorld) -> None:
+    """The swap ends once there is room, and leaves nothing behind."""
+    world.disk.heal()
+    world.settle(5_000)
+    assert pairs_in(world.log()) == LEFT_AND_MORE
+    assert not [name for name in world.names() if name.endswith((".cleaned", ".swap"))]
+    assert world.failures == []
+
+
+def test_a_log_whose_swap_waits_is_flushed(swap_waits: CleaningWorld) -> None:
+    world, log = swap_waits, swap_waits.log()
+    for _ in range(3):
+        world.flush(log)
+        assert log.recovery_point == log.end_offset == 6
+        world.settle(1_100)
+    assert log.is_swapping
+    check_ends(world)
+
+
+def test_a_stop_is_clean_though_a_swap_waits(swap_waits: CleaningWorld) -> None:
+    world = swap_waits
+    world.cleaner.stop()
+    world.stop()
+    world.lose_power()
+    assert world.open().is_clean
+    check_ends(world)
+
+
+def test_a_start_completes_a_swap_that_waited_when_the_power_went(
+    swap_waits: CleaningWorld,
+) -> None:
+    world = swap_waits
+    world.flush(world.log())
+    world.lose_power()
+    world.open()
+    check_ends(world)
+
+
+def test_a_log_whose_swap_waits_is_deleted_and_the_others_are_cleaned(
+    swap_waits: CleaningWorld,
+) -> None:
+    world = swap_waits
+    world.delete()
+    world.disk.heal()
+    world.put(ROUND, VIEWS)
+    world.close_segment(VIEWS)
+    world.settle(5_000)
+    assert pairs_in(world.log(VIEWS)) == LEFT
+    assert (CLICKS in world.directory.logs, world.failures) == (False, [])
+
+
+@pytest.mark.parametrize("offset", [0, 3, 5])
+def test_a_truncation_of_a_log_whose_swap_waits_finds_no_room_either(
+    swap_waits: CleaningWorld, offset: int
+) -> None:
+    world, log = swap_waits, swap_waits.log()
+    with pytest.raises(DiskFull):
+        world.truncate(log, offset)
+    assert (log.end_offset, log.is_truncating) == (6, False)
+    world.disk.heal()
+    world.settle(5_000)
+    world.truncate(log, offset)
+    assert pairs_in(log) == (LEFT if offset == 5 else [])
+
+
+def test_retention_of_a_log_whose_swap_waits_is_done_once_there_is_room(
+    swap_waits: CleaningWorld,
+) -> None:
+    world, log = swap_waits, swap_waits.log()
+    world.delete_records(log, 5)
+    segments = list(log.segments)
+    assert world.directory.retain(lambda log: log.end_offset) == 0
+    assert (log.start_offset, log.segments) == (5, segments)
+    world.disk.heal()
+    world.settle(5_000)
+    assert world.directory.retain(lambda log: log.end_offset) == 1
+    world.settle()
+    assert pairs_in(log) == [(5, A, b"6")]
+
+
+def test_a_log_whose_swap_waits_does_not_begin_elsewhere(swap_waits: CleaningWorld) -> None:
+    world, log = swap_waits, swap_waits.log()
+    world.delete_records(log, 6)
+    with pytest.raises(DiskFull):
+        world.wait(lambda done: world.directory.begin_anew(log, 9, done))
+    world.disk.heal()
+    world.settle(5_000)
+    world.wait(lambda done: world.directory.begin_anew(log, 9, done))
+    assert (log.start_offset, log.end_offset) == (9, 9)
+    world.kill()
+    log = world.open().logs[CLICKS]
+    assert (log.start_offset, pairs_in(log)) == (9, [])
