@@ -105,6 +105,13 @@ def encode_report(report: Report) -> bytes:
 def decode_report(line: bytes) -> Report:
     """The report in a line; `CorruptRecords` if it is none."""
     try:
-        return Report(*json.loads(line))
-    except (ValueError, TypeError) as cause:
-        raise CorruptRecords(f"{line[:80]!r} is no report of a cleaner") from cause
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        fields = None
+    types = [type(default) for default in Report()]
+    if not isinstance(fields, list) or [type(each) for each in fields] != types:
+        raise CorruptRecords(f"{line[:80]!r} is no report of a cleaner")
+    report = Report(*fields)
+    if report.fault not in ("", *Fault):
+        raise CorruptRecords(f"{report.fault[:80]!r} is no fault of a cleaner's report")
+    return report

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from kdist.errors import CorruptRecords
 from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
 from kdist.runtime.line_child import LineChild
@@ -38,10 +39,12 @@ class ChildWorker:
         """As `CleaningWorker.ask`."""
 
         def answered(line: bytes | None, how: str) -> None:
-            if line is None:
-                on_report(Report(fault=Fault.DIED, reason=f"the cleaner process: {how}"))
-            else:
-                on_report(decode_report(line))
+            try:
+                report = None if line is None else decode_report(line)
+            except CorruptRecords as fault:  # of what it writes from here on nothing is sure
+                self._child.abandon()
+                report, how = None, str(fault)
+            on_report(report or Report(fault=Fault.DIED, reason=f"the cleaner process: {how}"))
 
         self._child.ask(encode_request(request), answered)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import signal
 import subprocess
@@ -27,10 +28,12 @@ from kdist.storage.cleaning.requests import (
     Rewrite,
     Source,
     decode_report,
+    encode_report,
     encode_request,
 )
 from kdist.storage.cleaning.session import Session
 from kdist.storage.cleaning.worker import ChildWorker
+from tests.examples import first_of
 from tests.unit.storage.storage_world import on_real_disk
 
 FAR = 1 << 62
@@ -106,6 +109,77 @@ def test_a_process_that_cannot_be_started_is_reported(tmp_path: Path) -> None:
         report = await asked_of(worker, asked)
         assert report.fault == Fault.DIED
         assert "cannot be started" in report.reason
+        process.close()
+
+    asyncio.run(scenario())
+
+
+REPORT = encode_report(Report(end_offset=7))
+STRAY = {
+    "a warning": b"Warning: deprecated\n" + REPORT,
+    "no report": b"[]\n",
+    "another's fields": json.dumps([*Report(), 0]).encode() + b"\n",
+    "an unknown fault": encode_report(Report(fault="tired")),
+    "deep": b"[" * 100_000 + b"\n",
+    "no text": bytes(range(1, 256)).replace(b"\n", b"") + b"\n",
+    "a long line": b"x" * (2 << 20) + b"\n" + REPORT,
+    "half a line": REPORT[:-1],
+    "nothing": b"",
+}
+
+
+WHOLE = [what for what, said in STRAY.items() if said.endswith(b"\n")]
+CASES = [
+    *((what, "closes its output") for what in STRAY),
+    *((what, "ends") for what in STRAY),
+    *((what, "lives on") for what in WHOLE),
+]
+CHILD = """
+import os, sys, time
+sys.stdin.readline()
+path, then = sys.argv[1:]
+is_first = os.path.exists(f"{path}/said")
+with open(f"{path}/said" if is_first else f"{path}/report", "rb") as file:
+    answer = file.read()
+if is_first:
+    with open(f"{path}/said", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(f"{path}/said", f"{path}/pid")
+sys.stdout.buffer.write(answer)
+sys.stdout.flush()
+if is_first:
+    if then == "closes its output":
+        os.close(1)
+    if then == "ends":
+        sys.exit()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("case", first_of(CASES, len(STRAY)))
+def test_whatever_a_child_says_instead_of_a_report_is_its_death_alone(
+    tmp_path: Path, case: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is killed if need be, and the next one is asked; the broker's process goes on."""
+    what, then = case
+    monkeypatch.setattr("kdist.runtime.line_child._ENDING_S", 0.1)
+    (tmp_path / "said").write_bytes(STRAY[what])
+    (tmp_path / "report").write_bytes(REPORT)
+    request = MapKeys("", (), 0, 0, 1, "", FAR)
+
+    async def scenario() -> None:
+        process = AsyncioProcess(asyncio.get_running_loop())
+        worker = ChildWorker(process, (sys.executable, "-c", CHILD, str(tmp_path), then))
+        assert (await asked_of(worker, request)).fault == Fault.DIED
+        assert await asked_of(worker, request) == Report(end_offset=7)
+        first = int((tmp_path / "pid").read_text())
+        _, alive = psutil.wait_procs([psutil.Process(first)] if psutil.pid_exists(first) else [], 9)
+        assert not alive
+        second = worker._child._child
+        worker.abandon()
+        assert second is not None
+        await second.wait()
+        await process.cancel_started()
         process.close()
 
     asyncio.run(scenario())
