@@ -17,7 +17,7 @@ from typing import Protocol
 
 from kdist.network.buffers import Buffers
 from kdist.network.chunks import Bytes
-from kdist.runtime.tick_loop import ending_ticks
+from kdist.runtime.tick_loop import ending_ticks, turn_of
 
 # Measured with batches of 64 KiB: more than 256 KiB gains nothing. With 64 KiB each receive ended a
 # tick, and a request cost twice as much.
@@ -64,10 +64,12 @@ class Tick:
         "_whole_arena",
         "_writers",
         "buffers",
+        "turn",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._want_end = ending_ticks(loop, self.end)
+        self.turn = turn_of(loop)
         self._hooks: list[Callable[[], None]] = []
         self._scheduled: list[Callable[[], None]] = []
         self._is_open = False
@@ -171,12 +173,21 @@ class Tick:
         self._arena = self._whole_arena
 
     def _write(self, writers: list[Writer]) -> None:
-        """Send for all writers back to back, and do all other work before or after that."""
+        """Send for all writers back to back, and do all other work before or after that.
+
+        Files may take long to send. Writers that no time is left for belong to the next tick.
+        """
         pieces: list[tuple[Writer, Send, Bytes]] = []
-        for writer in writers:
+        if len(writers) > 1:
+            self.turn.renew()
+        left = iter(writers)
+        for writer in left:
             piece = writer.begin_writing()
             if piece is not None:
                 pieces.append((writer, *piece))
+            elif self.turn.is_over():
+                for later in left:
+                    self.will_write(later)
         results: list[int | OSError] = []
         for _, send, data in pieces:
             try:

@@ -11,7 +11,13 @@ a list of all that is ready, queue a handle for each and run that in a context: 
 Such a callback must be short: one receive, one send. While nothing else is scheduled the selector
 polls again by itself, where asyncio would go through an iteration of its loop.
 
-The functions `ending_ticks`, `ringing` and `watch` do the same on any loop, at that loop's cost.
+A turn is what happens from one poll to the next. Time ends it, not the number of events: after
+`TURN_S` no further descriptor is served and no further scheduled callback runs before the next poll
+and the timers that are due. What was passed over comes first then, so that none starves. Whatever
+else can take long within a turn asks `Turn.is_over` between its steps.
+
+The functions `ending_ticks`, `ringing` and `watch` do the same on any loop, at that loop's cost;
+only a `TickLoop` has turns that end.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from io import FileIO
+from time import monotonic
 from typing import Any
 
 READABLE, WRITABLE = select.EPOLLIN, select.EPOLLOUT
@@ -36,14 +43,52 @@ _EVENTS_MAX = 256  # per poll: then timers and callbacks get to run
 _WAIT_S_MAX = 86400  # per poll: the kernel accepts no more than 24 days
 _RING = (1).to_bytes(8, sys.byteorder)  # what adds 1 to an eventfd
 _LONE_TICKS = 3  # of one descriptor, which skip the check for latecomers after one in vain
+TURN_S = 0.01  # for serving descriptors, and again for what ends ticks, and for callbacks
 _Events = list[tuple[selectors.SelectorKey, int]]
+
+
+class Turn:
+    """The loop's present turn, and the longest so far. Owner: the loop."""
+
+    __slots__ = ("_began_s", "_longest_s", "end_s", "now_s")
+
+    def __init__(self, now_s: Callable[[], float] = monotonic) -> None:
+        self.now_s = now_s
+        self.end_s = self._began_s = now_s()
+        self._longest_s = 0.0
+
+    def begin(self) -> None:
+        """The loop has polled."""
+        self._began_s = now_s = self.now_s()
+        self.end_s = now_s + TURN_S
+
+    def renew(self) -> None:
+        """Another kind of work begins, which gets a time of its own."""
+        self.end_s = self.now_s() + TURN_S
+
+    def is_over(self) -> bool:
+        """Whether work that can go on later should stop now."""
+        return self.now_s() >= self.end_s
+
+    def end(self) -> float:
+        """The loop is about to poll again. Returns the time."""
+        now_s = self.now_s()
+        if now_s - self._began_s > self._longest_s:
+            self._longest_s = now_s - self._began_s
+        return now_s
+
+    def take_longest_s(self) -> float:
+        """How long the longest turn took that has ended since the last call."""
+        longest_s, self._longest_s = self._longest_s, 0.0
+        return longest_s
 
 
 class _Selector(selectors.EpollSelector):
     """Calls back for watched descriptors by itself; returns all other events to the loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, turn: Turn) -> None:
         super().__init__()
+        self._turn = turn
         # To run before the next wait. Handles pass exceptions to the loop's exception handler.
         self.wanted: list[asyncio.Handle] = []
         self.loop: Any  # set by the loop; Any, since its queues are private to asyncio
@@ -52,6 +97,7 @@ class _Selector(selectors.EpollSelector):
         # The same epoll under a second descriptor: the base class keeps its own object private.
         self._epoll = select.epoll.fromfd(os.dup(self.fileno()))
         self._polled: list[tuple[int, int]] = []
+        self._passed_over: list[int] = []  # descriptors that were ready when a turn was over
         self._lone_ticks = 0  # how many more skip the check for latecomers
         self._found: _Events = []
 
@@ -71,15 +117,18 @@ class _Selector(selectors.EpollSelector):
             timeout = 0  # they may have scheduled something after the loop computed the timeout
         found: _Events = []
         self._found = found
-        poll, run_serving = self._epoll.poll, self.serving._run
+        poll, run_serving, turn = self._epoll.poll, self.serving._run, self._turn
+        turn.end()
         while polled := poll(timeout, _EVENTS_MAX):
+            turn.begin()
             self._polled = polled
             run_serving()
             if self.wanted and not found:
                 self._serve_latecomers(len(polled))
                 self._run_wanted()
             if found or (timeout := self._left()) == 0:
-                break
+                return found
+        turn.begin()
         return found
 
     def _serve_latecomers(self, served: int) -> None:
@@ -94,7 +143,7 @@ class _Selector(selectors.EpollSelector):
             self._lone_ticks -= 1
             return
         served_max = min(len(self._watched) - 1, _EVENTS_MAX)  # without the loop's own eventfd
-        while served < served_max and not self._found:
+        while served < served_max and not self._found and not self._turn.is_over():
             self._polled = self._epoll.poll(0, _EVENTS_MAX)
             if not self._polled:
                 self._lone_ticks = _LONE_TICKS if served == 1 else 0
@@ -107,21 +156,39 @@ class _Selector(selectors.EpollSelector):
         loop = self.loop
         if self.wanted or loop._ready or loop._stopping:
             return 0
-        timers = loop._scheduled
+        now_s, timers = self._turn.end(), loop._scheduled
         if not timers:
             return None
-        left: float = timers[0].when() - loop.time()
+        left: float = timers[0].when() - now_s
         return 0 if left <= 0 else left if left < _WAIT_S_MAX else _WAIT_S_MAX
 
     def serve(self) -> None:
-        """Call back for all that is ready. If one raises, the next poll finds the rest again."""
-        watched = self._watched
-        for descriptor, events in self._polled:
+        """Call back for all that is ready, until the turn is over.
+
+        The next poll finds the rest again, as it does if one raises.
+        """
+        turn, watched, polled = self._turn, self._watched, self._polled
+        if self._passed_over:
+            self._put_first(polled)
+        now_s, end_s = turn.now_s, turn.end_s
+        rest = iter(polled)
+        for descriptor, events in rest:
             on_ready = watched.get(descriptor)
             if on_ready is not None:
                 on_ready(events)
             else:
                 self._find(descriptor, events)
+            if now_s() >= end_s:
+                self._passed_over += [descriptor for descriptor, _ in rest]
+                return
+
+    def _put_first(self, polled: list[tuple[int, int]]) -> None:
+        """Put what was passed over first: each poll finds the same ones in the same order."""
+        ranks = {descriptor: rank for rank, descriptor in enumerate(self._passed_over)}
+        polled.sort(key=lambda each: ranks.get(each[0], len(ranks)))
+        for descriptor, _ in polled:
+            ranks.pop(descriptor, None)
+        self._passed_over = list(ranks)  # more are ready than one poll finds
 
     def _run_wanted(self) -> None:
         handles, self.wanted = self.wanted, []
@@ -147,9 +214,12 @@ class TickLoop(asyncio.SelectorEventLoop):
     To ring is to wake the loop up from any thread or signal handler; `_bell` is the eventfd.
     """
 
-    def __init__(self) -> None:
-        self._tick_selector = _Selector()
+    def __init__(self, now_s: Callable[[], float] = monotonic) -> None:
+        self.turn = Turn(now_s)
+        self._tick_selector = _Selector(self.turn)
         super().__init__(self._tick_selector)
+        self._due: deque[asyncio.Handle] = deque()  # what runs this turn, or in a later one
+        self._running_due = asyncio.Handle(self._run_due, (), self)
         self._tick_selector.serving = asyncio.Handle(self._tick_selector.serve, (), self)
         self._tick_selector.loop = self
         self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")
@@ -178,6 +248,29 @@ class TickLoop(asyncio.SelectorEventLoop):
             self._write_to_self()
 
         return ring
+
+    def _process_events(self, event_list: _Events) -> None:
+        """The loop has polled, and will run all that is in `_ready`, and then the timers due."""
+        super()._process_events(event_list)  # type: ignore[misc] # private to asyncio
+        self.turn.renew()
+        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined] # as above
+        if len(ready) > 1:
+            self._due.extend([each for each in ready if each is not self._running_due])
+            ready.clear()
+            ready.append(self._running_due)
+
+    def _run_due(self) -> None:
+        due, is_over = self._due, self.turn.is_over
+        try:
+            while due:
+                handle = due.popleft()
+                if not handle.cancelled():
+                    handle._run()
+                    if is_over():
+                        break
+        finally:
+            if due:
+                self._ready.append(self._running_due)  # type: ignore[attr-defined] # as above
 
     def watch(self, descriptor: int, events: int, on_ready: OnReady) -> None:
         """See the function `watch`."""
@@ -211,8 +304,14 @@ class TickLoop(asyncio.SelectorEventLoop):
 
     def close(self) -> None:
         super().close()
+        self._due.clear()
         with self._ringing:
             self._bell.close()
+
+
+def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:
+    """The turn of a loop; one that is never over on any other than a `TickLoop`."""
+    return loop.turn if isinstance(loop, TickLoop) else Turn(lambda: 0.0)
 
 
 def ending_ticks(
