@@ -6,7 +6,9 @@ handed to a function that answers through its `Call`, or a coroutine function th
 answer (see `Routes`). `crashes.py` says what an unexpected exception from a handler costs.
 
 One connection's requests take effect in order, as Kafka promises, as far as a client can tell: all
-after a `changing` request wait for it, and all but other produces wait for earlier produces.
+after a `changing` request wait for it, and all but other produces wait for earlier produces. Of
+those that a task carries out, one connection has one under way at a time: their answers grow with
+the cluster, and a burst of such requests must cost neither the time nor the memory of all at once.
 
 A request that is unknown or cannot be decoded closes its connection, since the peer could not read
 an answer; but an unknown version of ApiVersions is answered in version 0 (KIP-511).
@@ -28,6 +30,7 @@ from kdist.groups.member import Caller
 from kdist.metrics.broker import RequestMetrics
 from kdist.metrics.declare import Family
 from kdist.network.connection import Connection, ResponseSlot
+from kdist.network.connection_state import CHANGE, PRODUCES, WORK
 from kdist.network.receiving import NotYet
 from kdist.protocol import produce
 from kdist.protocol.envelope import UnsupportedVersionError, decode_request, encode_response
@@ -52,7 +55,7 @@ class Call:
 
     __slots__ = (
         "_dispatch",
-        "_is_muting",
+        "_is_changing",
         "_metrics",
         "_slot",
         "_started_ns",
@@ -69,7 +72,7 @@ class Call:
         self.api_key, self.version, self.correlation_id, self.client_id = header
         self.connection = connection
         self._dispatch = dispatch
-        self._is_muting = False
+        self._is_changing = False
         self._throttle: Throttle | None = None
         self._metrics = dispatch.metrics[self.api_key]
         self.response: Any = None  # once it is answered
@@ -86,11 +89,11 @@ class Call:
         """The client, as `kdist.groups` wants to know it."""
         return Caller(self.version, self.client_id or "", f"/{self.connection.host}")
 
-    def mute(self) -> None:
+    def begin_change(self) -> None:
         """Hold back the connection's later requests until this one is answered."""
         if self._slot.chunks is None:
-            self._is_muting = True
-            self.connection.mute()
+            self._is_changing = True
+            self.connection.hold(CHANGE)
 
     def answer(self, response: Any) -> None:
         """Send the response. None means that there is none, as for a produce with acks=0."""
@@ -103,8 +106,8 @@ class Call:
             self._slot.discard()
         else:
             self._slot.send((frame,) if frame.splices is None else frame.chunks())
-        if self._is_muting:
-            self.connection.unmute()
+        if self._is_changing:
+            self.connection.end_hold(CHANGE)
         metrics = self._metrics
         metrics.answered += 1
         metrics.seconds.observe((self._dispatch.now_ns() - self._started_ns) / _NS_PER_S)
@@ -201,8 +204,8 @@ class Dispatch:
         self._waiting.cancel_all(connection)
         self._paused.discard(connection)
 
-    def on_frame(self, connection: Connection, frame: memoryview) -> None:
-        """Answer a request, now or later. Raises `ProtocolError`, `NotYet`.
+    def on_frame(self, connection: Connection, frame: memoryview) -> bool:
+        """Answer a request, now or later; whether by a fast path. `ProtocolError`, `NotYet`.
 
         Requests that a fast path has queued for the end of the tick are flushed before any request
         takes the general path, so that it sees their effect. Fast paths need not look for pending
@@ -210,15 +213,19 @@ class Dispatch:
         """
         registered: Registered | None = connection.context
         try:
-            if registered is None or not registered[0].try_handle(frame, registered, connection):
-                self._flush()
-                if connection.pending_produces and frame[:_KEY_BYTES] != _PRODUCE:
-                    raise NotYet
-                self._handle(connection, frame)
+            if registered is not None and registered[0].try_handle(frame, registered, connection):
+                return True
+            self._flush()
+            if connection.pending_produces and frame[:_KEY_BYTES] != _PRODUCE:
+                raise NotYet(PRODUCES)
+            if connection.is_working and _key_of(frame) in self._routes.waiting:
+                raise NotYet(WORK)
+            self._handle(connection, frame)
         except (NotYet, ProtocolError):
             raise
         except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
-            self.crashes.meet(error, int.from_bytes(frame[:_KEY_BYTES], "big"), connection)
+            self.crashes.meet(error, _key_of(frame), connection)
+        return False
 
     def _handle(self, connection: Connection, frame: memoryview) -> None:
         """The general path: decode a request and hand it to its handler."""
@@ -241,7 +248,7 @@ class Dispatch:
             else:
                 self._start(self._routes.waiting[key](request, call), call, throttle)
             if key in self._routes.changing:
-                call.mute()
+                call.begin_change()
             path = self._fast_paths.get(key)
             if path is not None and throttle is None:
                 scope = connection.principal, self.listener
@@ -273,6 +280,7 @@ class Dispatch:
         if throttle is not None:
             throttle.end_step(self.now_ns())
             work = Timed(work, throttle, self.now_ns)
+        call.connection.is_working = True
         task = asyncio.ensure_future(_answer_with(work, call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -283,8 +291,15 @@ class Dispatch:
             task.cancel()
 
 
+def _key_of(frame: memoryview) -> int:
+    return int.from_bytes(frame[:_KEY_BYTES], "big")
+
+
 async def _answer_with(work: Awaitable[Any], call: Call) -> None:
     try:
         call.answer_with_error(await work)
     except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
         call.crash(error)
+    finally:
+        call.connection.is_working = False
+        call.connection.end_hold(WORK)

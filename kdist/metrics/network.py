@@ -20,9 +20,8 @@ class NetworkMetrics(Metrics):
         "Connections closed because they were idle for connections.max.idle.ms."
     )
     failed_connections: int = counter("Connections closed because the peer violated the protocol.")
-    paused_connections: int = counter(
-        "Times that reading from a connection was paused until the peer read its responses.",
-        name="kdist_network_held_connections_total",
+    held_connections: int = counter(
+        "Times that reading from a connection was paused until the peer read its responses."
     )
     received_bytes: int = counter("Bytes received on all connections.")
     sent_bytes: int = counter("Bytes sent on all connections.")

@@ -4,12 +4,11 @@ The handler gets each request's frame. It reserves a `ResponseSlot`, to be fille
 An answer waits for those of earlier requests, and all that are ready at the end of a tick leave in
 one piece. No task, future or stream is made for a request.
 
-Nothing more is read from a connection while too many answer bytes or too many requests in flight
-wait: so a peer that sends without reading is stopped. Neither is it while its next requests must
-wait for an earlier one to complete (`mute`), or for produces (`NotYet`), or while its client has to
-pause (`throttle`). A peer that breaks the
-protocol gets its earlier answers and is then disconnected; no other is affected. The table of
-these states is in `connection_state.py`.
+Nothing more is read from a connection while there is a reason to `hold` it: too many answer bytes
+or requests in flight wait (so a peer that sends without reading is stopped), its next requests must
+wait for an earlier one, its client has to pause, or others must get their turn. A peer that breaks
+the protocol gets its earlier answers and is then disconnected; no other is affected. The tables of
+states and reasons are in `connection_state.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,17 @@ from kdist.errors import ProtocolError
 from kdist.metrics.network import NetworkMetrics
 from kdist.model import ANONYMOUS
 from kdist.network.chunks import BYTES, Bytes, Chunk, release
-from kdist.network.connection_state import CLOSED, FINISHING, MUTED, OPEN, PAUSED
+from kdist.network.connection_state import (
+    CLOSED,
+    FINISHING,
+    HELD,
+    LIMIT,
+    OPEN,
+    PRODUCES,
+    QUOTA,
+    TURN,
+    Reason,
+)
 from kdist.network.receiving import NotYet, RequestReceiver
 from kdist.network.sending import Sender, waiting_size
 from kdist.network.socket_transport import PeekingTransport
@@ -55,11 +64,12 @@ class Handler(Protocol):
         """A connection was admitted."""
         ...
 
-    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+    def on_frame(self, connection: Connection, frame: memoryview) -> bool | None:
         """A whole request, without its size. `frame` is valid until this tick's hooks have run.
 
-        `ProtocolError` closes the connection. After `NotYet` the frame is handed over again, before
-        all later ones, once no produce of the connection is pending. Anything else raised is a bug.
+        True if it took microseconds for sure; else the clock is asked whether to go on this turn.
+        `ProtocolError` closes the connection. After `NotYet` the connection is held, and the frame
+        is handed over again, before all later ones. Anything else raised is a bug.
         """
         ...
 
@@ -140,8 +150,10 @@ class Connection(RequestReceiver):
         self._will_write = False  # whether `begin_writing` will be called when this tick ends
         self.pending_response = b""  # the one that the tick sends by itself (`Tick.will_send`)
         self._end_timer: asyncio.TimerHandle | None = None  # of `finish_soon`
+        self._reasons: set[Reason] = set()  # why it is HELD
         self._pause_end: _PauseEnd | None = None  # while it is throttled
         self.pending_produces = 0  # under way; the handler counts them
+        self.is_working = False  # whether a task carries out a request; the handler says so
         self._in_flight_max = limits.in_flight_max
         self._waiting_bytes_max = limits.waiting_bytes_max
 
@@ -192,9 +204,9 @@ class Connection(RequestReceiver):
     def frame_received(self, frame: memoryview) -> None:
         self.is_active = True
         try:
-            self._on_frame(self, frame)
-        except NotYet:
-            self.mute()
+            is_short = self._on_frame(self, frame)
+        except NotYet as wait:
+            self.hold(wait.reason)
             raise
         except OSError as error:  # asyncio would take it for a lost connection and say nothing
             raise RuntimeError(f"handling a request of {self.peer} failed") from error
@@ -202,33 +214,45 @@ class Connection(RequestReceiver):
             len(self._responses) >= self._in_flight_max
             or self._sender.waiting_bytes >= self._waiting_bytes_max
         ):
-            self._pause()
+            self._metrics.held_connections += 1
+            self.hold(LIMIT)
+        if not is_short and self._tick.turn.is_over():
+            self.hold(TURN)
+            self._connections.loop.call_soon(self._resume)
 
     def frame_refused(self, error: ProtocolError) -> None:
         logger.warning("closing the connection of %s: %s", self.peer, error)
         self._metrics.failed_connections += 1
         self.finish_soon()  # earlier requests were carried out or soon will be, and get an answer
 
-    def _pause(self) -> None:
-        if self._enter(PAUSED):
-            self._metrics.paused_connections += 1
+    def hold(self, reason: Reason) -> None:
+        """Hand over no requests until this reason, and any other, is gone."""
+        self._reasons.add(reason)
+        if self._enter(HELD):
             self._transport.pause_reading()
 
-    def mute(self) -> None:
-        """Hand over no requests until `unmute`: they depend on one that is still under way."""
-        if self._enter(MUTED):
-            self._transport.pause_reading()
+    def end_hold(self, reason: Reason) -> None:
+        """The reason is gone, if it was one. After the last, requests are handed over again."""
+        reasons = self._reasons
+        if reason in reasons:
+            reasons.remove(reason)
+            if not reasons:
+                # Not now: a tick is ending, and frames handed over from here belong to the next.
+                self._connections.loop.call_soon(self._resume)
 
-    def unmute(self) -> None:
-        """That request is done: hand over the ones behind it."""
-        if self._enter(PAUSED):
-            self._after_writing()
+    def _resume(self) -> None:
+        """Hand over the frames that were received before it was held, then read on."""
+        self._reasons.discard(TURN)
+        if not self._reasons and self._enter(OPEN):
+            self.find_kept_frames()
+            if self.state is OPEN:
+                self._transport.resume_reading()
 
     def end_pending_produce(self) -> None:
-        """A produce is done. After the last, requests that raised `NotYet` go on."""
+        """A produce is done. After the last, a request that waits for it goes on."""
         self.pending_produces -= 1
-        if self.state is MUTED and not self.pending_produces:
-            self.unmute()
+        if not self.pending_produces:
+            self.end_hold(PRODUCES)
 
     def throttle(self, seconds: float) -> bool:
         """Hand over no requests for so long. Answers are sent, and the peer's end is noticed.
@@ -241,8 +265,7 @@ class Connection(RequestReceiver):
         if self._pause_end is not None:
             until_s = max(until_s, self._pause_end.until_s)
         self._await_pause_end(until_s)
-        if self.state is OPEN and self._enter(PAUSED):  # from MUTED it comes by PAUSED, too
-            self._transport.pause_reading()
+        self.hold(QUOTA)
         return True
 
     def _await_pause_end(self, until_s: float) -> None:
@@ -255,7 +278,9 @@ class Connection(RequestReceiver):
         self.is_active = True  # it would send if it were let
         if self._connections.loop.time() >= until_s:
             self.end_throttle()
-        elif self.state is PAUSED and self._own is None and self._transport.is_peer_gone():
+        elif (
+            self._reasons <= {QUOTA, LIMIT} and self._own is None and self._transport.is_peer_gone()
+        ):
             self.eof_received()
         else:
             self._await_pause_end(until_s)
@@ -263,20 +288,12 @@ class Connection(RequestReceiver):
     def end_throttle(self) -> None:
         """Go on at once."""
         self._forget_pause()
-        if self.state is PAUSED:
-            self._after_writing()
+        self.end_hold(QUOTA)
 
     def _forget_pause(self) -> None:
         if self._pause_end is not None:
             self._pause_end.timer.cancel()
             self._pause_end = None
-
-    def _resume(self) -> None:
-        """Hand over the frames that were received before the pause, then read on."""
-        if self._pause_end is None and self._enter(OPEN):
-            self.find_kept_frames()
-            if self.state is OPEN:
-                self._transport.resume_reading()
 
     # Answers
 
@@ -398,14 +415,12 @@ class Connection(RequestReceiver):
 
     def _after_writing(self) -> None:
         sender = self._sender
-        if self.state is PAUSED:
+        if self.state is HELD:
             if (
                 len(self._responses) < self._in_flight_max
                 and sender.waiting_bytes < self._waiting_bytes_max
-                and self._pause_end is None
             ):
-                # Not now: a tick is ending, and frames handed over from here belong to the next.
-                self._connections.loop.call_soon(self._resume)
+                self.end_hold(LIMIT)
         elif self.state is FINISHING and not (self._responses or sender.has_waiting):
             self.close()
 

@@ -1,19 +1,29 @@
-"""The states of a connection, and which may follow which (pure).
+"""The states of a connection, which may follow which, and why one is held (pure).
 
     state       requests received                         what it leaves for
-    OPEN        are handed over at once                   too many answers wait, or the client has
-                                                          to pause: PAUSED; one must wait for an
-                                                          earlier one: MUTED
-    PAUSED      stay unread, or in the connection's own   the peer took answers, and its client's
-                buffer                                    pause is over: OPEN
-    MUTED       as in PAUSED, until the earlier one is    it is done: PAUSED, and from there OPEN
-                done
+    OPEN        are handed over at once                   there is a reason to hold it: HELD
+    HELD        stay unread, or in the connection's own   no reason is left: OPEN
+                buffer
     FINISHING   are dropped; earlier ones are answered    all answers are sent, or time is up:
                                                           CLOSED
     CLOSED      are dropped, and so are answers           never
 
-Any state but CLOSED leaves for FINISHING (the peer sends no more, or not the protocol, or the
+Either of the first two leaves for FINISHING (the peer sends no more, or not the protocol, or the
 broker stops) and for CLOSED. A client's connection is OPEN or CLOSED.
+
+The reasons come and go independently of each other:
+
+    reason      begins when                               ends when
+    LIMIT       too many requests are in flight, or too   the peer took answers
+                many bytes of answers wait
+    CHANGE      a request is under way whose effect all   it is answered
+                later ones must see
+    PRODUCES    one comes that must see produces done     none is under way
+                that are under way
+    WORK        one comes that needs a task, while one    that one is answered
+                like it is under way
+    QUOTA       its client has used up a quota            the client's pause is over
+    TURN        its requests have kept the loop for long  the loop's next turn
 
 The rest is no state: whether the peer takes answers (`Sender.is_blocked`), whether the tick is to
 write (`Connection._will_write`), and whether anything has moved lately (`Connection.is_active`).
@@ -28,18 +38,30 @@ class ConnectionState(enum.IntEnum):
     """Integers, since those hash without a call of Python code."""
 
     OPEN = 0
-    PAUSED = 1
-    MUTED = 2
-    FINISHING = 3
-    CLOSED = 4
+    HELD = 1
+    FINISHING = 2
+    CLOSED = 3
 
 
-OPEN, PAUSED, MUTED, FINISHING, CLOSED = ConnectionState
+OPEN, HELD, FINISHING, CLOSED = ConnectionState
 
 FOLLOWERS: dict[ConnectionState, tuple[ConnectionState, ...]] = {
-    OPEN: (PAUSED, MUTED, FINISHING, CLOSED),
-    PAUSED: (OPEN, FINISHING, CLOSED),
-    MUTED: (PAUSED, FINISHING, CLOSED),
+    OPEN: (HELD, FINISHING, CLOSED),
+    HELD: (OPEN, FINISHING, CLOSED),
     FINISHING: (CLOSED,),
     CLOSED: (),
 }
+
+
+class Reason(enum.IntEnum):
+    """Why a connection is HELD."""
+
+    LIMIT = 0
+    CHANGE = 1
+    PRODUCES = 2
+    WORK = 3
+    QUOTA = 4
+    TURN = 5
+
+
+LIMIT, CHANGE, PRODUCES, WORK, QUOTA, TURN = Reason

@@ -20,7 +20,7 @@ import struct
 from kdist.errors import ProtocolError
 from kdist.metrics.network import NetworkMetrics
 from kdist.network.buffers import MAPPED_FROM
-from kdist.network.connection_state import CLOSED, FOLLOWERS, OPEN, ConnectionState
+from kdist.network.connection_state import CLOSED, FOLLOWERS, OPEN, ConnectionState, Reason
 from kdist.network.socket_transport import NotReceivedError, receive_by
 from kdist.network.tick import ReceiveInto, Tick
 from kdist.protocol.framing import SIZE_BYTES, bytes_wanted, find_frame
@@ -35,6 +35,10 @@ size_at = struct.Struct(">i").unpack_from
 
 class NotYet(Exception):
     """A request must wait for earlier ones that are under way: its frame is handed over again."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class FrameReceiver(asyncio.BufferedProtocol):

@@ -6,7 +6,7 @@
     request   the time is charged that its decoding, its handler and the encoding of its answer
               kept the broker's one thread, when it is answered; waits cost nothing
 
-The answer is never delayed: it says how long the pause is, and the connection is muted for as long
+The answer is never delayed: it says how long the pause is, and the connection is held for as long
 (KIP-219), whichever version the client speaks. Requests that only brokers send cost nothing, nor do
 those of followers.
 """

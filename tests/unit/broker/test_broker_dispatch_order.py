@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from kdist.protocol.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     SettingChange,
 )
+from kdist.protocol.metadata import MetadataRequest
 from kdist.protocol.versions import api_for
 from kdist.replication.writer import Writers
 from tests.simulator.cluster import Cluster, create, produce_request
@@ -226,6 +228,88 @@ def test_a_recreated_topic_has_its_own_settings_only(changes: int) -> None:
         asked = [*(change(1000 + n) for n in range(changes)), (deleted, 6), (made, 7), produce(1)]
         answers = await ask(cluster, way, asked)
         assert error_of(answers[-1]) == Error.MESSAGE_TOO_LARGE
+
+    run(scenario)
+
+
+METADATA: Request = MetadataRequest(topics=None), 9
+
+
+def carry_out_slowly(broker: Broker) -> list[int]:
+    """Have Metadata take a while; how many of them were under way whenever one began."""
+    routes = dispatch_of(broker)._routes
+    key = MetadataRequest.api.key
+    answer, begun, done = routes.waiting[key], [], []
+
+    async def slowly(request: Any, call: Any) -> Any:
+        begun.append(1)
+        seen.append(len(begun) - len(done))
+        await asyncio.sleep(0.001)
+        done.append(1)
+        return await answer(request, call)
+
+    seen: list[int] = []
+    routes.waiting[key] = slowly  # type: ignore[index]
+    return seen
+
+
+def test_of_a_burst_of_requests_that_tasks_carry_out_one_is_under_way_at_a_time() -> None:
+    async def scenario(cluster: Cluster, broker: Broker, way: Raw) -> None:
+        under_way = carry_out_slowly(broker)
+        answers = await ask(cluster, way, [METADATA] * 300)
+        assert under_way == [1] * 300
+        assert all(answer.topics for answer in answers)
+
+    run(scenario)
+
+
+def test_each_connection_may_have_one_request_that_a_task_carries_out() -> None:
+    async def scenario(cluster: Cluster, broker: Broker, way: Raw) -> None:
+        under_way = carry_out_slowly(broker)
+        ways = [way, *[await raw(cluster) for _ in range(3)]]
+        for each in ways:
+            each.send(b"".join(framed(number, *METADATA) for number in range(20)))
+        await cluster.until(lambda: all(len(each.frames()) == 20 for each in ways))
+        assert (max(under_way), len(under_way)) == (4, 80)
+
+    run(scenario)
+
+
+def test_requests_that_need_no_task_go_on_beside_one_that_does() -> None:
+    async def scenario(cluster: Cluster, broker: Broker, way: Raw) -> None:
+        routes, done = dispatch_of(broker)._routes, asyncio.Event()
+        answer = routes.waiting[MetadataRequest.api.key]
+
+        async def later(request: Any, call: Any) -> Any:
+            await done.wait()
+            return await answer(request, call)
+
+        routes.waiting[MetadataRequest.api.key] = later  # type: ignore[index]
+        before = broker.measures.requests[("ListOffsets",)].answered
+        way.send(b"".join(framed(n, *each) for n, each in enumerate([METADATA, ends(), METADATA])))
+        answered = broker.measures.requests[("ListOffsets",)]
+        await cluster.until(lambda: answered.answered == before + 1)
+        done.set()
+        await cluster.until(lambda: len(way.frames()) == 3)
+
+    run(scenario)
+
+
+def test_a_request_that_waits_for_a_task_goes_on_when_that_task_crashes() -> None:
+    """Its connection takes no more requests, and ends: none is carried out, none is left over."""
+
+    async def scenario(cluster: Cluster, broker: Broker, way: Raw) -> None:
+        async def crash(_request: Any, _call: Any) -> Any:
+            calls.append(1)
+            raise KeyError("a bug")
+
+        calls: list[int] = []
+        routes = dispatch_of(broker)._routes
+        routes.waiting[MetadataRequest.api.key] = crash  # type: ignore[index]
+        way.send(framed(0, *METADATA) * 3)
+        await cluster.until(lambda: way.is_closed)
+        assert len(calls) == 1
+        assert not broker.failure.done()
 
     run(scenario)
 

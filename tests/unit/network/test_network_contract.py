@@ -166,9 +166,9 @@ def test_file_ranges_without_a_descriptor_are_copied_and_released(world: World) 
             ]
             assert sorted(released) == sorted(ranges)
             peer.transport.pause_reading()
-            held = served.metrics.paused_connections
+            held = served.metrics.held_connections
             peer.send(*[b"0 1999999"] * 300)
-            await until(lambda: served.metrics.paused_connections > held)
+            await until(lambda: served.metrics.held_connections > held)
             assert len(released) < 300
             peer.transport.abort()
             await until(lambda: len(served.handler.lost) == 1)
@@ -189,7 +189,7 @@ def test_a_connection_whose_peer_reads_nothing_is_held_and_resumes_later(world: 
             peer.transport.pause_reading()
             requests = [b"%06d" % n for n in range(200)]
             peer.send(*requests)
-            await until(lambda: served.metrics.paused_connections > 0)
+            await until(lambda: served.metrics.held_connections > 0)
             await asyncio.sleep(0.05)
             seen = len(served.handler.seen)
             (connection,) = served.handler.connected
@@ -208,7 +208,7 @@ def test_too_many_unanswered_requests_hold_the_connection(world: World) -> None:
             served.listener.limits = served.listener.limits._replace(in_flight_max=10)
             peer = await served.peer()
             peer.send(*(b"park %d" % n for n in range(25)))
-            await until(lambda: served.metrics.paused_connections > 0)
+            await until(lambda: served.metrics.held_connections > 0)
             await asyncio.sleep(0.05)
             assert len(served.handler.parked) == 10
             for n in range(25):

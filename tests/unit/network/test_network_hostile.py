@@ -92,7 +92,7 @@ def test_answers_for_a_peer_that_never_reads_are_bounded(world: World) -> None:
             bad.transport.pause_reading()
             for _ in range(200):
                 bad.send(b"y" * 100_000)
-            await until(lambda: served.metrics.paused_connections >= 1)
+            await until(lambda: served.metrics.held_connections >= 1)
             for n in range(1, 50):
                 good.send(b"%d" % n)
                 await good.answers(n)

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from network_world import WORLDS, Answering, RawPeer, Served, World, framed, until
 
-from kdist.network.connection import Connection
-from kdist.network.connection_state import CLOSED, FINISHING, FOLLOWERS, ConnectionState
+from kdist.network.connection import Connection, Limits
+from kdist.network.connection_state import (
+    CHANGE,
+    CLOSED,
+    FINISHING,
+    FOLLOWERS,
+    LIMIT,
+    PRODUCES,
+    TURN,
+    ConnectionState,
+    Reason,
+)
 from kdist.network.receiving import NotYet
 
 
@@ -18,18 +29,18 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     yield from WORLDS[request.param]()
 
 
-class Muting(Answering):
-    """Mutes a connection at each request to park."""
+class Changing(Answering):
+    """Holds a connection at each request to park."""
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         super().on_frame(connection, frame)
         if bytes(frame).startswith(b"park"):
-            connection.mute()
+            connection.hold(CHANGE)
 
 
-def test_a_muted_connection_hands_over_no_request_until_it_is_unmuted(world: World) -> None:
+def test_a_held_connection_hands_over_no_request_until_the_reason_is_gone(world: World) -> None:
     async def scenario() -> None:
-        async with Served(world, Muting()) as served:
+        async with Served(world, Changing()) as served:
             peer, seen = await served.peer(), served.handler.seen
             peer.send(b"first", b"park", b"second", b"x" * 300_000)
             await until(lambda: b"park" in seen)
@@ -40,9 +51,9 @@ def test_a_muted_connection_hands_over_no_request_until_it_is_unmuted(world: Wor
             served.handler.parked[0][0].send((framed(b"parked"),))
             assert await peer.answers(2) == [b"first", b"parked"]
             assert seen == [b"first", b"park"]
-            served.handler.connected[0].unmute()
+            served.handler.connected[0].end_hold(CHANGE)
             assert (await peer.answers(5))[2:] == [b"second", b"x" * 300_000, b"third"]
-            assert served.metrics.paused_connections == 0
+            assert served.metrics.held_connections == 0
 
     world.run(scenario())
 
@@ -52,7 +63,7 @@ class Keeping(Answering):
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         if connection.pending_produces and frame[:4] != b"park":
-            raise NotYet
+            raise NotYet(PRODUCES)
         super().on_frame(connection, frame)
         if frame[:4] == b"park":
             connection.pending_produces += 1
@@ -94,6 +105,89 @@ def test_a_request_and_those_behind_it_wait_for_all_late_ones(world: World) -> N
     world.run(scenario())
 
 
+class Holding(Answering):
+    """Holds a connection, for one reason, at each request that begins with `park and hold`."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__()
+        self.reason = reason
+
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        super().on_frame(connection, frame)
+        if bytes(frame).startswith(b"park and hold"):
+            connection.hold(self.reason)
+
+
+REASONS = [each for each in Reason if each not in (LIMIT, TURN)]  # these two end by themselves
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_answers_that_end_a_limit_end_no_other_hold_that_began_with_it(
+    world: World, reason: Reason
+) -> None:
+    """The request that holds the connection is the last that the limit allows."""
+
+    async def scenario() -> None:
+        async with Served(world, handler := Holding(reason)) as served:
+            served.listener.limits = Limits(in_flight_max=3)
+            peer = await served.peer()
+            peer.send(b"park 1", b"park 2", b"park and hold", b"next")
+            await until(lambda: len(handler.parked) == 3)
+            for slot, content in handler.parked[:2]:
+                slot.send((framed(content),))
+            assert await peer.answers(2) == [b"park 1", b"park 2"]
+            await asyncio.sleep(0.05)
+            assert b"next" not in handler.seen
+            handler.parked[2][0].send((framed(b"held"),))
+            handler.connected[0].end_hold(reason)
+            assert (await peer.answers(4))[2:] == [b"held", b"next"]
+
+    world.run(scenario())
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_hold_that_ends_lets_no_request_pass_a_limit_that_began_with_it(
+    world: World, reason: Reason
+) -> None:
+    async def scenario() -> None:
+        async with Served(world, handler := Holding(reason)) as served:
+            served.listener.limits = Limits(in_flight_max=2)
+            peer = await served.peer()
+            peer.send(b"park 1", b"park and hold", b"next")
+            await until(lambda: len(handler.parked) == 2)
+            handler.connected[0].end_hold(reason)
+            await asyncio.sleep(0.05)
+            assert b"next" not in handler.seen
+            handler.parked[0][0].send((framed(b"park 1"),))
+            await until(lambda: b"next" in handler.seen)
+
+    world.run(scenario())
+
+
+def test_unsent_bytes_of_an_earlier_answer_end_no_hold(world: World) -> None:
+    """Both begin with one request: an earlier one is answered with more than the limit in it."""
+
+    class Answered(Holding):
+        def on_frame(self, connection: Connection, frame: memoryview) -> None:
+            super().on_frame(connection, frame)
+            if bytes(frame).startswith(b"park and hold"):
+                self.parked[0][0].send((framed(b"x" * 100_000),))
+
+    async def scenario() -> None:
+        async with Served(world, handler := Answered(CHANGE)) as served:
+            served.listener.limits = Limits(waiting_bytes_max=50_000)
+            peer = await served.peer()
+            peer.send(b"park 1", b"park and hold", b"next")
+            assert await peer.answers(1) == [b"x" * 100_000]
+            await asyncio.sleep(0.05)
+            assert b"next" not in handler.seen
+            assert served.metrics.held_connections == 1
+            handler.connected[0].end_hold(CHANGE)
+            await until(lambda: b"next" in handler.seen)
+
+    world.run(scenario())
+
+
 def test_a_waiting_request_that_is_refused_ends_its_connection(world: World) -> None:
     async def scenario() -> None:
         handler = Keeping()
@@ -127,16 +221,16 @@ def test_a_waiting_request_is_dropped_with_its_connection(world: World) -> None:
     world.run(scenario())
 
 
-def test_a_muted_connection_that_is_finishing_hands_over_nothing_more(world: World) -> None:
+def test_a_held_connection_that_is_finishing_hands_over_nothing_more(world: World) -> None:
     async def scenario() -> None:
-        async with Served(world, Muting()) as served:
+        async with Served(world, Changing()) as served:
             peer, handler = await served.peer(), served.handler
             peer.transport.write(framed(b"park") + framed(b"behind it"))
             await until(lambda: handler.parked)
             connection = handler.connected[0]
             connection.finish()
             handler.parked[0][0].send((framed(b"parked"),))
-            connection.unmute()
+            connection.end_hold(CHANGE)
             await peer.closed()
             assert handler.seen == [b"park"]
 
@@ -152,8 +246,8 @@ def test_a_connection_that_has_ended_enters_no_other_state(world: World) -> None
             connection.close()
             await peer.closed()
             for change in (
-                connection.mute,
-                connection.unmute,
+                *(partial(connection.hold, reason) for reason in Reason),
+                *(partial(connection.end_hold, reason) for reason in Reason),
                 connection.finish_soon,
                 connection.close,
             ):

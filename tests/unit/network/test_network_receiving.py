@@ -14,7 +14,7 @@ from network_world import framed
 
 from kdist.errors import ProtocolError
 from kdist.network.buffers import Buffers
-from kdist.network.connection_state import CLOSED, OPEN, PAUSED
+from kdist.network.connection_state import CLOSED, HELD, OPEN
 from kdist.network.receiving import FrameReceiver
 from kdist.network.tick import ARENA_BYTES, Tick
 from kdist.runtime.clock import VirtualClock
@@ -38,7 +38,7 @@ class Receiver(FrameReceiver):
         self.frames.append(bytes(frame))
         self.views.append(frame)
         if self._pause_after and len(self.frames) % self._pause_after == 0:
-            self.state = PAUSED
+            self.state = HELD
 
     def frame_refused(self, error: ProtocolError) -> None:
         self.refused.append(error)

@@ -9,6 +9,7 @@ import pytest
 from network_world import WORLDS, Answering, Served, World, framed, until
 
 from kdist.network.connection import Connection
+from kdist.network.connection_state import CHANGE
 
 
 @pytest.fixture(params=WORLDS)
@@ -111,10 +112,10 @@ def test_a_pause_outlasts_what_else_has_stopped_the_connection(world: World) -> 
             await until(lambda: bool(handler.parked))
             (connection,) = handler.connected
             connection.throttle(0.3)
-            connection.mute()
+            connection.hold(CHANGE)
             slot, content = handler.parked.pop()
             slot.send((framed(content),))
-            connection.unmute()
+            connection.end_hold(CHANGE)
             peer.send(b"last")
             await asyncio.sleep(0.1)
             assert b"last" not in handler.seen
