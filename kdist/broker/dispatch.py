@@ -6,9 +6,8 @@ handed to a function that answers through its `Call`, or a coroutine function th
 answer (see `Routes`). `crashes.py` says what an unexpected exception from a handler costs.
 
 One connection's requests take effect in order, as Kafka promises, as far as a client can tell: all
-after a `changing` request wait for it, and all but other produces wait for earlier produces. Of
-those that a task carries out, one connection has one under way at a time: their answers grow with
-the cluster, and a burst of such requests must cost neither the time nor the memory of all at once.
+after a `changing` request wait for it, and all but other produces wait for earlier produces.
+Of those that a task carries out, one connection has one under way at a time.
 
 A request that is unknown or cannot be decoded closes its connection, since the peer could not read
 an answer; but an unknown version of ApiVersions is answered in version 0 (KIP-511).
@@ -18,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
 from kdist.broker.crashes import DROPPED, Crashes
@@ -30,20 +29,28 @@ from kdist.groups.member import Caller
 from kdist.metrics.broker import RequestMetrics
 from kdist.metrics.declare import Family
 from kdist.network.connection import Connection, ResponseSlot
-from kdist.network.connection_state import CHANGE, PRODUCES, WORK
+from kdist.network.connection_state import CHANGE, DECODING, HELD, PRODUCES, WORK
 from kdist.network.receiving import NotYet
 from kdist.protocol import produce
-from kdist.protocol.envelope import UnsupportedVersionError, decode_request, encode_response
-from kdist.protocol.headers import RequestHeader
+from kdist.protocol.envelope import (
+    UnsupportedVersionError,
+    decode_request,
+    decode_request_in_steps,
+    encode_response,
+)
+from kdist.protocol.headers import KEY_BYTES, RequestHeader
 from kdist.protocol.splice import SplicedBuffer
 from kdist.protocol.versions import TABLE
 from kdist.replication.delayed import DelayedOperations
 from kdist.runtime.clock import Clock
+from kdist.wire.varint import Buffer
 
 _NS_PER_S = 1_000_000_000
 _MS_PER_S = 1000
-_KEY_BYTES = 2  # a frame begins with its API key
-_PRODUCE = produce.API.key.to_bytes(_KEY_BYTES, "big")
+_PRODUCE = produce.API.key.to_bytes(KEY_BYTES, "big")
+_WHOLE_BYTES_MAX = 32 << 10  # of a request that is decoded at once: at most some 10 ms
+
+Decoded = tuple[RequestHeader, Any]
 
 
 class Call:
@@ -158,6 +165,8 @@ class Routes(NamedTuple):
 
     direct: Mapping[int, DirectHandler]
     waiting: Mapping[int, WaitingHandler]
+    """Carried out by tasks, one at a time for each connection: their answers grow with the cluster,
+    and a burst of requests must cost neither the time nor the memory of all answers at once."""
     changing: frozenset[int]
     """API keys whose effect the connection's later requests must see, so they wait for it."""
     held: DirectHandler
@@ -216,21 +225,59 @@ class Dispatch:
             if registered is not None and registered[0].try_handle(frame, registered, connection):
                 return True
             self._flush()
-            if connection.pending_produces and frame[:_KEY_BYTES] != _PRODUCE:
+            if connection.pending_produces and frame[:KEY_BYTES] != _PRODUCE:
                 raise NotYet(PRODUCES)
             if connection.is_working and _key_of(frame) in self._routes.waiting:
                 raise NotYet(WORK)
-            self._handle(connection, frame)
+            if len(frame) > _WHOLE_BYTES_MAX and frame[:KEY_BYTES] != _PRODUCE:
+                self._begin_decoding(connection, connection.kept(frame))
+            else:
+                self._handle(connection, frame)
         except (NotYet, ProtocolError):
             raise
         except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
             self.crashes.meet(error, _key_of(frame), connection)
         return False
 
-    def _handle(self, connection: Connection, frame: memoryview) -> None:
+    def _begin_decoding(self, connection: Connection, frame: Buffer) -> None:
+        """Decode a large request in steps, between which other connections get their turn.
+
+        Not a Produce, which has many bytes but few entries.
+        """
+        steps = decode_request_in_steps(frame)
+        try:
+            next(steps)
+        except UnsupportedVersionError as error:
+            self._answer_unsupported(connection, error)
+            return
+        connection.hold(DECODING)
+        asyncio.get_running_loop().call_soon(self._go_on_decoding, connection, frame, steps)
+
+    def _go_on_decoding(
+        self, connection: Connection, frame: Buffer, steps: Generator[None, None, Decoded]
+    ) -> None:
+        """One step; the next follows in another callback of the loop."""
+        if connection.state is not HELD:
+            return  # it takes no requests any more
+        try:
+            next(steps)
+        except StopIteration as end:
+            self._flush()
+            self._handle(connection, memoryview(frame), end.value)
+            connection.end_hold(DECODING)
+        except ProtocolError as error:
+            connection.refuse(error)
+        except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
+            self.crashes.meet(error, _key_of(memoryview(frame)), connection)
+        else:
+            asyncio.get_running_loop().call_soon(self._go_on_decoding, connection, frame, steps)
+
+    def _handle(
+        self, connection: Connection, frame: memoryview, decoded: Decoded | None = None
+    ) -> None:
         """The general path: decode a request and hand it to its handler."""
         try:
-            header, request = decode_request(frame)
+            header, request = decoded or decode_request(frame)
         except UnsupportedVersionError as error:
             self._answer_unsupported(connection, error)
             return
@@ -292,7 +339,7 @@ class Dispatch:
 
 
 def _key_of(frame: memoryview) -> int:
-    return int.from_bytes(frame[:_KEY_BYTES], "big")
+    return int.from_bytes(frame[:KEY_BYTES], "big")
 
 
 async def _answer_with(work: Awaitable[Any], call: Call) -> None:

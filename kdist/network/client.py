@@ -15,14 +15,13 @@ from typing import Any, NamedTuple, Protocol, Self, cast
 from kdist.errors import ApiError, Error, ProtocolError, UserError
 from kdist.network.connection_state import CLOSED
 from kdist.network.network import CLIENT_PATIENCE, Network, Patience
-from kdist.network.receiving import LARGE_BYTES, FrameReceiver
+from kdist.network.receiving import FrameReceiver
 from kdist.protocol import api_versions
 from kdist.protocol.api import Api
 from kdist.protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kdist.protocol.envelope import decode_response, encode_request
 from kdist.protocol.headers import RequestHeader, get_response_header, put_correlation_id
 from kdist.protocol.schema import NEVER
-from kdist.wire.varint import Buffer
 
 _CORRELATION_ID_MAX = (1 << 31) - 1
 _UNSUPPORTED = Error.UNSUPPORTED_VERSION.code.to_bytes(2, "big")
@@ -303,7 +302,7 @@ class Client(FrameReceiver):
         self._transport = cast(asyncio.Transport, transport)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """As the base class, but opens no tick: `_kept` copies what must outlive the receive."""
+        """As the base class, but opens no tick: `kept` copies what must outlive the receive."""
         if self._own is None:
             self.find_frames(self._tick.arena(), nbytes)
         else:
@@ -336,7 +335,7 @@ class Client(FrameReceiver):
             if request.api is api_versions.API and frame[4:6] == _UNSUPPORTED:
                 answer = _read_refusal(frame)
             else:
-                _, answer = decode_response(request.api, version, self._kept(frame))
+                _, answer = decode_response(request.api, version, self.kept(frame))
         except ProtocolError as error:
             _fail(request, self._misunderstood(error))
             raise
@@ -347,19 +346,6 @@ class Client(FrameReceiver):
             self._note_pause(told_ms / 1000)
         if not request.answered.done():
             request.answered.set_result(answer)
-
-    def _kept(self, frame: memoryview) -> Buffer:
-        """The frame in memory that lasts: record sets in an answer are views of it.
-
-        A large frame usually fills the connection's own buffer, which is then lent to those views.
-        Other frames are copied.
-        """
-        own = self._own
-        if own is None or len(frame) < LARGE_BYTES or 2 * len(frame) < len(own):
-            return bytes(frame)
-        self._own = None
-        self._tick.buffers.lend(own)
-        return frame
 
     def frame_refused(self, error: ProtocolError) -> None:
         self._end(self._misunderstood(error))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 from kdist.errors import ProtocolError
@@ -38,6 +38,9 @@ from kdist.network.receiving import NotYet, RequestReceiver
 from kdist.network.sending import Sender, waiting_size
 from kdist.network.socket_transport import PeekingTransport
 from kdist.network.tick import Send, Tick
+from kdist.protocol.framing import SIZE_BYTES, FrameRange, find_frame
+from kdist.protocol.headers import KEY_BYTES
+from kdist.protocol.versions import request_bytes_max
 from kdist.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
@@ -49,12 +52,14 @@ _LOOK_S = 1.0  # how often a throttled connection is looked at, for the peer may
 class Limits(NamedTuple):
     """Limits of one connection: its largest frame, requests in flight, bytes of unsent answers.
 
+    `request_bytes_max` gives the largest frame of an API, by its key, with which a frame begins.
     Answers count with their bytes in memory; a file range counts `sending.RANGE_BYTES`.
     """
 
     frame_bytes_max: int = 100 << 20
     in_flight_max: int = 1000
     waiting_bytes_max: int = 1 << 20
+    request_bytes_max: Callable[[int], int] = request_bytes_max
 
 
 class Handler(Protocol):
@@ -219,6 +224,15 @@ class Connection(RequestReceiver):
         if not is_short and self._tick.turn.is_over():
             self.hold(TURN)
             self._connections.loop.call_soon(self._resume)
+
+    def find_large(self, received: memoryview, start: int, end: int) -> FrameRange | None:
+        """As the base class, but the limit is the API's, as soon as its key is there."""
+        limits = self._connections.limits
+        bytes_max, key_end = limits.frame_bytes_max, start + SIZE_BYTES + KEY_BYTES
+        if key_end <= end:
+            key = int.from_bytes(received[key_end - KEY_BYTES : key_end], "big")
+            bytes_max = min(bytes_max, limits.request_bytes_max(key))
+        return find_frame(received, start, end, bytes_max)
 
     def frame_refused(self, error: ProtocolError) -> None:
         logger.warning("closing the connection of %s: %s", self.peer, error)

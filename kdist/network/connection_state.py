@@ -22,6 +22,8 @@ The reasons come and go independently of each other:
                 that are under way
     WORK        one comes that needs a task, while one    that one is answered
                 like it is under way
+    DECODING    a large one came, which is decoded in     it is decoded, and handled
+                steps
     QUOTA       its client has used up a quota            the client's pause is over
     TURN        its requests have kept the loop for long  the loop's next turn
 
@@ -60,8 +62,9 @@ class Reason(enum.IntEnum):
     CHANGE = 1
     PRODUCES = 2
     WORK = 3
-    QUOTA = 4
-    TURN = 5
+    DECODING = 4
+    QUOTA = 5
+    TURN = 6
 
 
-LIMIT, CHANGE, PRODUCES, WORK, QUOTA, TURN = Reason
+LIMIT, CHANGE, PRODUCES, WORK, DECODING, QUOTA, TURN = Reason

@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from kdist.errors import ApiError, Error, ProtocolError
@@ -56,6 +56,7 @@ from kdist.wire.primitives import (
     get_tags,
     put_tags,
     refuse_count,
+    refuse_entries,
     refuse_length,
     refuse_string,
     replaced,
@@ -79,6 +80,9 @@ class Codec(NamedTuple, Generic[M]):
     source: str
 
 
+SteppedDecoder = Callable[[Buffer, int], Generator[None, None, tuple[M, int]]]
+
+
 def codec_for(cls: type[M], version: int) -> Codec[M]:
     """The codec of a `@message` class at `version`; compiled on the first call, then cached."""
     codec = _COMPILED.get((cls, version))
@@ -87,14 +91,29 @@ def codec_for(cls: type[M], version: int) -> Codec[M]:
     return codec
 
 
+def stepped_decoder_for(cls: type[M], version: int) -> SteppedDecoder[M]:
+    """As `codec_for(cls, version).decode`, but it decodes in steps; see `decoding.py`."""
+    decode = _STEPPED.get((cls, version))
+    if decode is None:
+        names, is_flexible = dict(_RUNTIME), version >= flexible_since(cls)
+        source = decoder_source(cls, version, is_flexible, names, in_steps=True)
+        decode = _STEPPED[cls, version] = _run(cls, version, source, names)["decode"]
+    return decode
+
+
 def _compile(cls: type[Any], version: int) -> Codec[Any]:
     is_flexible = version >= flexible_since(cls)
     names = dict(_RUNTIME)
     source = "\n".join(
         write(cls, version, is_flexible, names) for write in (encoder_source, decoder_source)
     )
-    exec(compile(source, f"<{cls.__name__} version {version}>", "exec"), names)
+    _run(cls, version, source, names)
     return Codec(names["encode"], names["decode"], source)
+
+
+def _run(cls: type[Any], version: int, source: str, names: dict[str, Any]) -> dict[str, Any]:
+    exec(compile(source, f"<{cls.__name__} version {version}>", "exec"), names)
+    return names
 
 
 def refuse_value(place: str, what: str) -> NoReturn:
@@ -103,6 +122,7 @@ def refuse_value(place: str, what: str) -> NoReturn:
 
 
 _COMPILED: dict[tuple[type[Any], int], Codec[Any]] = {}
+_STEPPED: dict[tuple[type[Any], int], SteppedDecoder[Any]] = {}
 _RUNTIME: dict[str, Any] = {
     "BUFFERS": (bytes, bytearray, memoryview),
     "ProtocolError": ProtocolError,
@@ -115,6 +135,7 @@ _RUNTIME: dict[str, Any] = {
     "put_tags": put_tags,
     "put_unsigned": put_unsigned,
     "refuse_count": refuse_count,
+    "refuse_entries": refuse_entries,
     "refuse_length": refuse_length,
     "refuse_string": refuse_string,
     "refuse_value": refuse_value,

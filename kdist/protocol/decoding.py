@@ -1,5 +1,9 @@
 """Generates the decoder of a message at one version, as source; compiler.py shows an example.
 
+A second form decodes in steps, for large requests, which would keep a server's one thread for long:
+a generator that yields after each `STEP_BYTES`, at most a few milliseconds. It also bounds how many
+structs and strings it makes: each may take two bytes on the wire and a hundred in memory.
+
 Invariant of the generated code: `position` never passes `limit`, and nothing is made from a length
 or count before it was checked against the bytes that remain. `unpack_` and indexing check the end
 themselves (struct.error, IndexError); slices do not, so a check precedes each.
@@ -11,20 +15,37 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from kdist.protocol.schema import FIXED, Shape, WireField, wire_fields
+from kdist.protocol.schema import FIXED, Shape, WireField, entries_max_of, wire_fields
 from kdist.protocol.source import Source
 from kdist.wire.primitives import STRING_BYTES_MAX
+
+STEP_BYTES = 16 << 10
+ENTRIES_MAX = 650_000  # of a request that names 200,000 topics, a partition and a setting of each
+_NUMBERS_MAX = 250_000  # in one array: its decoding is a single step
+_NUMBERS_PER_ENTRY = 8  # that take as much memory
 
 _MAKE = {"bytes": "bytes(buffer[position:end])", "record_set": "buffer[position:end]"}
 
 
-def decoder_source(cls: type[Any], version: int, is_flexible: bool, names: dict[str, Any]) -> str:
+def decoder_source(
+    cls: type[Any],
+    version: int,
+    is_flexible: bool,
+    names: dict[str, Any],
+    *,
+    in_steps: bool = False,
+) -> str:
     """`def decode(buffer, position)` and a function for each struct that has known tags."""
-    writer = _Decoder(Source(names, version, is_flexible))
-    source = writer.source
+    entries_max = ENTRIES_MAX if in_steps else entries_max_of(cls)
+    source = Source(names, version, is_flexible)
+    writer = _Decoder(source, is_counted=entries_max is not None, in_steps=in_steps)
     with source.block("def decode(buffer, position):"):
         with source.block("try:"):
             source.line("limit = len(buffer)")
+            if entries_max is not None:
+                source.line(f"room = {entries_max}")
+            if in_steps:
+                source.line(f"yield; step_end = position + {STEP_BYTES}")
             writer.struct(cls, depth=0)
             source.line("return m0, position")
         with source.block("except REFUSALS as error:"):
@@ -36,8 +57,10 @@ def decoder_source(cls: type[Any], version: int, is_flexible: bool, names: dict[
 class _Decoder:
     """Writes into `source`. The struct at nesting depth n is the variable `m<n>`."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, is_counted: bool, in_steps: bool) -> None:
         self.source = source
+        self.is_counted = is_counted
+        self.in_steps = in_steps
         self.tag_functions: dict[str, str] = {}
 
     def flush(self) -> None:
@@ -117,7 +140,16 @@ class _Decoder:
         with self._unless_null(count, target, is_nullable):
             with self.source.block(f"if not 0 <= {count} * {item_size} <= limit - position:"):
                 self.source.line(f"refuse_count({count}, limit - position)")
-            if item.kind in FIXED and item.kind != "uuid":
+            is_numbers = item.kind in FIXED and item.kind != "uuid"
+            if is_numbers and self.in_steps:
+                with self.source.block(f"if {count} > {_NUMBERS_MAX}:"):
+                    self.source.line(f"refuse_entries({count})")
+            if self.is_counted:
+                entries = f"{count} // {_NUMBERS_PER_ENTRY}" if is_numbers else count
+                self.source.line(f"room -= {entries}")
+                with self.source.block("if room < 0:"):
+                    self.source.line(f"refuse_entries({count})")
+            if is_numbers:
                 layout = f'f">{{{count}}}{FIXED[item.kind]}"'
                 self.source.line(f"{target} = list(unpack_from({layout}, buffer, position))")
                 self.source.line(f"position += {count} * {item_size}")
@@ -128,6 +160,9 @@ class _Decoder:
                 self.value(item, made, is_nullable=False, depth=depth)
                 self.flush()
                 self.source.line(f"{items}.append({made})")
+                if self.in_steps and self.is_counted:
+                    with self.source.block("if position > step_end:"):
+                        self.source.line(f"yield; step_end = position + {STEP_BYTES}")
 
     def _nested(self, shape: Shape, target: str, is_nullable: bool, depth: int) -> None:
         assert shape.struct is not None
@@ -186,6 +221,7 @@ class _Decoder:
         if name in self.tag_functions:
             return
         self.source = source = Source(outer.names, outer.version, outer.is_flexible)
+        was_counted, self.is_counted = self.is_counted, False  # what is in tags is few
         with source.block(f"def {name}(m, tags):"):
             for field in known:
                 with source.block(f"if (buffer := tags.pop({field.tag}, None)) is not None:"):
@@ -196,4 +232,4 @@ class _Decoder:
                     with source.block("if position != limit:"):
                         source.line("refuse_length(limit, position)")
         self.tag_functions[name] = source.text()
-        self.source = outer
+        self.source, self.is_counted = outer, was_counted

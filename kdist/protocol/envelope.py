@@ -8,11 +8,12 @@ a body are ignored, as by Kafka's broker: the frame's size says where the next r
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from typing import Any, NamedTuple
 
 from kdist.errors import ProtocolError
 from kdist.protocol.api import Api
-from kdist.protocol.compiler import Codec, codec_for
+from kdist.protocol.compiler import Codec, codec_for, stepped_decoder_for
 from kdist.protocol.framing import SIZE_BYTES
 from kdist.protocol.headers import (
     RequestHeader,
@@ -44,6 +45,7 @@ class UnsupportedVersionError(ProtocolError):
 class _Route(NamedTuple):
     """The codecs and header versions of one API version, found with a single lookup."""
 
+    api: Api
     request: Codec[Any]
     request_header_version: int
     response: Codec[Any]
@@ -55,6 +57,24 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Any]:
 
     Raises `UnsupportedVersionError`, or `ProtocolError` for an unknown API or malformed bytes.
     """
+    header, route, position = _begin_request(frame)
+    request, _ = route.request.decode(memoryview(frame), position)
+    return header, request
+
+
+def decode_request_in_steps(frame: Buffer) -> Generator[None, None, tuple[RequestHeader, Any]]:
+    """As `decode_request`, for a large request: what it returns comes after some steps.
+
+    Raises `ProtocolError` as well for more entries than an honest one has.
+    """
+    header, route, position = _begin_request(frame)
+    decode = stepped_decoder_for(route.api.request, header.api_version)
+    request, _ = yield from decode(memoryview(frame), position)
+    return header, request
+
+
+def _begin_request(frame: Buffer) -> tuple[RequestHeader, _Route, int]:
+    """A request's header, how to decode it, and where its body begins."""
     key, version, correlation_id = get_fixed_fields(frame)
     route = _ROUTES.get((key, version))
     if route is None:
@@ -68,8 +88,7 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Any]:
             raise UnsupportedVersionError(api, header)
         route = _route(api, version)
     client_id, position = get_client_id(frame, route.request_header_version)
-    request, _ = route.request.decode(memoryview(frame), position)
-    return RequestHeader(key, version, correlation_id, client_id), request
+    return RequestHeader(key, version, correlation_id, client_id), route, position
 
 
 def encode_response(api_version: int, correlation_id: int, response: Any) -> SplicedBuffer:
@@ -107,6 +126,7 @@ def _route(api: Api, version: int) -> _Route:
     if route is None:
         assert api.has(version), f"{api.name} version {version} is not built"
         route = _ROUTES[api.key, version] = _Route(
+            api,
             codec_for(api.request, version),
             api.request_header_version(version),
             codec_for(api.response, version),

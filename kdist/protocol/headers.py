@@ -21,6 +21,7 @@ from kdist.protocol.framing import SIZE_BYTES
 from kdist.wire.primitives import get_nullable_string, get_tags, put_nullable_string
 from kdist.wire.varint import Buffer
 
+KEY_BYTES = 2  # of the API key, with which a request begins
 _REQUEST = struct.Struct(">hhi")
 _CORRELATION_ID = struct.Struct(">i")
 _CORRELATION_ID_AT = _REQUEST.size - _CORRELATION_ID.size

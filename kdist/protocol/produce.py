@@ -48,7 +48,7 @@ class ProduceTopic:
     partition_data: list[ProducePartition]
 
 
-@message(flexible=9)
+@message(flexible=9, entries_max=32_768)  # of a broker's partitions: 100 MiB hold 17 million
 class ProduceRequest:
     """`timeout_ms` bounds the wait for the in-sync replicas."""
 

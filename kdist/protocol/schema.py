@@ -122,8 +122,12 @@ def at(
 
 
 @dataclass_transform(field_specifiers=(at,), kw_only_default=True)
-def message(*, flexible: int = NEVER) -> Callable[[type[T]], type[T]]:
+def message(
+    *, flexible: int = NEVER, entries_max: int | None = None
+) -> Callable[[type[T]], type[T]]:
     """Declare a message; from version `flexible` on it has compact lengths and tagged fields.
+
+    A decoder refuses one with more than `entries_max` structs and strings in arrays.
 
     Each instance also has `unknown_tags`, a dict from tag to bytes, or None: tagged fields that a
     newer peer sent and this declaration lacks. Encoding writes them again, so that none is lost.
@@ -132,6 +136,7 @@ def message(*, flexible: int = NEVER) -> Callable[[type[T]], type[T]]:
     def declare(cls: type[T]) -> type[T]:
         made = struct(cls)
         made.flexible_since = flexible  # type: ignore[attr-defined]
+        made.entries_max = entries_max  # type: ignore[attr-defined]
         return made
 
     return declare
@@ -166,6 +171,12 @@ def flexible_since(cls: type[Any]) -> int:
     """The first flexible version of a message class."""
     since: int = cls.flexible_since
     return since
+
+
+def entries_max_of(cls: type[Any]) -> int | None:
+    """How many structs and strings a message may have in arrays; None: as its bytes allow."""
+    entries_max: int | None = cls.entries_max
+    return entries_max
 
 
 def wire_fields(cls: type[Any]) -> tuple[WireField, ...]:

@@ -1,4 +1,6 @@
-"""The version table: every supported API. To add one, write its file and add a row here.
+"""The version table: every supported API, and the largest request of each.
+
+To add one, write its file and add a row here.
 
 An API's key, version range and flexible version are in its file, beside its history.
 """
@@ -50,49 +52,68 @@ from kdist.protocol import (
 from kdist.protocol.api import Api
 from kdist.protocol.api_versions import ApiVersion
 
-TABLE = (
-    produce.API,  # 0
-    fetch.API,  # 1
-    list_offsets.API,  # 2
-    metadata.API,  # 3
-    leader_and_isr.API,  # 4
-    stop_replica.API,  # 5
-    update_metadata.API,  # 6
-    controlled_shutdown.API,  # 7
-    offset_commit.API,  # 8
-    offset_fetch.API,  # 9
-    find_coordinator.API,  # 10
-    join_group.API,  # 11
-    heartbeat.API,  # 12
-    leave_group.API,  # 13
-    sync_group.API,  # 14
-    describe_groups.API,  # 15
-    list_groups.API,  # 16
-    api_versions.API,  # 18
-    create_topics.API,  # 19
-    delete_topics.API,  # 20
-    delete_records.API,  # 21
-    init_producer_id.API,  # 22
-    offset_for_leader_epoch.API,  # 23
-    describe_configs.API,  # 32
-    alter_configs.API,  # 33
-    alter_replica_log_dirs.API,  # 34
-    describe_log_dirs.API,  # 35
-    create_partitions.API,  # 37
-    delete_groups.API,  # 42
-    elect_leaders.API,  # 43
-    incremental_alter_configs.API,  # 44
-    alter_partition_reassignments.API,  # 45
-    list_partition_reassignments.API,  # 46
-    offset_delete.API,  # 47
-    describe_client_quotas.API,  # 48
-    alter_client_quotas.API,  # 49
-    alter_partition.API,  # 56
-    describe_cluster.API,  # 60
-    allocate_producer_ids.API,  # 67
+# The largest site that a request must fit.
+_PARTITIONS = 200_000
+_SMALL = 1 << 20
+_UNBOUNDED = (1 << 31) - 1
+
+
+def _each(size: int) -> int:
+    """The bytes of a request that names each partition of the largest site, in `size` bytes.
+
+    Each may be the only one of its topic, whose name takes 64 of them.
+    """
+    return max(_SMALL, _PARTITIONS * size)
+
+
+# Each API, and how many bytes a request of it may have: known before it is read. Produce alone
+# carries records, and `socket.request.max.bytes` bounds it, as all others.
+_ROWS = (
+    (produce.API, _UNBOUNDED),  # 0
+    (fetch.API, _each(176)),  # 1
+    (list_offsets.API, _each(96)),  # 2
+    (metadata.API, _each(96)),  # 3
+    (leader_and_isr.API, _each(192)),  # 4
+    (stop_replica.API, _each(96)),  # 5
+    (update_metadata.API, _each(192)),  # 6
+    (controlled_shutdown.API, _SMALL),  # 7
+    (offset_commit.API, _each(160)),  # 8
+    (offset_fetch.API, _each(144)),  # 9
+    (find_coordinator.API, _each(80)),  # 10
+    (join_group.API, _each(160)),  # 11
+    (heartbeat.API, _SMALL),  # 12
+    (leave_group.API, _each(32)),  # 13
+    (sync_group.API, _each(160)),  # 14
+    (describe_groups.API, _each(80)),  # 15
+    (list_groups.API, _SMALL),  # 16
+    (api_versions.API, _SMALL),  # 18
+    (create_topics.API, _each(224)),  # 19
+    (delete_topics.API, _each(96)),  # 20
+    (delete_records.API, _each(96)),  # 21
+    (init_producer_id.API, _SMALL),  # 22
+    (offset_for_leader_epoch.API, _each(96)),  # 23
+    (describe_configs.API, _each(160)),  # 32
+    (alter_configs.API, _each(192)),  # 33
+    (alter_replica_log_dirs.API, _each(160)),  # 34
+    (describe_log_dirs.API, _each(80)),  # 35
+    (create_partitions.API, _each(160)),  # 37
+    (delete_groups.API, _each(80)),  # 42
+    (elect_leaders.API, _each(80)),  # 43
+    (incremental_alter_configs.API, _each(208)),  # 44
+    (alter_partition_reassignments.API, _each(128)),  # 45
+    (list_partition_reassignments.API, _each(80)),  # 46
+    (offset_delete.API, _each(80)),  # 47
+    (describe_client_quotas.API, _SMALL),  # 48
+    (alter_client_quotas.API, _each(32)),  # 49
+    (alter_partition.API, _each(128)),  # 56
+    (describe_cluster.API, _SMALL),  # 60
+    (allocate_producer_ids.API, _SMALL),  # 67
 )
 
+TABLE = tuple(api for api, _ in _ROWS)
+
 _BY_KEY = {api.key: api for api in TABLE}
+_REQUEST_BYTES_MAX = {api.key: size for api, size in _ROWS}
 
 
 def api_for(key: int) -> Api:
@@ -101,6 +122,11 @@ def api_for(key: int) -> Api:
         return _BY_KEY[key]
     except KeyError:
         raise ProtocolError(f"no API has the key {key}") from None
+
+
+def request_bytes_max(key: int) -> int:
+    """How many bytes a request with this API key may have; few if there is no such API."""
+    return _REQUEST_BYTES_MAX.get(key, _SMALL)
 
 
 def advertised_versions(*, to_brokers: bool) -> list[ApiVersion]:

@@ -11,11 +11,6 @@ a list of all that is ready, queue a handle for each and run that in a context: 
 Such a callback must be short: one receive, one send. While nothing else is scheduled the selector
 polls again by itself, where asyncio would go through an iteration of its loop.
 
-A turn is what happens from one poll to the next. Time ends it, not the number of events: after
-`TURN_S` no further descriptor is served and no further scheduled callback runs before the next poll
-and the timers that are due. What was passed over comes first then, so that none starves. Whatever
-else can take long within a turn asks `Turn.is_over` between its steps.
-
 The functions `ending_ticks`, `ringing` and `watch` do the same on any loop, at that loop's cost;
 only a `TickLoop` has turns that end.
 """
@@ -48,7 +43,13 @@ _Events = list[tuple[selectors.SelectorKey, int]]
 
 
 class Turn:
-    """The loop's present turn, and the longest so far. Owner: the loop."""
+    """What happens from one poll to the next, and the longest so far. Owner: the loop.
+
+    Time ends it, not the number of events: after `TURN_S` no further descriptor is served, and no
+    further callback runs, before the next poll and the timers that are due. What was passed over
+    comes first then, so that none starves. Whatever else can take long asks `is_over` between its
+    steps.
+    """
 
     __slots__ = ("_began_s", "_longest_s", "end_s", "now_s")
 

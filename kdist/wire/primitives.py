@@ -22,6 +22,7 @@ from kdist.errors import ProtocolError
 from kdist.wire.varint import Buffer, get_unsigned, put_unsigned
 
 STRING_BYTES_MAX = 0x7FFF  # the largest length that an int16 can hold
+_TAGS_MAX = 256  # in one section; Kafka's messages have at most a handful
 
 _INT16 = struct.Struct(">h")
 
@@ -81,6 +82,8 @@ def get_tags(buffer: Buffer, position: int) -> tuple[dict[int, bytes], int]:
     count, position = get_unsigned(buffer, position)
     if 2 * count > len(buffer) - position:
         refuse_count(count, len(buffer) - position)
+    if count > _TAGS_MAX:
+        refuse_entries(count)
     for _ in range(count):
         tag, position = get_unsigned(buffer, position)
         size, position = get_unsigned(buffer, position)
@@ -100,6 +103,11 @@ def refuse_string(size: int) -> NoReturn:
 def refuse_length(size: int, remaining: int) -> NoReturn:
     """A length is negative, null where null is not allowed, or larger than what is left."""
     raise ProtocolError(f"a length of {size} where {remaining} bytes remain")
+
+
+def refuse_entries(count: int) -> NoReturn:
+    """A count that no honest peer has need of."""
+    raise ProtocolError(f"a count of {count} is too large")
 
 
 def refuse_count(count: int, remaining: int) -> NoReturn:

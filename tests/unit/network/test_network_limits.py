@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Iterator
 
 import pytest
 from network_world import WORLDS, Answering, Served, World, framed, until
 
-from kdist.network.connection import Connection
+from kdist.network.connection import Connection, Limits
 
 
 @pytest.fixture(params=WORLDS)
@@ -78,5 +79,65 @@ def test_a_peer_that_reads_nothing_for_the_idle_time_is_closed(world: World) -> 
             peer.send(b"x")
             await until(lambda: served.metrics.idle_connections == 1)
             await until(lambda: served.metrics.open_connections == 0)
+
+    world.run(scenario())
+
+
+def limited(served: Served) -> None:
+    """Requests that begin with `sm` may have 1000 bytes, all others 2,000,000."""
+    key = int.from_bytes(b"sm", "big")
+    served.listener.limits = Limits(request_bytes_max=lambda of: 1000 if of == key else 2_000_000)
+
+
+@pytest.mark.parametrize("sent", [2, 3, 500])
+def test_a_request_too_large_for_its_api_is_refused_before_it_is_received(
+    world: World, sent: int
+) -> None:
+    async def scenario() -> None:
+        async with Served(world) as served:
+            limited(served)
+            peer = await served.peer()
+            peer.send(b"sm", b"large")
+            assert await peer.answers(2) == [b"sm", b"large"]
+            peer.transport.write(struct.pack(">i", 1001) + (b"sm" * sent)[:sent])
+            await peer.closed()
+            assert served.metrics.failed_connections == 1
+            assert served.handler.seen == [b"sm", b"large"]
+
+    world.run(scenario())
+
+
+def test_the_limit_of_an_api_holds_for_requests_that_come_byte_by_byte(world: World) -> None:
+    async def scenario() -> None:
+        async with Served(world) as served:
+            limited(served)
+            peer = await served.peer()
+            for byte in struct.pack(">i", 1001) + b"s":
+                peer.transport.write(bytes([byte]))
+                await asyncio.sleep(0.005)
+            assert not peer.is_closed
+            peer.transport.write(b"m")
+            await peer.closed()
+
+    world.run(scenario())
+
+
+def test_a_request_as_large_as_its_api_allows_is_handed_over(world: World) -> None:
+    async def scenario() -> None:
+        async with Served(world) as served:
+            limited(served)
+            peer = await served.peer()
+            peer.send(*(contents := [b"sm" * 500, b"x" * 2_000_000, b"sm" * 500]))
+            await until(lambda: served.handler.seen == contents)
+
+    world.run(scenario())
+
+
+def test_no_api_may_have_more_than_the_setting_allows(world: World) -> None:
+    async def scenario() -> None:
+        async with Served(world, socket_request_max_bytes=200_000) as served:
+            peer = await served.peer()
+            peer.transport.write(struct.pack(">ih", 200_001, 0))  # a produce
+            await peer.closed()
 
     world.run(scenario())

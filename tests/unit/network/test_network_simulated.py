@@ -235,9 +235,9 @@ def test_a_writer_faster_than_its_reader_is_paused(simulation: Simulation) -> No
 
     async def scenario(served: Served) -> None:
         writer = await simulation.world.client.connect(Writer, "server", served.port)
-        writer.send(b"quiet" + bytes(1 << 20))
+        writer.send(*[b"quiet" + bytes(1 << 19)] * 2)
         assert writer.paused == 1
-        await until(lambda: bool(served.handler.seen))
+        await until(lambda: len(served.handler.seen) == 2)
         assert writer.resumed == 1
 
     simulation.run(scenario)

@@ -1,0 +1,131 @@
+"""Large requests are decoded in steps, between which others get their turn; order is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+import pytest
+
+from kdist.broker.dispatch import Dispatch
+from kdist.errors import Error
+from kdist.protocol import decoding
+from kdist.protocol.envelope import decode_response, encode_request
+from kdist.protocol.headers import RequestHeader
+from kdist.protocol.heartbeat import HeartbeatRequest
+from kdist.protocol.metadata import MetadataRequest, MetadataTopic
+from kdist.protocol.versions import api_for
+from tests.simulator.cluster import Cluster, create, produce
+from tests.unit.broker.test_broker_dispatch import Raw, raw
+
+NAMES = 5000
+METADATA, HEARTBEAT = 3, 12
+
+
+def many_names(number: int, count: int = NAMES) -> bytes:
+    topics = [MetadataTopic(name=f"clicks-{topic}") for topic in range(count)]
+    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    return bytes(encode_request(RequestHeader(METADATA, 9, number, "c"), request))
+
+
+def heartbeat(number: int) -> bytes:
+    request = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    return bytes(encode_request(RequestHeader(HEARTBEAT, 4, number, "c"), request))
+
+
+def numbers_of(way: Raw) -> list[int]:
+    return [struct.unpack_from(">i", frame)[0] for frame in way.frames()]
+
+
+def test_a_large_request_is_answered_whole_and_in_its_place() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        await create(await cluster.client(), "clicks-7")
+        way = await raw(cluster)
+        way.send(heartbeat(1) + many_names(2) + heartbeat(3) + many_names(4) + heartbeat(5))
+        await cluster.until(lambda: len(way.frames()) == 5)
+        assert numbers_of(way) == [1, 2, 3, 4, 5]
+        for frame in (way.frames()[1], way.frames()[3]):
+            answer = decode_response(api_for(METADATA), 9, frame)[1]
+            found = [topic.name for topic in answer.topics if not topic.error_code]
+            assert (len(answer.topics), found) == (NAMES, ["clicks-7"])
+
+    cluster.run(scenario())
+
+
+def test_each_step_is_a_callback_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "STEP_BYTES", 0)
+    monkeypatch.setattr("kdist.protocol.compiler._STEPPED", {})
+    cluster, steps = Cluster(), []
+    go_on = Dispatch._go_on_decoding
+
+    def counting(*arguments: Any) -> None:
+        steps.append(1)
+        go_on(*arguments)
+
+    monkeypatch.setattr(Dispatch, "_go_on_decoding", counting)
+
+    async def scenario() -> None:
+        await cluster.started()
+        way = await raw(cluster)
+        way.send(many_names(1))
+        await cluster.until(lambda: len(way.frames()) == 1)
+        assert len(steps) > NAMES
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("cut", [100, 40_000])
+def test_a_large_request_that_is_malformed_ends_its_connection_alone(cut: int) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks")
+        way = await raw(cluster)
+        body = many_names(2)[4:-cut]
+        way.send(heartbeat(1) + struct.pack(">i", len(body)) + body + heartbeat(3))
+        await cluster.until(lambda: way.is_closed)
+        assert numbers_of(way) == [1]
+        assert not broker.failure.done()
+        assert (await produce(client, "clicks", b"x")).error_code == 0
+
+    cluster.run(scenario())
+
+
+def test_a_large_request_whose_peer_goes_meanwhile_is_dropped() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        before = broker.measures.network.open_connections
+        ways = [await raw(cluster) for _ in range(4)]
+        for number, way in enumerate(ways):
+            way.send(many_names(1))
+            await asyncio.sleep(number / 1000)
+            way.transport.abort()  # type: ignore[attr-defined]
+        await asyncio.sleep(1)
+        assert not broker.failure.done()
+        assert broker.measures.network.open_connections == before
+
+    cluster.run(scenario())
+
+
+def test_a_large_request_of_an_unknown_version_is_answered_if_it_asks_for_versions() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        way = await raw(cluster)
+        content = struct.pack(">hhih", 18, 99, 7, -1) + bytes(100_000)
+        way.send(struct.pack(">i", len(content)) + content + heartbeat(8))
+        await cluster.until(lambda: len(way.frames()) == 2)
+        answer = decode_response(api_for(18), 0, way.frames()[0])[1]
+        assert answer.error_code == Error.UNSUPPORTED_VERSION
+        assert numbers_of(way) == [7, 8]
+
+    cluster.run(scenario())
