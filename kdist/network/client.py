@@ -250,11 +250,17 @@ class Client(FrameReceiver):
                 self._timer = self._loop.call_at(first.until_s, self._look_at_time)
 
     def _note_pause(self, told_s: float) -> None:
-        """The broker reads nothing for so long (KIP-219): what is in flight has as much more."""
-        self._pause_end_s = self._loop.time() + told_s
-        self._in_flight = deque(
-            each._replace(until_s=each.until_s + told_s) for each in self._in_flight
-        )
+        """The broker reads nothing for so long (KIP-219): what is in flight has as much more.
+
+        Each answer within a pause tells what is left of it: only what lengthens it counts.
+        """
+        now_s = self._loop.time()
+        more_s = now_s + told_s - max(now_s, self._pause_end_s)
+        if more_s > 0:
+            self._pause_end_s = now_s + told_s
+            self._in_flight = deque(
+                each._replace(until_s=each.until_s + more_s) for each in self._in_flight
+            )
 
     def next_correlation_id(self) -> int:
         """The next correlation id: positive, and wraps around."""
@@ -342,7 +348,7 @@ class Client(FrameReceiver):
         except BaseException:
             self._in_flight.appendleft(request)  # fails with the others when the connection ends
             raise
-        if told_ms := getattr(answer, "throttle_time_ms", 0):
+        if (told_ms := getattr(answer, "throttle_time_ms", 0)) > 0:
             self._note_pause(told_ms / 1000)
         if not request.answered.done():
             request.answered.set_result(answer)

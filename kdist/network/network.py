@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -20,6 +21,8 @@ from kdist.network.socket_transport import SocketTransport
 from kdist.network.tick import Tick
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+NEXT_ADDRESS_S = 0.25  # how long one address may be silent until the next one is tried too
 
 
 class SocketOptions(NamedTuple):
@@ -162,26 +165,60 @@ def _listen(sockets: Sequence[socket.socket], options: SocketOptions) -> None:
 async def _connected(
     loop: asyncio.AbstractEventLoop, host: str, port: int, patience: Patience
 ) -> socket.socket:
-    """A socket to the host's first address that answers; the last `OSError` if none does."""
+    """A socket to the host's first address that answers; the last `OSError` if none does.
+
+    An address may be silent for minutes, and the caller's patience end before: the next one is
+    tried beside it after a moment, as in RFC 8305.
+    """
     refused = OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
-    for family, kind, protocol, _, address in await _addresses(loop, host, port):
-        connected = socket.socket(family, kind, protocol)
-        try:
-            connected.setblocking(False)
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _keep_alive(connected, patience)
-            begin_unpaced(connected)
-            async with asyncio.timeout(patience.connect_s):
-                await loop.sock_connect(connected, address)
-        except OSError as error:
-            connected.close()
-            refused = error
-        except BaseException:
-            connected.close()
-            raise
-        else:
-            return connected
-    raise refused
+    left = deque(await _addresses(loop, host, port))
+    attempts: set[asyncio.Task[socket.socket]] = set()
+    try:
+        while left or attempts:
+            if left:
+                attempts.add(loop.create_task(_connected_to(loop, left.popleft(), patience)))
+            done, _ = await asyncio.wait(
+                attempts,
+                timeout=NEXT_ADDRESS_S if left else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            attempt = next(iter(done), None)
+            if attempt is not None:
+                attempts.discard(attempt)
+                try:
+                    return attempt.result()
+                except OSError as error:
+                    refused = error
+        raise refused
+    finally:
+        for each in attempts:
+            each.cancel()
+            each.add_done_callback(_close_unused)
+
+
+def _close_unused(attempt: asyncio.Task[socket.socket]) -> None:
+    """Of two that connected at once, one is not needed."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().close()
+
+
+async def _connected_to(
+    loop: asyncio.AbstractEventLoop, address: Any, patience: Patience
+) -> socket.socket:
+    """A socket to this address, one of `getaddrinfo`'s; `OSError` if it does not answer."""
+    family, kind, protocol, _, remote = address
+    connected = socket.socket(family, kind, protocol)
+    try:
+        connected.setblocking(False)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _keep_alive(connected, patience)
+        begin_unpaced(connected)
+        async with asyncio.timeout(patience.connect_s):
+            await loop.sock_connect(connected, remote)
+    except BaseException:
+        connected.close()
+        raise
+    return connected
 
 
 def _keep_alive(connected: socket.socket, patience: Patience) -> None:

@@ -11,8 +11,7 @@ a list of all that is ready, queue a handle for each and run that in a context: 
 Such a callback must be short: one receive, one send. While nothing else is scheduled the selector
 polls again by itself, where asyncio would go through an iteration of its loop.
 
-The functions `ending_ticks`, `ringing` and `watch` do the same on any loop, at that loop's cost;
-only a `TickLoop` has turns that end.
+The functions `ending_ticks`, `ringing` and `watch` do the same on any loop, at that loop's cost.
 """
 
 from __future__ import annotations

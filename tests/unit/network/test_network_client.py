@@ -259,6 +259,97 @@ def test_a_host_is_reached_at_the_first_of_its_addresses_that_answers() -> None:
         world.run(scenario())
 
 
+class Silent(Resolving):
+    """The first of the two addresses does not answer at all. All sockets are remembered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connecting: list[socket.socket] = []
+
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+        self.connecting.append(sock)
+        if address[0] == "127.0.0.2":
+            await asyncio.Event().wait()
+        await super().sock_connect(sock, address)
+
+
+def test_an_address_that_is_silent_keeps_nobody_from_the_next_one() -> None:
+    for world in real_world(loop := Silent()):
+
+        async def scenario(world: World = world) -> None:
+            async with Served(world, Broker()) as served:
+                client = await Client.connect(
+                    *(world.client, "two", served.port),
+                    ClientSettings("test", connect_timeout_ms=5000),
+                )
+                assert (await client.send(heartbeat(1), 1)).throttle_time_ms == 1
+                await until(lambda: loop.connecting[0].fileno() < 0)
+                assert [each.fileno() < 0 for each in loop.connecting] == [True, False]
+                client.close()
+
+        world.run(scenario())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "two"])
+def test_a_client_that_gives_up_connecting_leaves_no_socket_open(host: str) -> None:
+    class AllSilent(Silent):
+        async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+            await super().sock_connect(sock, ("127.0.0.2", address[1]))
+
+    for world in real_world(loop := AllSilent()):
+
+        async def scenario(world: World = world) -> None:
+            with pytest.raises(ApiError):
+                await Client.connect(
+                    world.client, host, 1, ClientSettings("test", connect_timeout_ms=400)
+                )
+            await until(lambda: all(each.fileno() < 0 for each in loop.connecting))
+            assert len(loop.connecting) == (2 if host == "two" else 1)
+
+        world.run(scenario())
+
+
+def test_of_two_addresses_that_answer_at_once_one_is_left() -> None:
+    class Both(Silent):
+        async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+            self.connecting.append(sock)
+            if address[0] == "127.0.0.2":
+                await until(lambda: len(self.connecting) == 2)
+            await TickLoop.sock_connect(self, sock, ("127.0.0.1", address[1]))
+
+    for world in real_world(loop := Both()):
+
+        async def scenario(world: World = world) -> None:
+            async with Served(world, Broker()) as served:
+                settings = ClientSettings("test", connect_timeout_ms=5000)
+                client = await Client.connect(world.client, "two", served.port, settings)
+                await until(lambda: any(each.fileno() < 0 for each in loop.connecting))
+                assert [each.fileno() < 0 for each in loop.connecting].count(False) == 1
+                client.close()
+
+        world.run(scenario())
+
+
+@pytest.mark.parametrize("pauses", [[10_000] * 9, [10_000, 9_000, 8_000], [1, -30_000, -1]])
+def test_a_pause_that_many_answers_tell_is_waited_for_once(world: World, pauses: list[int]) -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        async with Served(world, broker) as served:
+            client = await connect(served, request_timeout_ms=30_000)
+            began_s = world.loop.time()
+            asked = [client.ask(heartbeat(each), 1) for each in pauses]
+            last = client.ask(heartbeat(1, "later"), 1)
+            await asyncio.gather(*asked)
+            (left,) = client._in_flight
+            assert 0 <= left.until_s - began_s - 30 - max(pauses) / 1000 < 5
+            await until(lambda: bool(broker.waiting))
+            broker.answer(*broker.waiting[0])
+            await last
+            client.close()
+
+    world.run(scenario())
+
+
 def test_a_cancelled_request_does_not_take_the_next_ones_answer(world: World) -> None:
     async def scenario() -> None:
         broker = Broker()

@@ -24,7 +24,7 @@ from kdist.client.settings import check_text
 from kdist.errors import ApiError, Error, UserError, WrongType
 from kdist.model import TopicPartition
 from kdist.network.client import Client, ClientSettings
-from kdist.network.network import CLIENT_PATIENCE, AsyncioNetwork, Patience
+from kdist.network.network import CLIENT_PATIENCE, NEXT_ADDRESS_S, AsyncioNetwork, Patience
 from kdist.protocol import fetch, list_offsets
 from kdist.protocol.fetch import FetchPartition, FetchTopic
 from kdist.protocol.list_offsets import (
@@ -277,7 +277,9 @@ class _Network(AsyncioNetwork):
         port: int,
         patience: Patience = CLIENT_PATIENCE,  # noqa: ARG002 - as long as the kernel waits
     ) -> P:
-        transport, protocol = await self.loop.create_connection(make, host, port)
+        transport, protocol = await self.loop.create_connection(
+            make, host, port, happy_eyeballs_delay=NEXT_ADDRESS_S
+        )
         connected = transport.get_extra_info("socket")
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer_bytes)
         return protocol
