@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 from kdist.metrics.broker import BrokerMetrics, BuildMetrics, RequestMetrics
 from kdist.metrics.cleaner import CleanerMetrics
@@ -14,9 +15,11 @@ from kdist.metrics.network import NetworkMetrics
 from kdist.metrics.quotas import QuotaMetrics
 from kdist.metrics.replication import ReplicationMetrics
 from kdist.metrics.storage import RetentionMetrics, StorageMetrics
+from kdist.runtime.tick_loop import turn_of
 from kdist.storage.directory import LogDirectory
 
 _LAG_CHECK_S = 0.5
+_TURNS_S = 120  # longer than any scraper's interval: however many there are, each sees every turn
 
 
 class Measures:
@@ -65,9 +68,13 @@ class Measures:
         storage.free_bytes = lambda: files.free_bytes(directory.path) - settings.reserved_bytes
 
     async def watch_lag(self) -> None:
-        """Measure the event loop's lag periodically, until cancelled."""
-        now_s = asyncio.get_running_loop().time
+        """Measure the event loop's lag and its longest turn periodically, until cancelled."""
+        loop = asyncio.get_running_loop()
+        now_s, turn = loop.time, turn_of(loop)
+        longest_s = deque([0.0], maxlen=int(_TURNS_S / _LAG_CHECK_S))
+        self.broker.loop_longest_turn_seconds = lambda: max(longest_s)
         while True:
             due_s = now_s() + _LAG_CHECK_S
             await asyncio.sleep(_LAG_CHECK_S)
             self.broker.loop_lag_seconds.observe(max(0.0, now_s() - due_s))
+            longest_s.append(turn.take_longest_s())

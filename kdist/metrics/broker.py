@@ -30,6 +30,10 @@ class BrokerMetrics(Metrics):
 
     is_ready: int = gauge("1 while the broker serves clients.", name="kdist_broker_ready")
     loop_lag_seconds: Histogram = histogram("How late the event loop calls its timers.")
+    loop_longest_turn_seconds: Reading = reading(
+        "The longest that the event loop went on without turning to its timers and connections, in"
+        " the last two minutes."
+    )
     has_session: Reading = reading(
         "1 while its ZooKeeper session is connected.", name="kdist_broker_zookeeper_connected"
     )
