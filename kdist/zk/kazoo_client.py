@@ -6,7 +6,8 @@ handler would pass answers and watches to two more threads, and lose their order
 blocks the loop: kazoo's `_async` calls only queue, and a session is ended in a thread.
 
 A `KazooClient` is used for one session. kazoo would replace an expired session by itself; here that
-is the broker's decision (`reconnect`), so the old client is stopped and a new one is created.
+is the broker's decision (`reconnect`): its thread opens no other (`KazooSession._connected`), the
+old client is stopped and a new one is created.
 """
 
 from __future__ import annotations
@@ -182,6 +183,7 @@ class KazooSession:
         self._loop = asyncio.get_running_loop()
         self._posted: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self._is_awake = False  # `_take_posted` is scheduled
+        self._is_over = False  # kazoo's thread has met the session's end
         self._state_changed = state_changed
         self.client = KazooClient(
             hosts=",".join(connect.servers),  # the chroot is `SessionClient`'s
@@ -199,7 +201,14 @@ class KazooSession:
         self._ping, connection._send_ping = connection._send_ping, self._ping_once_turned
 
     def _connected(self, *server: object) -> tuple[float, float]:
-        """In kazoo's thread. The only place where kazoo reveals the timeout the server granted."""
+        """In kazoo's thread. The only place where kazoo reveals the timeout the server granted.
+
+        Once the session is over there is no other: the loop may not have heard of it for as long
+        as it hangs, and what it asks meanwhile would be carried out in a session that it does not
+        know. kazoo fails those requests on this exception.
+        """
+        if self._is_over:
+            raise kazoo_errors.SessionExpiredError
         read_timeout_ms, connect_timeout_ms = self._connect(*server)
         self.timeout_ms = min(self.timeout_ms, round(read_timeout_ms * 3 / 2))
         return read_timeout_ms, connect_timeout_ms
@@ -222,7 +231,8 @@ class KazooSession:
         self.client.start_async()
 
     def _listen(self, state: str) -> None:
-        """In kazoo's thread."""
+        """In kazoo's thread, before it connects again."""
+        self._is_over = state == KazooState.LOST
         key = SessionKey(*self.client.client_id) if state == KazooState.CONNECTED else _NO_SESSION
         self.post(self._state_changed, self, _STATES.get(state, SessionState.EXPIRED), key)
 
@@ -306,7 +316,7 @@ class KazooZooKeeper(SessionClient):
                 self._opened.set_result(None)
         elif state is SessionState.EXPIRED:
             self._session = None
-            session.end()  # kazoo is about to open another session
+            session.end()
         self._enter(state)
 
     def _send(self, request: Request, answer: Answer) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import SessionExpiredError
 from zookeeper_server import (
     CONNECTION_TIMEOUT_MS,
     PATIENT_SESSION_TIMEOUT_MS,
@@ -39,10 +40,11 @@ from kdist.zk.election import (
     fenced_multi,
     find_leadership,
 )
-from kdist.zk.errors import ConnectionLoss, Fenced
+from kdist.zk.errors import ConnectionLoss, Fenced, ZooKeeperError
 from kdist.zk.kazoo_client import KazooZooKeeper
 from kdist.zk.watching import DataWatcher
 from tests.unit.zk.zk_contract import RequestContract, in_loop, in_state, until
+from tests.unit.zk.zk_scripted_server import count_attempts
 from tests.unit.zk.zk_session_contract import SessionContract
 
 
@@ -123,6 +125,27 @@ async def test_a_session_ends_when_the_loop_stands_still(host: ZooKeeperHost) ->
     await in_state(zk, SessionState.EXPIRED)
     await zk.close()
     await asyncio.to_thread(watching.stop)
+
+
+@in_loop
+async def test_nothing_is_written_in_a_session_that_the_loop_does_not_know(
+    host: ZooKeeperHost,
+) -> None:
+    zk = KazooZooKeeper(ConnectString.parse(host.settings.address), 1_000, CONNECTION_TIMEOUT_MS)
+    await zk.connect()
+    assert zk._session is not None
+    attempts = count_attempts(zk._session)
+    # The loop turns no more until kazoo has met the end, and has tried to go on after it.
+    while not isinstance(attempts.get(timeout=30), SessionExpiredError):
+        pass
+    attempts.get(timeout=30)
+    assert zk.state is SessionState.CONNECTED
+    with pytest.raises(ZooKeeperError):
+        await zk.create("/phantom")
+    await in_state(zk, SessionState.EXPIRED)
+    await zk.reconnect()
+    assert await zk.exists("/phantom") is None
+    await zk.close()
 
 
 @in_loop

@@ -10,11 +10,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from kazoo.exceptions import SessionExpiredError
 
 from kdist.config.connect_string import ConnectString
 from kdist.zk import kazoo_client
 from kdist.zk.client import SessionKey, SessionState
+from kdist.zk.errors import ZooKeeperError
 from kdist.zk.kazoo_client import KazooSession, KazooZooKeeper
+from tests.unit.zk.zk_scripted_server import count_attempts, scripted_server
+
+DELETE = 2  # the type of the request
 
 Heard = Callable[["HastySession", SessionState, int], None]
 
@@ -126,5 +131,28 @@ def test_a_silent_server_is_left_for_the_next_long_before_the_session_is_over(
         with pytest.raises(TimeoutError):
             session.client.handler.create_connection(address=silent, timeout=60.0)
         assert time.monotonic() - begin < 30
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_asked_for_in_a_session_that_the_loop_does_not_know() -> None:
+    async def scenario() -> None:
+        with scripted_server() as server:
+            zk = KazooZooKeeper(ConnectString.parse(f"127.0.0.1:{server.port}"), 60_000, 30_000)
+            await zk.connect()
+            assert zk._session is not None
+            attempts = count_attempts(zk._session)
+            server.drop()
+            # The loop turns no more until kazoo has met the end, and has tried to go on after it.
+            assert isinstance(attempts.get(timeout=30), SessionExpiredError)
+            attempts.get(timeout=30)
+            assert zk.state is SessionState.CONNECTED
+            with pytest.raises(ZooKeeperError):
+                await zk.create("/phantom")
+            assert zk.state is SessionState.EXPIRED
+            await zk.reconnect()
+            await zk.delete("/known")
+            await zk.close()
+            assert server.asked == [DELETE]
 
     asyncio.run(scenario())
