@@ -1,25 +1,24 @@
 """How far the groups that this broker coordinates are behind, for `/metrics`.
 
 The partitions' leaders are asked for their ends, one ListOffsets for each 1,000 partitions of one
-leader. What a leader does not answer keeps its last known end. Work on the loop is cut into steps,
-so that requests of clients come in between.
+leader. What a leader does not answer keeps its last known end. Work on the loop is done in slices,
+so that requests of clients come in between, and groups may come and go.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterable
 
 from kdist.broker.controller_access import ConnectClient
 from kdist.broker.measures import Measures
 from kdist.broker.metadata_cache import MetadataCache
-from kdist.client.cluster import by_leader, in_topics
+from kdist.client.cluster import in_topics
 from kdist.errors import ApiError
 from kdist.groups.coordinator import GroupCoordinator
-from kdist.groups.group import Group
-from kdist.groups.lag import GroupLags, Lag, worst
-from kdist.model import Broker, TopicPartition
+from kdist.groups.lag import GroupLags, WorstLags
+from kdist.model import NO_LEADER, Broker, TopicPartition
 from kdist.network.client import Client
 from kdist.protocol.list_offsets import (
     LATEST_TIMESTAMP,
@@ -29,14 +28,15 @@ from kdist.protocol.list_offsets import (
 )
 from kdist.replication.replicas import Replicas
 from kdist.runtime.clock import Clock
+from kdist.runtime.slices import Steps, in_slices, parted
 
 logger = logging.getLogger(__name__)
 
 SHOWN_MAX = 500  # groups' topics; metrics/groups.py says so too
 
 _ASKED_MAX = 1_000  # partitions in a request, which its leader answers in one step
-_GROUPS_PER_STEP = 50
-_PARTITIONS_PER_STEP = 500
+_OFFSETS_PER_STEP = 1_000
+_LAG_US = 2
 _VERSION = 6  # of ListOffsets, which every broker of a cluster with kdist's has
 
 
@@ -65,38 +65,38 @@ class LaggingGroups:
 
     async def look(self) -> None:
         """Ask for the ends, and show the lags."""
-        wanted: set[TopicPartition] = set()
-        async for group in self._groups():
-            wanted.update(group.offsets)
-        self._lags.keep_only(wanted)
-        elsewhere = await self._note_own(wanted)
-        leaders = {each: self._cache.leader_of(each) for each in elsewhere}
-        asked = by_leader(leaders, elsewhere)
+        wanted: dict[TopicPartition, None] = {}  # a set would have no order that a seed repeats
+        await in_slices(self._gather(wanted))
+        await in_slices(self._lags.keep_only(wanted))
+        asked: dict[int, list[TopicPartition]] = {}
+        await in_slices(self._note_own(wanted, asked))
         await asyncio.gather(*(self._ask(*each) for each in asked.items()))
-        lags: dict[tuple[str, str], Lag] = {}
-        async for group in self._groups():
-            for topic, lag in self._lags.of(group, self._clock.now_ms()).items():
-                lags[group.group_id, topic] = lag
+        lags = WorstLags(SHOWN_MAX)
+        await in_slices(self._judge(lags))
         self._show(lags)
 
-    async def _groups(self) -> AsyncIterator[Group]:
-        for number, group in enumerate(self._coordinator.groups()):
-            if number % _GROUPS_PER_STEP == 0:
-                await asyncio.sleep(0)
-            yield group
+    def _gather(self, wanted: dict[TopicPartition, None]) -> Steps:
+        """Find the partitions that groups have committed offsets for."""
+        for group in self._coordinator.groups():
+            for some in parted(group.offsets.all(), _OFFSETS_PER_STEP):
+                wanted.update(dict.fromkeys(some))
+                yield 1 + len(some) // 5
 
-    async def _note_own(self, wanted: set[TopicPartition]) -> set[TopicPartition]:
-        """Take in the ends of partitions led here; returns the others."""
-        elsewhere = set()
-        for number, each in enumerate(wanted):
-            if number % _PARTITIONS_PER_STEP == 0:
-                await asyncio.sleep(0)
+    def _note_own(
+        self, wanted: Iterable[TopicPartition], asked: dict[int, list[TopicPartition]]
+    ) -> Steps:
+        """Take in the ends of partitions led here; the others are asked of their leaders."""
+        for each in wanted:
             found = self._replicas.partitions.get(each)
             if found is not None and found.is_leader:
                 self._lags.note({each: found.high_watermark}, self._clock.now_ms())
-            else:
-                elsewhere.add(each)
-        return elsewhere
+            elif (leader := self._cache.leader_of(each)) != NO_LEADER:
+                asked.setdefault(leader, []).append(each)
+            yield _LAG_US
+
+    def _judge(self, lags: WorstLags) -> Steps:
+        for group in self._coordinator.groups():
+            yield from self._lags.of(group, self._clock.now_ms(), lags)
 
     async def _ask(self, leader: int, partitions: list[TopicPartition]) -> None:
         address = self._find(leader)
@@ -105,8 +105,8 @@ class LaggingGroups:
         try:
             client = await self._connect(address.host, address.port)
             try:
-                for first in range(0, len(partitions), _ASKED_MAX):
-                    await self._ask_some(client, partitions[first : first + _ASKED_MAX])
+                for some in parted(partitions, _ASKED_MAX):
+                    await self._ask_some(client, some)
             finally:
                 client.close()
         except ApiError as error:
@@ -129,9 +129,9 @@ class LaggingGroups:
         }
         self._lags.note(ends, self._clock.now_ms())
 
-    def _show(self, lags: dict[tuple[str, str], Lag]) -> None:
+    def _show(self, lags: WorstLags) -> None:
         self._shown.clear()
-        for key in worst(lags, SHOWN_MAX):
-            group = self._shown[key]
-            group.lag_records, group.lag_seconds = lags[key]
-        self._metrics.hidden_lags = len(lags) - len(self._shown)
+        for group_id, topic, lag in lags.worst():
+            group = self._shown[group_id, topic]
+            group.lag_records, group.lag_seconds = lag
+        self._metrics.hidden_lags = lags.hidden

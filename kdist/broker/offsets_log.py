@@ -1,7 +1,8 @@
 """`__consumer_offsets` for the group coordinator: appended to, and loaded.
 
 A partition is loaded when this broker becomes its leader, in steps: a thread reads bytes, perhaps
-from the disk, and the loop replays them, a few milliseconds of work at a time.
+from the disk, and the loop replays them. Of all partitions that load, one slice of work is done in
+each tick of the loop; so anything may happen to a partition between two.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
 from kdist.replication.roles import Role
 from kdist.runtime.clock import Clock
+from kdist.runtime.slices import Steps
 from kdist.runtime.tasks import Tasks
 from kdist.storage.append import Append
 from kdist.storage.reading import Slice, read
 
 logger = logging.getLogger(__name__)
 
-_STEP_BYTES = 1 << 16  # about 4 ms of work
+_STEP_BYTES = 1 << 16
 _RETRY_MS = 500
 _TRUNCATING_MS = 20
 
@@ -110,9 +112,6 @@ class OffsetsLoader:
         offset = max(offset, partition.log.start_offset)  # retention may have moved that meanwhile
         try:
             part = read(partition.log, offset, _STEP_BYTES)
-            if part is None:
-                self._coordinator.finish_loading(loading)
-                return
         except DiskFull as error:  # no descriptor left, for now
             if not is_told:
                 logger.warning("loading of %s is paused, to be resumed: %s", partition.key, error)
@@ -121,6 +120,10 @@ class OffsetsLoader:
             return
         except (ApiError, ProtocolError) as error:
             self._give_up(loading, error)
+            return
+        if part is None:
+            finish = partial(self._coordinator.finish_loading, loading)
+            self._work(loading, self._coordinator.decode(loading), finish)
             return
         found: list[bytes] = []
         self._tasks.run_blocking(
@@ -144,11 +147,26 @@ class OffsetsLoader:
             return
         try:
             batches, next_offset = _whole_batches(found[0])
-            loading.replay(batches)
         except CorruptRecords as fault:
             self._give_up(loading, fault)
             return
-        self._read(partition, loading, next_offset)
+        read_on = partial(self._read, partition, loading, next_offset)
+        self._work(loading, loading.replay(batches), read_on)
+
+    def _work(self, loading: Loading, steps: Steps, then: Callable[[], None]) -> None:
+        self._coordinator.slices.add(self._watched(loading, steps, then))
+
+    def _watched(self, loading: Loading, steps: Steps, then: Callable[[], None]) -> Steps:
+        """Do the steps, `then` the rest: as long as the partition is led, and its log is sound."""
+        try:
+            for step_us in steps:
+                yield step_us
+                if self._led.get(loading.partition) is not loading:
+                    return
+        except (CorruptRecords, ProtocolError) as fault:
+            self._give_up(loading, fault)
+            return
+        then()
 
     def _give_up(self, loading: Loading, error: Exception) -> None:
         """Leave its groups without a coordinator, rather than with one that lost their offsets."""

@@ -21,6 +21,7 @@ from kdist.errors import Error
 from kdist.metrics.groups import GroupMetrics
 from kdist.model import TopicPartition
 from kdist.runtime.clock import Clock
+from kdist.runtime.slices import Slices
 from kdist.runtime.tasks import Tasks, Timer
 
 PREFIX_CHARS_MAX = 1000
@@ -90,6 +91,10 @@ class GroupsContext:
     metrics: GroupMetrics
     is_known: Callable[[TopicPartition], bool]
     actions: Actions = dataclasses.field(default_factory=Actions)
+    slices: Slices = dataclasses.field(init=False)  # what concerns many groups or offsets
+
+    def __post_init__(self) -> None:
+        self.slices = Slices(partial(self.call_later, 0))
 
     def answer(self, reply: Reply[Response], response: Response) -> None:
         """Answer a request, after the current decision."""

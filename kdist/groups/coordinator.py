@@ -26,21 +26,24 @@ from kdist.groups.maintenance import GroupMaintenance
 from kdist.groups.member import UNKNOWN_MEMBER_ID, Caller
 from kdist.groups.rebalance import Rebalancer
 from kdist.groups.registry import Registry
-from kdist.groups.states import COMPLETING, PREPARING
 from kdist.groups.sync import sync
 from kdist.metrics.groups import GroupMetrics
 from kdist.model import TopicPartition
 from kdist.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from kdist.protocol.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from kdist.protocol.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
 from kdist.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kdist.protocol.join_group import JoinGroupRequest, JoinGroupResponse
 from kdist.protocol.leave_group import LeaveGroupRequest, LeaveGroupResponse, LeavingMemberResult
-from kdist.protocol.list_groups import ListGroupsRequest, ListGroupsResponse
+from kdist.protocol.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kdist.protocol.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from kdist.protocol.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from kdist.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
-from kdist.protocol.operations import OMITTED, ON_GROUP
 from kdist.protocol.sync_group import SyncGroupRequest
+from kdist.runtime.slices import Slices, Steps
 
 logger = logging.getLogger(__name__)
 
@@ -86,13 +89,19 @@ class GroupCoordinator:
         self._maintenance.stop()
         for partition in self._registry.partitions():
             self.unload(partition)
+        self._context.slices.finish()
+        self._context.actions.run()
 
     def begin_loading(self, partition: int) -> Loading:
-        """This broker now leads the partition: replay its log, then call `finish_loading`."""
+        """This broker now leads the partition: replay its log, `decode`, `finish_loading`."""
         return self._registry.begin_loading(partition)
 
+    def decode(self, loading: Loading) -> Steps:
+        """Make groups of what was replayed. Raises `CorruptRecords`, `ProtocolError`."""
+        return loading.decode(self._context.clock.now_ms())
+
     def finish_loading(self, loading: Loading) -> None:
-        """The whole log was replayed. No effect if the partition was unloaded in the meantime."""
+        """Serve the groups. No effect if the partition was unloaded in the meantime."""
         self._maintenance.finish_loading(loading)
         self._context.actions.run()
 
@@ -105,6 +114,11 @@ class GroupCoordinator:
         """The partitions were deleted: delete the offsets committed for them."""
         self._maintenance.forget_partitions(partitions)
         self._context.actions.run()
+
+    @property
+    def slices(self) -> Slices:
+        """Where long work on groups is done, one slice in each tick."""
+        return self._context.slices
 
     def groups(self) -> list[Group]:
         """The groups that are coordinated here now; the caller changes nothing of them."""
@@ -205,21 +219,31 @@ class GroupCoordinator:
     def describe_groups(
         self, request: DescribeGroupsRequest, _caller: Caller, reply: Reply[DescribeGroupsResponse]
     ) -> None:
-        """Answers at once."""
-        operations = ON_GROUP if request.include_authorized_operations else OMITTED
-        find = self._registry.find
-        found = [describing.described(each, *find(each), operations) for each in request.groups]
-        self._context.answer(reply, DescribeGroupsResponse(groups=found))
+        """Answers once all are described."""
+        found: list[DescribedGroup] = []
+
+        def answer() -> None:
+            self._context.answer(reply, DescribeGroupsResponse(groups=found))
+
+        steps = describing.describe_groups(request, self._registry.find, found)
+        self._context.slices.add(steps, answer)
         self._context.actions.run()
 
     def list_groups(
         self, request: ListGroupsRequest, _caller: Caller, reply: Reply[ListGroupsResponse]
     ) -> None:
-        """Answers at once; while any partition loads, with an error and the groups known so far."""
+        """Answers with those that exist now; while any partition loads, with an error too."""
         is_loading = self._registry.is_loading
         error = Error.COORDINATOR_LOAD_IN_PROGRESS if is_loading else Error.NONE
-        found = describing.listed(self._registry, request.states_filter, request.types_filter)
-        self._context.answer(reply, ListGroupsResponse(error_code=error, groups=found))
+        found: list[ListedGroup] = []
+
+        def answer() -> None:
+            self._context.answer(reply, ListGroupsResponse(error_code=error, groups=found))
+
+        steps = describing.list_groups(
+            list(self._registry), request.states_filter, request.types_filter, found
+        )
+        self._context.slices.add(steps, answer)
         self._context.actions.run()
 
     def delete_groups(
@@ -227,7 +251,8 @@ class GroupCoordinator:
     ) -> None:
         """Answers when the tombstones are in the log."""
         answer = partial(self._context.answer, reply)
-        deleting.delete_groups(self._registry, self._maintenance, request, answer)
+        steps = deleting.delete_groups(self._registry, self._maintenance, request, answer)
+        self._context.slices.add(steps)
         self._context.actions.run()
 
     def offset_delete(
@@ -272,11 +297,9 @@ class GroupCoordinator:
     def _offer_readings(self, metrics: GroupMetrics) -> None:
         registry = self._registry
         metrics.groups = lambda: len(registry)
-        metrics.members = lambda: sum(len(each.members) for each in registry)
-        metrics.offsets = lambda: sum(len(each.offsets) for each in registry)
-        metrics.rebalancing_groups = lambda: sum(
-            each.state in (PREPARING, COMPLETING) for each in registry
-        )
+        metrics.members = lambda: registry.totals().members
+        metrics.offsets = lambda: registry.totals().offsets
+        metrics.rebalancing_groups = lambda: registry.totals().rebalancing
 
 
 def _with_protocol_name(reply: JoinReply) -> JoinReply:

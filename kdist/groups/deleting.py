@@ -35,6 +35,9 @@ from kdist.protocol.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
 )
+from kdist.runtime.slices import Steps
+
+_GROUP_US = 5
 
 Results = Mapping[TopicPartition, Error]
 
@@ -44,8 +47,11 @@ def delete_groups(
     maintenance: GroupMaintenance,
     request: DeleteGroupsRequest,
     answer: Reply[DeleteGroupsResponse],
-) -> None:
-    """Answer with one result per group, also if the request names one twice."""
+) -> Steps:
+    """Answer with one result per group, also if the request names one twice.
+
+    They may be all groups that there are, and each has tombstones of its own.
+    """
     wanted = list(dict.fromkeys(request.groups_names))
     results: dict[str, Error] = {}
 
@@ -63,7 +69,8 @@ def delete_groups(
         elif group.state is not EMPTY:
             settle(group_id, Error.NON_EMPTY_GROUP)
         else:
-            maintenance.delete(group, partial(settle, group_id))
+            yield from maintenance.delete(group, partial(settle, group_id))
+        yield _GROUP_US
 
 
 def delete_offsets(

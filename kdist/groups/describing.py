@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kdist.errors import Error
 from kdist.groups.group import Group
 from kdist.groups.member import Member
 from kdist.groups.states import DEAD, STABLE
-from kdist.protocol.describe_groups import DescribedGroup, DescribedMember
+from kdist.protocol.describe_groups import (
+    DescribedGroup,
+    DescribedMember,
+    DescribeGroupsRequest,
+)
 from kdist.protocol.list_groups import ListedGroup
-from kdist.protocol.operations import OMITTED
+from kdist.protocol.operations import OMITTED, ON_GROUP
+from kdist.runtime.slices import Steps
 
 CLASSIC = (
     "classic"  # the type of every group here: its members use JoinGroup, not KIP-848's protocol
 )
+
+Find = Callable[[str], tuple[Error, Group | None]]
+
+_GROUP_US, _MEMBER_US = 3, 2
+
+
+def describe_groups(
+    request: DescribeGroupsRequest, find: Find, found: list[DescribedGroup]
+) -> Steps:
+    """Add a description of each group that is asked for."""
+    operations = ON_GROUP if request.include_authorized_operations else OMITTED
+    for group_id in request.groups:
+        error, group = find(group_id)
+        found.append(described(group_id, error, group, operations))
+        yield _GROUP_US + (_MEMBER_US * len(group.members) if group else 0)
 
 
 def described(group_id: str, error: Error, group: Group | None, operations: int) -> DescribedGroup:
@@ -42,23 +62,27 @@ def described(group_id: str, error: Error, group: Group | None, operations: int)
     )
 
 
-def listed(
-    groups: Iterable[Group], states: Iterable[str], types: Iterable[str] = ()
-) -> list[ListedGroup]:
-    """The groups of one of `types` in one of `states`, ignoring case; none given: all of them."""
+def list_groups(
+    groups: Iterable[Group],
+    states: Iterable[str],
+    types: Iterable[str],
+    found: list[ListedGroup],
+) -> Steps:
+    """Add the groups of one of `types` in one of `states`, ignoring case; none given: all."""
     wanted, of_types = ({each.lower() for each in given} for given in (states, types))
     if of_types and CLASSIC not in of_types:
-        return []
-    return [
-        ListedGroup(
-            group_id=each.group_id,
-            protocol_type=each.protocol_type or "",
-            group_state=each.state.value,
-            group_type=CLASSIC,
-        )
-        for each in groups
-        if not wanted or each.state.value.lower() in wanted
-    ]
+        return
+    for each in groups:
+        state = each.state.value
+        if each.state is not DEAD and (not wanted or state.lower() in wanted):
+            listed = ListedGroup(
+                group_id=each.group_id,
+                protocol_type=each.protocol_type or "",
+                group_state=state,
+                group_type=CLASSIC,
+            )
+            found.append(listed)
+        yield 1
 
 
 def _described_member(member: Member, protocol: str, is_stable: bool) -> DescribedMember:

@@ -14,6 +14,7 @@ is under way, its offset does not expire.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 from kdist.groups.group import Group
@@ -22,18 +23,19 @@ from kdist.groups.states import EMPTY, STABLE
 from kdist.model import NO_TIMESTAMP, TopicPartition
 
 
-def choose_expired(group: Group, now_ms: int, retention_ms: int) -> list[TopicPartition]:
-    """The partitions whose offsets the group may forget."""
+def choose_expired(
+    group: Group, now_ms: int, retention_ms: int, among: Iterable[TopicPartition]
+) -> list[TopicPartition]:
+    """The partitions, of these, whose offsets the group may forget."""
     if group.protocol_type is None:
-        return group.offsets.find(partial(_is_old, now_ms, retention_ms, NO_TIMESTAMP))
+        return group.offsets.find(partial(_is_old, now_ms, retention_ms, NO_TIMESTAMP), among)
     if group.state is EMPTY:
-        return group.offsets.find(partial(_is_old, now_ms, retention_ms, group.state_since_ms))
+        is_old = partial(_is_old, now_ms, retention_ms, group.state_since_ms)
+        return group.offsets.find(is_old, among)
     topics = group.subscribed_topics
     if group.state is STABLE and topics is not None:
-        is_old = partial(_is_old, now_ms, retention_ms, NO_TIMESTAMP)
-        return group.offsets.find(
-            lambda where, what: where.topic not in topics and is_old(where, what)
-        )
+        unread = (each for each in among if each.topic not in topics)
+        return group.offsets.find(partial(_is_old, now_ms, retention_ms, NO_TIMESTAMP), unread)
     return []
 
 

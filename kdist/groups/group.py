@@ -16,7 +16,8 @@ from collections.abc import Callable
 from kdist.errors import ProtocolError
 from kdist.groups.member import Member, Protocols
 from kdist.groups.offsets import GroupOffsets
-from kdist.groups.states import COMPLETING, EMPTY, FOLLOWERS, STABLE, GroupState
+from kdist.groups.states import COMPLETING, EMPTY, FOLLOWERS, PREPARING, STABLE, GroupState
+from kdist.groups.totals import Totals
 from kdist.protocol.consumer_protocol import ConsumerProtocolSubscription
 from kdist.protocol.join_group import JoinGroupMember, JoinGroupResponse
 from kdist.protocol.sync_group import SyncGroupResponse
@@ -28,11 +29,23 @@ CONSUMER = "consumer"  # the protocol type of groups whose members read topics
 JoinReply = Callable[[JoinGroupResponse], None]
 SyncReply = Callable[[SyncGroupResponse], None]
 
+_REBALANCING = (PREPARING, COMPLETING)
+
+
+class Home:
+    """A partition of `__consumer_offsets` as its groups know it: who is there, and their totals."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {}
+        self.totals = Totals()
+        self.is_left = False  # this broker no longer leads it
+
 
 class Group:
     """Owner: the coordinator of its partition, on the event loop's thread."""
 
-    def __init__(self, group_id: str, now_ms: int) -> None:
+    def __init__(self, group_id: str, now_ms: int, home: Home | None = None) -> None:
+        self.home = home or Home()
         self.group_id = group_id
         self.state = EMPTY
         self.state_since_ms = now_ms  # -1: loaded from a record that does not say
@@ -53,7 +66,7 @@ class Group:
         self.has_newcomers = False  # a member joined since that delay last started
         self.join_timer: Timer | None = None
         self.sync_timer: Timer | None = None
-        self.offsets = GroupOffsets()
+        self.offsets = GroupOffsets(self.home.totals)
         self._support: Counter[str] = Counter()  # how many members support each protocol
 
     @property
@@ -68,6 +81,7 @@ class Group:
 
     def become(self, state: GroupState, now_ms: int) -> None:
         assert state in FOLLOWERS[self.state], f"{self.group_id}: {self.state} to {state}"
+        self.home.totals.rebalancing += (state in _REBALANCING) - (self.state in _REBALANCING)
         self.state = state
         self.state_since_ms = now_ms
 
@@ -81,12 +95,14 @@ class Group:
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.members[member.member_id] = member
+        self.home.totals.members += 1
         self._support.update(name for name, _metadata in member.protocols)
         self.forget_pending(member.member_id)
 
     def remove(self, member_id: str) -> Member:
         """Remove a member. Its waiting join or sync, if any, is for the caller to answer."""
         member = self.members.pop(member_id)
+        self.home.totals.members -= 1
         member.end_session()
         self._support.subtract(name for name, _metadata in member.protocols)
         if member.instance_id is not None:

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
+from heapq import heappush, heappushpop
 from typing import NamedTuple
 
 from kdist.groups.group import Group
+from kdist.groups.offsets import NOTHING_COMMITTED
 from kdist.model import TopicPartition
+from kdist.runtime.slices import Steps
 
 # Of a year's looks, one every 10 s, a partition keeps 127 at most: 2 KiB.
 _OVERSTATED_MAX = 1.2  # what forgetting looks may make of a lag's seconds
+_LAG_US = 2
 _THINNED_EVERY = 32  # looks; going through them takes some 10 us
 
 
@@ -82,24 +86,47 @@ class GroupLags:
         for partition, end in ends.items():
             self._seen.setdefault(partition, SeenEnds()).add(end, now_ms)
 
-    def keep_only(self, partitions: set[TopicPartition]) -> None:
+    def keep_only(self, partitions: Container[TopicPartition]) -> Steps:
         """Forget all others."""
-        for partition in self._seen.keys() - partitions:
-            del self._seen[partition]
+        for partition in list(self._seen):
+            if partition not in partitions:
+                del self._seen[partition]
+            yield 1
 
-    def of(self, group: Group, now_ms: int) -> dict[str, Lag]:
-        """The group's lag by topic; partitions whose end is not known yet do not count."""
+    def of(self, group: Group, now_ms: int, lags: WorstLags) -> Steps:
+        """Add the group's lag by topic; partitions whose end is not known yet do not count."""
         found: dict[str, Lag] = {}
-        for partition in group.offsets:
-            if (seen := self._seen.get(partition)) is not None:
+        for partition in group.offsets.all():
+            seen = self._seen.get(partition)
+            if seen is not None and group.offsets.get(partition) is not NOTHING_COMMITTED:
                 lag = seen.lag(group.offsets.get(partition).offset, now_ms)
                 before = found.get(partition.topic)
                 found[partition.topic] = lag if before is None else before.plus(lag)
-        return found
+            yield _LAG_US
+        for topic, lag in found.items():
+            lags.add(group.group_id, topic, lag)
+            yield _LAG_US
 
 
-def worst(lags: Mapping[tuple[str, str], Lag], limit: int) -> Iterable[tuple[str, str]]:
-    """The keys of the greatest lags, at most `limit`: by time, then records."""
-    if len(lags) <= limit:
-        return lags
-    return sorted(lags, key=lambda key: (-lags[key].seconds, -lags[key].records, key))[:limit]
+class WorstLags:
+    """The greatest lags that are added, at most `limit`: by time, then records."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._heap: list[tuple[float, int, str, str]] = []
+        self.hidden = 0  # those that were too many
+
+    def add(self, group_id: str, topic: str, lag: Lag) -> None:
+        entry = (lag.seconds, lag.records, group_id, topic)
+        if len(self._heap) < self._limit:
+            heappush(self._heap, entry)
+        else:
+            heappushpop(self._heap, entry)
+            self.hidden += 1
+
+    def worst(self) -> list[tuple[str, str, Lag]]:
+        """Group, topic and lag of each, the greatest first."""
+        greatest = sorted(self._heap, reverse=True)
+        return [
+            (group, topic, Lag(records, seconds)) for seconds, records, group, topic in greatest
+        ]

@@ -1,4 +1,9 @@
-"""What happens to groups without a member's request: loading, unloading, expiry, deletion."""
+"""What happens to groups without a member's request: loading, unloading, expiry, deletion.
+
+A partition may have 100,000 groups, and a group as many offsets: what concerns them all is done in
+slices. A `Sweep` is such work that a group must not be seen without: whoever asks for a group has
+it done for that one first.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +22,66 @@ from kdist.groups.records import tombstones
 from kdist.groups.registry import Registry
 from kdist.groups.states import DEAD
 from kdist.model import TopicPartition
+from kdist.runtime.slices import Steps, parted
 from kdist.runtime.tasks import Timer
 
-GROUPS_PER_TICK = 50  # checked for expiry before the event loop gets to other work
 MINUTE_MS = 60_000
 TOMBSTONE_BYTES_MAX = 1 << 17  # of keys in a batch; far below any usual max.message.bytes
+
+_OFFSETS_PER_STEP = 1_000
+_TIMER_US, _APPEND_US, _TOMBSTONE_US, _OFFSETS_PER_US = 5, 150, 2, 2
 
 Done = Callable[[Error], None]
 
 logger = logging.getLogger(__name__)
+
+
+class Sweep:
+    """Work on many groups. Owned by `GroupMaintenance`."""
+
+    def __init__(self, groups: dict[str, Group], visit: Callable[[Group], Steps]) -> None:
+        """`visit` may find the group DEAD, at first and after each step."""
+        self._left = dict(reversed(groups.items()))  # which are taken from the end
+        self._visit = visit
+        self._visited: str | None = None
+        self._steps: Steps = iter(())
+
+    def steps(self) -> Steps:
+        """Visit those that are left."""
+        while self._left:
+            self._visited, group = self._left.popitem()
+            self._steps = self._visit(group)
+            yield from self._steps
+            yield 1
+
+    def catch_up(self, group_id: str) -> None:
+        """Do at once what is left to do of one group."""
+        if self._visited == group_id:
+            _exhaust(self._steps)
+        group = self._left.pop(group_id, None)
+        if group is not None:
+            _exhaust(self._visit(group))
+
+
+class Appends:
+    """Some appends: `done` is called once all have ended, with the first error."""
+
+    def __init__(self, done: Done) -> None:
+        self._done = done
+        self._under_way = 1  # they are still being begun
+        self._error = Error.NONE
+
+    def begin(self) -> Done:
+        """Another append; what it has to call at its end."""
+        self._under_way += 1
+        return self.end
+
+    def end(self, error: Error = Error.NONE) -> None:
+        """An append has ended; or all are begun."""
+        self._error = self._error or error
+        self._under_way -= 1
+        if not self._under_way:
+            self._done(self._error)
 
 
 class GroupMaintenance:
@@ -36,108 +92,151 @@ class GroupMaintenance:
         self._registry = registry
         self._rebalancer = rebalancer
         self._timer: Timer | None = None
+        self._is_stopped = False
+        self._sweeps: list[Sweep] = []
+        registry.catch_up = self._catch_up
 
     def start(self) -> None:
         """Begin to check all groups for expiry periodically."""
-        interval_ms = self._context.settings.offsets_retention_check_interval_ms
-        self._timer = self._context.call_later(interval_ms, self._begin_round)
+        self._is_stopped = False
+        self._await_round()
 
     def stop(self) -> None:
+        self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def finish_loading(self, loading: Loading) -> None:
-        """Serve the loaded groups: their members have to heartbeat from now on."""
-        groups = self._registry.finish_loading(loading, self._context.clock.now_ms())
-        for group in groups:
-            for member in group.members.values():
-                self._rebalancer.restart_session(group, member)
-            if len(group.members) > self._context.settings.max_size:
-                self._rebalancer.prepare(group, "it has more members than group.max.size")
-        logger.info("partition %d: %d groups are loaded", loading.partition, len(groups))
-        self._forget_in(groups, loading.deleted)
+        """Serve the decoded groups: their members have to heartbeat from now on."""
+        if self._registry.finish_loading(loading):
+            groups = loading.home.groups
+            logger.info("partition %d: %d groups are loaded", loading.partition, len(groups))
+            self._sweep(groups, partial(self._begin_service, loading.deleted))
 
     def unload(self, partition: int) -> None:
         """Drop the partition's groups; waiting members are told to find the new coordinator."""
-        for group in self._registry.unload(partition):
-            self._bury(group)
-
-    def expire(self, groups: Iterable[Group]) -> None:
-        """Delete expired offsets of these groups, and groups that are no longer used."""
-        now_ms = self._context.clock.now_ms()
-        retention_ms = self._context.settings.offsets_retention_minutes * MINUTE_MS
-        for group in groups:
-            expired = group.offsets.forget(choose_expired(group, now_ms, retention_ms))
-            self._context.metrics.expired_offsets += len(expired)
-            self._write_tombstones(group, expired)
+        gone = self._registry.unload(partition)
+        if gone:
+            self._context.slices.add(self._bury_all(gone))
 
     def forget_partitions(self, partitions: Collection[TopicPartition]) -> None:
         """Delete all groups' offsets for partitions that were deleted."""
-        for loading in self._registry.loadings():
-            loading.deleted.update(partitions)
-        self._forget_in(list(self._registry), partitions)
+        wanted = dict.fromkeys(partitions)  # a set would have no order that a seed repeats
+        if wanted:
+            for loading in self._registry.loadings():
+                loading.deleted.update(wanted)
+            self._sweep(self._registry.groups, partial(self._forget, wanted))
 
-    def _forget_in(self, groups: list[Group], partitions: Collection[TopicPartition]) -> None:
-        for group in groups if partitions else ():
-            self._write_tombstones(group, group.offsets.forget(partitions))
-
-    def delete(self, group: Group, done: Done) -> None:
-        """Delete the group and its offsets; `done` is called when the append has ended."""
+    def delete(self, group: Group, done: Done) -> Steps:
+        """Delete the group and its offsets; `done` is called when the appends have ended."""
         logger.info("group %s is deleted", group.group_id)
-        partitions = group.offsets.forget_all()
-        self._registry.remove(group)
-        self._bury(group)
-        records = tombstones(group.group_id, partitions, is_group_gone=group.generation > 0)
-        self._append(group, records, done)
+        partitions = group.offsets.drop_all()
+        self._remove(group)
+        # Whoever uses the name again has to find the tombstones in the log before its own records.
+        sweep = Sweep(
+            {group.group_id: group}, lambda _: self._write_off(group, partitions, Appends(done))
+        )
+        self._sweeps.append(sweep)
+        return self._steps_of(sweep)
 
     def delete_offsets(
         self, group: Group, partitions: Collection[TopicPartition], done: Done
     ) -> None:
         """Delete the group's offsets for these partitions; `done` as for `delete`."""
-        self._write_tombstones(group, group.offsets.forget(partitions), done)
+        self._write_tombstones(group, group.offsets.forget(partitions), Appends(done))
+
+    def _sweep(self, groups: dict[str, Group], visit: Callable[[Group], Steps]) -> None:
+        sweep = Sweep(groups, visit)
+        self._sweeps.append(sweep)
+        self._context.slices.add(self._steps_of(sweep))
+
+    def _steps_of(self, sweep: Sweep) -> Steps:
+        yield from sweep.steps()
+        self._sweeps.remove(sweep)
+
+    def _catch_up(self, group_id: str) -> None:
+        for sweep in self._sweeps:
+            sweep.catch_up(group_id)
+
+    def _begin_service(self, deleted: Collection[TopicPartition], group: Group) -> Steps:
+        """`deleted` are the partitions that were, while the log was read."""
+        if deleted:
+            yield from self._forget(deleted, group)
+        for member in list(group.members.values()):
+            # It may have left meanwhile, or sent a request, or the group be another broker's.
+            is_there = group.members.get(member.member_id) is member
+            if is_there and member.session is None and group.state is not DEAD:
+                self._rebalancer.restart_session(group, member)
+                yield _TIMER_US
+        if len(group.members) > self._context.settings.max_size:
+            self._rebalancer.maybe_prepare(group, "it has more members than group.max.size")
+
+    def _forget(self, partitions: Collection[TopicPartition], group: Group) -> Steps:
+        offsets = group.offsets
+        among = partitions if len(partitions) <= len(offsets) else offsets.all()
+        for some in parted(among, _OFFSETS_PER_STEP):
+            if group.state is DEAD:
+                return
+            found = offsets.forget([each for each in some if each in partitions])
+            yield len(some) // _OFFSETS_PER_US + self._write_tombstones(group, found)
+
+    def _await_round(self) -> None:
+        if not self._is_stopped:
+            interval_ms = self._context.settings.offsets_retention_check_interval_ms
+            self._timer = self._context.call_later(interval_ms, self._begin_round)
 
     def _begin_round(self) -> None:
-        self._expire_some([group.group_id for group in self._registry])
+        self._context.slices.add(self._expire(list(self._registry)), self._await_round)
 
-    def _expire_some(self, group_ids: list[str]) -> None:
-        """Expire offsets of some groups, and of the rest in the loop's next ticks."""
-        now, later = group_ids[:GROUPS_PER_TICK], group_ids[GROUPS_PER_TICK:]
-        found = map(self._registry.get, now)
-        self.expire([group for group in found if group is not None])
-        if later:
-            self._timer = self._context.call_later(0, partial(self._expire_some, later))
-        else:
-            self.start()
+    def _expire(self, groups: list[Group]) -> Steps:
+        """Delete expired offsets of these groups, and groups that are no longer used."""
+        retention_ms = self._context.settings.offsets_retention_minutes * MINUTE_MS
+        for group in groups:
+            for some in parted(group.offsets.all(), _OFFSETS_PER_STEP):
+                if group.state is DEAD:
+                    break
+                now_ms = self._context.clock.now_ms()
+                expired = choose_expired(group, now_ms, retention_ms, some)
+                forgotten = group.offsets.forget(expired)
+                self._context.metrics.expired_offsets += len(forgotten)
+                yield len(some) // _OFFSETS_PER_US + self._write_tombstones(group, forgotten)
 
     def _write_tombstones(
-        self, group: Group, partitions: list[TopicPartition], done: Done = lambda _: None
-    ) -> None:
-        """Append tombstones for the offsets, and for the group if nothing is left of it."""
+        self, group: Group, partitions: list[TopicPartition], appends: Appends | None = None
+    ) -> int:
+        """Append tombstones for the offsets, and for the group if nothing is left of it.
+
+        Returns how long it takes, in microseconds.
+        """
         is_unused = group.is_unused
         if is_unused:
             logger.info("group %s: nothing is left of it", group.group_id)
-            self._registry.remove(group)
-            self._bury(group)
+            self._remove(group)
         # A group without a generation has no record of its own, only its offsets have.
         is_gone = is_unused and group.generation > 0
         records = tombstones(group.group_id, partitions, is_group_gone=is_gone)
-        self._append(group, records, done)
+        appends = appends or Appends(lambda _: None)
+        self._append(group, records, appends)
+        appends.end()
+        return (_APPEND_US + _TOMBSTONE_US * len(records)) if records else 1
 
-    def _append(self, group: Group, records: list[LogRecord], done: Done) -> None:
-        """Append in as many batches as needed; `done` after the last, with the first error."""
-        parts = list(_parts(records))
-        errors: list[Error] = []
+    def _write_off(self, group: Group, partitions: list[TopicPartition], appends: Appends) -> Steps:
+        """Append the tombstones of a group that was deleted, as long as its partition is led."""
+        parts = list(parted(partitions, _OFFSETS_PER_STEP))
+        for number, some in enumerate(parts, 1):
+            if group.home.is_left:
+                appends.begin()(Error.NOT_COORDINATOR)
+                break
+            is_gone = number == len(parts) and group.generation > 0
+            self._append(group, tombstones(group.group_id, some, is_group_gone=is_gone), appends)
+            yield _APPEND_US + _TOMBSTONE_US * len(some)
+        appends.end()
 
-        def ended(error: Error) -> None:
-            errors.append(error)
-            if len(errors) == len(parts):
-                done(next(filter(None, errors), Error.NONE))
-
-        if not parts:
-            done(Error.NONE)
-        for part in parts:
-            self._context.append(group.group_id, part, partial(self._appended, ended))
+    def _append(self, group: Group, records: list[LogRecord], appends: Appends) -> None:
+        """Append in as many batches as needed."""
+        for part in _fitting(records):
+            self._context.append(group.group_id, part, partial(self._appended, appends.begin()))
 
     def _appended(self, done: Done, error: Error) -> None:
         """If the append failed, the next load brings the offsets back, and they expire later."""
@@ -146,6 +245,17 @@ class GroupMaintenance:
             logger.warning("tombstones of offsets are not in the log: %s", error.name)
         done(error)
 
+    def _remove(self, group: Group) -> None:
+        self._registry.remove(group)
+        group.become(DEAD, self._context.clock.now_ms())
+        self._bury(group)
+
+    def _bury_all(self, groups: list[Group]) -> Steps:
+        while groups:
+            group = groups.pop()
+            self._bury(group)
+            yield 2 + _TIMER_US * len(group.members)
+
     def _bury(self, group: Group) -> None:
         for member_id in list(group.joining):
             refused = join_refused(Error.NOT_COORDINATOR, member_id)
@@ -153,10 +263,14 @@ class GroupMaintenance:
         for member_id in list(group.syncing):
             self._rebalancer.answer_sync(group, member_id, sync_refused(Error.NOT_COORDINATOR))
         group.stop_timers()
-        group.become(DEAD, self._context.clock.now_ms())
 
 
-def _parts(records: Iterable[LogRecord]) -> Iterator[list[LogRecord]]:
+def _exhaust(steps: Steps) -> None:
+    for _ in steps:
+        pass
+
+
+def _fitting(records: Iterable[LogRecord]) -> Iterator[list[LogRecord]]:
     """Split tombstones, in order, into lists that each fit a batch.
 
     A single batch for tens of thousands of offsets would exceed `max.message.bytes` and be refused,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from kdist.groups.totals import Totals
 from kdist.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 
 
@@ -40,7 +41,9 @@ class _Kept(NamedTuple):
 class GroupOffsets:
     """Owned by its group."""
 
-    def __init__(self) -> None:
+    def __init__(self, totals: Totals | None = None) -> None:
+        """`totals` are those of the group's partition."""
+        self._totals = totals or Totals()
         self._kept: dict[TopicPartition, _Kept] = {}
         self._under_way: dict[TopicPartition, set[int]] = {}
         self._appends = 0
@@ -65,7 +68,7 @@ class GroupOffsets:
 
     def load(self, partition: TopicPartition, committed: CommittedOffset) -> None:
         """Set a position loaded from the log."""
-        self._kept[partition] = _Kept(committed, 0)
+        self._keep(partition, _Kept(committed, 0))
 
     def begin(self, commits: Iterable[TopicPartition]) -> int:
         """Call before the append of a commit. Returns its number, for `finish` or `fail`."""
@@ -80,7 +83,7 @@ class GroupOffsets:
             if self._end(number, partition):
                 kept = self._kept.get(partition)
                 if kept is None or kept.order < number:
-                    self._kept[partition] = _Kept(committed, number)
+                    self._keep(partition, _Kept(committed, number))
 
     def fail(self, number: int, commits: Iterable[TopicPartition]) -> None:
         """The commit did not get into the log: the earlier positions remain."""
@@ -91,23 +94,39 @@ class GroupOffsets:
         """Drop positions and commits under way; returns those that need a tombstone."""
         found = [each for each in partitions if each in self._kept or each in self._under_way]
         for partition in found:
-            self._kept.pop(partition, None)
+            self._totals.offsets -= self._kept.pop(partition, None) is not None
             self._under_way.pop(partition, None)
         return found
 
-    def forget_all(self) -> list[TopicPartition]:
+    def all(self) -> list[TopicPartition]:
+        """The partitions that have a position, or a commit under way."""
+        return list(self._kept | self._under_way) if self._under_way else list(self._kept)
+
+    def drop_all(self) -> list[TopicPartition]:
         """Drop everything; returns the partitions that need a tombstone."""
-        return self.forget(list(self._kept | self._under_way))
+        found = self.all()
+        self._totals.offsets -= len(self._kept)
+        self._kept, self._under_way = {}, {}
+        return found
 
     def find(
-        self, condition: Callable[[TopicPartition, CommittedOffset], bool]
+        self,
+        condition: Callable[[TopicPartition, CommittedOffset], bool],
+        among: Iterable[TopicPartition],
     ) -> list[TopicPartition]:
-        """The partitions without a commit under way that meet the condition."""
+        """Those that have a position and no commit under way, and meet the condition."""
+        kept = self._kept
         return [
-            partition
-            for partition, kept in self._kept.items()
-            if partition not in self._under_way and condition(partition, kept.committed)
+            each
+            for each in among
+            if each in kept
+            and each not in self._under_way
+            and condition(each, kept[each].committed)
         ]
+
+    def _keep(self, partition: TopicPartition, kept: _Kept) -> None:
+        self._totals.offsets += partition not in self._kept
+        self._kept[partition] = kept
 
     def _end(self, number: int, partition: TopicPartition) -> bool:
         """Mark the commit as no longer under way; False if it was forgotten before."""

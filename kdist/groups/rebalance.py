@@ -27,7 +27,7 @@ from kdist.groups.context import GroupsContext
 from kdist.groups.group import Group, JoinReply, SyncReply
 from kdist.groups.member import Member
 from kdist.groups.records import generation_record
-from kdist.groups.states import EMPTY, FOLLOWERS, PREPARING
+from kdist.groups.states import DEAD, EMPTY, FOLLOWERS, PREPARING
 from kdist.protocol.join_group import JoinGroupResponse
 from kdist.protocol.sync_group import SyncGroupResponse
 
@@ -168,6 +168,8 @@ class Rebalancer:
         )
 
     def _gathered(self, group: Group, delay_ms: int, left_ms: int) -> None:
+        if group.state is DEAD:
+            return  # unloaded, and its timers are still to be stopped
         if group.has_newcomers and left_ms > 0:
             initial_ms = self._context.settings.initial_rebalance_delay_ms
             self._gather(group, min(initial_ms, left_ms), max(left_ms - delay_ms, 0))
@@ -176,6 +178,8 @@ class Rebalancer:
 
     def _complete(self, group: Group) -> None:
         """Everyone has joined, or the time is up."""
+        if group.state is DEAD:
+            return  # as above
         self._drop_absent(group)
         if group.members and not group.elect_leader():
             # Only static members are left, none of which has joined: wait for them to join or for
@@ -229,6 +233,8 @@ class Rebalancer:
 
     def _syncs_expired(self, group: Group) -> None:
         """Remove the members that did not send SyncGroup in time, and rebalance."""
+        if group.state is DEAD:
+            return  # as above
         late = list(group.unsynced)
         for member_id in late:
             self._expel(group, member_id)

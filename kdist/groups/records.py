@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from kdist.errors import CorruptRecords
 from kdist.groups.context import LogRecord
-from kdist.groups.group import Group
+from kdist.groups.group import Group, Home
 from kdist.groups.member import Member
 from kdist.groups.offsets import Commits, CommittedOffset
 from kdist.groups.states import EMPTY, STABLE
@@ -79,10 +80,15 @@ def read_commit(value: Buffer) -> CommittedOffset:
     )
 
 
-def read_group(group_id: str, value: Buffer) -> Group:
-    """Decode a group, which is STABLE or EMPTY; ProtocolError as for `read_commit`."""
+def read_group(group_id: str, value: Buffer, home: Home | None = None) -> Group:
+    """Decode a group, which is STABLE or EMPTY; ProtocolError as for `read_commit`.
+
+    Raises `CorruptRecords` if its members do not make a group: only damage or another program that
+    writes there does that, and such a group would fail when it is next used.
+    """
     read = read_group_value(value)
-    group = Group(group_id, read.current_state_timestamp)
+    _check_members(group_id, read)
+    group = Group(group_id, read.current_state_timestamp, home)
     group.generation = read.generation
     group.protocol_type = read.protocol_type or None
     group.protocol_name = read.protocol
@@ -92,6 +98,15 @@ def read_group(group_id: str, value: Buffer) -> Group:
     group.state = STABLE if group.members else EMPTY
     group.subscribed_topics = group.read_subscribed_topics()
     return group
+
+
+def _check_members(group_id: str, read: GroupMetadataValue) -> None:
+    if read.members and (not read.protocol_type or read.protocol is None):
+        raise CorruptRecords(f"group {group_id} has members and no protocol")
+    instance_ids = [e.group_instance_id for e in read.members if e.group_instance_id is not None]
+    for ids in ([each.member_id for each in read.members], instance_ids):
+        if len(set(ids)) < len(ids):
+            raise CorruptRecords(f"group {group_id} has a member twice")
 
 
 def _offset_key(group_id: str, partition: TopicPartition) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,10 +11,17 @@ import pytest
 from kdist.broker import offsets_log
 from kdist.broker.broker import Broker
 from kdist.errors import Error, OutOfDescriptors
+from kdist.groups.context import partition_for
 from kdist.model import TopicPartition
 from kdist.network.client import Client
 from kdist.protocol.envelope import encode_request
 from kdist.protocol.find_coordinator import FindCoordinatorRequest
+from kdist.protocol.group_records import (
+    VALUE_VERSION,
+    GroupMember,
+    GroupMetadataKey,
+    GroupMetadataValue,
+)
 from kdist.protocol.headers import RequestHeader
 from kdist.protocol.list_groups import ListGroupsRequest
 from kdist.protocol.offset_commit import (
@@ -22,6 +30,8 @@ from kdist.protocol.offset_commit import (
     OffsetCommitTopic,
 )
 from kdist.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchTopic
+from kdist.protocol.versioned import put_versioned
+from kdist.runtime import slices
 from kdist.storage.log import Log
 from kdist.storage.reading import Slice
 from tests.simulator.cluster import Cluster, create
@@ -258,5 +268,75 @@ def test_loading_offsets_resumes_at_the_new_start_when_the_log_loses_its_beginni
         await broker.stop()
         monkeypatch.setattr(offsets_log, "read", retaining)
         assert await committed_after_start(cluster) == (0, 99)
+
+    run(scenario)
+
+
+def test_a_group_with_a_member_twice_leaves_its_partition_unserved_and_the_broker_alive() -> None:
+    member = GroupMember(
+        member_id="m",
+        client_id="c",
+        client_host="/h",
+        session_timeout=6_000,
+        subscription=b"",
+        assignment=b"",
+    )
+    value = GroupMetadataValue(
+        protocol_type="consumer", generation=1, protocol="range", leader="m", members=[member] * 2
+    )
+    record = (put_versioned(GroupMetadataKey(group="g"), 2), put_versioned(value, VALUE_VERSION))
+    homes = {f"g{n}": partition_for(f"g{n}", 3) for n in range(9)}
+    damaged = partition_for("g", 3)
+
+    async def scenario(cluster: Cluster) -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks")
+        await with_offsets_topic(cluster, broker)
+        for each in homes:
+            assert await commit(client, each, 5) == 0
+        written: list[Error] = []
+        broker.service.coordinator._context.log.append(damaged, [record], written.append)
+        await cluster.until(lambda: written == [Error.NONE])
+        await broker.stop()
+        assert await committed_after_start(cluster) == (Error.NOT_COORDINATOR, -1)
+        client = await cluster.client()
+        unserved = (Error.NOT_COORDINATOR, -1)
+        found = {each: await committed(client, each) for each in homes}
+        assert found == {e: unserved if homes[e] == damaged else (0, 5) for e in homes}
+
+    run(scenario)
+
+
+def test_partitions_that_are_led_elsewhere_at_any_moment_of_a_load_are_served_only_when_led(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slices, "SLICE_US", 50)
+
+    async def scenario(cluster: Cluster) -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks")
+        await with_offsets_topic(cluster, broker)
+        names = [f"g{number}" for number in range(90)]
+        for number, name in enumerate(names):
+            assert await commit(client, name, number) == 0
+        replicas, registry = broker.service.replicas, broker.service.coordinator._registry
+        hosts = [each for each in replicas.partitions.values() if each.key.topic != "clicks"]
+        for turns in range(60):
+            for host, hear in product(hosts, [*replicas.on_resign, *replicas.on_leader]):
+                hear(host)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for host, hear in product(hosts, replicas.on_resign):
+                hear(host)
+            assert {registry.find(name)[0] for name in names} == {Error.NOT_COORDINATOR}
+            await asyncio.sleep(0)
+            assert {registry.find(name)[0] for name in names} == {Error.NOT_COORDINATOR}
+        for host, hear in product(hosts, replicas.on_leader):
+            hear(host)
+        await cluster.until(lambda: not registry.is_loading)
+        found = [await committed(client, name) for name in names]
+        assert found == [(0, number) for number in range(90)]
 
     run(scenario)

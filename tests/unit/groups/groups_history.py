@@ -274,8 +274,12 @@ class History:
     def check_group(self) -> None:
         """What holds for a group between any two events."""
         group = self.group()
+        totals = self.coordinator._registry.totals()
+        assert totals.members == (len(group.members) if group else 0)
+        assert totals.offsets == (len(group.offsets) if group else 0)
         if group is None:
             return
+        assert totals.rebalancing == (group.state in (PREPARING, COMPLETING))
         members = group.members.keys()
         assert group.joining.keys() <= members
         assert group.syncing.keys() <= members

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,10 +11,12 @@ from kdist.config.groups import GroupSettings
 from kdist.errors import Error
 from kdist.groups.context import GroupsContext, LogRecord
 from kdist.groups.coordinator import GroupCoordinator
+from kdist.groups.loading import Loading
 from kdist.metrics.groups import GroupMetrics
 from kdist.model import TopicPartition
 from kdist.records.build import build_batch
 from kdist.runtime.clock import VirtualClock
+from kdist.wire.varint import Buffer
 from tests.stepped_process import SteppedProcess
 
 PARTITIONS = 3
@@ -96,9 +99,15 @@ class GroupsWorld:
 def load(coordinator: GroupCoordinator, partition: int, batches: Iterable[bytes]) -> None:
     """Have it load a partition in one call."""
     loading = coordinator.begin_loading(partition)
-    for each in batches:
-        loading.replay(each)
+    replay(loading, *batches)
+    deque(coordinator.decode(loading), 0)
     coordinator.finish_loading(loading)
+
+
+def replay(loading: Loading, *batches: Buffer) -> None:
+    """Apply these batches in one go."""
+    for each in batches:
+        deque(loading.replay(each), 0)
 
 
 def home_of(coordinator: GroupCoordinator, group_id: str) -> int:

@@ -6,11 +6,10 @@ import dataclasses
 import re
 from typing import Any
 
-from groups_world import PARTITIONS, GroupsWorld, home_of, load
+from groups_world import PARTITIONS, GroupsWorld, home_of, load, replay
 
 from kdist.errors import Error
 from kdist.groups.context import Actions
-from kdist.groups.maintenance import GROUPS_PER_TICK
 from kdist.groups.member import Caller
 from kdist.protocol.compiler import codec_for
 from kdist.protocol.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -211,8 +210,7 @@ def test_a_load_that_was_overtaken_by_an_unload_has_no_effect() -> None:
     first = world.coordinator.begin_loading(partition)
     world.coordinator.unload(partition)
     second = world.coordinator.begin_loading(partition)
-    for batch in world.log.batches(partition):
-        first.replay(batch)
+    replay(first, *world.log.batches(partition))
     world.coordinator.finish_loading(first)
     assert commit(world, "g", 6) is Error.COORDINATOR_LOAD_IN_PROGRESS
     world.coordinator.finish_loading(second)
@@ -266,9 +264,9 @@ def test_the_effects_of_an_action_come_after_those_decided_before() -> None:
     assert done == ["first", "end of first", "second", "brought about by first"]
 
 
-def test_more_groups_than_fit_in_a_turn_are_all_checked() -> None:
+def test_more_groups_than_fit_in_a_slice_are_all_checked() -> None:
     world = GroupsWorld(offsets_retention_minutes=1, offsets_retention_check_interval_ms=60_000)
-    count = 2 * GROUPS_PER_TICK + 1
+    count = 101  # more than a slice's worth
     for number in range(count):
         commit(world, f"g{number}")
     world.coordinator.start()

@@ -293,6 +293,7 @@ def removed(world: GroupsWorld) -> list[Error]:
     answers: list[DeleteGroupsResponse] = []
     request = DeleteGroupsRequest(groups_names=[GROUP])
     world.coordinator.delete_groups(request, CALLER, answers.append)
+    world.tasks.run_for_ms(1)
     return [Error.of(each.results[0].error_code) for each in answers]
 
 

@@ -38,7 +38,7 @@ def group_in(state: GroupState, metadata: bytes | None, *, since_ms: int = 0) ->
 
 
 def expired(group: Group, now_ms: int) -> list[TopicPartition]:
-    return choose_expired(group, now_ms, RETENTION_MS)
+    return choose_expired(group, now_ms, RETENTION_MS, group.offsets.all())
 
 
 def test_in_a_stable_group_only_offsets_of_unread_topics_expire() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
+from groups_world import replay
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +25,7 @@ from kdist.groups.records import (
 from kdist.groups.states import EMPTY, STABLE
 from kdist.model import TopicPartition
 from kdist.protocol.group_records import (
+    VALUE_VERSION,
     GroupMember,
     GroupMetadataValue,
 )
@@ -213,9 +217,14 @@ def load(*batches: list[LogRecord]) -> list[Group]:
     loading = Loading(0)
     offset = 0
     for records in batches:
-        loading.replay(batch(records, offset))
+        replay(loading, batch(records, offset))
         offset += len(records)
-    return loading.groups(now_ms=5)
+    return groups_of(loading)
+
+
+def groups_of(loading: Loading) -> list[Group]:
+    deque(loading.decode(now_ms=5), 0)
+    return list(loading.home.groups.values())
 
 
 def batch(records: list[LogRecord], offset: int = 0, **fields: int) -> bytearray:
@@ -250,13 +259,13 @@ def transaction(*, commits: bool, later: CommittedOffset | None = None) -> list[
     loading = Loading(0)
     carried = commit_records("g", {WHERE: CommittedOffset(10)})
     fields = {"producer_id": 7, "producer_epoch": 0, "is_transactional": True}
-    loading.replay(batch(carried, 0, **fields))
+    replay(loading, batch(carried, 0, **fields))
     if later is not None:
-        loading.replay(batch(commit_records("g", {WHERE: later}), 1))
+        replay(loading, batch(commit_records("g", {WHERE: later}), 1))
     kind = ControlType.COMMIT if commits else ControlType.ABORT
     marker = write_marker(EndTransactionMarker(kind, 0))
-    loading.replay(batch([marker], 2, **fields, is_control=True))
-    return loading.groups(now_ms=5)
+    replay(loading, batch([marker], 2, **fields, is_control=True))
+    return groups_of(loading)
 
 
 def test_offsets_of_a_transaction_count_when_it_commits() -> None:
@@ -275,8 +284,8 @@ def test_a_commit_after_the_transactions_own_wins() -> None:
 
 def test_kafkas_own_log_is_loaded() -> None:
     loading = Loading(0)
-    loading.replay(bytes.fromhex(BATCHES))
-    (group,) = loading.groups(now_ms=5)
+    replay(loading, bytes.fromhex(BATCHES))
+    (group,) = groups_of(loading)
     assert (group.group_id, group.state, group.generation) == ("readers", STABLE, 1)
     assert list(group.members) == [MEMBER_ID]
     assert group.offsets.get(TopicPartition("codec-none", 0)) == read_commit(
@@ -306,11 +315,42 @@ def test_keys_of_a_later_kind_are_passed_over() -> None:
 
 def test_a_record_without_a_key_is_corrupt() -> None:
     with pytest.raises(CorruptRecords):
-        Loading(0).replay(build_batch([b"value"], timestamp_ms=1))
+        replay(Loading(0), build_batch([b"value"], timestamp_ms=1))
 
 
 def test_a_flipped_bit_stops_the_load() -> None:
     damaged = batch(commit_records("g", {WHERE: CommittedOffset(1)}))
     damaged[-1] ^= 1
     with pytest.raises(CorruptRecords):
-        Loading(0).replay(damaged)
+        replay(Loading(0), damaged)
+
+
+def row(member_id: str, instance_id: str | None = None) -> GroupMember:
+    return GroupMember(
+        member_id=member_id,
+        group_instance_id=instance_id,
+        client_id="c",
+        client_host="/h",
+        session_timeout=6_000,
+        subscription=b"",
+        assignment=b"",
+    )
+
+
+@pytest.mark.parametrize(
+    ("members", "protocol"),
+    [
+        ([row("a"), row("b"), row("a")], "range"),
+        ([row("a", "one"), row("b", "one")], "range"),
+        ([row("a")], None),
+    ],
+)
+def test_members_that_make_no_group_are_corrupt(
+    members: list[GroupMember], protocol: str | None
+) -> None:
+    key, _ = generation_record(stable_group(), {MEMBER_ID: b""})
+    value = GroupMetadataValue(
+        protocol_type="consumer", generation=1, protocol=protocol, leader="a", members=members
+    )
+    with pytest.raises(CorruptRecords):
+        load([(key, put_versioned(value, VALUE_VERSION))])

@@ -1,0 +1,298 @@
+"""What concerns thousands of groups or offsets is done in slices; what comes between two."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+
+from groups_world import PARTITIONS, GroupsWorld, home_of, load, replay
+from test_groups_coordinator import commit, fetch, join_request
+
+from kdist.errors import Error
+from kdist.groups.coordinator import GroupCoordinator
+from kdist.groups.loading import Loading
+from kdist.groups.member import Caller
+from kdist.groups.totals import Totals
+from kdist.model import TopicPartition
+from kdist.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from kdist.protocol.join_group import JoinGroupResponse
+from kdist.protocol.list_groups import ListGroupsRequest, ListGroupsResponse
+from kdist.protocol.offset_commit import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
+)
+from kdist.protocol.offset_fetch import OffsetFetchRequest
+from kdist.runtime.slices import SLICE_US, Slices, Steps, take_slice
+
+CALLER = Caller(8, "client", "/10.0.0.1")
+COMMITTED = TopicPartition("t", 0)
+MANY = 2_000
+
+
+def slices_of(steps: Steps) -> int:
+    count = 1
+    while take_slice(steps):
+        count += 1
+    return count
+
+
+def world_of_groups(count: int) -> GroupsWorld:
+    """Each group has committed an offset of one partition."""
+    world = GroupsWorld()
+    for number in range(count):
+        commit(world, f"g{number}")
+    return world
+
+
+def group_ids(world: GroupsWorld) -> list[str]:
+    return sorted(each.group_id for each in world.coordinator.groups())
+
+
+def world_of_offsets(count: int, **settings: int) -> GroupsWorld:
+    """Group g has committed offsets of so many partitions."""
+    world = GroupsWorld(**settings)
+    for first in range(0, count, 1_000):
+        rows = [
+            OffsetCommitPartition(partition_index=each, committed_offset=7, committed_metadata=None)
+            for each in range(first, first + 1_000)
+        ]
+        request = OffsetCommitRequest(
+            group_id="g", topics=[OffsetCommitTopic(name="t", partitions=rows)]
+        )
+        world.coordinator.offset_commit(request, CALLER, lambda _: None)
+    return world
+
+
+def tombstones_in(world: GroupsWorld) -> int:
+    appended = (b for batches in world.log.appended.values() for b in batches)
+    return sum(value is None for batch in appended for _, value in batch)
+
+
+def offset_of(world: GroupsWorld, group_id: str) -> int:
+    answer = fetch(world, OffsetFetchRequest(group_id=group_id, topics=None), 7)
+    return next((p.committed_offset for t in answer.topics for p in t.partitions), -1)
+
+
+def half_decoded(world: GroupsWorld, group_id: str) -> Loading:
+    """The group's partition, all read and some of it decoded."""
+    partition = home_of(world.coordinator, group_id)
+    world.coordinator.unload(partition)
+    loading = world.coordinator.begin_loading(partition)
+    replay(loading, *world.log.batches(partition))
+    assert take_slice(world.coordinator.decode(loading))
+    return loading
+
+
+def finished(world: GroupsWorld, loading: Loading) -> None:
+    deque(world.coordinator.decode(loading), 0)
+    world.coordinator.finish_loading(loading)
+    world.tasks.run_for_ms(1)
+
+
+def test_a_load_is_read_and_decoded_in_slices() -> None:
+    world = world_of_offsets(20_000)
+    partition = home_of(world.coordinator, "g")
+    world.coordinator.unload(partition)
+    loading = world.coordinator.begin_loading(partition)
+    steps = (step for each in world.log.batches(partition) for step in loading.replay(each))
+    assert slices_of(steps) >= 3
+    assert slices_of(world.coordinator.decode(loading)) >= 20
+    world.coordinator.finish_loading(loading)
+    assert offset_of(world, "g") == 7
+
+
+def test_what_is_unloaded_while_it_is_decoded_is_not_served() -> None:
+    world = world_of_groups(MANY * PARTITIONS)
+    loading = half_decoded(world, "g0")
+    world.coordinator.unload(loading.partition)
+    finished(world, loading)
+    assert commit(world, "g0") is Error.NOT_COORDINATOR
+
+
+def test_a_load_that_begins_anew_while_the_first_is_decoded_counts_alone() -> None:
+    world = world_of_groups(MANY * PARTITIONS)
+    first = half_decoded(world, "g0")
+    world.coordinator.unload(first.partition)
+    second = world.coordinator.begin_loading(first.partition)
+    finished(world, first)
+    assert commit(world, "g0") is Error.COORDINATOR_LOAD_IN_PROGRESS
+    replay(second, *world.log.batches(first.partition))
+    finished(world, second)
+    assert len(group_ids(world)) == MANY * PARTITIONS
+    assert world.coordinator._registry.totals() == recounted(world.coordinator)
+
+
+def test_a_partition_that_is_deleted_while_groups_are_decoded_takes_their_offsets() -> None:
+    world = world_of_groups(MANY * PARTITIONS)
+    loading = half_decoded(world, "g0")
+    world.coordinator.forget_partitions([COMMITTED])
+    finished(world, loading)
+    world.tasks.run_for_ms(100)
+    assert group_ids(world) == []
+    assert tombstones_in(world) == MANY * PARTITIONS
+
+
+def test_a_deleted_topics_offsets_go_in_slices() -> None:
+    world = world_of_groups(MANY)
+    world.coordinator.forget_partitions([COMMITTED])
+    assert 0 < tombstones_in(world) < MANY / 10
+    world.tasks.run_for_ms(1)
+    assert tombstones_in(world) == MANY
+    assert group_ids(world) == []
+
+
+def test_a_commit_to_a_topic_that_was_created_again_outlives_the_deletion_of_the_first() -> None:
+    world = world_of_groups(MANY)
+    world.coordinator.forget_partitions([COMMITTED])
+    late = {f"g{n}": commit(world, f"g{n}", 9) for n in (0, MANY // 2, MANY - 1)}
+    assert set(late.values()) == {Error.NONE}
+    world.tasks.run_for_ms(1)
+    assert group_ids(world) == sorted(late)
+    for partition in range(PARTITIONS):
+        world.coordinator.unload(partition)
+        load(world.coordinator, partition, world.log.batches(partition))
+    assert {each: offset_of(world, each) for each in late} == dict.fromkeys(late, 9)
+
+
+def test_a_group_without_its_deleted_topic_is_seen_at_once() -> None:
+    world = world_of_groups(MANY)
+    world.coordinator.forget_partitions([COMMITTED])
+    assert {offset_of(world, f"g{n}") for n in range(0, MANY, 100)} == {-1}
+
+
+def test_expiry_goes_through_a_group_of_many_offsets_in_slices() -> None:
+    settings = {"offsets_retention_minutes": 1, "offsets_retention_check_interval_ms": 60_000}
+    world = world_of_offsets(20_000, **settings)
+    world.coordinator.start()
+    world.tasks.run_until(lambda: tombstones_in(world) > 0)
+    assert tombstones_in(world) < 10_000
+    world.tasks.run_for_ms(1)
+    assert tombstones_in(world) == 20_000
+    assert group_ids(world) == []
+    world.coordinator.stop()
+
+
+def test_a_group_that_comes_again_while_its_tombstones_are_written_keeps_what_it_commits() -> None:
+    world = world_of_offsets(20_000)
+    answers = delete(world, "g")
+    assert answers == []
+    assert commit(world, "g", 9) is Error.NONE
+    world.tasks.run_for_ms(1)
+    assert answers == [[Error.NONE]]
+    partition = home_of(world.coordinator, "g")
+    world.coordinator.unload(partition)
+    load(world.coordinator, partition, world.log.batches(partition))
+    group = world.coordinator._registry.get("g")
+    assert group is not None
+    assert [group.offsets.get(each).offset for each in group.offsets] == [9]
+
+
+def delete(world: GroupsWorld, *group_ids: str) -> list[list[Error]]:
+    answers: list[list[Error]] = []
+
+    def reply(response: DeleteGroupsResponse) -> None:
+        answers.append([Error.of(each.error_code) for each in response.results])
+
+    request = DeleteGroupsRequest(groups_names=[*group_ids])
+    world.coordinator.delete_groups(request, CALLER, reply)
+    return answers
+
+
+def test_a_deletion_whose_partition_is_led_elsewhere_meanwhile_says_so() -> None:
+    world = world_of_offsets(20_000)
+    answers = delete(world, "g")
+    world.coordinator.unload(home_of(world.coordinator, "g"))
+    world.tasks.run_for_ms(1)
+    assert answers == [[Error.NOT_COORDINATOR]]
+    assert tombstones_in(world) < 20_000
+
+
+def test_all_groups_are_deleted_by_one_request_in_slices() -> None:
+    world = world_of_groups(MANY)
+    answers = delete(world, *(f"g{n}" for n in range(MANY)))
+    assert answers == []
+    assert len(group_ids(world)) > MANY / 2
+    world.tasks.run_for_ms(1)
+    assert Counter(answers[0]) == {Error.NONE: MANY}
+
+
+def test_a_list_of_many_groups_is_answered_in_a_later_tick() -> None:
+    world = world_of_groups(3 * MANY)
+    answers: list[ListGroupsResponse] = []
+    world.coordinator.list_groups(ListGroupsRequest(), CALLER, answers.append)
+    assert answers == []
+    world.coordinator.unload(0)
+    world.tasks.run_for_ms(1)
+    assert MANY < len(answers[0].groups) < 3 * MANY
+
+
+def test_members_of_many_unloaded_groups_are_told_in_slices_and_rebalance_no_more() -> None:
+    world = GroupsWorld(initial_rebalance_delay_ms=0)
+    answers: list[JoinGroupResponse] = []
+    caller = CALLER._replace(version=0)
+    for number in range(MANY):
+        world.coordinator.join_group(join_request(f"g{number}"), caller, answers.append)
+    # The timers that end the joins are due in the tick in which not all groups are done with.
+    for partition in range(PARTITIONS):
+        world.coordinator.unload(partition)
+    assert len(answers) < MANY
+    world.tasks.run_for_ms(0)
+    assert Counter(each.error_code for each in answers) == {Error.NOT_COORDINATOR: MANY}
+    assert world.log.appended == {}
+    world.tasks.run_until_idle()  # no timer is left that renews itself
+
+
+def test_a_stop_in_the_midst_of_it_answers_everybody() -> None:
+    world = world_of_offsets(20_000)
+    answers = delete(world, "g")
+    listed: list[ListGroupsResponse] = []
+    world.coordinator.list_groups(ListGroupsRequest(), CALLER, listed.append)
+    world.coordinator.stop()
+    assert (len(answers), len(listed)) == (1, 1)
+
+
+def test_the_totals_are_those_of_the_groups() -> None:
+    world = world_of_groups(50)
+    caller = CALLER._replace(version=0)
+    for number in range(20):
+        world.coordinator.join_group(join_request(f"j{number}"), caller, lambda _: None)
+    world.coordinator.forget_partitions([COMMITTED])
+    commit(world, "g3")
+    assert world.coordinator._registry.totals() == recounted(world.coordinator)
+    world.tasks.run_for_ms(100_000)
+    assert world.coordinator._registry.totals() == recounted(world.coordinator)
+    world.coordinator.unload(1)
+    assert world.coordinator._registry.totals() == recounted(world.coordinator)
+    load(world.coordinator, 1, world.log.batches(1))
+    assert world.coordinator._registry.totals() == recounted(world.coordinator)
+
+
+def recounted(coordinator: GroupCoordinator) -> Totals:
+    groups = coordinator.groups()
+    rebalancing = ("PreparingRebalance", "CompletingRebalance")
+    return Totals(
+        sum(len(each.members) for each in groups),
+        sum(len(each.offsets) for each in groups),
+        sum(each.state.value in rebalancing for each in groups),
+    )
+
+
+def test_of_several_works_one_slice_is_done_in_each_tick() -> None:
+    ticks: list[Callable[[], None]] = []
+    slices, done = Slices(ticks.append), list[str]()
+
+    def work(name: str) -> Steps:
+        for _ in range(2):
+            done.append(name)
+            yield SLICE_US
+
+    for name in "ab":
+        slices.add(work(name), lambda: done.append("end"))
+    assert done == ["a"]
+    while ticks:
+        before = len(done)
+        ticks.pop()()
+        assert len(done) - before <= 1
+        assert len(ticks) <= 1
+    assert sorted(done) == ["a", "a", "b", "b", "end", "end"]
