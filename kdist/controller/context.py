@@ -57,6 +57,10 @@ class OutOfDate(KdistError):
     """The controller context no longer matches ZooKeeper: a new term has to load it."""
 
 
+class TermCrashed(OutOfDate):
+    """The controller context can no longer be trusted, as the term met a bug."""
+
+
 UNKNOWN_DISK = VettedDisk("", None)  # what was noted of it is corrupt; no disk has this id
 
 

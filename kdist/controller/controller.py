@@ -26,7 +26,7 @@ from kdist.controller.commands import (
     ShutDownBroker,
     TopicsCommand,
 )
-from kdist.controller.context import ONLINE, Assigned, ControllerContext, OutOfDate
+from kdist.controller.context import ONLINE, Assigned, ControllerContext, OutOfDate, TermCrashed
 from kdist.controller.isr_proposals import AlterPartition
 from kdist.controller.leader_elections import ElectLeaders, Outcomes, is_imbalanced
 from kdist.controller.movements import AlterReassignments, ListReassignments, Moved
@@ -53,6 +53,7 @@ from kdist.zk.errors import ZooKeeperError
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 200  # between a term that ended in doubt and the next claim
+CRASHED_MS = 5_000  # likewise after a bug, which the next term may meet again
 NOT_LOADED = "The controller has not loaded the cluster in time."
 UNDER_WAY = "The change is under way: it may be made yet."
 UNCONFIRMED = "The change is made, but some brokers have not confirmed it yet."
@@ -144,7 +145,10 @@ class Controller:
     # The life of a candidate
 
     async def run(self) -> None:
-        """Stand for election, and serve when elected, until cancelled. Raises bugs only."""
+        """Stand for election, and serve when elected, until cancelled.
+
+        Raises only what ends the broker: bugs outside of a term, a failed disk.
+        """
         remove_listener = self._context.zk.add_listener(self._on_session_state)
         try:
             while True:
@@ -172,7 +176,8 @@ class Controller:
             await self._campaign()
         except (ZooKeeperError, OutOfDate) as error:
             logger.warning("not the controller; will try again: %s", error)
-            await asyncio.sleep(RETRY_MS / 1000)
+            retry_ms = CRASHED_MS if isinstance(error, TermCrashed) else RETRY_MS
+            await asyncio.sleep(retry_ms / 1000)
             self._changed.set()
 
     async def _campaign(self) -> None:
@@ -220,7 +225,7 @@ class Controller:
             task.result()
 
     async def _rule(self, term: ControllerTerm) -> None:
-        await term.on_controller_failover()
+        await term.handle(term.on_controller_failover)
         self._status.set(term)
         await term.run()
 
@@ -349,7 +354,7 @@ class Controller:
         return outcomes
 
     async def _carry_out(self, command: Command[Result], end_s: float) -> Result:
-        """Have the term carry it out. ApiError NOT_CONTROLLER.
+        """Have the term carry it out. ApiError NOT_CONTROLLER, or UNKNOWN_SERVER_ERROR for a bug.
 
         At the deadline ApiError REQUEST_TIMED_OUT, while the work goes on: whoever asked may send
         other requests. If the term ends meanwhile, all but a deletion is tried again in this
@@ -370,8 +375,8 @@ class Controller:
                 raise ApiError(Error.REQUEST_TIMED_OUT, UNDER_WAY)
             try:
                 return answer.result()
-            except ApiError:
-                if isinstance(command, DeleteTopics):
+            except ApiError as failure:
+                if failure.error is not Error.NOT_CONTROLLER or isinstance(command, DeleteTopics):
                     raise
 
     # What brokers ask for

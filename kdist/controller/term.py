@@ -28,6 +28,7 @@ from kdist.controller.context import (
     LiveBroker,
     OutOfDate,
     SettingsOf,
+    TermCrashed,
     Topic,
 )
 from kdist.controller.elections import plan_for_broker_change
@@ -38,19 +39,22 @@ from kdist.controller.replica_states import ReplicaState, count_replicas
 from kdist.controller.requests import ControllerIdAndEpoch
 from kdist.controller.topics import Planned, new_topic_id
 from kdist.controller.writing import Writer
-from kdist.errors import ApiError, Error
+from kdist.errors import ApiError, DiskFailed, Error
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import ZERO_UUID, TopicPartition
 from kdist.protocol.elect_leaders import PREFERRED
 from kdist.runtime.clock import Clock
 from kdist.zk import znodes
 from kdist.zk.client import Watch, WatchEvent, ZooKeeper
+from kdist.zk.errors import ZooKeeperError
 
 logger = logging.getLogger(__name__)
 
 WATCH_CREATED_MS = 250
 FIRST_BALANCE_S = 5  # after the election of a controller; brokers may be starting still
 BROKER_CHANGE_MS = 20  # a host is twelve brokers: those that go or come within this are one event
+
+_ENDS_BROKER = (DiskFailed, MemoryError)
 
 Result = TypeVar("Result")
 Event = Callable[[], Awaitable[None]]
@@ -78,11 +82,18 @@ class ControllerDependencies(NamedTuple):
 
 
 class ControllerTerm:
-    """Owns the controller context and its dependents; only one task, `run`, changes them."""
+    """Owns the controller context and its dependents; only one task, `run`, changes them.
+
+    A bug that a client's command meets costs that command, as long as nothing was begun to be
+    written: the context is then what it was. Any other ends the term. Neither costs the broker: an
+    order that a client repeats, or a znode that a tool wrote, would end one controller after the
+    other.
+    """
 
     def __init__(self, context: ControllerDependencies, writer: Writer) -> None:
         self.cluster = ControllerContext(context.settings_of)
         self._context = context
+        self._writer = writer
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._submitted: dict[asyncio.Future[Any], None] = {}  # in their order
         self._watched: set[str] = set()  # topics whose znode has a watch of ours
@@ -108,8 +119,21 @@ class ControllerTerm:
         `ZooKeeperError` or `OutOfDate` ends the term.
         """
         while True:
-            event = await self._events.get()
+            await self.handle(await self._events.get())
+
+    async def handle(self, event: Event) -> None:
+        """Handle one event. Raises what `run` raises."""
+        try:
             await event()
+        except (ZooKeeperError, OutOfDate, *_ENDS_BROKER):
+            raise
+        except Exception as bug:
+            self._note_bug("the term ends", bug)
+            raise TermCrashed(f"the term met a bug: {bug!r}") from bug
+
+    def _note_bug(self, cost: str, bug: Exception) -> None:
+        self._context.metrics.crashed += 1
+        logger.error("the controller met a bug: %s", cost, exc_info=bug)
 
     def close(self) -> None:
         """Stop acting at once; unanswered commands fail with NOT_CONTROLLER."""
@@ -144,7 +168,18 @@ class ControllerTerm:
         return await command.carry_out(context)
 
     async def _carry_out(self, command: Command[Result], answer: asyncio.Future[Result]) -> None:
-        result = await self._carried_out(command)
+        written = self._writer.begun
+        try:
+            result = await self._carried_out(command)
+        except (ZooKeeperError, OutOfDate, *_ENDS_BROKER):
+            raise
+        except Exception as bug:
+            if not answer.done():
+                answer.set_exception(ApiError(Error.UNKNOWN_SERVER_ERROR))
+            if isinstance(bug, AssertionError) or self._writer.begun > written:
+                raise  # the context may be wrong
+            self._note_bug(f"{type(command).__name__} fails", bug)
+            return
         if not answer.done():  # cancelled if the caller has given up
             answer.set_result(result)
 

@@ -87,6 +87,7 @@ class Writer:
         self._zk = zk
         self._epoch_zk_version = leadership.epoch_zk_version
         self.controller_epoch = leadership.epoch
+        self.begun = 0  # writes, whatever their outcome
         self._room = asyncio.Semaphore(CHUNKS_IN_FLIGHT)
 
     async def create_topics(
@@ -263,6 +264,7 @@ class Writer:
     async def _write(self, operations: Sequence[Operation]) -> None:
         try:
             async with self._room:
+                self.begun += 1
                 await fenced_multi(self._zk, self._epoch_zk_version, operations)
         except MultiFailed as failure:
             raise OutOfDate(f"ZooKeeper is not as expected: {failure}") from failure

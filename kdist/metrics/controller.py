@@ -25,6 +25,9 @@ class ControllerMetrics(Metrics):
     refused_partitions: int = counter(
         "Partitions for which a broker answered a request with an error."
     )
+    crashed: int = counter(
+        "Bugs that the controller met; each cost a client's command, or the controller's term."
+    )
     brokers: Reading = reading("Brokers that are registered.")
     fenced_brokers: Reading = reading("Brokers that have replicas and are not registered.")
     topics: Reading = reading("Topics, without those being deleted.")

@@ -74,12 +74,14 @@ class Slices:
 
     def _go_on(self) -> None:
         self._is_busy = True
-        if self._jobs:  # else finished meanwhile
-            job = self._jobs.popleft()
-            if take_slice(job.steps):
-                self._jobs.append(job)
-            else:
-                job.done()
-        self._is_busy = bool(self._jobs)
-        if self._is_busy:
-            self._call_soon(self._go_on)
+        try:
+            if self._jobs:  # else finished meanwhile
+                job = self._jobs.popleft()
+                if take_slice(job.steps):
+                    self._jobs.append(job)
+                else:
+                    job.done()
+        finally:  # a work that fails takes no other along
+            self._is_busy = bool(self._jobs)
+            if self._is_busy:
+                self._call_soon(self._go_on)

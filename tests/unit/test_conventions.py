@@ -41,6 +41,7 @@ EXCEPTIONS = {
     "kdist/runtime/*_process.py: broad except: *": "work's edge: `done` gets what it raised",
     "tests/simulator/history.py: broad except: *": "a history's edge: a bug is what it found",
     "kdist/broker/dispatch.py: broad except: *": "a request's edge: crashes.py says what it costs",
+    "kdist/controller/term.py: broad except: *": "a term's edge: it says what a bug costs",
     "kdist/broker/handlers/fetch.py: broad except: *": "that edge, when a waiting fetch is woken",
     "kdist/broker/fast_path/one_partition.py: broad except: *": "the same, on the fast path",
 }

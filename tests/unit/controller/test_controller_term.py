@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from unittest.mock import AsyncMock
 
 import pytest
 
 from kdist.config.load import broker_from
 from kdist.config.topic import TopicSettings
+from kdist.controller.commands import CommandContext
+from kdist.controller.context import TermCrashed
+from kdist.controller.movements import ListReassignments
 from kdist.controller.term import ControllerDependencies, ControllerTerm
 from kdist.controller.writing import Writer
+from kdist.errors import ApiError, DiskFailed, Error
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import TopicPartition
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
+from kdist.zk.cluster_values import VettedDisk
 from kdist.zk.election import Leadership, claim
 from kdist.zk.memory import MemoryEnsemble
 from kdist.zk.topic_values import PartitionState, TopicAssignment
@@ -116,3 +122,87 @@ def test_commands_are_refused_in_their_order_when_a_term_ends() -> None:
     finally:
         loop.close()
     assert refused == list(range(100))
+
+
+class Poison:
+    """A command that meets a bug, perhaps after it has written something."""
+
+    def __init__(self, bug: Exception, *, writes: bool = False) -> None:
+        self.bug, self.writes = bug, writes
+
+    async def carry_out(self, context: CommandContext) -> None:
+        if self.writes:
+            await context.executor._writer.write_disks({9: VettedDisk("d", None)}, {})
+        raise self.bug
+
+
+def played(act: Callable[[ControllerTerm], Awaitable[None]]) -> None:
+    """With a term that has loaded the cluster."""
+    clock = VirtualClock()
+    loop, rng = VirtualLoop(clock), random.Random(1)
+
+    async def scenario() -> None:
+        zk = MemoryEnsemble(clock, rng, 2, loop=loop).client()
+        await zk.connect()
+        term = term_of(zk, clock, rng, Writer(zk, await fill(zk)))
+        await term.handle(term.on_controller_failover)
+        await act(term)
+        await zk.close()
+
+    try:
+        loop.run_until_complete(scenario())
+    finally:
+        loop.close()
+
+
+def test_a_bug_that_a_command_meets_before_it_writes_costs_that_command() -> None:
+    async def act(term: ControllerTerm) -> None:
+        running = asyncio.ensure_future(term.run())
+        poisoned = [term.submit(Poison(ZeroDivisionError())) for _ in range(2)]
+        after = term.submit(ListReassignments(None))
+        assert await after == {}
+        for each in poisoned:
+            with pytest.raises(ApiError) as failure:
+                each.result()
+            assert failure.value.error is Error.UNKNOWN_SERVER_ERROR
+        assert term._context.metrics.crashed == 2
+        assert not running.done()
+        running.cancel()
+
+    played(act)
+
+
+@pytest.mark.parametrize(
+    "poison", [Poison(ZeroDivisionError(), writes=True), Poison(AssertionError())]
+)
+def test_a_bug_after_which_the_context_may_be_wrong_ends_the_term_too(poison: Poison) -> None:
+    async def act(term: ControllerTerm) -> None:
+        poisoned, after = term.submit(poison), term.submit(ListReassignments(None))
+        with pytest.raises(TermCrashed):
+            await term.run()
+        term.close()
+        for answer, told in ((poisoned, Error.UNKNOWN_SERVER_ERROR), (after, Error.NOT_CONTROLLER)):
+            with pytest.raises(ApiError) as failure:
+                answer.result()
+            assert failure.value.error is told
+        assert term._context.metrics.crashed == 1
+
+    played(act)
+
+
+def test_a_bug_that_an_event_meets_ends_the_term_and_not_the_broker() -> None:
+    async def act(term: ControllerTerm) -> None:
+        with pytest.raises(TermCrashed):
+            await term.handle(AsyncMock(side_effect=KeyError))
+        assert term._context.metrics.crashed == 1
+
+    played(act)
+
+
+def test_a_failed_disk_is_no_bug_of_the_term() -> None:
+    async def act(term: ControllerTerm) -> None:
+        term.submit(Poison(DiskFailed("/d", OSError())))
+        with pytest.raises(DiskFailed):
+            await term.run()
+
+    played(act)
