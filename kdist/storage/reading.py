@@ -115,6 +115,18 @@ def cut(log: Log, place: Place, bytes_max: int, end_offset: int, *, whole: bool)
     return Slice(segment, position, size, is_cold=is_cold)
 
 
+def is_followed(log: Log, part: Slice, end_offset: int) -> bool:
+    """Whether more batches below `end_offset` lie behind what was read: a slice is of one segment,
+    and a byte limit may have ended it.
+    """
+    number = log.segment_index(part.segment.base_offset) + 1
+    if number < len(log.segments) and log.segments[number].base_offset < end_offset:
+        return True
+    is_whole = end_offset >= log.end_offset
+    end = part.segment.size if is_whole else _end_position(log, part.segment, end_offset)
+    return part.position + part.size < end
+
+
 def trim(part: Slice) -> None:
     """Leave out the batch that a byte limit has cut off, unless it is the only one.
 

@@ -29,7 +29,7 @@ from kdist.protocol.headers import RequestHeader
 from kdist.replication.delayed import DelayedOperation, Watched
 from kdist.replication.partition import READ_COMMITTED, Partition
 from kdist.replication.roles import Leading
-from kdist.storage.reading import Slice
+from kdist.storage.reading import Slice, is_followed
 
 _OLDEST_VERSION = 4  # what is older is converted
 _NS_PER_S = 1_000_000_000
@@ -183,7 +183,8 @@ class Reader:
         if is_cold:
             part.release()
             return None
-        return Fetched(partition, offsets, key, part, part.size >= template.bytes_min)
+        is_enough = part.size >= template.bytes_min or is_followed(log, part, end)
+        return Fetched(partition, offsets, key, part, is_enough)
 
     def begin(self) -> int:
         """Carry out earlier requests; return when the first of this tick's fetches began."""
