@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from kdist.errors import UserError
 
 if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
+    from kdist.ops.reassignment.execution import Cancelled, Unthrottled
     from kdist.ops.reassignment.plan import Move
     from kdist.ops.reassignment.progress import Status, Statuses
 
@@ -101,7 +103,7 @@ def execute(
     except KeyboardInterrupt:
         click.echo(
             "Moves that have begun go on. The same command goes on with the rest;"
-            f" `kdist reassign cancel {path}` takes back those under way.",
+            f" `kdist reassign cancel {_words(path, reverse)}` takes back those under way.",
             err=True,
         )
         raise
@@ -119,8 +121,8 @@ def execute(
 def verify(path: str, reverse: bool, clients: Clients, as_json: bool) -> int:
     """Show how far a plan has come. The exit status is 1 unless all of it is done.
 
-    Partitions that were deleted since do not count, unless all were. Where nothing of it is under
-    way any more, its throttles are removed.
+    Partitions that were deleted since do not count, unless all were. Where no partition of the
+    cluster is moving any more, the plan's throttles are removed.
     """
     moves = _read(path, is_reversed=reverse)
 
@@ -129,8 +131,7 @@ def verify(path: str, reverse: bool, clients: Clients, as_json: bool) -> int:
 
         statuses = await execution.read_statuses(cluster, moves)
         execution.check_some_exist(statuses)
-        if not _count(statuses)["moving"]:
-            _warn_of(await execution.unthrottle(cluster, moves))
+        _warn_of((await execution.unthrottle_if_idle(cluster, moves)).dead)
         return statuses
 
     statuses = ask_cluster(clients, work)
@@ -149,19 +150,35 @@ def verify(path: str, reverse: bool, clients: Clients, as_json: bool) -> int:
 def cancel(path: str, reverse: bool, clients: Clients, as_json: bool) -> None:
     """Take back the moves of a plan that are under way; what is done stays.
 
-    `kdist reassign execute FILE --reverse` takes back the rest.
+    `kdist reassign execute FILE --reverse` takes back the rest. The way back itself is cancelled
+    with --reverse. The plan's throttles are removed, unless partitions are moving still.
     """
     moves = _read(path, is_reversed=reverse)
 
-    async def work(cluster: Cluster) -> int:
+    async def work(cluster: Cluster) -> tuple[Cancelled, Unthrottled]:
         from kdist.ops.reassignment import execution
 
         cancelled = await execution.cancel(cluster, moves)
-        _warn_of(await execution.unthrottle(cluster, moves))
-        return len(cancelled)
+        return cancelled, await execution.unthrottle_if_idle(cluster, moves)
 
-    count = ask_cluster(clients, work)
-    say(f"{show_count(count, 'move')} cancelled.", as_json, cancelled=count)
+    (cancelled, going_back), (dead, is_throttled) = ask_cluster(clients, work)
+    _warn_of(dead)
+    text = f"{show_count(len(cancelled), 'move')} cancelled."
+    if going_back:
+        here, back = (_words(path, each) for each in (reverse, not reverse))
+        text += (
+            f" {show_count(len(going_back), 'partition')} on the way back:"
+            f" `kdist reassign verify {here}` shows how far,"
+            f" `kdist reassign cancel {back}` undoes it."
+        )
+    elif is_throttled:
+        text += " Other partitions are moving, so that the throttles stay."
+    say(text, as_json, cancelled=len(cancelled), going_back=len(going_back))
+
+
+def _words(path: str, is_reversed: bool) -> str:
+    """The plan as a command's arguments."""
+    return shlex.quote(path) + " --reverse" * is_reversed
 
 
 def _warn_of(dead: list[int]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from kdist.client.admin.brokers import describe_cluster
 from kdist.client.admin.elections import elect_leaders
@@ -25,12 +26,14 @@ from kdist.client.admin.topics import list_topics
 from kdist.client.cluster import Cluster
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
-from kdist.ops.reassignment.plan import Move
+from kdist.ops.reassignment.plan import Move, reversed_moves
 from kdist.ops.reassignment.progress import (
     Status,
     Statuses,
     brokers_of,
+    missed_brokers,
     next_moves,
+    status_of,
     statuses_of,
     throttled_replicas,
 )
@@ -41,8 +44,20 @@ FOLLOWER_RATE = "follower.replication.throttled.rate"
 LEADERS = "leader.replication.throttled.replicas"
 FOLLOWERS = "follower.replication.throttled.replicas"
 
+
+class Unthrottled(NamedTuple):
+    """`dead`: brokers that could not be told, so that what was set of them stays.
+
+    `is_kept`: all throttles stay, as partitions are moving.
+    """
+
+    dead: list[int]
+    is_kept: bool
+
+
 _LOOK_S = 1.0
 _LOOKS_MAX = 5
+_RETURN_S = 30.0  # for so long a broker that is restarted is waited for
 
 
 async def read_statuses(cluster: Cluster, moves: Sequence[Move]) -> Statuses:
@@ -51,24 +66,37 @@ async def read_statuses(cluster: Cluster, moves: Sequence[Move]) -> Statuses:
     A broker that is asked for replicas may be a little behind the controller, which knows the
     moves: so partitions count as elsewhere only once they have been for a while.
     """
-    statuses = await _look(cluster, moves)
+    return (await _look_twice(cluster, moves)).statuses
+
+
+class _Look(NamedTuple):
+    """What the cluster says of a plan, and the partitions that nobody leads."""
+
+    statuses: Statuses
+    leaderless: frozenset[TopicPartition]
+
+
+async def _look_twice(cluster: Cluster, moves: Sequence[Move]) -> _Look:
+    look = await _look(cluster, moves)
     for _ in range(_LOOKS_MAX):
-        if Status.ELSEWHERE not in statuses.values():
+        if Status.ELSEWHERE not in look.statuses.values():
             break
         await asyncio.sleep(_LOOK_S)
-        statuses = await _look(cluster, moves)
-    return statuses
+        look = await _look(cluster, moves)
+    return look
 
 
-async def _look(cluster: Cluster, moves: Sequence[Move]) -> Statuses:
+async def _look(cluster: Cluster, moves: Sequence[Move]) -> _Look:
     # In this order: a move that ends in between counts as under way.
     under_way = await list_partition_reassignments(cluster)
-    replicas = {
-        TopicPartition(topic.name, each.number): each.replicas
+    found = {
+        TopicPartition(topic.name, each.number): each
         for topic in await list_topics(cluster)
         for each in topic.partitions
     }
-    return statuses_of(moves, replicas, under_way)
+    replicas = {each: partition.replicas for each, partition in found.items()}
+    leaderless = frozenset(each for each, partition in found.items() if partition.leader is None)
+    return _Look(statuses_of(moves, replicas, under_way), leaderless)
 
 
 async def check_may_begin(cluster: Cluster, statuses: Statuses) -> None:
@@ -99,7 +127,7 @@ async def _alive(cluster: Cluster) -> set[int]:
 
 def unfinished(statuses: Statuses) -> list[Move]:
     """The moves that are under way, or yet to begin."""
-    left = (Status.MOVING, Status.WAITING)
+    left = (Status.MOVING, Status.WAITING, Status.GOING_BACK)
     return [each for each, status in statuses.items() if status in left]
 
 
@@ -136,14 +164,22 @@ async def throttle(cluster: Cluster, moves: Sequence[Move], bytes_per_second: in
 
 
 async def unthrottle(cluster: Cluster, moves: Sequence[Move]) -> list[int]:
-    """Take back what `throttle` has set, of topics that still are.
+    """Take back what `throttle` has set for these moves, or for the way back, of topics that are.
 
     Returns the brokers that could not be told, as they are dead: what was set of them stays.
     """
-    for topic in throttled_replicas(moves):
+    both_ways = [*moves, *reversed_moves(moves)]
+    for topic in throttled_replicas(both_ways):
         with _deleted_meanwhile():
             await incremental_alter_topic_configs(cluster, topic, unset=[LEADERS, FOLLOWERS])
-    return await _configure(cluster, brokers_of(moves), unset=[LEADER_RATE, FOLLOWER_RATE])
+    return await _configure(cluster, brokers_of(both_ways), unset=[LEADER_RATE, FOLLOWER_RATE])
+
+
+async def unthrottle_if_idle(cluster: Cluster, moves: Sequence[Move]) -> Unthrottled:
+    """As `unthrottle`, unless any partition is moving: brokers have one rate for all moves."""
+    if await list_partition_reassignments(cluster):
+        return Unthrottled([], is_kept=bool(brokers_of([*moves, *reversed_moves(moves)])))
+    return Unthrottled(await unthrottle(cluster, moves), is_kept=False)
 
 
 async def _configure(
@@ -192,9 +228,10 @@ async def carry_out(
     """Carry out a plan whose moves may begin, under a throttle or none.
 
     `on_look` is told how far it is, once a second. Returns the brokers whose throttles stay, as
-    they are dead. `UserError` by `check_may_begin`, before anything has changed; `SomeFailed` if
-    the cluster refuses a move. The throttles are taken back then, and if it is cancelled, unless
-    something is under way; of what stays the `UserError` says so.
+    they are dead. `UserError` by `check_may_begin`, before anything has changed, and once all that
+    is left has long waited for dead brokers; `SomeFailed` if the cluster refuses a move. The
+    throttles are taken back then, and if it is cancelled, unless something is under way; of what
+    stays the `UserError` says so.
     """
     found = await read_statuses(cluster, moves)
     await check_may_begin(cluster, found)
@@ -218,31 +255,45 @@ async def _leave(cluster: Cluster, moves: Sequence[Move]) -> str:
     """Take the throttles back unless something is under way; what stays, in words."""
     removes = "`kdist reassign verify` removes"
     try:
-        if Status.MOVING in (await _look(cluster, moves)).values():
-            return f"what has begun goes on, and {removes} its throttles when it is done"
-        untold = await unthrottle(cluster, moves)
+        dead, is_kept = await unthrottle_if_idle(cluster, moves)
     except (ApiError, UserError):
         return f"throttles may stay, which {removes}"
-    names = ", ".join(map(str, untold))
-    return f"the throttle of broker {names}, which is dead, stays until {removes} it" * bool(untold)
+    if is_kept:
+        return f"what has begun goes on, and {removes} its throttles when it is done"
+    names = ", ".join(map(str, dead))
+    return f"the throttle of broker {names}, which is dead, stays until {removes} it" * bool(dead)
 
 
 async def _move(
     cluster: Cluster, moves: Sequence[Move], at_once: int, on_look: Callable[[Statuses], None]
 ) -> None:
     """Begin moves, a few at a time, until all are done; then elect the preferred leaders."""
+    now_s = asyncio.get_running_loop().time
+    advanced_s = now_s()
     while True:
-        statuses = await read_statuses(cluster, moves)
+        statuses, leaderless = await _look_twice(cluster, moves)
         check_statuses(statuses)
         on_look(statuses)
-        begun = next_moves(statuses, at_once)
+        moving = [each for each, status in statuses.items() if status is Status.MOVING]
+        alive = await _alive(cluster)
+        missed = {
+            each: missed_brokers(each, alive, is_led=each.partition not in leaderless)
+            for each in moving
+        }
+        begun = next_moves(statuses, at_once, [each for each in moving if missed[each]])
         if begun:
             with _deleted_meanwhile():
                 await alter_partition_reassignments(
                     cluster, {each.partition: each.after for each in begun}
                 )
-        elif Status.MOVING not in statuses.values():
+        elif not moving:
             break
+        if begun or not all(missed.values()):
+            advanced_s = now_s()
+        elif now_s() - advanced_s >= _RETURN_S:
+            names = ", ".join(map(str, sorted(set[int]().union(*missed.values()))))
+            which = some_of([each.partition for each in moving])
+            raise UserError(f"{which}: cannot get there without broker {names}, which is not alive")
         await asyncio.sleep(_LOOK_S)
     await _elect(cluster, [each.partition for each in statuses if statuses[each] is Status.DONE])
 
@@ -256,11 +307,19 @@ async def _elect(cluster: Cluster, partitions: list[TopicPartition]) -> None:
                 raise error from some
 
 
-async def cancel(cluster: Cluster, moves: Sequence[Move]) -> list[TopicPartition]:
-    """Cancel the moves under way that are the plan's; the partitions concerned.
+class Cancelled(NamedTuple):
+    """What cancelling a plan has come to.
 
-    One that ends meanwhile is not.
+    `going_back`: those of the plan's partitions that are on their way back still, as too few of
+    their former replicas are in sync, or as the way back was being carried out.
     """
+
+    partitions: list[TopicPartition]
+    going_back: list[TopicPartition]
+
+
+async def cancel(cluster: Cluster, moves: Sequence[Move]) -> Cancelled:
+    """Cancel the moves under way that are the plan's. One that ends meanwhile is not."""
     statuses = await read_statuses(cluster, moves)
     moving = [each.partition for each in moves if statuses[each] is Status.MOVING]
     ended: set[TopicPartition] = set()
@@ -272,4 +331,11 @@ async def cancel(cluster: Cluster, moves: Sequence[Move]) -> list[TopicPartition
             if error.error is not Error.NO_REASSIGNMENT_IN_PROGRESS:
                 raise error from some
             ended.add(partition)
-    return [each for each in moving if each not in ended]
+    under_way = await list_partition_reassignments(cluster)
+    going_back = [
+        each.partition
+        for each in moves
+        if each.partition in under_way
+        and status_of(each, each.before, under_way[each.partition]) is Status.GOING_BACK
+    ]
+    return Cancelled([each for each in moving if each not in ended], going_back)

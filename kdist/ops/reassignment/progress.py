@@ -1,18 +1,19 @@
 """How far a plan has come, by what the cluster says, and what may begin next (pure).
 
-status     replicas now       a move of it under way
-done       as after           none
-moving     any                to the ones after
-waiting    as before          none
-elsewhere  any others         none, or to others: somebody else has moved it meanwhile
-gone       there is no such partition any more
+status      replicas now       a move of it under way
+done        as after           none
+moving      any                to the ones after
+waiting     as before          none
+going back  any                to the ones before: it was cancelled, or the way back is carried out
+elsewhere   any others         none, or to others: somebody else has moved it meanwhile
+gone        there is no such partition any more
 """
 
 from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kdist.client.admin.reassignments import Reassignment
 from kdist.model import TopicPartition
@@ -25,6 +26,7 @@ class Status(enum.Enum):
     DONE = "done"
     MOVING = "moving"
     WAITING = "waiting"
+    GOING_BACK = "going back"
     ELSEWHERE = "elsewhere"
     GONE = "gone"
 
@@ -34,31 +36,39 @@ def status_of(
 ) -> Status:
     """The status of a move; `replicas` is None if the partition is gone.
 
-    Those as they are during the move, when none is under way, are told by a broker that is behind
-    the controller, as one that is cut off is: it counts as moving until that broker knows better.
+    Replicas are told by a broker, which may be behind the controller, that knows what is under way.
+    If they are as during the move and none is, it has just ended: it counts as moving until that
+    broker knows better. To drop the last replicas looks the same before as during it; then it
+    counts as waiting, as a move that is done may be begun again.
     """
     if replicas is None:
         return Status.GONE
     if under_way is not None:
         target = tuple(each for each in under_way.replicas if each not in under_way.removing)
-        return Status.MOVING if target == move.after else Status.ELSEWHERE
+        known = {move.before: Status.GOING_BACK, move.after: Status.MOVING}
+        return known.get(target, Status.ELSEWHERE)
     known = {move.before: Status.WAITING, move.after: Status.DONE}
+    if replicas in known:
+        return known[replicas]
     target, others = replicas[: len(move.after)], replicas[len(move.after) :]
-    if target == move.after and others and {*others} == {*move.before} - {*move.after}:
-        return Status.MOVING
-    return known.get(replicas, Status.ELSEWHERE)
+    is_during = target == move.after and {*others} == {*move.before} - {*move.after}
+    return Status.MOVING if is_during else Status.ELSEWHERE
 
 
-def next_moves(statuses: Mapping[Move, Status], at_once: int) -> list[Move]:
-    """The waiting moves that may begin, with at most `at_once` copies to or from any broker.
+def next_moves(
+    statuses: Mapping[Move, Status], at_once: int, stuck: Collection[Move] = ()
+) -> list[Move]:
+    """The moves that may begin, with at most `at_once` copies to or from any broker.
 
-    The largest first. One that copies nothing always may.
+    The largest first. One that copies nothing always may. The `stuck`, which are under way and wait
+    for a dead broker, do not count.
     """
     busy: Counter[int] = Counter()
     for each, status in statuses.items():
-        if status is Status.MOVING:
+        if status is Status.MOVING and each not in stuck:
             busy.update(_busied(each))
-    waiting = (each for each, status in statuses.items() if status is Status.WAITING)
+    to_begin = (Status.WAITING, Status.GOING_BACK)
+    waiting = (each for each, status in statuses.items() if status in to_begin)
     chosen = []
     for each in sorted(waiting, key=lambda move: -move.moved_bytes):
         busied = _busied(each)
@@ -66,6 +76,14 @@ def next_moves(statuses: Mapping[Move, Status], at_once: int) -> list[Move]:
             busy.update(busied)
             chosen.append(each)
     return chosen
+
+
+def missed_brokers(move: Move, alive: Collection[int], *, is_led: bool) -> set[int]:
+    """The brokers without which a move under way cannot end: a dead one that is to have a replica,
+    and where nobody leads, which is whom to copy from, those that had one.
+    """
+    needed = {*move.after} if is_led else {*move.after, *move.before}
+    return needed - {*alive}
 
 
 def _busied(move: Move) -> Sequence[int]:
@@ -84,7 +102,7 @@ def throttled_replicas(moves: Sequence[Move]) -> dict[str, tuple[str, str]]:
     return {each: (",".join(leaders[each]), ",".join(followers[each])) for each in leaders}
 
 
-def brokers_of(moves: Sequence[Move]) -> list[int]:
+def brokers_of(moves: Iterable[Move]) -> list[int]:
     """The brokers that send or get copies."""
     copying = (each for each in moves if each.added)
     return sorted({broker for each in copying for broker in (*each.before, *each.added)})

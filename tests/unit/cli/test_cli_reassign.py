@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kdist.client.cluster import Cluster
+from kdist.model import TopicPartition
 from kdist.ops.reassignment import execution
 from kdist.ops.reassignment.plan import Move
 from kdist.ops.reassignment.progress import Status, Statuses
@@ -204,13 +205,52 @@ def test_interrupted_before_a_move_has_begun_it_leaves_no_throttle(
         signal.raise_signal(signal.SIGINT)
         await asyncio.Event().wait()
 
-    with monkeypatch.context() as patched:
-        patched.setattr(execution, "_move", interrupted)
-        result = cluster.run("reassign", "execute", path)
-    assert result.exit_code == 130
-    assert "The same command goes on with the rest" in result.stderr
-    assert throttles(cluster) == []
-    assert replicas(cluster, "early") == [first]
+    back = a_plan(tmp_path / "way back.json", ("early", 0, [3 - first[0]], first))
+    for words, cancels in (
+        ((path,), f"`kdist reassign cancel {path}`"),
+        ((back, "--reverse"), f"`kdist reassign cancel '{back}' --reverse`"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(execution, "_move", interrupted)
+            result = cluster.run("reassign", "execute", *words)
+        assert result.exit_code == 130
+        assert "The same command goes on with the rest" in result.stderr
+        assert cancels in result.stderr
+        assert throttles(cluster) == []
+        assert replicas(cluster, "early") == [first]
+
+
+def test_a_factor_is_raised_and_the_raise_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "more.json"
+    with cli_cluster(tmp_path, brokers=3) as cluster:
+        cluster.done("topics", "create", "rf", "--partitions", 2, "--replication-factor", 2)
+        before = replicas(cluster, "rf")
+        words = ("reassign", "plan", "rf", "--only-needed", "--replication-factor")
+        cluster.done(*words, 3, "--output", path)
+        cluster.done("reassign", "execute", path)
+        assert [len(each) for each in replicas(cluster, "rf")] == [3, 3]
+        assert "2 waiting." in cluster.run("reassign", "verify", path, "--reverse").stdout
+        cluster.done("reassign", "execute", path, "--reverse")
+        assert replicas(cluster, "rf") == before
+        cancelled = cluster.done("reassign", "cancel", path, "--reverse", "--json")
+        assert json.loads(cancelled) == {"cancelled": 0, "going_back": 0}
+
+
+def test_a_cancellation_of_the_wrong_way_names_the_right_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plan.json"
+    with cli_cluster(tmp_path) as cluster:
+        cluster.done("topics", "create", "clicks", "--partitions", 6)
+        cluster.done("reassign", "plan", "--drain", 2, "--sample", 0, "--output", path)
+
+        async def cancelled(*_: object) -> execution.Cancelled:
+            return execution.Cancelled([], [TopicPartition("clicks", 0)])
+
+        monkeypatch.setattr(execution, "cancel", cancelled)
+        for words, other in (((), " --reverse"), (("--reverse",), "")):
+            told = cluster.done("reassign", "cancel", path, *words)
+            assert f"`kdist reassign cancel {path}{other}` undoes it" in told
 
 
 def test_without_a_throttle_an_earlier_one_is_removed_first(
