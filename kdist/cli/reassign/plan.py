@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -15,10 +16,11 @@ from kdist.cli.shared.options import json_option, not_empty, print_json
 from kdist.cli.shared.show import show_count, show_size
 from kdist.cli.shared.table import Field, json_row, print_rows
 from kdist.errors import UserError
+from kdist.storage.names import some_of
 
 if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
-    from kdist.ops.reassignment.plan import Plan
+    from kdist.ops.reassignment.plan import Move, Plan
     from kdist.ops.reassignment.site import Disk, Share, Site
 
 MIB = 1 << 20
@@ -33,20 +35,26 @@ throttle_option = click.option(
 
 
 class Broker(NamedTuple):
-    """A broker before and after the plan, and the bytes that it gets and sends."""
+    """A broker before and after the plan, and the bytes that it gets and sends.
 
-    disk: Disk
+    `disk` is None if it is down.
+    """
+
+    id: int
+    disk: Disk | None
     before: Share
     after: Share
     received: int
     sent: int
 
-    def full(self, share: Share) -> float:
+    def full(self, share: Share) -> float | None:
+        if self.disk is None:
+            return None
         return share.bytes / self.disk.room_bytes if self.disk.room_bytes else 1.0
 
 
-def _percent(share: float) -> str:
-    return f"{share:.1%}"
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
 
 
 def _is_number(_: click.Context, parameter: click.Parameter, value: float) -> float:
@@ -56,9 +64,9 @@ def _is_number(_: click.Context, parameter: click.Parameter, value: float) -> fl
 
 
 _BROKERS: tuple[Field[Broker], ...] = (
-    Field("BROKER", lambda each: each.disk.broker, "broker", is_number=True),
-    Field("HOST", lambda each: each.disk.host, "host"),
-    Field("RACK", lambda each: each.disk.rack, "rack"),
+    Field("BROKER", lambda each: each.id, "broker", is_number=True),
+    Field("HOST", lambda each: each.disk and each.disk.host, "host", lambda host: host or "(down)"),
+    Field("RACK", lambda each: each.disk and each.disk.rack, "rack"),
     Field("FULL", lambda each: each.full(each.before), "full_before", _percent, is_number=True),
     Field("AFTER", lambda each: each.full(each.after), "full_after", _percent, is_number=True),
     Field("LEADS", lambda each: each.before.leads, "leads_before", is_number=True),
@@ -78,7 +86,7 @@ _BROKERS: tuple[Field[Broker], ...] = (
     metavar="BROKER",
     type=click.IntRange(min=0),
     multiple=True,
-    help="Empty this broker; may be repeated.",
+    help="Empty this broker, even if it is down; may be repeated.",
 )
 @click.option(
     "--drain-host",
@@ -88,6 +96,7 @@ _BROKERS: tuple[Field[Broker], ...] = (
     callback=not_empty,
     help="Empty all brokers of this host; may be repeated.",
 )
+@click.option("--drain-dead", is_flag=True, help="Empty all brokers that are down.")
 @click.option(
     "--replication-factor",
     metavar="N",
@@ -116,6 +125,7 @@ def plan(  # noqa: PLR0913 - one for each option
     topics: tuple[str, ...],
     drained: tuple[int, ...],
     drained_hosts: tuple[str, ...],
+    drain_dead: bool,
     replication_factor: int | None,
     only_needed: bool,
     sample: float,
@@ -128,7 +138,8 @@ def plan(  # noqa: PLR0913 - one for each option
 
     All disks are made equally full, each in share of its room, with the least bytes copied; then
     leaders are spread. Nothing else than the TOPICs is moved, if any are named. No host has two
-    replicas of a partition, and none is over fewer racks than before.
+    replicas of a partition, and none is over fewer racks than before. What brokers have that are
+    down is left there, unless they are drained.
     """
     if replication_factor is not None and not topics:
         raise click.UsageError("--replication-factor needs the topics that are to have it.")
@@ -147,7 +158,7 @@ def plan(  # noqa: PLR0913 - one for each option
             raise UserError(f"{count} moving already: let them arrive, or cancel them, first")
         site = await read_site(cluster, 0.0 if only_needed else sample)
         wish = Wish(
-            emptied=_emptied(site, drained, drained_hosts),
+            emptied=_emptied(site, drained, drained_hosts) | (site.down if drain_dead else set()),
             factors=dict.fromkeys(topics, replication_factor) if replication_factor else {},
             levels_disks=not only_needed,
             spreads_leaders=not only_needed,
@@ -164,15 +175,20 @@ def plan(  # noqa: PLR0913 - one for each option
 
 
 def _emptied(site: Site, drained: tuple[int, ...], hosts: tuple[str, ...]) -> frozenset[int]:
+    down = site.down
     on_hosts = {each.broker for each in site.disks.values() if each.host in hosts}
     known = {each.host for each in site.disks.values()}
     for host in hosts:
         if host not in known:
-            raise UserError(f"no broker is on host {host}; there are {', '.join(sorted(known))}")
+            also = " and brokers that are down, for --drain or --drain-dead" if down else ""
+            there = ", ".join(sorted(known))
+            raise UserError(f"no broker is on host {host}; there are {there}{also}")
     for broker in drained:
-        if broker not in site.disks:
-            there = ", ".join(map(str, sorted(site.disks)))
-            raise UserError(f"broker {broker} is not alive; there are {there}")
+        if broker not in site.disks and broker not in down:
+            there = ", ".join(map(str, sorted({*site.disks, *down})))
+            raise UserError(
+                f"broker {broker} is not alive, nor has it a replica; there are {there}"
+            )
     return frozenset({*drained, *on_hosts})
 
 
@@ -181,13 +197,14 @@ def _show(site: Site, made: Plan, bytes_per_second: int, as_json: bool) -> None:
 
     brokers = [
         Broker(
-            site.disks[each],
+            each,
+            site.disks.get(each),
             made.before.get(each, Share()),
             made.after.get(each, Share()),
             made.received.get(each, 0),
             made.sent.get(each, 0),
         )
-        for each in sorted(site.disks)
+        for each in sorted({*site.disks, *site.down})
     ]
     seconds = made.seconds(bytes_per_second)
     if as_json:
@@ -204,21 +221,59 @@ def _show(site: Site, made: Plan, bytes_per_second: int, as_json: bool) -> None:
                     for each in made.moves
                 ],
                 "brokers": [json_row(_BROKERS, each) for each in brokers],
+                "down": sorted(site.down),
+                "leaderless": [each._asdict() for each in made.leaderless],
                 "bytes": made.moved_bytes,
                 "seconds": round(seconds, 1),
             }
         )
         return
+    _say_down(site, made)
     print_rows(_BROKERS, brokers)
-    if not made.moves:
-        click.echo("Nothing to move.")
+    if made.leaderless:
+        names = some_of(made.leaderless)
+        click.echo(f"{names}: left, as nobody leads them, so that nothing can be copied.")
+    click.echo(_summary(made, seconds, bytes_per_second))
+
+
+def _say_down(site: Site, made: Plan) -> None:
+    down = site.down
+    if not down:
         return
-    copied = sum(bool(each.added) for each in made.moves)
-    click.echo(
-        f"{show_count(copied, 'partition')} copied, {show_size(made.moved_bytes)} in all,"
-        f" {_duration(seconds)} at {show_size(bytes_per_second)}/s a broker;"
-        f" {show_count(len(made.moves) - copied, 'partition')} get another leader only."
+    there, left = (
+        sum(share.replicas for broker, share in shares.items() if broker in down)
+        for shares in (made.before, made.after)
     )
+    is_one = len(down) == 1
+    who = f"{show_count(len(down), 'broker')} {'is' if is_one else 'are'} down"
+    whose = f"{'its' if is_one else 'their'} {show_count(there, 'replica')}"
+    fate = f"{left} left there; --drain and --drain-dead move them" if left else "all moved"
+    click.echo(f"{who} ({some_of(sorted(down))}): of {whose} {fate}.")
+
+
+def _summary(made: Plan, seconds: float, bytes_per_second: int) -> str:
+    """What becomes of how many partitions: each counts once."""
+    kinds = Counter(map(_kind_of, made.moves))
+    parts = []
+    if copied := kinds.pop(_COPIED, 0):
+        parts.append(
+            f"{show_count(copied, 'partition')} copied, {show_size(made.moved_bytes)} in all,"
+            f" {_duration(seconds)} at {show_size(bytes_per_second)}/s a broker"
+        )
+    parts += [f"{show_count(count, 'partition')} {kind}" for kind, count in sorted(kinds.items())]
+    return "; ".join(parts) + "." if parts else "Nothing to move."
+
+
+_COPIED = "copied"
+
+
+def _kind_of(move: Move) -> str:
+    if move.added:
+        return _COPIED
+    if len(move.after) < len(move.before):
+        return "to fewer replicas"
+    is_led_anew = move.after[0] != move.before[0]
+    return "to another leader only" if is_led_anew else "to another order only"
 
 
 def _duration(seconds: float) -> str:

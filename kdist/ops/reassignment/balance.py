@@ -7,8 +7,8 @@ no byte moves that does not have to, and none twice. Done once all are within `T
 Replicas may be bound to their rack or host, which then stays too full, or too empty, as a whole.
 So disks that are left off their goal are made even among those that they can give to or take from.
 
-    a move is allowed     if no host gets a second replica of a partition, and the partition is over
-                          no fewer racks than before
+    a move is allowed     if no host gets a second replica of a partition, the partition is over no
+                          fewer racks than before, and all its brokers are alive
     which disk is next    the one furthest from its goal, in shares of it
     its partner           the one furthest on the other side, in bytes
     which replica         the largest that is allowed and fits; else the smallest by which both
@@ -111,7 +111,9 @@ class Board:
         if found is None:
             replicas = self.placed[number].replicas
             others = [each for each in replicas if each != broker]
-            found = self._able(others, rack_count(self.disks, replicas))
+            found = 0  # beside a replica that is nobody knows where: on this host perhaps
+            if self.disks.keys() >= {*others}:
+                found = self._able(others, rack_count(self.disks, replicas))
             self._successors[number, broker] = found
         return found
 

@@ -16,14 +16,14 @@ _LEAST_GAIN = 1e-3  # so that rounding cannot make it go round for ever
 def spread_leaders(
     partitions: Sequence[Placed], fixed: Iterable[Placed], brokers: Iterable[int]
 ) -> list[Placed]:
-    """The same replicas, with a preferred leader among `brokers` wherever there is one.
+    """The same replicas, with other preferred leaders among `brokers`.
 
     Partitions change their leader for as long as that lessens the sum of the squares of all loads.
-    Those of `fixed` only count.
+    Those of `fixed` only count, and so do those whose leader is none of `brokers`.
     """
     mean = sum(each.bytes_per_second for each in partitions) / max(len(partitions), 1)
     loads = _Loads(brokers, mean)
-    leaders = [loads.first_able(each) for each in partitions]
+    leaders = [each.replicas[0] for each in partitions]
     for each, leader in zip(partitions, leaders, strict=True):
         loads.add(leader, each, 1)
     for each in fixed:
@@ -51,11 +51,6 @@ class _Loads:
 
     def _weight(self, placed: Placed) -> float:
         return placed.bytes_per_second / self._mean_rate if self._mean_rate else 0.0
-
-    def first_able(self, placed: Placed) -> int:
-        """The first replica that may lead; the first of all if none may."""
-        able = (each for each in placed.replicas if each in self._counts)
-        return next(able, placed.replicas[0])
 
     def add(self, broker: int, placed: Placed, sign: int) -> None:
         """Count a partition that a broker leads, or no longer does."""

@@ -1,8 +1,9 @@
 """Plans moves from a site and a wish: which replicas go where, and what that costs (pure).
 
-    1  who has too many replicas gives up one on a broker to be emptied, else one whose going leaves
-       the most racks, then not the preferred leader, then the one on the fullest disk
-    2  a replica on a broker to be emptied, or that is gone, is put on the emptiest disk that may
+    1  who has too many replicas gives up one on a broker to be emptied, or that is down, else one
+       whose going leaves the most racks, then not the preferred leader, then the one on the fullest
+       disk
+    2  a replica on a broker to be emptied, be it alive or not, is put on the emptiest disk that may
        have it
     3  who has too few gets more, in the same way
     4  disks are leveled (`balance.py`), if that is wished
@@ -10,6 +11,8 @@
 
 A replica that takes another's place takes its rank: so the preferred leader stays unless it goes;
 of several that come then, the one that leads the fewest partitions is preferred.
+Other replicas on brokers that are down stay, as these may only be restarting; so does all of a
+partition that nobody leads.
 A move makes the new copies first and drops the old ones last, so racks are never fewer on the way.
 """
 
@@ -58,13 +61,17 @@ class Move(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Moves, what each broker has before and after them, and what each sends and gets for it."""
+    """Moves, what each broker has before and after them, and what each sends and gets for it.
+
+    `leaderless` would move, and cannot.
+    """
 
     moves: tuple[Move, ...]
     before: Mapping[int, Share]
     after: Mapping[int, Share]
     sent: Mapping[int, int]
     received: Mapping[int, int]
+    leaderless: tuple[TopicPartition, ...] = ()
 
     @property
     def moved_bytes(self) -> int:
@@ -84,8 +91,13 @@ def plan_moves(site: Site, wish: Wish) -> Plan:
     board = Board(site.disks, targets)
     before: list[Placed] = []
     fixed: list[Placed] = []
+    leaderless = []
     for placed in site.partitions:
         is_fixed = wish.topics is not None and placed.partition.topic not in wish.topics
+        if not (is_fixed or placed.is_led):
+            is_fixed = True
+            if _is_due(placed, wish):
+                leaderless.append(placed.partition)
         board.add(placed, is_fixed=is_fixed)
         (fixed if is_fixed else before).append(placed)
     # The largest first, while there is room to choose from.
@@ -97,9 +109,16 @@ def plan_moves(site: Site, wish: Wish) -> Plan:
     after = board.placed
     if wish.spreads_leaders:
         after = spread_leaders(after, fixed, targets)
-    plan = _with_costs(before, after, fixed)
+    plan = _with_costs(site, before, after, fixed)._replace(leaderless=tuple(leaderless))
     _check_room(site, plan)
     return plan
+
+
+def _is_due(placed: Placed, wish: Wish) -> bool:
+    """Whether a partition has to change for what is asked for."""
+    count = len(placed.replicas)
+    wanted = wish.factors.get(placed.partition.topic, count)
+    return wanted != count or not wish.emptied.isdisjoint(placed.replicas)
 
 
 def _check_room(site: Site, plan: Plan) -> None:
@@ -124,14 +143,17 @@ def _make_due(board: Board, number: int, wish: Wish, leads: Counter[int]) -> Non
     while len(replicas) > wanted:
         gone = _least_needed(board, replicas)
         replicas = tuple(each for each in replicas if each != gone)
-    racks = rack_count(board.disks, replicas)
+    # Where a broker was that is down is not known: in a rack of its own, if that can be had again.
+    unknown = sum(each not in board.disks for each in replicas)
+    racks = rack_count(board.disks, replicas) + unknown
     for broker in replicas:
-        if broker not in board.targets:
+        if broker in wish.emptied:
             others = [each for each in replicas if each != broker]
-            new = _emptiest(board, partition, others, racks)
+            new = _emptiest(board, partition, others, racks, wanted)
             replicas = tuple(new if each == broker else each for each in replicas)
     while len(replicas) < wanted:
-        replicas = (*replicas, _emptiest(board, partition, replicas, len(replicas) + 1))
+        new = _emptiest(board, partition, replicas, len(replicas) + 1, wanted)
+        replicas = (*replicas, new)
     if replicas[0] not in before:
         leader = min((each for each in replicas if each not in before), key=leads.__getitem__)
         swapped = {leader: replicas[0], replicas[0]: leader}
@@ -153,20 +175,25 @@ def _least_needed(board: Board, replicas: Sequence[int]) -> int:
 
 
 def _emptiest(
-    board: Board, partition: TopicPartition, others: Sequence[int], racks_wanted: int
+    board: Board, partition: TopicPartition, others: Sequence[int], racks_wanted: int, wanted: int
 ) -> int:
-    """The emptiest disk that may have a replica beside others; with fewer racks if it must be."""
+    """The emptiest disk that may have a replica beside others; with fewer racks if it must be.
+
+    `wanted`: how many replicas there are to be.
+    """
     for racks in range(racks_wanted, 0, -1):
         found = board.emptiest(others, racks)
         if found is not None:
             return found
     raise UserError(
-        f"{partition} cannot have {len(others) + 1} replicas: each is on a host of its own, and no"
+        f"{partition} cannot have {wanted} replicas: each is on a host of its own, and no"
         " other host has a broker that may take one"
     )
 
 
-def _with_costs(before: Sequence[Placed], after: Sequence[Placed], fixed: list[Placed]) -> Plan:
+def _with_costs(
+    site: Site, before: Sequence[Placed], after: Sequence[Placed], fixed: list[Placed]
+) -> Plan:
     moves = []
     sent: Counter[int] = Counter()
     received: Counter[int] = Counter()
@@ -175,7 +202,8 @@ def _with_costs(before: Sequence[Placed], after: Sequence[Placed], fixed: list[P
             continue
         move = Move(old.partition, old.replicas, new.replicas, old.size_bytes)
         moves.append(move)
-        sent[old.replicas[0]] += move.moved_bytes  # all copies are the leader's
+        alive = [each for each in old.replicas if each in site.disks]
+        sent[alive[0]] += move.moved_bytes  # all copies are the leader's
         received.update(dict.fromkeys(move.added, old.size_bytes))
     return Plan(tuple(moves), shares([*before, *fixed]), shares([*after, *fixed]), sent, received)
 

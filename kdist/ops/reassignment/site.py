@@ -24,13 +24,14 @@ class Disk(NamedTuple):
 class Placed(NamedTuple):
     """A partition: its replicas, the preferred leader first, and the size of each.
 
-    `bytes_per_second` is what is written to it.
+    `bytes_per_second` is what is written to it. If nobody leads it, nothing can be copied from it.
     """
 
     partition: TopicPartition
     replicas: tuple[int, ...]
     size_bytes: int
     bytes_per_second: float = 0.0
+    is_led: bool = True
 
 
 class Site(NamedTuple):
@@ -39,27 +40,41 @@ class Site(NamedTuple):
     disks: Mapping[int, Disk]
     partitions: tuple[Placed, ...]
 
+    @property
+    def down(self) -> frozenset[int]:
+        """The brokers that have replicas and are not alive; where they are is not known."""
+        having = {broker for each in self.partitions for broker in each.replicas}
+        return frozenset(having - {*self.disks})
+
 
 class Share(NamedTuple):
-    """What a broker has: bytes in its logs, partitions that prefer it as leader, and their rate."""
+    """What a broker has: bytes in its logs, partitions that prefer it as leader, and their rate.
+
+    `replicas`: how many, as leader or not.
+    """
 
     bytes: int = 0
     leads: int = 0
     bytes_per_second: float = 0.0
+    replicas: int = 0
 
 
 def shares(partitions: Iterable[Placed]) -> dict[int, Share]:
     """What each broker that has replicas has."""
     sizes: Counter[int] = Counter()
     leads: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     rates: dict[int, float] = {}
     for each in partitions:
         for broker in each.replicas:
             sizes[broker] += each.size_bytes
+            counts[broker] += 1
         leader = each.replicas[0]
         leads[leader] += 1
         rates[leader] = rates.get(leader, 0.0) + each.bytes_per_second
-    return {each: Share(sizes[each], leads[each], rates.get(each, 0.0)) for each in sizes}
+    return {
+        each: Share(sizes[each], leads[each], rates.get(each, 0.0), counts[each]) for each in sizes
+    }
 
 
 def rack_count(disks: Mapping[int, Disk], replicas: Iterable[int]) -> int:

@@ -45,7 +45,8 @@ async def read_site(cluster: Cluster, sample_s: float) -> Site:
             size = sizes.get(partition, 0)
             grown = max(size - before.get(partition, size), 0)
             rate = grown / sample_s if sample_s else 0.0
-            partitions.append(Placed(partition, found.replicas, size, rate))
+            is_led = found.leader is not None
+            partitions.append(Placed(partition, found.replicas, size, rate, is_led))
     return Site(disks, tuple(partitions))
 
 

@@ -158,13 +158,62 @@ def test_brokers_that_take_all_of_others_lead_as_many_partitions_each() -> None:
     assert {broker: share.leads for broker, share in after.items()} == {3: 10, 4: 10, 5: 10}
 
 
-def test_replicas_of_a_broker_that_is_gone_are_put_elsewhere() -> None:
-    site = a_site(random.Random(4), hosts=6, disks=2, partitions=300)
-    gone = 101
-    rest = Site({each: site.disks[each] for each in site.disks if each != gone}, site.partitions)
-    plan = plan_moves(rest, Wish(levels_disks=False, spreads_leaders=False))
-    assert gone in plan.before
+def without(site: Site, *gone: int) -> Site:
+    """The same while these brokers are down."""
+    return Site(
+        {each: site.disks[each] for each in site.disks if each not in gone}, site.partitions
+    )
+
+
+@pytest.mark.parametrize("levels", [True, False])
+def test_what_brokers_have_that_are_down_is_left_there(levels: bool) -> None:
+    site = a_site(random.Random(4), hosts=6, disks=2, partitions=300, empty_hosts=1)
+    gone = {100, 101}
+    plan = plan_moves(without(site, *gone), Wish(levels_disks=levels, spreads_leaders=levels))
+    assert bool(plan.moves) is levels
+    for each in gone:
+        assert plan.after[each] == plan.before[each]
+    for move in plan.moves:
+        assert not {*move.added} & gone
+        if gone & {*move.before}:  # whose host and rack are not known
+            assert {*move.before} == {*move.after}
+    check_allowed(site, plan)
+
+
+def test_brokers_that_are_down_are_drained_by_their_ids_and_racks_are_had_again() -> None:
+    site = a_rack_bound_site(random.Random(4), hosts=9, disks=2, partitions=300)
+    gone, left = 101, 301
+    wish = Wish(emptied=frozenset({gone}), levels_disks=False, spreads_leaders=False)
+    plan = plan_moves(without(site, gone, left), wish)
     assert gone not in plan.after
+    assert plan.after[left].replicas == plan.before[left].replicas
+    moved = [each for each in site.partitions if gone in each.replicas]
+    assert len(plan.moves) == len(moved) > 0
+    for move in plan.moves:
+        if left not in move.before:
+            assert rack_count(site.disks, move.after) == 3
+    assert gone not in plan.sent  # others send the copies
+
+
+def test_a_factor_is_lowered_by_what_is_down_first() -> None:
+    site = a_site(random.Random(5), hosts=6, disks=1, partitions=100)
+    topics = {each.partition.topic for each in site.partitions}
+    wish = Wish(factors=dict.fromkeys(topics, 2), levels_disks=False, spreads_leaders=False)
+    assert 100 not in plan_moves(without(site, 100), wish).after
+
+
+def test_a_partition_that_nobody_leads_is_left_and_told_if_it_had_to_move() -> None:
+    disks = {each: Disk(each, f"h{each}", None, 1000 * GIB) for each in (1, 2, 3)}
+    led, lost, other = (TopicPartition("t", number) for number in range(3))
+    placed = (
+        Placed(led, (1, 9), GIB),
+        Placed(lost, (9,), GIB, is_led=False),
+        Placed(other, (8,), GIB, is_led=False),
+    )
+    plan = plan_moves(Site(disks, placed), Wish(emptied=frozenset({9}), levels_disks=False))
+    assert [each.partition for each in plan.moves] == [led]
+    assert plan.leaderless == (lost,)
+    assert Site(disks, placed).down == {8, 9}
 
 
 @pytest.mark.parametrize("factor", [1, 2, 4, 5])
@@ -193,8 +242,9 @@ def test_topics_that_are_not_named_do_not_move_but_count() -> None:
 
 def test_what_cannot_be_had_is_refused_with_a_sentence() -> None:
     site = a_site(random.Random(7), hosts=4, disks=1, partitions=4)
-    with pytest.raises(UserError, match="cannot have 5 replicas"):
-        plan_moves(site, Wish(factors=dict.fromkeys([f"t{n}" for n in range(7)], 5)))
+    for factor in (5, 9):
+        with pytest.raises(UserError, match=f"cannot have {factor} replicas"):
+            plan_moves(site, Wish(factors=dict.fromkeys([f"t{n}" for n in range(7)], factor)))
     with pytest.raises(UserError, match="none is left"):
         plan_moves(site, Wish(emptied=frozenset(site.disks)))
 
