@@ -5,7 +5,8 @@ which replicas it is for, by topic: "*" or "<partition>:<broker>,..." in the lis
 
     side        what it does once it is over its rate
     leader      answers the fetches of throttled replicas without records
-    follower    leaves partitions that it throttles out of its fetches
+    follower    leaves partitions that it throttles out of its fetches, and looks again after a
+                pause, as others may have used up the rate meanwhile
 
 Invariant: a replica for which the high watermark waits is throttled by neither: producers wait too.
 That is one in the ISR, proposed for it, or outside it and keeping up.

@@ -240,6 +240,7 @@ class ReplicaFetcher:
         client = self._client
         if client is None or self._is_closed or len(self._rounds) >= _IN_FLIGHT_MAX:
             return
+        self._hold_throttled()
         dirty, self._dirty = self._dirty, {}
         is_first = not self._rounds
         request = self._session.request(self.followed, dirty, self._sent, is_first=is_first)
@@ -390,6 +391,32 @@ class ReplicaFetcher:
         is_behind = high_watermark > log.reserved_offset
         return throttle.pause_ms if is_behind and throttle.is_exceeded else 0.0
 
+    def _hold_throttled(self) -> None:
+        """Leave out of the next fetch what is throttled, if enough has come for now: of those that
+        were asked for together all may come, but not again.
+        """
+        throttle = self._context.throttle
+        if throttle.is_exceeded:
+            for each in self.followed.values():
+                if each.state is READY and self._may_wait(each):
+                    self._pause(each, throttle.pause_ms)
+
+    def _may_wait(self, each: FollowedPartition) -> bool:
+        """Whether the partition is throttled: listed, and as far as is known behind, or empty and
+        not asked for yet, so that nobody waits for it.
+        """
+        partition = each.partition
+        log, key = partition.log, partition.key
+        listed = log.settings.follower_replication_throttled_replicas
+        if not (listed and is_listed(listed, key.partition, self._context.broker_id)):
+            return False
+        is_new = (
+            not log.reserved_offset
+            and key not in self._session.told
+            and self._context.broker_id not in partition.state.isr
+        )
+        return is_new or partition.leader_high_watermark > log.reserved_offset
+
     def _pause(self, each: FollowedPartition, pause_ms: float) -> None:
         each.state, each.pause_ms = BACKED_OFF, 0.0
         self.touch(each.partition.key)
@@ -449,6 +476,11 @@ class ReplicaFetcher:
     def _ready(self, each: FollowedPartition) -> None:
         key = each.partition.key
         if self.followed.get(key) is not each or self._is_closed:
+            return
+        throttle = self._context.throttle
+        if throttle.is_exceeded and self._may_wait(each):  # others have used up what came meanwhile
+            each.state = BACKED_OFF
+            self._context.tasks.call_later(throttle.pause_ms, partial(self._ready, each))
             return
         each.state = READY
         if self._client is not None and not self._session.finds_divergence:
