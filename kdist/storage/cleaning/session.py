@@ -58,20 +58,28 @@ class Session:
         self._clock = clock
         self._wait_ms = wait_ms
         self._pass: Pass | None = None
+        self._throttle: Throttle | None = None  # one for all passes: many are short
 
     def answer(self, request: Request, *, writes: bool = True) -> Report:
         """Do what is asked; a fault is in the report. Without `writes`, only count. Blocks."""
         try:
             if isinstance(request, MapKeys):
-                rate, now_ns = request.bytes_per_second, self._clock.monotonic_ns
                 self._pass = None  # free the map before the next is made
-                self._pass = Pass(self._files, request, Throttle(rate, now_ns, self._wait_ms))
+                self._pass = Pass(self._files, request, self._throttle_to(request.bytes_per_second))
                 return self._pass.map_keys()
             assert self._pass is not None, "keys are mapped first"
             return self._pass.rewrite(request, writes=writes)
         except tuple(kind for kind, _ in _FAULTS) as error:
             fault = next(fault for kind, fault in _FAULTS if isinstance(error, kind))
             return Report(fault=fault, reason=str(error))
+
+    def _throttle_to(self, bytes_per_second: int) -> Throttle:
+        if self._throttle is None:
+            now_ns = self._clock.monotonic_ns
+            self._throttle = Throttle(bytes_per_second, now_ns, self._wait_ms)
+        else:
+            self._throttle.set_rate(bytes_per_second)
+        return self._throttle
 
 
 class Pass:

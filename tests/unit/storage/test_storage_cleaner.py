@@ -11,6 +11,7 @@ from cleaning_world import LEFT, ROUND, SETTINGS, A, B, C, CleaningWorld, dirty,
 
 from kdist.errors import ApiError, DiskFailed
 from kdist.storage.cleaning.requests import Fault, MapKeys, Report, Request, Rewrite
+from kdist.storage.cleaning.session import Session
 from kdist.storage.cleaning.worker import ThreadWorker
 from kdist.storage.names import CLEANER_OFFSETS, Suffix
 from kdist.storage.reading import find_by_timestamp, read
@@ -426,6 +427,25 @@ def test_settings_that_change_are_those_of_the_next_request() -> None:
     assert isinstance(first, MapKeys)
     assert isinstance(second, Rewrite)
     assert (first.bytes_per_second, second.bytes_per_second) == (2_000, 3_000)
+
+
+def test_many_short_passes_keep_to_the_rate_as_one_long_one() -> None:
+    world, waited_ms = dirty(cleanup_policy=("compact",)), 0.0
+    world.cleaner._worker = worker = RecordingWorker(world)
+    world.cleaner.configure(replace(world.storage, cleaner_io_max_bytes_per_second=100_000))
+    world.cleaner.start()
+    world.tasks.run_until(lambda: bool(worker.requests), 1_000)
+
+    def wait_ms(ms: float) -> None:
+        nonlocal waited_ms
+        waited_ms += ms
+        world.clock.advance_ms(ms)
+
+    session = Session(world.files, world.clock, wait_ms)
+    # Each by itself takes less than what is waited for at least.
+    read_bytes = sum(session.answer(worker.requests[0]).read_bytes for _ in range(50))
+    assert read_bytes > 10_000
+    assert waited_ms >= read_bytes / 100_000 * 1000 - 20
 
 
 def test_a_shorter_backoff_holds_at_once() -> None:
