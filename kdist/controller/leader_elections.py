@@ -126,9 +126,10 @@ def choose_imbalanced(
 
 
 def is_imbalanced(cluster: ControllerContext, partition: TopicPartition) -> bool:
-    """Whether it is not led by its preferred replica."""
+    """Whether it is not led by its preferred replica, and not on its way to another one."""
     state = cluster.leader_and_isr(partition)
-    return state is not None and state.leader != cluster.replicas(partition)[0]
+    is_led_so = state is None or state.leader == cluster.replicas(partition)[0]
+    return not (is_led_so or cluster.is_moving(partition))
 
 
 def _can_be_given_back(cluster: ControllerContext, partition: TopicPartition) -> bool:

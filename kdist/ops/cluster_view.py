@@ -98,11 +98,15 @@ async def _topic(zookeeper: ZooKeeper, topic: str, default_min_isr: int) -> list
     if assignment is None:
         return []  # deleted since it was listed
     min_isr = _min_isr(await znodes.TOPIC_SETTINGS.read(zookeeper, topic), default_min_isr)
-    replicas = {TopicPartition(topic, n): ids for n, ids in sorted(assignment.partitions.items())}
+    adding = assignment.adding
+    replicas = {
+        TopicPartition(topic, n): [each for each in ids if each not in adding.get(n, ())]
+        for n, ids in sorted(assignment.partitions.items())
+    }
     states = await read_states(zookeeper, replicas)
     moving = {
         number
-        for changes in (assignment.adding, assignment.removing)
+        for changes in (adding, assignment.removing)
         for number, ids in changes.items()
         if ids
     }

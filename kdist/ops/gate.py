@@ -17,7 +17,10 @@ PROBE_PREFIX = "kdist-probe-"  # the probe's topics, which have a single replica
 
 
 class PartitionView(NamedTuple):
-    """A partition's state in ZooKeeper, and its topic's min.insync.replicas."""
+    """A partition's state in ZooKeeper, and its topic's min.insync.replicas.
+
+    `replicas` are those that are to be in sync, without those that a move adds.
+    """
 
     partition: TopicPartition
     replicas: tuple[int, ...]

@@ -26,7 +26,10 @@ class Wanted(NamedTuple):
 
 
 class Existing(NamedTuple):
-    """An existing topic, with the settings of its own."""
+    """An existing topic, with the settings of its own.
+
+    `replication_factor` is what is wanted of it: while it moves, what it has in the end.
+    """
 
     name: str
     partitions: int

@@ -135,15 +135,22 @@ async def _needing(
         wanted = [each for each in wanted if known[each].isr == (replaced,)]
     if is_unclean:
         return [each for each in wanted if known[each].leader is None]
-    return [each for each in wanted if known[each].leader not in (None, known[each].replicas[0])]
+    return [
+        each
+        for each in wanted
+        if known[each].leader not in (None, known[each].replicas[0])
+        # One that a move adds need not be in sync yet, and is elected in the end.
+        and (named is not None or known[each].replicas[0] not in known[each].adding)
+    ]
 
 
 async def _partitions(cluster: Cluster) -> dict[TopicPartition, Partition]:
+    from kdist.client.admin.reassignments import with_moves
     from kdist.client.admin.topics import list_topics
 
     return {
         TopicPartition(topic.name, each.number): each
-        for topic in await list_topics(cluster)
+        for topic in await with_moves(cluster, await list_topics(cluster))
         for each in topic.partitions
     }
 

@@ -25,8 +25,9 @@ def health(clients: Clients, as_json: bool) -> int:
 
     Bad: no controller, a broker that does not answer, a failed log directory, a partition that is
     offline or has fewer in-sync replicas than min.insync.replicas. Warnings: under-replicated
-    partitions, leaders that are not the preferred ones, brokers of different releases, a volume
-    with less than a tenth free.
+    partitions, leaders that are not the preferred ones, partitions that are being moved, brokers of
+    different releases, a volume with less than a tenth free. Replicas that a move adds need not be
+    in sync yet.
     """
     from kdist.client.admin.health import examine
 

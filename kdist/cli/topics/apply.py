@@ -90,11 +90,13 @@ def _read(path: str) -> list[Wanted]:
 
 async def _existing(cluster: Cluster, wanted: list[Wanted]) -> dict[str, Existing]:
     from kdist.cli.shared.settings import own_settings
+    from kdist.client.admin.reassignments import with_moves
     from kdist.client.admin.topics import list_topics
     from kdist.ops.topic_plan import Existing
 
     names = {topic.name for topic in wanted}
-    found = {topic.name: topic for topic in await list_topics(cluster) if topic.name in names}
+    named = [topic for topic in await list_topics(cluster) if topic.name in names]
+    found = {topic.name: topic for topic in await with_moves(cluster, named)}
     settings = await own_settings(cluster, found)
     return {
         name: Existing(name, len(each.partitions), each.replication_factor, settings.get(name, {}))

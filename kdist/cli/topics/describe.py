@@ -98,10 +98,16 @@ _PARTITIONS: tuple[Field[Located], ...] = (
     Field("", lambda each: each.partition.leader_epoch, "leader_epoch"),
     Field("REPLICAS", lambda each: each.partition.replicas, "replicas", _ids),
     Field("ISR", lambda each: each.partition.isr, "isr", _ids),
+    Field("", lambda each: each.partition.adding, "adding"),
+    Field("", lambda each: each.partition.removing, "removing"),
     Field("START", lambda each: each.start, "start_offset", is_number=True),
     Field("END", lambda each: each.end, "end_offset", is_number=True),
     Field("RECORDS", lambda each: each.record_count, is_number=True),
     Field("", lambda each: _replica_rows(each), "replica_states"),
+)
+_MOVES: tuple[Field[Located], ...] = (
+    Field("ADDING", lambda each: each.partition.adding, show=_ids),
+    Field("REMOVING", lambda each: each.partition.removing, show=_ids),
 )
 _STATES: tuple[Field[PartitionState], ...] = (
     Field("ELIGIBLE", lambda each: each.eligible, "eligible", _ids),
@@ -135,6 +141,8 @@ def describe(
 
     Without a name, shows every topic that is not internal. RECORDS counts offsets, so after
     compaction there are fewer records. `kdist configs describe topic TOPIC` shows all settings.
+    While partitions are moved, ADDING and REMOVING are the replicas that they are to get, and to
+    lose; the replication factor is the one that is wanted.
 
     With --replicas each broker is asked: BEHIND is how many records the leader has and the replica
     lacks, BYTES how much larger the leader's log is, AGE how old the oldest committed record is
@@ -148,6 +156,7 @@ def describe(
 
     async def work(cluster: Cluster) -> None:
         from kdist.cli.shared.settings import own_settings
+        from kdist.client.admin.reassignments import with_moves
         from kdist.client.admin.topics import describe_topics, list_topics
 
         shown: Sequence[Topic]
@@ -155,6 +164,7 @@ def describe(
             shown = list((await describe_topics(cluster, names)).values())
         else:
             shown = [topic for topic in await list_topics(cluster) if not topic.is_internal]
+        shown = await with_moves(cluster, shown)
         settings = await own_settings(cluster, [topic.name for topic in shown])
         besides = await _look(cluster, shown, replicas, zookeeper)
         for topic in shown:
@@ -228,10 +238,12 @@ def _describe_text(
     settings: dict[str, str] | None,
 ) -> None:
     count = show_count(len(parts), "partition")
-    click.echo(f"{topic.name}  {count}, replication factor {topic.replication_factor}")
+    moving = sum(each.is_moving for each in topic.partitions)
+    moves = f", {moving} moving" if moving else ""
+    click.echo(f"{topic.name}  {count}, replication factor {topic.replication_factor}{moves}")
     for name, value in (settings or {}).items():
         click.echo(f"  {name}={value}")
-    print_rows(fields, parts, indent=2)
+    print_rows((*fields, *_MOVES) if moving else fields, parts, indent=2)
     print_rows(
         _REPLICAS, [(each, state) for each in parts for state in each.replicas or ()], indent=2
     )

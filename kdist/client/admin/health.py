@@ -17,6 +17,7 @@ from kdist.client.admin.brokers import (
     describe_versions,
 )
 from kdist.client.admin.disks import LogDirectory, log_directories
+from kdist.client.admin.reassignments import with_moves
 from kdist.client.admin.settings import describe_topic_configs
 from kdist.client.admin.topics import Partition, Topic, list_topics
 from kdist.client.cluster import Cluster
@@ -26,12 +27,13 @@ PATIENCE_S = 5.0  # a broker that takes longer to answer counts as not serving
 FREE_SHARE_MIN = 0.1  # of a volume; less free space than this is a warning
 
 _MIN_ISR = "min.insync.replicas"
+_Level = Literal["bad", "warning"]
 
 
 class Finding(NamedTuple):
     """A problem, and the items it concerns; `name` is that of the matching alert."""
 
-    level: Literal["bad", "warning"]
+    level: _Level
     name: str
     sentence: str
     items: Sequence[str] = ()
@@ -49,7 +51,7 @@ class Examined(NamedTuple):
 
 async def examine(cluster: Cluster) -> list[Finding]:
     """All problems, the bad ones first; none if the cluster is healthy."""
-    topics = await list_topics(cluster)
+    topics = await with_moves(cluster, await list_topics(cluster))
     examined = Examined(
         await describe_cluster(cluster),
         await describe_versions(cluster, PATIENCE_S),
@@ -105,29 +107,44 @@ def _judge_brokers(examined: Examined) -> Iterator[Finding]:
         yield Finding("warning", "MixedReleases", "Brokers are of different releases.", items)
 
 
+_OF_PARTITIONS: Mapping[str, tuple[_Level, str]] = {
+    "OfflinePartitions": ("bad", "Partitions have no leader."),
+    "PartitionsUnderMinIsr": (
+        "bad",
+        "Partitions have fewer replicas in sync than min.insync.replicas.",
+    ),
+    "UnderReplicatedPartitions": ("warning", "Partitions have replicas that are not in sync."),
+    "LeadersNotPreferred": (
+        "warning",
+        "Partitions are led by another than their preferred replica.",
+    ),
+    "Reassigning": ("warning", "Partitions are being moved."),
+}
+
+
 def _judge_partitions(examined: Examined) -> Iterator[Finding]:
-    offline, under_min, under, away = [], [], [], []
+    found: dict[str, list[str]] = {each: [] for each in _OF_PARTITIONS}
     for topic, each in _partitions(examined):
-        shown = f"{topic}-{each.number}"
-        if each.leader is None:
-            offline.append(shown)
-        elif len(each.isr) < min(examined.min_isr.get(topic, 1), len(each.replicas)):
-            under_min.append(shown)
-        elif len(each.isr) < len(each.replicas):
-            under.append(shown)
-        if each.leader is not None and each.leader != each.replicas[0]:
-            away.append(shown)
-    if offline:
-        yield Finding("bad", "OfflinePartitions", "Partitions have no leader.", offline)
-    if under_min:
-        sentence = "Partitions have fewer replicas in sync than min.insync.replicas."
-        yield Finding("bad", "PartitionsUnderMinIsr", sentence, under_min)
-    if under:
-        sentence = "Partitions have replicas that are not in sync."
-        yield Finding("warning", "UnderReplicatedPartitions", sentence, under)
-    if away:
-        sentence = "Partitions are led by another than their preferred replica."
-        yield Finding("warning", "LeadersNotPreferred", sentence, away)
+        for name in _faults_of(each, examined.min_isr.get(topic, 1)):
+            found[name].append(f"{topic}-{each.number}")
+    for name, (level, sentence) in _OF_PARTITIONS.items():
+        if found[name]:
+            yield Finding(level, name, sentence, found[name])
+
+
+def _faults_of(each: Partition, min_isr: int) -> Iterator[str]:
+    """What there is to say of a partition. Replicas that a move adds need not be in sync yet."""
+    wanted = len(each.settled)
+    if each.leader is None:
+        yield "OfflinePartitions"
+    elif len(each.isr) < min(min_isr, wanted):
+        yield "PartitionsUnderMinIsr"
+    elif len(each.isr) < wanted:
+        yield "UnderReplicatedPartitions"
+    if each.is_moving:
+        yield "Reassigning"
+    elif each.leader not in (None, each.replicas[0]):
+        yield "LeadersNotPreferred"
 
 
 def _partitions(examined: Examined) -> Iterator[tuple[str, Partition]]:

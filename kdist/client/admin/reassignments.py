@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kdist.client.admin.asking import TIMEOUT_MS, ask_controller
 from kdist.client.admin.outcomes import fault_of, settled
+from kdist.client.admin.topics import Partition, Topic
 from kdist.client.cluster import Cluster, by_topic, raise_for
 from kdist.errors import ApiError
 from kdist.model import TopicPartition
@@ -21,6 +23,8 @@ from kdist.protocol.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+
+_PATIENCE_S = 5.0
 
 
 class Reassignment(NamedTuple):
@@ -66,6 +70,30 @@ async def list_partition_reassignments(
     )
     request = ListPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS, topics=topics)
     return await ask_controller(cluster, request, _moves)
+
+
+async def with_moves(cluster: Cluster, topics: Iterable[Topic]) -> list[Topic]:
+    """The topics, with what is being moved of their partitions.
+
+    As they are where nobody can tell: brokers before Kafka 2.4, or no controller for the moment.
+    """
+    found = list(topics)
+    if cluster.controller_id not in cluster.brokers:
+        return found
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            moves = await list_partition_reassignments(cluster)
+    except (ApiError, TimeoutError):
+        return found
+
+    def moved(topic: Topic, each: Partition) -> Partition:
+        move = moves.get(TopicPartition(topic.name, each.number))
+        return each if move is None else each._replace(adding=move.adding, removing=move.removing)
+
+    return [
+        topic._replace(partitions=tuple(moved(topic, each) for each in topic.partitions))
+        for topic in found
+    ]
 
 
 def _outcomes(

@@ -22,7 +22,9 @@ _DEFAULT = -1  # as a number of partitions or replicas
 class Partition(NamedTuple):
     """A partition; `leader` is None if it has none.
 
-    `replicas` are broker ids, the preferred leader first.
+    `replicas` are broker ids, the preferred leader first. While the partition moves, those that it
+    is to lose are among them, and so are those that it is to get, which need not be in sync yet.
+    Which ones these are is known after `with_moves`.
     """
 
     number: int
@@ -30,6 +32,22 @@ class Partition(NamedTuple):
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def is_moving(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """The replicas that it is to have, once it has moved."""
+        return tuple(each for each in self.replicas if each not in self.removing)
+
+    @property
+    def settled(self) -> tuple[int, ...]:
+        """The replicas that are to be in sync by now."""
+        return tuple(each for each in self.replicas if each not in self.adding)
 
 
 class Topic(NamedTuple):
@@ -42,8 +60,8 @@ class Topic(NamedTuple):
 
     @property
     def replication_factor(self) -> int:
-        """The number of replicas; the largest of any partition, while a reassignment adds some."""
-        return max((len(each.replicas) for each in self.partitions), default=0)
+        """The number of replicas that are wanted; the largest of any partition."""
+        return max((len(each.wanted) for each in self.partitions), default=0)
 
 
 class NewTopic(NamedTuple):

@@ -43,6 +43,7 @@ def test_json_has_a_line_for_each_topic(cluster: CliCluster) -> None:
         "id": made["id"],
         "partitions": 2,
         "replication_factor": 1,
+        "moving": 0,
         "internal": False,
     }
     cluster.done("produce", "raw", "--partition", 1, text="a\nb\n")

@@ -122,6 +122,38 @@ def test_a_partition_with_all_its_replicas_in_sync_is_not_under_min_isr() -> Non
     assert findings(examined(partition(0, 1, "1", "1"))) == []
 
 
+def test_replicas_that_a_move_adds_need_not_be_in_sync_and_the_move_is_told() -> None:
+    moving = partition(0, 1, "4123", "123")._replace(adding=(4,), removing=(3,))
+    behind = partition(1, 1, "4123", "12")._replace(adding=(4,), removing=(3,))
+    alone = partition(2, 1, "12", "1")._replace(adding=(2,))
+    brokers = tuple(Broker(n, "host", 9092) for n in (1, 2, 3, 4))
+    state = examined(moving, behind, alone, view=ClusterView("id", 1, brokers))
+    assert findings(state) == [
+        ("warning", "UnderReplicatedPartitions", ("t-1",)),
+        ("warning", "Reassigning", ("t-0", "t-1", "t-2")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "adding", "removing", "wanted", "settled"),
+    [
+        ("12", "", "", 2, 2),
+        ("123", "3", "", 3, 2),  # growing
+        ("123", "", "3", 2, 3),  # shrinking
+        ("3412", "34", "12", 2, 2),  # swapping all
+    ],
+)
+def test_a_topic_that_moves_has_as_many_replicas_as_are_wanted(
+    replicas: str, adding: str, removing: str, wanted: int, settled: int
+) -> None:
+    each = partition(0, 1, replicas, "12")._replace(
+        adding=tuple(map(int, adding)), removing=tuple(map(int, removing))
+    )
+    assert Topic("t", None, False, (each,)).replication_factor == len(each.wanted) == wanted
+    assert len(each.settled) == settled
+    assert each.is_moving is bool(adding or removing)
+
+
 def test_brokers_that_are_missing_silent_or_different_are_reported() -> None:
     silent = ApiError(Error.NETWORK_EXCEPTION)
     old = {"Fetch": VersionRange(0, 11)}

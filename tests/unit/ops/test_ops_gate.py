@@ -262,8 +262,12 @@ def test_moves_begun_by_the_api_are_seen_in_their_topics(
         await add_state(keeper, "clicks", (1, 2))
         return await read_view(keeper, default_min_isr=1)
 
-    (seen,) = with_zookeeper(work).partitions
-    assert seen.is_moving == is_moving
+    seen = with_zookeeper(work)
+    (found,) = seen.partitions
+    assert found.is_moving == is_moving
+    # Who is only being added is not waited for when it is back.
+    returned = review_return(seen._replace(brokers=frozenset(ALL), controller=1), [3], ())
+    assert bool(returned.reasons) is not bool(adding.get(0))
 
 
 @pytest.mark.parametrize(("given", "min_isr"), [("2", 2), ("soon", 3)])
