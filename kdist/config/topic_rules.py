@@ -28,14 +28,19 @@ def compaction_lags_are_ordered(topic: TopicSettings) -> str | None:
 
 
 def throttled_replicas_are_named(topic: TopicSettings) -> str | None:
-    """Throttled replicas are `*`, or partitions and brokers by their numbers."""
+    """Throttled replicas are `*` alone, or partitions and brokers by their numbers.
+
+    As in Kafka, an empty item is none: what appends to an empty list may leave one there.
+    """
     for name, listed in (
         ("leader", topic.leader_replication_throttled_replicas),
         ("follower", topic.follower_replication_throttled_replicas),
     ):
-        wrong = [each for each in listed if each != "*" and not _REPLICA.fullmatch(each)]
-        if wrong:
-            return f"{name}.replication.throttled.replicas has {wrong[0]!r} for a replica"
+        given = [each for each in listed if each]
+        wrong = [each for each in given if not _REPLICA.fullmatch(each)]
+        if wrong and given != ["*"]:
+            what = "'*' beside another" if wrong[0] == "*" else f"{wrong[0]!r} for a replica"
+            return f"{name}.replication.throttled.replicas has {what}"
     return None
 
 

@@ -145,6 +145,48 @@ def test_append_and_subtract_start_from_the_list_in_force() -> None:
     cluster.run(scenario())
 
 
+THROTTLED = "follower.replication.throttled.replicas"
+
+
+@pytest.mark.parametrize(
+    ("before", "operation", "value", "after"),
+    [
+        (None, SET, "*", "*"),
+        (None, SET, "0:1,2:31", "0:1,2:31"),
+        (None, SET, "0:1,", "0:1,"),  # as Kafka leaves it where it appends to an empty list
+        (None, SET, "", ""),
+        (None, SET, "*,*", None),
+        (None, SET, "0:0,*", None),
+        (None, SET, "*,0:0", None),
+        (None, SET, "0", None),
+        (None, SET, "0:*", None),
+        (None, APPEND, "*", "*"),
+        ("0:1", APPEND, "*", None),
+        ("*", APPEND, "0:1", None),
+        ("*", APPEND, "*", "*"),
+        ("0:1", APPEND, "1:1", "0:1,1:1"),
+        ("*", SUBTRACT, "*", ""),
+        ("*", SUBTRACT, "0:1", "*"),
+        ("0:1", SUBTRACT, "*", "0:1"),
+    ],
+)
+def test_all_replicas_are_throttled_by_a_star_alone(
+    before: str | None, operation: int, value: str, after: str | None
+) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        if before is not None:
+            assert (await change(client, (THROTTLED, SET, before))).error_code == 0
+        result = await change(client, (THROTTLED, operation, value))
+        assert result.error_code == (Error.INVALID_CONFIG if after is None else Error.NONE)
+        kept = before if after is None else after
+        assert await own(client) == ({} if kept is None else {THROTTLED: kept})
+
+    cluster.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [

@@ -6,7 +6,7 @@ import pytest
 
 from kdist.errors import Error
 from kdist.protocol.describe_configs import ALL_BROKERS, BROKER
-from kdist.protocol.incremental_alter_configs import DELETE, SET
+from kdist.protocol.incremental_alter_configs import DELETE, SET, SUBTRACT
 from kdist.zk import znodes
 from kdist.zk.cluster_values import EntitySettings, SettingsChange
 from tests.simulator.cluster import Cluster
@@ -81,6 +81,28 @@ def test_a_topics_unusable_setting_is_described_and_removable_and_its_others_hol
         assert await own(client) == {**stored, "retention.ms": "6"}
         assert (await change(client, ("segment.bytes", DELETE, None))).error_code == 0
         assert await own(client) == {"retention.ms": "6"}
+
+    cluster.run(scenario())
+
+
+def test_a_star_among_replicas_that_others_have_stored_throttles_none_and_can_be_taken_out() -> (
+    None
+):
+    cluster = Cluster()
+    name = "leader.replication.throttled.replicas"
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        zk, entity = cluster.zks[1], "topics/clicks"
+        stored = {name: "0:0,*", "retention.ms": "5"}
+        await zk.set(znodes.TOPIC_SETTINGS.path("clicks"), EntitySettings(stored).encode())
+        notice = znodes.SETTINGS_CHANGE.encode(SettingsChange(entity))
+        await zk.create(znodes.SETTINGS_CHANGE.path(), notice, sequential=True)
+        await cluster.until(lambda: settings_of(cluster).retention_ms == 5)
+        assert settings_of(cluster).leader_replication_throttled_replicas == ()
+        assert await own(client) == stored
+        assert (await change(client, (name, SUBTRACT, "*"))).error_code == 0
+        assert settings_of(cluster).leader_replication_throttled_replicas == ("0:0",)
 
     cluster.run(scenario())
 
