@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
 
 TOPIC, BROKER, CLIENT = "topic", "broker", "client"
-ALL = "all"  # instead of a broker's or client's id: the value of all that have none of their own
+# Instead of a broker's or client's id: the value of all that have none of their own. A client may
+# have it as its id, too.
+ALL = "all"
 _OF_CLIENT, _OF_CLIENTS = "client", "all clients"  # sources of quotas
 
 _SETTINGS: tuple[Field[Setting], ...] = (
@@ -56,18 +58,28 @@ def _setting(own: tuple[Resource, Setting]) -> Setting:
 
 _OWN: tuple[Field[tuple[Resource, Setting]], ...] = (
     Field("KIND", lambda own: own[0].kind, "kind"),
-    Field("NAME", lambda own: own[0].name, "of"),
+    Field("NAME", lambda own: _shown_name(own[0]), "of"),
     *(each.of(_setting) for each in _SETTINGS),
 )
 _UNCHANGED = ("default", "file")  # sources of settings that were not altered at runtime
 
 
 class Resource(NamedTuple):
-    """A topic, a broker or a client, with its settings by name."""
+    """A topic, a broker or a client, with its settings by name.
+
+    `name` is None for all brokers, or clients, that have no settings of their own.
+    """
 
     kind: str
-    name: str
+    name: str | None
     settings: Mapping[str, Setting]
+
+
+def _shown_name(each: Resource) -> str:
+    """The name that the commands take; a client's is quoted if it needs `--named`."""
+    if each.name is None:
+        return ALL
+    return f'"{ALL}"' if (each.kind, each.name) == (CLIENT, ALL) else each.name
 
 
 def _complete_names(ctx: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -77,6 +89,11 @@ def _complete_names(ctx: click.Context, param: click.Parameter, begun: str) -> l
 kind_argument = click.argument("kind", type=click.Choice([TOPIC, BROKER, CLIENT]))
 name_argument = click.argument(
     "name", metavar="NAME", callback=not_empty, shell_complete=_complete_names
+)
+named_option = click.option(
+    "--named/--default",
+    default=None,
+    help="`all` is the id of a client, or stands for all clients: needed if one has that id.",
 )
 
 
@@ -108,7 +125,7 @@ def list_them(clients: Clients, as_json: bool) -> None:
         of_brokers = await describe_broker_configs(cluster)
         return [
             *(Resource(TOPIC, name, _own(TOPIC, found)) for name, found in of_topics.items()),
-            Resource(BROKER, ALL, await describe_default_broker_configs(cluster)),
+            Resource(BROKER, None, await describe_default_broker_configs(cluster)),
             *(
                 Resource(BROKER, str(id_), _own(BROKER, found, but=SHARED))
                 for id_, found in of_brokers.items()
@@ -149,7 +166,7 @@ async def _clients(cluster: Cluster) -> list[Resource]:
             return []
         raise
     return [
-        Resource(CLIENT, ALL if name is None else name, _quotas(quotas, source))
+        Resource(CLIENT, name, _quotas(quotas, source))
         for name, quotas in found.items()
         for source in (_OF_CLIENTS if name is None else _OF_CLIENT,)
     ]
@@ -176,16 +193,24 @@ def _number_text(value: float) -> str:
 @name_argument
 @click.argument("settings", metavar="[SETTING...]", nargs=-1, callback=not_empty)
 @click.option("--own", is_flag=True, help="Only what differs from brokers' files and defaults.")
+@named_option
 @client_options()
 @json_option
 def describe(
-    kind: str, name: str, settings: tuple[str, ...], own: bool, clients: Clients, as_json: bool
+    kind: str,
+    name: str,
+    settings: tuple[str, ...],
+    own: bool,
+    named: bool | None,
+    clients: Clients,
+    as_json: bool,
 ) -> None:
     """Show the settings in force of a topic, or of a broker by its id, and where they come from.
 
     With SETTINGs, shows only these; `*` in one matches any text. Secrets are hidden. `all` instead
     of a broker's id shows the cluster-wide settings that were altered at runtime. A client, named
-    by its client id, has quotas; `all` shows those of all clients that have none of their own.
+    by its client id, has quotas; `all` shows those of all clients that have none of their own. A
+    client whose id is `all` is told apart by --named.
 
     \b
     Examples:
@@ -195,18 +220,47 @@ def describe(
       kdist configs describe client etl
     """
 
-    found = ask_cluster(clients, lambda cluster: _describe(cluster, kind, name))
+    meant = _meant(kind, name, is_named=named)
+
+    async def work(cluster: Cluster) -> Mapping[str, Setting]:
+        await _require_unambiguous(cluster, kind, meant, is_named=named)
+        return await _describe(cluster, kind, name, meant)
+
+    found = ask_cluster(clients, work)
     if own:
         found = _own(kind, found)
     picked = sorted(pick(found.values(), settings, lambda each: [each.name]))
-    is_all = name == ALL and kind != TOPIC
+    is_all = meant is None
     has = f"All {kind}s together have" if is_all else f"{kind.capitalize()} {name} has"
     what = "quotas" if kind == CLIENT else f"settings of {'their' if is_all else 'its'} own"
     none = f"{has} no {what}."
     print_rows(_SETTINGS, picked, as_json=as_json, if_none=none)
 
 
-async def _describe(cluster: Cluster, kind: str, name: str) -> Mapping[str, Setting]:
+def _meant(kind: str, name: str, *, is_named: bool | None) -> str | None:
+    """The name of one topic, broker or client; None for all brokers or clients."""
+    if is_named is not None and (kind, name) != (CLIENT, ALL):
+        raise click.UsageError("--named and --default are for the client `all`.")
+    return None if name == ALL and kind != TOPIC and not is_named else name
+
+
+async def _require_unambiguous(
+    cluster: Cluster, kind: str, meant: str | None, *, is_named: bool | None
+) -> None:
+    """`UserError` if all clients are meant by a word that is the id of one that has quotas."""
+    from kdist.client.admin.quotas import describe_client_quotas
+
+    is_sure = kind != CLIENT or meant is not None or is_named is not None
+    if not is_sure and ALL in await describe_client_quotas(cluster):
+        raise UserError(
+            f"a client whose id is {ALL!r} has quotas: --named is for that one, --default for all"
+            " that have none of their own"
+        )
+
+
+async def _describe(
+    cluster: Cluster, kind: str, name: str, meant: str | None
+) -> Mapping[str, Setting]:
     from kdist.client.admin.settings import (
         describe_broker_configs,
         describe_default_broker_configs,
@@ -215,8 +269,8 @@ async def _describe(cluster: Cluster, kind: str, name: str) -> Mapping[str, Sett
     from kdist.client.admin.topics import describe_topics
 
     if kind == CLIENT:
-        return await _describe_client(cluster, name)
-    if kind == BROKER and name == ALL:
+        return await _describe_client(cluster, meant)
+    if meant is None:
         return await describe_default_broker_configs(cluster, with_docs=True)
     if kind == BROKER:
         number = _broker_id(name)
@@ -225,13 +279,13 @@ async def _describe(cluster: Cluster, kind: str, name: str) -> Mapping[str, Sett
     return (await describe_topic_configs(cluster, [name], with_docs=True))[name]
 
 
-async def _describe_client(cluster: Cluster, name: str) -> Mapping[str, Setting]:
+async def _describe_client(cluster: Cluster, name: str | None) -> Mapping[str, Setting]:
     """For each quota its own value, else that of all clients."""
     from kdist.client.admin.quotas import describe_client_quotas
 
     found = await describe_client_quotas(cluster)
     shared = _quotas(found.get(None, {}), _OF_CLIENTS)
-    return shared if name == ALL else shared | _quotas(found.get(name, {}), _OF_CLIENT)
+    return shared if name is None else shared | _quotas(found.get(name, {}), _OF_CLIENT)
 
 
 def _broker_id(name: str) -> int:
@@ -254,14 +308,16 @@ def _shown(each: Setting) -> str:
 @settings_option("--set", "A setting to change")
 @unset_option("A setting whose own value to remove")
 @click.option("--dry-run", is_flag=True, help="Have the cluster check the change, not make it.")
+@named_option
 @client_options()
 @json_option
-def alter(
+def alter(  # noqa: PLR0913 - one for each option
     kind: str,
     name: str,
     texts: tuple[str, ...],
     removed: tuple[str, ...],
     dry_run: bool,
+    named: bool | None,
     clients: Clients,
     as_json: bool,
 ) -> None:
@@ -273,7 +329,7 @@ def alter(
 
     A client's settings are its quotas on each broker: producer_byte_rate and consumer_byte_rate in
     bytes a second, request_percentage of the broker's time. `all` sets those of each client that
-    has none of its own.
+    has none of its own; a client whose id is `all` is told apart by --named.
 
     \b
     Examples:
@@ -287,21 +343,27 @@ def alter(
         raise click.UsageError("Say what to change: --set or --unset.")
     require_apart(settings, removed)
 
-    change = Change(kind, name, settings, removed, dry_run)
-    ask_cluster(clients, lambda cluster: _alter(cluster, change))
-    whose = f"all {kind}s" if kind != TOPIC and name == ALL else f"{kind} {name}"
+    change = Change(kind, _meant(kind, name, is_named=named), settings, removed, dry_run)
+
+    async def work(cluster: Cluster) -> None:
+        await _require_unambiguous(cluster, kind, change.name, is_named=named)
+        await _alter(cluster, change)
+
+    ask_cluster(clients, work)
+    whose = f"all {kind}s" if change.name is None else f"{kind} {name}"
     what = [f"{key}={value}" for key, value in settings.items()]
     what += [f"{key} unset" for key in removed]
     sentence = f"{'Would change' if dry_run else 'Changed'} {whose}: {', '.join(what)}."
-    row = {"kind": kind, "of": name, "set": settings, "unset": removed}
+    of = _shown_name(Resource(kind, change.name, {}))
+    row = {"kind": kind, "of": of, "set": settings, "unset": removed}
     say(sentence, as_json, **row, carried_out=not dry_run)
 
 
 class Change(NamedTuple):
-    """What `alter` was told to do."""
+    """What `alter` was told to do; `name` as in `Resource`."""
 
     kind: str
-    name: str
+    name: str | None
     settings: Mapping[str, str]
     removed: tuple[str, ...]
     is_trial: bool
@@ -318,17 +380,17 @@ async def _alter(cluster: Cluster, change: Change) -> None:
 
     kind, name, settings, removed, is_trial = change
     if kind == TOPIC:
+        assert name is not None, "only all brokers and clients have no name"
         await describe_topics(cluster, [name])
         await require_known(cluster, name, removed)
         await incremental_alter_topic_configs(
             cluster, name, settings, removed, validate_only=is_trial
         )
     elif kind == BROKER:
-        number = None if name == ALL else _broker_id(name)
+        number = None if name is None else _broker_id(name)
         await require_known_of_broker(cluster, number, removed)
         await incremental_alter_broker_configs(
             cluster, number, settings, removed, validate_only=is_trial
         )
     else:
-        client_id = None if name == ALL else name
-        await alter_client_quotas(cluster, client_id, settings, removed, validate_only=is_trial)
+        await alter_client_quotas(cluster, name, settings, removed, validate_only=is_trial)

@@ -222,5 +222,6 @@ class Quotas:
 
 def _labels(given: Mapping[str, Limits]) -> dict[str, str]:
     """What metrics call each of them (pure)."""
-    named = set(sorted(given.keys() - {DEFAULT_ENTITY})[:NAMED_MAX]) | {DEFAULT_ENTITY}
+    # A client whose id is what the others are called is one of them.
+    named = {*sorted(given.keys() - {DEFAULT_ENTITY, OTHERS})[:NAMED_MAX], DEFAULT_ENTITY}
     return {client_id: client_id if client_id in named else OTHERS for client_id in given}

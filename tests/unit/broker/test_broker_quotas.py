@@ -167,6 +167,16 @@ def test_many_clients_with_quotas_of_their_own_are_counted_together_in_metrics()
     assert (others.limit, others.used) == (0, 449)
 
 
+def test_a_client_that_calls_itself_the_others_is_counted_among_them() -> None:
+    world = World(**{OTHERS: {P: 10.0}}, etl={P: 10.0})
+    world.account(OTHERS).produced(5)
+    assert {labels: each.limit for labels, each in world.metrics.items()} == {
+        (OTHERS, "produce"): 0,
+        ("etl", "produce"): 10,
+    }
+    assert world.metrics[OTHERS, "produce"].used == 5
+
+
 def test_the_log_names_a_throttled_client_every_half_minute_at_most(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

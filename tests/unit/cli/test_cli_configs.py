@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.unit.cli.cli_cluster import CliCluster
 
 
@@ -144,6 +146,55 @@ def test_a_clients_quotas_are_set_shown_and_unset(cluster: CliCluster) -> None:
     cluster.done(*words, "etl", "--unset", "request_percentage")
     shown = [cluster.done("configs", "describe", "client", each) for each in ("etl", "all")]
     assert shown == ["Client etl has no quotas.\n", "All clients together have no quotas.\n"]
+
+
+def test_a_client_that_is_called_all_is_told_from_all_clients(cluster: CliCluster) -> None:
+    alter, describe = (
+        ("configs", "alter", "client", "all"),
+        ("configs", "describe", "client", "all"),
+    )
+    name = "consumer_byte_rate"
+    cluster.done(*alter, "--set", f"{name}=2000000")
+    told = cluster.done(*alter, "--named", "--set", f"{name}=1000000")
+    assert told == f"Changed client all: {name}=1000000.\n"
+    rows = [json.loads(line) for line in cluster.done("configs", "list", "--json").splitlines()]
+    assert {
+        (row["of"], row["value"], row["source"]) for row in rows if row["kind"] == "client"
+    } == {
+        ("all", "2000000", "all clients"),
+        ('"all"', "1000000", "client"),
+    }
+    # Which one is meant has to be said now.
+    for words in (describe, (*alter, "--unset", name), (*alter, "--set", f"{name}=1")):
+        assert "a client whose id is 'all' has quotas" in cluster.refused(*words)
+    assert settings(cluster, "client", "all", "--named")[name]["value"] == "1000000"
+    assert settings(cluster, "client", "all", "--default")[name]["value"] == "2000000"
+    cluster.done(*alter, "--named", "--unset", name)
+    assert settings(cluster, "client", "all")[name]["value"] == "2000000"
+    cluster.done(*alter, "--default", "--unset", name)
+    assert cluster.done(*describe) == "All clients together have no quotas.\n"
+    for kind in ("topic", "broker"):
+        result = cluster.run("configs", "describe", kind, "all", "--named")
+        assert result.exit_code == 2
+        assert "are for the client" in result.stderr
+
+
+def test_a_topic_that_is_called_all_is_one(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "all")
+    told = cluster.done("configs", "alter", "topic", "all", "--set", "retention.ms=5000")
+    assert told == "Changed topic all: retention.ms=5000.\n"
+    assert settings(cluster, "topic", "all")["retention.ms"]["value"] == "5000"
+    cluster.done("topics", "delete", "all")
+
+
+@pytest.mark.parametrize("client", ["*", "-", "--", "default", "<others>", "all clients", "none"])
+def test_a_clients_id_may_be_any_other_word(cluster: CliCluster, client: str) -> None:
+    quota = "producer_byte_rate"
+    cluster.done("configs", "alter", "client", "--set", f"{quota}=5", "--", client)
+    rows = [json.loads(line) for line in cluster.done("configs", "list", "--json").splitlines()]
+    assert [(row["of"], row["value"]) for row in rows if row["kind"] == "client"] == [(client, "5")]
+    assert f"{quota}" in cluster.done("configs", "describe", "client", "--own", "--", client)
+    cluster.done("configs", "alter", "client", "--unset", quota, "--", client)
 
 
 def test_a_quota_that_cannot_be_is_refused_in_a_sentence(cluster: CliCluster) -> None:
