@@ -4,8 +4,9 @@ Both read what is stored in ZooKeeper, and any broker answers them. A change is 
 written with a notification to all brokers, and in force on this one when it is answered.
 
 Quotas of users need to know who somebody is, which kdist does not yet; those of addresses are of
-new connections, which it does not limit by rate. To accept either would promise what is not done:
-they are INVALID_REQUEST. Source: Kafka's `ZkAdminManager` and `ClientQuotaManager`.
+new connections, which it does not limit by rate. There are none to describe, and to accept either
+would promise what is not done: changes are INVALID_REQUEST. Source: Kafka's `ZkAdminManager` and
+`ClientQuotaManager`.
 """
 
 from __future__ import annotations
@@ -168,15 +169,23 @@ def _values(settings: Overrides) -> list[QuotaValue]:
 
 
 def _matcher(request: DescribeClientQuotasRequest) -> Matches:
-    """Whether a client is asked for; there are no other entities. ApiError."""
+    """Whether a client is asked for; there are no other entities. ApiError.
+
+    A filter of users or addresses asks for those, and of any client for both together.
+    """
     filters = {each.entity_type: each for each in request.components}
     if len(filters) < len(request.components):
         raise ApiError(Error.INVALID_REQUEST, "the request has two filters of one type")
-    for kind in filters:
+    if IP in filters and len(filters) > 1:
+        raise ApiError(Error.INVALID_REQUEST, "addresses have no other entity beside them")
+    for kind in filters.keys() - _NOT_YET.keys():
         _check_type(kind)
+    matches = {kind: _matching(each) for kind, each in filters.items()}
     if not filters:  # strict: entities that have no type at all
         return lambda _: not request.strict
-    return _matching(filters[CLIENT_ID])
+    if matches.keys() & _NOT_YET.keys():
+        return lambda _: False
+    return matches[CLIENT_ID]
 
 
 def _matching(wanted: QuotaFilter) -> Matches:

@@ -292,12 +292,38 @@ def test_without_filters_all_are_described_unless_the_match_is_strict() -> None:
     told(scenario)
 
 
+@pytest.mark.parametrize("is_strict", [False, True])
+@pytest.mark.parametrize(
+    "filters",
+    [
+        [(USER, ANY, None)],
+        [(USER, DEFAULT, None)],
+        [(USER, EXACT, "alice")],
+        [(CLIENT_ID, ANY, None), (USER, ANY, None)],
+        [(CLIENT_ID, EXACT, "a"), (USER, DEFAULT, None)],
+        [(IP, ANY, None)],
+        [(IP, EXACT, "10.0.0.1")],
+    ],
+)
+def test_users_and_addresses_are_described_as_having_no_quotas(
+    filters: list[tuple[str, int, str | None]], is_strict: bool
+) -> None:
+    async def scenario(_: Cluster, client: Client) -> None:
+        await set_(client, "a", **{PRODUCE: 5.0})
+        given = [QuotaFilter(entity_type=k, match_type=t, match=m) for k, t, m in filters]
+        answer = await ask(client, *given, is_strict=is_strict)
+        assert (answer.error_code, answer.entries) == (0, [])
+
+    told(scenario)
+
+
 @pytest.mark.parametrize(
     ("filters", "error"),
     [
-        ([(USER, ANY, None)], Error.INVALID_REQUEST),
-        ([(CLIENT_ID, ANY, None), (USER, ANY, None)], Error.INVALID_REQUEST),
-        ([(IP, ANY, None)], Error.INVALID_REQUEST),
+        ([(USER, EXACT, None)], Error.INVALID_REQUEST),
+        ([(IP, ANY, "10.0.0.1")], Error.INVALID_REQUEST),
+        ([(IP, ANY, None), (CLIENT_ID, ANY, None)], Error.INVALID_REQUEST),
+        ([(IP, ANY, None), (USER, ANY, None)], Error.INVALID_REQUEST),
         ([("rack", ANY, None)], Error.UNSUPPORTED_VERSION),
         ([(CLIENT_ID, ANY, None), (CLIENT_ID, DEFAULT, None)], Error.INVALID_REQUEST),
         ([(CLIENT_ID, EXACT, None)], Error.INVALID_REQUEST),
