@@ -116,7 +116,7 @@ def own_row(row: Setting) -> dict[str, str]:
 def topic_row(row: Setting) -> dict[str, str]:
     return {
         "Setting": names_cell(row.names),
-        "In the broker's file": names_cell(row.broker_names),
+        "In the broker's file": names_cell(row.broker_names) if row.broker_names else "",
         "Default": default_cell(row),
         "Allowed": allowed_cell(row),
         "Meaning": row.doc,
@@ -190,7 +190,7 @@ def sample_file() -> str:
         "# A broker's settings. What is commented out shows its default.",
         f"# {NOTICE}",
     ]
-    rows = (*BROKER_TABLE, *TopicSettings.TABLE)
+    rows = (*BROKER_TABLE, *(row for row in TopicSettings.TABLE if row.broker_names))
     for subject, group in by_subject(rows):
         lines += ["", "", f"# ---- {subject} ----"]
         for row in group:

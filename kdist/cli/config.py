@@ -153,7 +153,7 @@ def _defaults() -> Iterator[Line]:
     from kdist.config.topic import TopicSettings
 
     for row in (*BROKER_TABLE, *TopicSettings.TABLE):
-        line = Line(row, row.broker_names[0].name, None, "default")
+        line = Line(row, (row.broker_names or row.names)[0].name, None, "default")
         yield line._replace(value=line.default)
 
 

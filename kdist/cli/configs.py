@@ -38,6 +38,7 @@ TOPIC, BROKER, CLIENT = "topic", "broker", "client"
 # Instead of a broker's or client's id: the value of all that have none of their own. A client may
 # have it as its id, too.
 ALL = "all"
+IGNORED = "Ignored: "  # so begins what a broker of kdist says of a setting without effect
 _OF_CLIENT, _OF_CLIENTS = "client", "all clients"  # sources of quotas
 
 _SETTINGS: tuple[Field[Setting], ...] = (
@@ -345,11 +346,13 @@ def alter(  # noqa: PLR0913 - one for each option
 
     change = Change(kind, _meant(kind, name, is_named=named), settings, removed, dry_run)
 
-    async def work(cluster: Cluster) -> None:
+    async def work(cluster: Cluster) -> list[str]:
         await _require_unambiguous(cluster, kind, change.name, is_named=named)
         await _alter(cluster, change)
+        return [] if kind == CLIENT or dry_run else await _ignored(cluster, change)
 
-    ask_cluster(clients, work)
+    for sentence in ask_cluster(clients, work):
+        click.echo(sentence, err=True)
     whose = f"all {kind}s" if change.name is None else f"{kind} {name}"
     what = [f"{key}={value}" for key, value in settings.items()]
     what += [f"{key} unset" for key in removed]
@@ -394,3 +397,15 @@ async def _alter(cluster: Cluster, change: Change) -> None:
         )
     else:
         await alter_client_quotas(cluster, name, settings, removed, validate_only=is_trial)
+
+
+async def _ignored(cluster: Cluster, change: Change) -> list[str]:
+    """A sentence for each setting that the brokers have accepted, and that has no effect."""
+    if not change.settings:
+        return []
+    found = await _describe(cluster, change.kind, change.name or ALL, change.name)
+    return [
+        f"{name} has no effect. {found[name].doc}"
+        for name in change.settings
+        if name in found and found[name].doc.startswith(IGNORED)
+    ]

@@ -40,7 +40,7 @@ BROKER_CLASSES: tuple[type[Settings], ...] = (
     ReplicationSettings,
 )
 BROKER_TABLE: tuple[Setting, ...] = tuple(chain.from_iterable(c.TABLE for c in BROKER_CLASSES))
-_EVERY = (*BROKER_TABLE, *TopicSettings.TABLE)
+_EVERY = (*BROKER_TABLE, *(row for row in TopicSettings.TABLE if row.broker_names))
 BROKER_NAMES = frozenset(names_in(_EVERY, of_broker=True))
 DYNAMIC_NAMES = frozenset(row.broker_names[0].name for row in _EVERY if row.is_dynamic)
 TOPIC_NAMES = frozenset(names_in(TopicSettings.TABLE, of_broker=False))
@@ -101,7 +101,8 @@ class BrokerConfig:
 def describe_given(layer: Layer, names: Iterable[str]) -> Iterator[Described]:
     """One layer's values for these names, whether or not another layer overrides them."""
     for name in sorted(names):
-        named = (row for row in _EVERY if name in (each.name for each in layer.names_of(row)))
+        rows = (*BROKER_TABLE, *TopicSettings.TABLE)
+        named = (row for row in rows if name in (each.name for each in layer.names_of(row)))
         origin = Origin(name, layer.given[name].text, layer.source)
         row = next(named, None) or ignored_row(name)
         yield Described(row, name, origin.text, layer.source, (origin,))

@@ -34,7 +34,8 @@ class Columns(TypedDict, total=False):
     """What a declaration says besides name and annotation.
 
     `minimum` and `maximum` are inclusive; an integer is also bounded by its width. A setting with
-    `broker` is a topic's, and `broker` is the name of its default in a broker's file. `synonyms`
+    `broker` is a topic's, and `broker` is the name of its default in a broker's file; one that is
+    `topic_only` is a topic's without a default there. `synonyms`
     and `broker_synonyms` come after `name` and `broker` in precedence, in the order given.
     `subject` heads a section: the rows that follow have it too, until one has another.
     `dynamic`: can be changed while brokers run, for all brokers or one; topic defaults always can.
@@ -47,6 +48,7 @@ class Columns(TypedDict, total=False):
     subject: str
     synonyms: tuple[Synonym, ...]
     broker: str
+    topic_only: bool
     broker_synonyms: tuple[Synonym, ...]
     default_of_synonym: bool
     dynamic: bool
@@ -57,10 +59,11 @@ class Columns(TypedDict, total=False):
 class Setting:
     """One row: a setting as declared.
 
-    `names` are its own name and synonyms; `broker_names` are its names in a broker's file. Both are
-    in order of precedence, and equal for a broker's setting. While brokers run, a dynamic one is
-    changed by the first of `broker_names` only, as in Kafka. The default is a value of that name
-    too, unless Kafka gives it to a synonym: `log.retention.hours` has one, `log.retention.ms` none.
+    `names` are its own name and synonyms; `broker_names` are its names in a broker's file, if it
+    has any. Both are in order of precedence, and equal for a broker's setting. While brokers run, a
+    dynamic one is changed by the first of `broker_names` only, as in Kafka. The default is a value
+    of that name too, unless Kafka gives it to a synonym: `log.retention.hours` has one,
+    `log.retention.ms` none.
     """
 
     attribute: str
@@ -179,11 +182,12 @@ def _row(attribute: str, shape: Shape, columns: dict[str, Any]) -> Setting:
     last_word = attribute.rpartition("_")[2]
     names = (Synonym(columns["name"]), *columns.get("synonyms", ()))
     broker = columns.get("broker")
+    own = () if columns.get("topic_only") else names
     return Setting(
         attribute=attribute,
         shape=shape,
         names=names,
-        broker_names=(Synonym(broker), *columns.get("broker_synonyms", ())) if broker else names,
+        broker_names=(Synonym(broker), *columns.get("broker_synonyms", ())) if broker else own,
         default=columns.get("default", REQUIRED),
         minimum=columns.get("minimum", lowest),
         maximum=columns.get("maximum", highest),

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from kdist.config.declare import Setting, Synonym
 from kdist.config.faults import Given
 from kdist.config.kinds import Kind, Shape
-from kdist.config.layers import names_in
+from kdist.config.layers import Layer, names_in
 
 
 class Foreign(NamedTuple):
@@ -184,6 +184,11 @@ def judge_names(given: Mapping[str, Given], names: Set[str]) -> Judged:
         else:
             judged.ignored[name] = value.sentence(f"{name} is ignored: {foreign.reason}")
     return judged
+
+
+def ignored_in(layer: Layer, names: Set[str]) -> list[str]:
+    """A sentence for each setting of a layer that is accepted, and has no effect."""
+    return list(judge_names(layer.given, names).ignored.values())
 
 
 def unknown_names(given: Mapping[str, Given], table: Iterable[Setting]) -> Iterator[str]:

@@ -146,7 +146,9 @@ def _origins(row: Setting, layers: Sequence[Layer]) -> Iterator[Origin]:
     for synonym, given, source in _candidates(row, layers):
         yield Origin(synonym.name, HIDDEN if row.is_secret else given.text, source)
     if not (row.is_required or row.is_default_of_synonym):
-        yield Origin(row.broker_names[0].name, _shown(row, row.default), Source.DEFAULT_CONFIG)
+        yield Origin(
+            (row.broker_names or row.names)[0].name, _shown(row, row.default), Source.DEFAULT_CONFIG
+        )
 
 
 def _text(row: Setting, layers: Sequence[Layer]) -> str | None:

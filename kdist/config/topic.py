@@ -207,11 +207,13 @@ class TopicSettings(Settings):
     )
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
         default=(),
+        topic_only=True,
         doc="The replicas whose followers are sent no more than `leader.replication.throttled.rate`"
         " while they are not in sync: `<partition>:<broker>` of the leaders, or `*` for all.",
     )
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
         default=(),
+        topic_only=True,
         doc="The replicas for which no more than `follower.replication.throttled.rate` is fetched"
         " while they are not in sync: `<partition>:<broker>` of the followers, or `*` for all.",
     )

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from functools import partial
 
 from kdist.broker.settings.stored import Overrides, decode_stored
-from kdist.config.broker_config import BrokerConfig
+from kdist.config.broker_config import BROKER_NAMES, BrokerConfig
 from kdist.config.faults import ConfigError
+from kdist.config.foreign import ignored_in
 from kdist.config.layers import Layer, Source, layer_of
 from kdist.config.load import with_dynamic
 from kdist.config.usable import pick_usable
@@ -86,6 +87,8 @@ class DynamicSettings:
         self.given[source] = given
         self.config = self._usable()
         logger.info("%s gives the broker %s", path, ", ".join(given) or "nothing")
+        for sentence in ignored_in(layer_of(source, given, path), BROKER_NAMES):
+            logger.warning("%s", sentence)
         self._apply(self.config)
 
     def _usable(self) -> BrokerConfig:

@@ -12,6 +12,9 @@ from functools import partial
 
 from kdist.broker.settings.dynamic import DynamicSettings
 from kdist.broker.settings.stored import decode_stored
+from kdist.config.broker_config import TOPIC_NAMES
+from kdist.config.foreign import ignored_in
+from kdist.config.layers import Source, layer_of
 from kdist.config.topic import TopicSettings
 from kdist.config.usable import pick_usable
 from kdist.zk import znodes
@@ -45,9 +48,11 @@ class TopicOverrides:
         made = self._made.get(topic)  # the controller asks for each partition of each event
         if made is not None and made[0] is overrides and made[1] is config:
             return made[2]
-        usable = pick_usable(
-            overrides, partial(config.topic, where=znodes.TOPIC_SETTINGS.path(topic))
-        )
+        path = znodes.TOPIC_SETTINGS.path(topic)
+        usable = pick_usable(overrides, partial(config.topic, where=path))
+        layer = layer_of(Source.DYNAMIC_TOPIC_CONFIG, overrides, path)
+        for sentence in ignored_in(layer, TOPIC_NAMES):
+            logger.info("%s", sentence)  # no warning: Kafka's topics of many years have some
         for fault in usable.faults:
             logger.warning("ignored a setting of the topic: %s", fault)
         self._made[topic] = (overrides, config, usable.made)

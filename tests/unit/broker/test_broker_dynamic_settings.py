@@ -319,14 +319,19 @@ def test_unusable_stored_settings_are_left_out_and_logged(
     cluster.run(scenario())
 
 
-def test_ignored_settings_are_described_and_can_be_removed() -> None:
+def test_ignored_settings_are_described_and_told_and_can_be_removed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
         client = await with_topic(cluster)
         for broker, tell in (("1", own_of_broker), (ALL_BROKERS, own_of_all)):
+            caplog.clear()
             await set_(client, broker, "log.cleaner.threads", "2")
             assert await tell(client) == {"log.cleaner.threads": "2"}  # type: ignore[operator]
+            (warning,) = (each for each in caplog.records if each.levelno == logging.WARNING)
+            assert "log.cleaner.threads is ignored: " in warning.getMessage()
             await unset(client, broker, "log.cleaner.threads")
             assert await tell(client) == {}  # type: ignore[operator]
 

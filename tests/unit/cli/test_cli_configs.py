@@ -179,6 +179,21 @@ def test_a_client_that_is_called_all_is_told_from_all_clients(cluster: CliCluste
         assert "are for the client" in result.stderr
 
 
+def test_a_setting_without_effect_is_told_to_have_none(cluster: CliCluster) -> None:
+    for words, name in (
+        (("broker", 1), "num.io.threads"),
+        (("broker", "all"), "background.threads"),
+        (("broker", 1), "log.cleaner.threads"),
+    ):
+        result = cluster.run("configs", "alter", *words, "--set", f"{name}=9")
+        assert result.exit_code == 0
+        assert result.stderr.startswith(f"{name} has no effect. Ignored: ")
+        assert not cluster.run("configs", "alter", *words, "--unset", name).stderr
+    told = cluster.run("configs", "alter", "broker", 1, "--set", "log.roll.ms=9000000")
+    assert (told.exit_code, told.stderr) == (0, "")
+    cluster.done("configs", "alter", "broker", 1, "--unset", "log.roll.ms")
+
+
 def test_a_topic_that_is_called_all_is_one(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "all")
     told = cluster.done("configs", "alter", "topic", "all", "--set", "retention.ms=5000")

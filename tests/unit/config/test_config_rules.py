@@ -41,6 +41,8 @@ BROKEN_BY = {
         "log.cleaner.max.compaction.lag.ms": "1",
     },
     "cleanup_policy_is_named_once": {"log.cleanup.policy": "delete,delete"},
+}
+OF_TOPICS = {
     "throttled_replicas_are_named": {"leader.replication.throttled.replicas": "0:1,all"},
 }
 ODD = {
@@ -78,7 +80,7 @@ def fault_of(given: dict[str, str]) -> str:
 
 def test_every_rule_has_an_example_that_breaks_it() -> None:
     refusing = {rule.__name__ for rule in (*broker_rules.REFUSES, *topic_rules.REFUSES)}
-    assert refusing == set(BROKEN_BY)
+    assert refusing == {*BROKEN_BY, *OF_TOPICS}
     warning = {rule.__name__ for rule in (*broker_rules.WARNS, *topic_rules.WARNS)}
     assert warning == set(ODD)
 
@@ -86,6 +88,23 @@ def test_every_rule_has_an_example_that_breaks_it() -> None:
 @pytest.mark.parametrize("rule", BROKEN_BY)
 def test_a_contradiction_is_refused(rule: str) -> None:
     assert fault_of(BROKEN_BY[rule]).endswith("(f).")
+
+
+@pytest.mark.parametrize("rule", OF_TOPICS)
+def test_a_contradiction_of_a_topic_is_refused(rule: str) -> None:
+    with pytest.raises(ConfigError):
+        broker_from(LEAST, "f").topic(OF_TOPICS[rule])
+
+
+def test_no_broker_has_a_setting_that_only_topics_have() -> None:
+    for name in (
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+    ):
+        assert name not in {each.name for each in broker_from(LEAST).describe()}
+        assert name in {each.name for each in broker_from(LEAST).describe_topic({name: "0:1"})}
+        assert f"{name} is not a setting" in fault_of({name: "*"})
+        assert not broker_from(LEAST).topic({}).leader_replication_throttled_replicas
 
 
 @pytest.mark.parametrize("rule", ODD)
