@@ -26,12 +26,13 @@ import cramjam
 
 from kdist.errors import CorruptRecords
 from kdist.records import xerial
-from kdist.records.frames import lz4_bound, zstd_bound
+from kdist.records.frames import check_part_count, lz4_bound, zstd_bound
 from kdist.wire.varint import Buffer
 
 CODEC_MASK = 0x07  # of a batch's or message's attributes
 
 _GZIP_WINDOW_BITS = 31  # 15 bits of window, plus 16 for the gzip header and trailer
+_GZIP_PIECE_BYTES = 4 << 10  # what a member is given at first
 _ZSTD_LEVEL = 3  # Java's default
 
 # Block sizes. In blocks of up to 64 KiB the library looks for matches of four bytes, in larger ones
@@ -109,26 +110,33 @@ def _compress_gzip(data: Buffer) -> bytes:
 
 
 def _decompress_gzip(data: Buffer, size_max: int) -> bytes:
-    members = []
-    size = 0
-    rest: Buffer = data
-    while True:
+    view = memoryview(data)
+    parts: list[bytes] = []
+    member_count = size = at = 0
+    while at < len(view) or not member_count:
+        member_count += 1
+        check_part_count(member_count, size)
         stream = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
-        try:
-            # One byte more than allowed: 0 would mean "no limit", and the end of a stream that
-            # fills the limit exactly is detected only with some room left.
-            member = stream.decompress(rest, size_max - size + 1)
-        except zlib.error as cause:
-            raise CorruptRecords(f"the gzip data is damaged: {cause}") from cause
-        members.append(member)
-        size += len(member)
-        if size > size_max:
-            raise _too_large(size_max)
-        if not stream.eof:
-            raise CorruptRecords("the gzip data is cut short")
-        rest = stream.unused_data
-        if not rest:
-            return members[0] if len(members) == 1 else b"".join(members)
+        # What is behind the end of a member is copied. So pieces grow with what it has taken: else
+        # all that is left would be copied for each member.
+        piece_bytes = _GZIP_PIECE_BYTES
+        while not stream.eof:
+            piece = view[at : at + piece_bytes]
+            if not piece:
+                raise CorruptRecords("the gzip data is cut short")
+            try:
+                # One byte more than allowed: 0 would mean "no limit", and the end of a stream that
+                # fills the limit exactly is detected only with some room left.
+                part = stream.decompress(piece, size_max - size + 1)
+            except zlib.error as cause:
+                raise CorruptRecords(f"the gzip data is damaged: {cause}") from cause
+            parts.append(part)
+            size += len(part)
+            if size > size_max:
+                raise _too_large(size_max)
+            at += len(piece) - len(stream.unused_data)
+            piece_bytes *= 2
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 # --- lz4 ----------------------------------------------------------------------------------------

@@ -13,8 +13,13 @@ All little-endian. Sources: the LZ4 frame format 1.6, RFC 8878 section 3.1.1.
 
 from __future__ import annotations
 
+from kdist.errors import CorruptRecords
 from kdist.wire.varint import Buffer
 
+# Gzip members and xerial blocks, each of which takes some microseconds: so many, and one more for
+# each KiB that they hold, which is the smallest block that writers of either make.
+_PARTS_MAX = 1 << 10
+_PART_BYTES = 1 << 10
 _BLOCKS_MAX = 1 << 14  # a GiB in blocks of 64 KiB: more of them than that is an attack
 _LZ4_MAGIC = 0x184D2204
 _LZ4_STORED = 0x8000_0000
@@ -27,6 +32,12 @@ _ZSTD_BLOCK_BYTES_MAX = 1 << 17
 _ZSTD_RAW, _ZSTD_REPEATED = 0, 1
 _DICTIONARY_ID_BYTES = (0, 1, 2, 4)
 _CONTENT_SIZE_BYTES = (0, 2, 4, 8)
+
+
+def check_part_count(count: int, size_bytes: int) -> None:
+    """`CorruptRecords` if there are too many parts in data of which `size_bytes` are unpacked."""
+    if count > _PARTS_MAX + size_bytes // _PART_BYTES:
+        raise CorruptRecords(f"the data has {count} parts for {size_bytes} bytes")
 
 
 def lz4_bound(data: Buffer) -> int | None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import cramjam
 
 from kdist.errors import CorruptRecords
+from kdist.records.frames import check_part_count
 from kdist.wire.varint import Buffer
 
 MAGIC = b"\x82SNAPPY\x00"
@@ -45,9 +46,10 @@ def read(data: Buffer, size_max: int) -> bytes:
     if view[: len(MAGIC)] != MAGIC:
         return _read_block(view, size_max)
     blocks = []
-    size = 0
-    position = 0
+    part_count = size = position = 0
     while position < len(view):
+        part_count += 1
+        check_part_count(part_count, size)
         if view[position : position + len(MAGIC)] == MAGIC:
             position = _skip_header(view, position)
             continue

@@ -356,3 +356,43 @@ def test_many_gzip_members_share_one_bound() -> None:
     assert len(decompress(Codec.GZIP, packed, 3000)) == 3000
     with pytest.raises(CorruptRecords):
         decompress(Codec.GZIP, packed, 2999)
+
+
+# --- many parts ---------------------------------------------------------------------------------
+
+EMPTY_BLOCK = (1).to_bytes(4, "big") + b"\0"
+TINY = gzip.compress(b"x")
+
+
+@pytest.mark.parametrize(
+    ("codec", "packed"),
+    [
+        pytest.param(Codec.GZIP, gzip.compress(b"") * 50_000, id="empty gzip members"),
+        pytest.param(Codec.GZIP, TINY * 50_000, id="gzip members of a byte"),
+        pytest.param(Codec.GZIP, gzip.compress(WORDS) + TINY * 50_000, id="behind a large one"),
+        pytest.param(Codec.SNAPPY, xerial.HEADER + EMPTY_BLOCK * 50_000, id="empty blocks"),
+        pytest.param(Codec.SNAPPY, xerial.HEADER * 50_000, id="headers without blocks"),
+    ],
+)
+def test_more_parts_than_their_content_accounts_for_are_refused(
+    codec: Codec, packed: bytes
+) -> None:
+    with pytest.raises(CorruptRecords, match="parts for"):
+        decompress(codec, packed, MIB)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY])
+def test_thousands_of_parts_of_a_kib_each_are_read(codec: Codec) -> None:
+    """So large were snappy's blocks in Java's producer before 0.10.1."""
+    data = WORDS[:1024] * 3000
+    if codec == Codec.GZIP:
+        packed = gzip.compress(WORDS[:1024]) * 3000
+    else:
+        block = snappy.compress(WORDS[:1024])
+        packed = xerial.HEADER + (len(block).to_bytes(4, "big") + block) * 3000
+    assert decompress(codec, packed, len(data)) == data
+
+
+def test_a_few_empty_gzip_members_are_read() -> None:
+    packed = gzip.compress(b"") + gzip.compress(WORDS) + gzip.compress(b"")
+    assert decompress(Codec.GZIP, packed, len(WORDS)) == WORDS
