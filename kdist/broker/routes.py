@@ -87,7 +87,7 @@ def routes_to(to: Handlers) -> Routes:
 def _direct(to: Handlers) -> dict[str, DirectHandler]:
     return {
         "Produce": lambda asked, call: to.produce.handle(
-            asked, call.version, call.listener, call.answer, call.connection
+            asked, call.version, call.listener, call.answer, call.connection, call.crash
         ),
         "Fetch": to.fetch.handle,
         "ListOffsets": lambda asked, call: call.answer(

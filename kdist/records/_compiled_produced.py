@@ -21,12 +21,14 @@ from cython.cimports.cpython.buffer import (
     PyObject_GetBuffer,
 )
 from cython.cimports.kdist.records._big_endian import header_fields, int16, int32, int64
-from cython.cimports.kdist.records._compiled_walk import are_usual
+from cython.cimports.kdist.records._compiled_spans import is_sound
+from cython.cimports.kdist.records._compiled_walk import usual_newest
 
 from kdist.model import NO_TIMESTAMP
-from kdist.records import _reference_produced, _reference_walk, batch
+from kdist.records import _compiled_walk, _reference_produced, batch
 from kdist.records.batch import Batch, BatchHeader
-from kdist.records.record import INT64_MAX
+from kdist.records.frames import RATIO_MAX
+from kdist.records.record import INT64_MAX, INT64_MIN
 from kdist.wire.crc32c import crc32c
 
 _Pointer = cython.typedef(cython.p_uchar)
@@ -36,10 +38,12 @@ _Long = cython.typedef(cython.longlong)
 _HEADER_SIZE = cython.declare(_Size, batch.HEADER_SIZE)
 _PREFIX_SIZE = cython.declare(_Size, batch.LENGTH_PREFIX_SIZE)
 _CHECKED_POSITION = cython.declare(_Size, batch.CHECKED_POSITION)
-_RECORD_SIZE_MIN = cython.declare(_Size, batch.RECORD_SIZE_MIN)
+_RECORD_SIZE_MIN = cython.declare(_Long, batch.RECORD_SIZE_MIN)
+_CODEC_BITS = cython.declare(_Long, batch.CODEC_BITS)
+_SPAN_MS_MAX = cython.declare(cython.ulonglong, batch.TRUSTED_SPAN_MS)
+_NOT_USUAL = cython.declare(_Long, INT64_MIN)
 _LOG_APPEND_TIME = cython.declare(_Long, int(batch.Attribute.LOG_APPEND_TIME))
 _INT64_MAX = cython.declare(_Long, INT64_MAX)
-_MAGIC = cython.declare(_Long, batch.MAGIC)
 _TAGS_BYTES = cython.declare(_Size, _reference_produced.TAGS_BYTES)
 _NO_TIMESTAMP = cython.declare(_Long, NO_TIMESTAMP)
 _Batch = cython.declare(object, Batch)
@@ -52,6 +56,10 @@ _DELTA = cython.declare(_Size, BatchHeader._fields.index("last_offset_delta"))
 _MAX_TIMESTAMP = cython.declare(_Size, BatchHeader._fields.index("max_timestamp"))
 _PRODUCER_ID = cython.declare(_Size, BatchHeader._fields.index("producer_id"))
 _COUNT = cython.declare(_Size, BatchHeader._fields.index("record_count"))
+
+_ratio_max = cython.declare(_Long[8])
+for _codec, _ratio in enumerate(RATIO_MAX):
+    _ratio_max[_codec] = _ratio
 
 
 def find_batch(
@@ -127,32 +135,49 @@ def _check(
         return None
     at: _Pointer = cython.cast(_Pointer, buffer.buf) + start
     attributes: _Long = int16(at + 21)
-    delta: _Long = int32(at + 23)
-    producer_id: _Long = int64(at + 43)
-    sequence: _Long = int32(at + 53)
     count: _Long = int32(at + 57)
-    base_timestamp: _Long = int64(at + 27)
-    max_timestamp: _Long = int64(at + 35)
     crc: _Long = int32(at + 17) & 0xFFFF_FFFF
     if not (
-        at[16] == _MAGIC
+        is_sound(at, size, _INT64_MAX)
         and int32(at + 8) == size - _PREFIX_SIZE
         and 0 <= attributes <= codec_max
         and int64(at) == 0
-        and 0 < count == delta + 1
-        and base_timestamp <= max_timestamp
-        and (attributes or count * _RECORD_SIZE_MIN <= size - _HEADER_SIZE)
-        and (producer_id < 0 or sequence >= 0)
+        and 0 < count == cython.cast(_Long, int32(at + 23)) + 1
+        and count * _RECORD_SIZE_MIN <= _ratio_max[attributes] * (size - _HEADER_SIZE)
+        and (int64(at + 43) < 0 or int32(at + 53) >= 0)
+        and _has_likely_max_timestamp(at)
         and _crc32c(whole[start + _CHECKED_POSITION : end]) == crc
-        and (
-            attributes
-            or are_usual(at + _HEADER_SIZE, at + size, count, base_timestamp)
-            or _reference_walk.are_whole(whole[start + _HEADER_SIZE : end], count, base_timestamp)
-        )
+        and (attributes or _is_newest(whole, start, end, at))
     ):
         return None
     header: object = _new_tuple(_BatchHeader, header_fields(at))
     return _new_tuple(_Batch, (header, whole[start:end]))
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _has_likely_max_timestamp(at: _Pointer) -> cython.bint:
+    """As `batch.has_likely_max_timestamp`."""
+    base_timestamp: cython.ulonglong = cython.cast(cython.ulonglong, int64(at + 27))
+    max_timestamp: cython.ulonglong = cython.cast(cython.ulonglong, int64(at + 35))
+    if int64(at + 27) > int64(at + 35):
+        return False
+    return not int16(at + 21) & _CODEC_BITS or max_timestamp - base_timestamp <= _SPAN_MS_MAX
+
+
+@cython.cfunc
+def _is_newest(whole: object, start: _Size, end: _Size, at: _Pointer) -> cython.bint:
+    """Whether the records, which are not compressed, are whole, and have the max timestamp."""
+    base_timestamp: _Long = int64(at + 27)
+    count: _Long = int32(at + 57)
+    lacks_keys: cython.bint = False
+    newest_ms: _Long = usual_newest(
+        at + _HEADER_SIZE, at + (end - start), count, base_timestamp, cython.address(lacks_keys)
+    )
+    if newest_ms != _NOT_USUAL:
+        return newest_ms == int64(at + 35)
+    summary = _compiled_walk.body_summary(whole[start + _HEADER_SIZE : end], count, base_timestamp)
+    return summary is not None and summary.newest_ms == int64(at + 35)
 
 
 def find_plain_span(
@@ -190,18 +215,16 @@ def _find_plain_span(
     while True:
         at = first + run_size
         left = end - position - run_size
-        if left < _HEADER_SIZE or at[16] != _MAGIC:
+        # So that the next offset is no larger than the largest.
+        if left < _HEADER_SIZE or not is_sound(at, left, _INT64_MAX - 1):
             break
         size = int32(at + 8) + _PREFIX_SIZE
         count = int32(at + 57)
         if not (
-            _HEADER_SIZE <= size <= left
-            and (not run_size or run_size + size <= size_max)
+            (not run_size or run_size + size <= size_max)
             and int16(at + 21) & ~_LOG_APPEND_TIME == 0
             and 0 < count == cython.cast(_Long, int32(at + 23)) + 1
-            and count * _RECORD_SIZE_MIN <= size - _HEADER_SIZE
-            and 0 <= int64(first) <= _INT64_MAX - run_count - count
-            and int64(at) == int64(first) + run_count
+            and int64(at) - int64(first) == run_count
             and int16(at + 21) == int16(first + 21)
             and int32(at + 12) == int32(first + 12)
         ):

@@ -19,8 +19,10 @@ from cython.cimports.cpython.buffer import (
     PyObject_GetBuffer,
 )
 
-from kdist.records import _reference_walk
-from kdist.records.record import INT64_MAX
+from kdist.errors import CorruptRecords
+from kdist.records._compiled import decode_numbers, find_null_key
+from kdist.records._reference_walk import BodySummary
+from kdist.records.record import INT64_MAX, INT64_MIN
 
 _Pointer = cython.typedef(cython.p_uchar)
 _Size = cython.typedef(cython.Py_ssize_t)
@@ -28,66 +30,102 @@ _Long = cython.typedef(cython.longlong)
 _Varint = cython.typedef(cython.ulonglong)
 
 _TIMESTAMP_MAX = cython.declare(_Long, INT64_MAX >> 1)  # room for a delta of five bytes
+_NOT_USUAL = cython.declare(_Long, INT64_MIN)
 
 
 def are_whole(body: object, count: _Long, base_timestamp: _Long) -> bool:
     """As `_reference_walk.are_whole`."""
+    return body_summary(body, count, base_timestamp) is not None
+
+
+def body_summary(body: object, count: _Long, base_timestamp: _Long) -> object:
+    """As `_reference_walk.body_summary`. Other threads run meanwhile."""
     buffer: Py_buffer
+    lacks_keys: cython.bint = False
     PyObject_GetBuffer(body, cython.address(buffer), PyBUF_SIMPLE)
     try:
         at: _Pointer = cython.cast(_Pointer, buffer.buf)
-        if are_usual(at, at + buffer.len, count, base_timestamp):
-            return True
+        end: _Pointer = at + buffer.len
+        with cython.nogil:
+            newest_ms: _Long = usual_newest(
+                at, end, count, base_timestamp, cython.address(lacks_keys)
+            )
     finally:
         PyBuffer_Release(cython.address(buffer))
-    return _reference_walk.are_whole(body, count, base_timestamp)
+    if newest_ms == _NOT_USUAL:
+        return _summary_of_unusual(body, count, base_timestamp)
+    return BodySummary(newest_ms, bool(lacks_keys))
+
+
+def _summary_of_unusual(body: object, count: _Long, base_timestamp: _Long) -> object:
+    """As `body_summary`, for any records, by decoding their numbers."""
+    try:
+        offsets, timestamps = decode_numbers(body, count, 0, base_timestamp)
+        if not offsets or offsets[count - 1] != count - 1:
+            return None
+        return BodySummary(max(timestamps), find_null_key(body, count) is not None)
+    except CorruptRecords:
+        return None
 
 
 @cython.cfunc
+@cython.nogil
 @cython.exceptval(check=False)
-def are_usual(at: _Pointer, end: _Pointer, count: _Long, base_timestamp: _Long) -> cython.bint:
-    """Whether the records up to `end` are whole, and their numbers such as producers send.
+def usual_newest(
+    at: _Pointer,
+    end: _Pointer,
+    count: _Long,
+    base_timestamp: _Long,
+    lacks_keys: cython.pointer[cython.bint],
+) -> _Long:
+    """The newest timestamp, if the records up to `end` are whole and such as producers send.
 
-    False leaves it to `_reference_walk.are_whole`: a timestamp may be far from the base, say.
+    INT64_MIN leaves it to `_summary_of_unusual`: a timestamp may be far from the base, say.
     """
     index: _Varint
     size: _Long
     got: _Varint
     record_end: _Pointer
+    key: _Pointer
+    newest_delta: _Long = _NOT_USUAL
     if count <= 0 or not 0 <= base_timestamp <= _TIMESTAMP_MAX:
-        return False
+        return _NOT_USUAL
     for index in range(cython.cast(_Varint, count)):
         got = _varint(at, end)
         at += got & 7
         size = _decoded(got)
         if not 1 <= size <= end - at:  # or there was no varint
-            return False
+            return _NOT_USUAL
         record_end = at + size
         at += 1  # attributes
         got = _varint(at, record_end)  # the timestamp's delta
         at += got & 7
         if not got:
-            return False
+            return _NOT_USUAL
+        newest_delta = max(newest_delta, _decoded(got))
         got = _varint(at, record_end)
         at += got & 7
         if not got or got >> 3 != index << 1:
-            return False
-        at = _behind(at, record_end, -1)  # the key
+            return _NOT_USUAL
+        key = at
+        at = _behind(at, record_end, -1)
         if at == cython.NULL:
-            return False
+            return _NOT_USUAL
+        lacks_keys[0] |= key[0] & 1  # odd, as it is negative
         at = _behind(at, record_end, -1)  # the value
         if at == cython.NULL:
-            return False
+            return _NOT_USUAL
         if at == record_end or at[0]:
             at = _behind_headers(at, record_end)
         else:
             at += 1
         if at != record_end:
-            return False
-    return at == end
+            return _NOT_USUAL
+    return base_timestamp + newest_delta if at == end else _NOT_USUAL
 
 
 @cython.cfunc
+@cython.nogil
 @cython.exceptval(check=False)
 def _behind_headers(at: _Pointer, end: _Pointer) -> _Pointer:
     got: _Varint = _varint(at, end)
@@ -104,6 +142,7 @@ def _behind_headers(at: _Pointer, end: _Pointer) -> _Pointer:
 
 
 @cython.cfunc
+@cython.nogil
 @cython.inline
 @cython.exceptval(check=False)
 def _behind(at: _Pointer, end: _Pointer, least: _Long) -> _Pointer:
@@ -117,6 +156,7 @@ def _behind(at: _Pointer, end: _Pointer, least: _Long) -> _Pointer:
 
 
 @cython.cfunc
+@cython.nogil
 @cython.inline
 @cython.exceptval(check=False)
 def _varint(at: _Pointer, end: _Pointer) -> _Varint:
@@ -127,6 +167,7 @@ def _varint(at: _Pointer, end: _Pointer) -> _Varint:
 
 
 @cython.cfunc
+@cython.nogil
 @cython.exceptval(check=False)
 def _long_varint(at: _Pointer, end: _Pointer) -> _Varint:
     value: _Varint = 0
@@ -140,6 +181,7 @@ def _long_varint(at: _Pointer, end: _Pointer) -> _Varint:
 
 
 @cython.cfunc
+@cython.nogil
 @cython.inline
 @cython.exceptval(check=False)
 def _decoded(got: _Varint) -> _Long:

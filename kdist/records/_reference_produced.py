@@ -12,21 +12,20 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kdist.model import NO_TIMESTAMP
-from kdist.records._reference_walk import are_whole
+from kdist.records._reference_walk import body_summary
 from kdist.records.batch import (
-    CHECKED_POSITION,
     HEADER,
     HEADER_SIZE,
     LENGTH_PREFIX_SIZE,
-    MAGIC,
-    RECORD_SIZE_MIN,
     Attribute,
     Batch,
     BatchHeader,
     crc_fault,
+    has_likely_max_timestamp,
+    header_fault,
+    producer_fault,
 )
 from kdist.records.record import INT64_MAX
-from kdist.wire.crc32c import crc32c
 
 TAGS_BYTES = 3  # empty tagged sections of the partition, the topic and the request: three zeros
 
@@ -75,31 +74,30 @@ def check_batch(
     """The single batch from `start` to `end`, if it is valid for a log with plain `validate.Rules`.
 
     It must have at most `size_max` bytes, a codec up to `codec_max` and a writable buffer, and be
-    as a producer has to send it, down to its records if they are not compressed. None for anything
-    else.
+    as a producer has to send it, down to its records if they are not compressed. Its max timestamp
+    must be that of its records or, if it is compressed, be likely. None for anything else.
     """
     size = end - start
     if not HEADER_SIZE <= size <= size_max or buffer.readonly:
         return None
     header = BatchHeader._make(HEADER.unpack_from(buffer, start))
-    count = header.record_count
     if (
-        header.magic == MAGIC
+        header_fault(header, size) is None
         and header.batch_length == size - LENGTH_PREFIX_SIZE
+        and producer_fault(header) is None
         and 0 <= header.attributes <= codec_max  # a codec, and no other bit
-        and header.base_offset == 0
-        and 0 < count == header.last_offset_delta + 1
-        and header.base_timestamp <= header.max_timestamp  # else the producer did not set it
-        and (header.attributes or count * RECORD_SIZE_MIN <= size - HEADER_SIZE)
-        and (header.producer_id < 0 or header.base_sequence >= 0)
-        and crc32c(buffer[start + CHECKED_POSITION : end]) == header.crc
-        and (
-            header.attributes
-            or are_whole(buffer[start + HEADER_SIZE : end], count, header.base_timestamp)
-        )
+        and has_likely_max_timestamp(header)
+        and crc_fault(buffer, start, header) is None
+        and (header.codec or _is_newest(header, buffer[start + HEADER_SIZE : end]))
     ):
         return Batch(header, buffer[start:end])
     return None
+
+
+def _is_newest(header: BatchHeader, body: memoryview) -> bool:
+    """Whether the records, which are not compressed, are whole, and have the max timestamp."""
+    summary = body_summary(body, header.record_count, header.base_timestamp)
+    return summary is not None and summary.newest_ms == header.max_timestamp
 
 
 def find_plain_span(
@@ -118,13 +116,11 @@ def find_plain_span(
         header = BatchHeader._make(HEADER.unpack_from(buffer, at))
         first = first or header
         if not (
-            header.magic == MAGIC
-            and HEADER_SIZE <= header.size <= len(buffer) - at
+            header_fault(header, len(buffer) - at) is None
             and (not size or size + header.size <= size_max)
             and header.attributes in (0, Attribute.LOG_APPEND_TIME)
             and 0 < header.record_count == header.last_offset_delta + 1
-            and header.record_count * RECORD_SIZE_MIN <= header.size - HEADER_SIZE
-            and 0 <= header.base_offset == first.base_offset + count
+            and header.base_offset == first.base_offset + count
             and header.next_offset <= INT64_MAX
             and header.attributes == first.attributes
             and header.partition_leader_epoch == first.partition_leader_epoch

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from kdist.errors import CorruptRecords
 from kdist.model import NO_SEQUENCE
+from kdist.records.frames import content_bound
 from kdist.wire.crc32c import crc32c
 from kdist.wire.varint import Buffer
 
@@ -35,6 +36,8 @@ MAGIC_POSITION = 16  # in the old formats too
 CODEC_BITS = 0b111  # of the attributes
 CODEC_MAX = 4
 RECORD_SIZE_MIN = 7  # each of a record's seven fields takes at least one byte
+# How far the max timestamp of a compressed batch may lie above its base timestamp and be believed.
+TRUSTED_SPAN_MS = 24 * 3600 * 1000
 
 _CRC_POSITION = 17
 CHECKED_POSITION = 21  # the CRC covers everything from here to the end of the batch
@@ -188,23 +191,42 @@ def _count_fault(header: BatchHeader, size: int) -> str | None:
     return None
 
 
-def producer_fault(header: BatchHeader) -> str | None:
+def producer_fault(header: BatchHeader, body: Buffer | None = None) -> str | None:
     """Why a valid batch must not be produced by a client (INVALID_RECORD); None if it may.
 
-    Source: Kafka's `LogValidator.validateBatch`.
+    With the batch's body, which may be compressed, what it can hold at most is known better than by
+    its size. A log may have such batches from a broker that did not look. Source: Kafka's
+    `LogValidator.validateBatch`; Kafka finds a wrong count when it unpacks the batch.
     """
-    if header.record_count == 0:
+    count = header.record_count
+    if header.base_offset != 0:
+        return f"has base offset {header.base_offset}: a producer's must be 0"
+    if count == 0:
         return "holds no records"
-    if header.record_count != header.last_offset_delta + 1:
+    if count != header.last_offset_delta + 1:
         return (
-            f"has {header.record_count} records for {header.last_offset_delta + 1} offsets:"
+            f"has {count} records for {header.last_offset_delta + 1} offsets:"
             " a producer leaves no gaps"
         )
     if header.attributes & _CONTROL:
         return "is a control batch, which only brokers write"
     if header.producer_id >= 0 and header.base_sequence < 0:
         return f"has producer id {header.producer_id} but sequence {header.base_sequence}"
+    if header.codec <= CODEC_MAX:
+        packed_bytes = header.size - HEADER_SIZE
+        if count * RECORD_SIZE_MIN > content_bound(header.codec, packed_bytes, body):
+            return f"has {count} records in {packed_bytes} bytes, which cannot hold them"
     return None
+
+
+def has_likely_max_timestamp(header: BatchHeader) -> bool:
+    """Whether the max timestamp may be that of the records, as far as the header shows.
+
+    It is below the base timestamp if the producer did not set it. Of a compressed batch it is not
+    believed if it is far above: one that lies in the future would keep its segment for ever.
+    """
+    span_ms = header.max_timestamp - header.base_timestamp
+    return span_ms >= 0 and (not header.attributes & CODEC_BITS or span_ms <= TRUSTED_SPAN_MS)
 
 
 def crc_fault(buffer: Buffer, position: int, header: BatchHeader) -> str | None:

@@ -23,6 +23,7 @@ __all__ = [
     "are_whole",
     "assign",
     "batch_totals",
+    "body_summary",
     "check_batch",
     "decode_headers",
     "decode_keys",
@@ -70,5 +71,6 @@ find_plain_span = _produced.find_plain_span
 batch_totals = _produced.batch_totals
 assign = _produced.assign
 are_whole = _walk.are_whole
+body_summary = _walk.body_summary
 find_span = _spans.find_span
 producer_headers = _spans.producer_headers

@@ -2,9 +2,9 @@
 
 Old clients produce message sets, which are up-converted, since only batches are stored; what they
 fetch is down-converted. Down-conversion loses headers, and to magic 0 also timestamps, which an
-up-conversion gives as -1. Keys and values, null or empty, always survive. Both directions yield one
-batch or set at a time and hold only its content in memory; down-conversion stops when its `Budget`
-is spent.
+up-conversion gives as -1. Keys and values, null or empty, always survive. Both directions go in
+steps, as records are decoded and encoded one by one; threads unpack and compress. Down-conversion
+holds one batch in memory, and stops when its `Budget` is spent.
 Source: KIP-31, KIP-32, KIP-98, KIP-110, Kafka's `LogValidator` and `RecordsUtil.downConvert`.
 """
 
@@ -13,8 +13,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from kdist.errors import ApiError, CorruptRecords, Error
+from kdist.errors import ApiError, CorruptRecords, Error, ProtocolError
 from kdist.model import NO_TIMESTAMP
 from kdist.records.batch import (
     HEADER,
@@ -25,33 +26,73 @@ from kdist.records.batch import (
     iter_headers,
     seal,
 )
-from kdist.records.build import build_batch, decode_body, read_body
+from kdist.records.build import build_batch, decode_body, read_body, read_brief_body
 from kdist.records.compression import CODEC_MASK, Codec, compress
-from kdist.records.message_set import Message, open_message, write_message_set
+from kdist.records.message_set import Message, inner_records, open_wrapper, writing_message_set
 from kdist.records.record import Record
-from kdist.wire.varint import Buffer
+from kdist.runtime.steps import Steps, in_thread, run_steps
+from kdist.wire.varint import Buffer, get_signed32
 
 # For `Budget.spend`, which counts uncompressed bytes.
 _BATCH_BYTES = 4 << 10  # the fixed cost of a batch, in bytes that take as long
 _COMPRESSED_WEIGHT = 4
 
+_PIECE_RECORDS = 500  # are decoded or encoded in one step: some 2 ms
+_BATCH_RECORDS = 10_000  # are encoded in one step, as a batch
+_BRIEF_PACKED_BYTES = 4 << 10  # of a wrapper that is opened on the event loop
+
 
 def up_convert(
     messages: Iterable[Message], size_max: int, codec: Codec | None = None
-) -> Iterator[bytearray]:
+) -> list[bytearray]:
+    """As `up_converting`, without a pause."""
+    return run_steps(up_converting(messages, size_max, codec))
+
+
+def up_converting(
+    messages: Iterable[Message], size_max: int, codec: Codec | None = None
+) -> Steps[list[bytearray]]:
     """Messages of magic 0 or 1, also mixed, as batches: one per wrapper, one per run of others.
 
-    Every batch has consecutive offsets from 0, for the log to assign. It keeps its wrapper's codec,
-    unless `codec` is given. Raises `CorruptRecords` for a wrapper that is damaged or holds more
-    than `size_max` bytes.
+    But none has more than 10,000 records. Every batch has consecutive offsets from 0, for the log
+    to assign. It keeps its wrapper's codec, unless `codec` is given. Raises `CorruptRecords` for a
+    wrapper that is damaged or holds more than `size_max` bytes.
     """
-    for are_wrappers, run in itertools.groupby(messages, lambda message: message.is_wrapper):
-        if are_wrappers:
-            for wrapper in run:
-                own = open_message(wrapper, size_max)
-                yield batch_of(list(own), wrapper.codec if codec is None else codec)
+    batches: list[bytearray] = []
+    for is_wrapper, run in itertools.groupby(messages, lambda message: message.is_wrapper):
+        if not is_wrapper:
+            yield from _batches_of(run, Codec.NONE if codec is None else codec, batches)
+            continue
+        for wrapper in run:
+            opened = partial(open_wrapper, wrapper, size_max)
+            if len(wrapper.value or b"") > _BRIEF_PACKED_BYTES:
+                content, base_offset = yield from in_thread(opened)
+            else:
+                content, base_offset = opened()
+            records = inner_records(wrapper, content, base_offset)
+            yield from _batches_of(records, wrapper.codec if codec is None else codec, batches)
+    return batches
+
+
+def _batches_of(
+    records: Iterable[Record | Message], codec: Codec, batches: list[bytearray]
+) -> Steps[None]:
+    """Add the batches that records or messages make."""
+    left = iter(records)
+    while True:
+        run: list[Record | Message] = []
+        while piece := list(itertools.islice(left, min(_PIECE_RECORDS, _BATCH_RECORDS - len(run)))):
+            if run:
+                yield None
+            run += piece
+        if not run:
+            return
+        if batches:
+            yield None
+        if codec == Codec.NONE or len(run) <= _PIECE_RECORDS:
+            batches.append(batch_of(run, codec))
         else:
-            yield batch_of(list(run), Codec.NONE if codec is None else codec)
+            batches.append((yield from in_thread(partial(batch_of, run, codec))))
 
 
 def batch_of(
@@ -71,42 +112,37 @@ def batch_of(
         raise CorruptRecords(f"the messages do not fit in a batch: {cause}") from cause
 
 
-class TakesLong(Exception):
-    """A gzip batch would have to be recompressed, but the `Budget` has no time for that."""
-
-
 @dataclass(slots=True)
 class Budget:
-    """How much may be down-converted for one fetch response, which blocks the loop: 10 to 20 ms.
+    """How much may be down-converted for one fetch response: 10 to 20 ms of the event loop.
 
-    A record takes 1 µs, a byte 3 ns and a batch 4 µs; a byte four times that if compressed. A byte
-    of gzip takes 40 ns: too long for the loop, so it is done only with `has_time`. The last batch
-    may exceed the budget, up to the limits for any batch: a few compressed kilobytes can hold
-    gigabytes.
+    A record takes 1 µs, a byte 3 ns and a batch 4 µs; a byte four times that if compressed. The
+    last batch may exceed the budget, up to the limits for any batch: a few compressed kilobytes can
+    hold gigabytes. The loop does it in steps, and has threads unpack and compress.
     """
 
     records: int = 15_000
     bytes: int = 4 << 20
     batch_records_max: int = 500_000
     batch_bytes_max: int = 64 << 20
-    has_time: bool = True
 
     @property
     def is_spent(self) -> bool:
         """Nothing more may be converted for this response."""
         return self.records <= 0 or self.bytes <= 0
 
-    def spend(self, records: int, body_bytes: int, codec: Codec) -> None:
-        """Count what was converted of a batch."""
-        self.records -= records
+    def spend(self, body_bytes: int, codec: Codec) -> None:
+        """Count a batch that was converted, but for its records."""
         weight = 1 if codec == Codec.NONE else _COMPRESSED_WEIGHT
         self.bytes -= weight * (_BATCH_BYTES + body_bytes)
 
 
 def down_convert(
     batches: Buffer, magic: int, fetch_offset: int, budget: Budget
-) -> Iterator[Buffer]:
+) -> Iterator[Steps[bytes]]:
     """Stored batches as message sets of `magic`, one for each batch, with the same offsets.
+
+    Each comes as the steps that make it, to be done before the next is asked for; it may be empty.
 
     Control batches are left out, since old consumers do not know them, and so is a last batch that
     is incomplete. Records of an uncompressed batch below `fetch_offset` are dropped: old librdkafka
@@ -115,7 +151,7 @@ def down_convert(
 
     Raises `CorruptRecords`, also for a batch of more than the budget's `batch_bytes_max`;
     MESSAGE_TOO_LARGE for one of more than `batch_records_max`; UNSUPPORTED_COMPRESSION_TYPE for a
-    zstd batch; `TakesLong` for gzip without `has_time`. Sets yielded before that can be sent.
+    zstd batch. Sets made before that can be sent.
     """
     for position, header in iter_headers(batches, may_end_partial=True):
         if budget.is_spent:
@@ -130,14 +166,10 @@ def down_convert(
             raise ApiError(
                 Error.UNSUPPORTED_COMPRESSION_TYPE, f"magic {magic} cannot carry zstd records"
             )
-        if header.codec == Codec.GZIP and not budget.has_time:
-            raise TakesLong
         fault = crc_fault(batches, position, header)
         if fault:
             raise CorruptRecords(f"the batch at byte {position}: {fault}")
-        message_set = _down_convert_batch(batches, position, header, magic, fetch_offset, budget)
-        if message_set:
-            yield message_set
+        yield _down_convert_batch(batches, position, header, magic, fetch_offset, budget)
 
 
 def _down_convert_batch(
@@ -147,16 +179,58 @@ def _down_convert_batch(
     magic: int,
     fetch_offset: int,
     budget: Budget,
-) -> bytes:
-    codec = Codec(header.codec)
-    body = read_body(batches, position, header, body_bytes_max=budget.batch_bytes_max)
+) -> Steps[bytes]:
+    codec, size_max = Codec(header.codec), budget.batch_bytes_max
+    body: Buffer | None
+    if codec == Codec.NONE:
+        body = read_body(batches, position, header)
+    else:
+        body = read_brief_body(batches, position, header, body_bytes_max=size_max)
+    if body is None:
+        read = partial(read_body, batches, position, header, body_bytes_max=size_max)
+        body = yield from in_thread(read)
     is_dropped = codec == Codec.NONE or header.record_count > budget.records
     lowest_offset = fetch_offset if is_dropped else header.base_offset
     append_time_ms = header.max_timestamp if header.is_log_append_time else None
-    decoded = decode_body(body, header)
-    records = [record for record in decoded if record.offset >= lowest_offset][: budget.records]
-    budget.spend(len(records), len(body), codec)
-    return write_message_set(records, magic, codec, append_time_ms=append_time_ms)
+    pieces = _pieces_from(body, header, lowest_offset, budget)
+    body_bytes = len(body)
+    del body  # the pieces let go of it when they have all been taken
+    message_set = yield from writing_message_set(
+        pieces, magic, codec, append_time_ms=append_time_ms
+    )
+    budget.spend(body_bytes, codec)
+    return message_set
+
+
+def _pieces_from(
+    body: Buffer, header: BatchHeader, lowest_offset: int, budget: Budget
+) -> Iterator[list[Record]]:
+    """The batch's records from an offset on, within the budget, as many at a time as are a step."""
+    for piece, count in _pieces(memoryview(body), header.record_count):
+        found = decode_body(piece, header._replace(record_count=count))
+        records = [each for each in found if each.offset >= lowest_offset][: budget.records]
+        budget.records -= len(records)
+        yield records
+        if budget.records <= 0:
+            return
+
+
+def _pieces(body: memoryview, record_count: int) -> Iterator[tuple[memoryview, int]]:
+    """Successive parts of a body and their numbers of records."""
+    start = end = 0
+    for number in range(1, record_count + 1):
+        try:
+            size, end = get_signed32(body, end)
+        except ProtocolError as error:
+            raise CorruptRecords(str(error)) from None
+        if not 0 <= size <= len(body) - end:
+            raise CorruptRecords(f"a record of {size} bytes at byte {end} of {len(body)}")
+        end += size
+        if not number % _PIECE_RECORDS or number == record_count:
+            yield body[start:end], (number - 1) % _PIECE_RECORDS + 1
+            start = end
+    if end != len(body):
+        raise CorruptRecords(f"{len(body) - end} bytes are left behind {record_count} records")
 
 
 def recompress(batch: Buffer, header: BatchHeader, codec: Codec, size_max: int) -> bytearray:
@@ -164,9 +238,13 @@ def recompress(batch: Buffer, header: BatchHeader, codec: Codec, size_max: int) 
 
     Raises `CorruptRecords` if its body is damaged or takes more than `size_max` bytes.
     """
-    body = compress(codec, read_body(batch, 0, header, body_bytes_max=size_max))
+    return with_body(header, read_body(batch, 0, header, body_bytes_max=size_max), codec)
+
+
+def with_body(header: BatchHeader, body: Buffer, codec: Codec) -> bytearray:
+    """A batch with this header and body, which is compressed with `codec`."""
     recompressed = bytearray(HEADER_SIZE)
-    recompressed += body
+    recompressed += compress(codec, body)
     changed = header._replace(
         batch_length=len(recompressed) - LENGTH_PREFIX_SIZE,
         attributes=header.attributes & ~CODEC_MASK | codec,

@@ -1,7 +1,8 @@
-"""Upper bounds for the content of LZ4 and zstd frames, from their block headers alone (pure).
+"""Upper bounds for what compressed data holds, from its size and block headers alone (pure).
 
-So an output buffer that is large enough can be taken at once. The content size in a frame's header
-is not used: few writers set it, and it may be false. A block cannot hold more than its type allows.
+So a batch cannot claim more records than its bytes can hold, and an output buffer that is large
+enough can be taken at once. The content size in a frame's header is not used: few writers set it,
+and it may be false. A block cannot hold more than its type allows.
 
     LZ4     magic, FLG, BD, [content size 8], [dictionary 4], checksum 1, blocks, [checksum 4]
             block: size 4 (high bit: stored; 0: the end), data, [checksum 4]
@@ -16,6 +17,13 @@ from __future__ import annotations
 from kdist.errors import CorruptRecords
 from kdist.wire.varint import Buffer
 
+# By codec: what a compressed byte stands for at most. Deflate copies 258 bytes by two bits, snappy
+# 64 by three bytes; in LZ4 a byte is added to a length. A zstd block of four bytes may stand for
+# 128 KiB: so beyond this ratio its blocks are looked at, if there can be thousands at most.
+RATIO_MAX = (1, 1032, 22, 255, 1032)
+_LZ4, _ZSTD = 3, 4  # the codecs' numbers
+_LOOKED_AT_BYTES = 1 << 14
+
 # Gzip members and xerial blocks, each of which takes some microseconds: so many, and one more for
 # each KiB that they hold, which is the smallest block that writers of either make.
 _PARTS_MAX = 1 << 10
@@ -24,7 +32,6 @@ _BLOCKS_MAX = 1 << 14  # a GiB in blocks of 64 KiB: more of them than that is an
 _LZ4_MAGIC = 0x184D2204
 _LZ4_STORED = 0x8000_0000
 _LZ4_BLOCK_BYTES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}  # by BD
-_LZ4_RATIO_MAX = 255  # a byte of a length stands for at most this many bytes of output
 _LZ4_SEQUENCE_BYTES_MAX = 64  # what a sequence may add to that: it matters in a small block
 
 _ZSTD_MAGIC = 0xFD2FB528
@@ -32,6 +39,17 @@ _ZSTD_BLOCK_BYTES_MAX = 1 << 17
 _ZSTD_RAW, _ZSTD_REPEATED = 0, 1
 _DICTIONARY_ID_BYTES = (0, 1, 2, 4)
 _CONTENT_SIZE_BYTES = (0, 2, 4, 8)
+
+
+def content_bound(codec: int, packed_bytes: int, packed: Buffer | None = None) -> int:
+    """How much `packed_bytes` of a known codec hold at most; more precisely if the bytes are given.
+
+    Of data that is damaged it may be anything, as it cannot be read.
+    """
+    bound = RATIO_MAX[codec] * packed_bytes
+    if codec == _ZSTD and packed is not None and packed_bytes <= _LOOKED_AT_BYTES:
+        return max(bound, zstd_bound(packed) or 0)
+    return bound
 
 
 def check_part_count(count: int, size_bytes: int) -> None:
@@ -59,7 +77,7 @@ def lz4_bound(data: Buffer) -> int | None:
             return bound if is_whole else None
         stored = size & ~_LZ4_STORED
         if size == stored:
-            expanded = stored * _LZ4_RATIO_MAX + _LZ4_SEQUENCE_BYTES_MAX
+            expanded = stored * RATIO_MAX[_LZ4] + _LZ4_SEQUENCE_BYTES_MAX
             bound += min(block_bytes_max, expanded)
         else:
             bound += stored

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from kdist.errors import CorruptRecords
@@ -30,6 +31,7 @@ from kdist.records import lz4_legacy
 from kdist.records.batch import MAGIC, MAGIC_POSITION
 from kdist.records.compression import CODEC_MASK, Codec, codec_of, compress, decompress
 from kdist.records.record import Record
+from kdist.runtime.steps import Steps, in_thread, run_steps
 from kdist.wire.varint import Buffer
 
 _PREFIX = struct.Struct(">qi")  # offset, size
@@ -43,6 +45,7 @@ _CHECKED_POSITION = 16  # the CRC covers everything from here to the end of the 
 
 SIZE_MIN = (14, 22)  # the size field of a message without key and value, by magic
 MAGIC_MAX = 1
+BRIEF_BYTES = 64 << 10  # of a message set that is compressed in less than a millisecond or two
 LOG_APPEND_TIME = 0x08
 
 
@@ -158,12 +161,19 @@ def open_message(message: Message, size_max: int, *, check_crcs: bool = True) ->
         yield Record(message.offset, message.timestamp, message.key, message.value)
         return
     content, base_offset = open_wrapper(message, size_max)
+    yield from inner_records(message, content, base_offset, check_crcs=check_crcs)
+
+
+def inner_records(
+    wrapper: Message, content: bytes, base_offset: int, *, check_crcs: bool = True
+) -> Iterator[Record]:
+    """The records in a wrapper, which `open_wrapper` has opened."""
     for inner in iter_messages(content, check_crcs=check_crcs):
         if inner.is_wrapper:
             raise CorruptRecords("a wrapper within a wrapper")
-        if inner.magic != message.magic:
-            raise CorruptRecords(f"magic {inner.magic} in a wrapper of magic {message.magic}")
-        timestamp = message.timestamp if message.is_log_append_time else inner.timestamp
+        if inner.magic != wrapper.magic:
+            raise CorruptRecords(f"magic {inner.magic} in a wrapper of magic {wrapper.magic}")
+        timestamp = wrapper.timestamp if wrapper.is_log_append_time else inner.timestamp
         yield Record(base_offset + inner.offset, timestamp, inner.key, inner.value)
 
 
@@ -217,25 +227,50 @@ def write_message_set(
     With `append_time_ms` the messages have this log append time. Headers are dropped, and in magic
     0 timestamps, as these formats have none. Without records the set is empty.
     """
+    return run_steps(writing_message_set([records], magic, codec, append_time_ms=append_time_ms))
+
+
+def writing_message_set(
+    pieces: Iterable[Sequence[Record]],
+    magic: int,
+    codec: Codec,
+    *,
+    append_time_ms: int | None = None,
+) -> Steps[bytes]:
+    """As `write_message_set`, for records that come in pieces: a step each."""
     assert 0 <= magic <= MAGIC_MAX
     assert codec != Codec.ZSTD, "zstd does not exist in magic 0 and 1"
-    if not records:
-        return b""
-    if append_time_ms is not None:
-        records = [record._replace(timestamp=append_time_ms) for record in records]
     append_time = LOG_APPEND_TIME if append_time_ms is not None and magic > 0 else 0
-    base_offset = records[0].offset if codec != Codec.NONE and magic > 0 else 0
-    content = b"".join(
-        write_message(offset - base_offset, magic, append_time, timestamp, key, value)
-        for offset, timestamp, key, value, _ in records
-    )
-    if codec == Codec.NONE:
+    base_offset: int | None = None if codec != Codec.NONE and magic > 0 else 0
+    last_offset = newest = NO_TIMESTAMP
+    contents = []
+    for number, records in enumerate(pieces):
+        if number:
+            yield None
+        if not records:
+            continue
+        if append_time_ms is not None:
+            records = [record._replace(timestamp=append_time_ms) for record in records]
+        if base_offset is None:
+            base_offset = records[0].offset
+        contents.append(
+            b"".join(
+                write_message(offset - base_offset, magic, append_time, timestamp, key, value)
+                for offset, timestamp, key, value, _ in records
+            )
+        )
+        last_offset = records[-1].offset
+        newest = max(newest, max(record.timestamp for record in records))
+    content = b"".join(contents)
+    if codec == Codec.NONE or not content:
         return content
-    packed = compress(codec, content)
+    if len(content) > BRIEF_BYTES:
+        packed = yield from in_thread(partial(compress, codec, content))
+    else:
+        packed = compress(codec, content)
     if magic == 0 and codec == Codec.LZ4:
         packed = lz4_legacy.break_checksum(packed)
-    timestamp = max(record.timestamp for record in records)
-    return write_message(records[-1].offset, magic, codec | append_time, timestamp, None, packed)
+    return write_message(last_offset, magic, codec | append_time, newest, None, packed)
 
 
 def write_message(
@@ -252,5 +287,6 @@ def write_message(
         head += _TIMESTAMP.pack(timestamp)
     head += _NULL if key is None else _LENGTH.pack(len(key)) + key
     head += _NULL if value is None else _LENGTH.pack(len(value))
-    checked = head + (value or b"")
-    return _PREFIX_AND_CRC.pack(offset, 4 + len(checked), zlib.crc32(checked)) + checked
+    value = value or b""
+    crc = zlib.crc32(value, zlib.crc32(head))
+    return b"".join((_PREFIX_AND_CRC.pack(offset, 4 + len(head) + len(value), crc), head, value))

@@ -1,12 +1,12 @@
 """Validation of a produced record set before it is appended (pure).
 
 A batch of magic 2 is checked by its header and CRC, and record by record if it is not compressed;
-then it is passed on unchanged. It is not decompressed or decoded unless the topic's rules need that
-(design D5). Message sets of old clients are converted first. Not here: sequence numbers, which need
-the producer's state, and offsets, which the log assigns.
+then it is passed on unchanged. It is not decompressed unless the topic's rules need that, or its
+header leaves out or cannot have the newest timestamp (design D5); then it is checked likewise, by a
+thread unless it is small. Message sets of old clients are converted first. Not here: sequence
+numbers, which need the producer's state, and offsets, which the log assigns.
 
-Not checked, unlike in Kafka: the max timestamp in the header, and the records of a compressed batch
-unless the topic asks for that.
+Not checked, unlike in Kafka: the records of a compressed batch unless it is decompressed anyway.
 Source: Kafka's `ProduceRequest.validateRecords`, `UnifiedLog.analyzeAndValidateRecords` and
 `LogValidator`.
 """
@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from kdist.errors import ApiError, CorruptRecords, Error
@@ -22,20 +24,29 @@ from kdist.model import NO_TIMESTAMP
 from kdist.records import batch as batch_format
 from kdist.records import message_set
 from kdist.records.batch import Batch, BatchHeader, TimestampType
-from kdist.records.build import BODY_BYTES_MAX, read_body, read_records
-from kdist.records.codec import (
-    are_whole,
-    check_batch,
-    decode_numbers,
-    decode_records,
-    find_null_key,
+from kdist.records.build import (
+    BODY_BYTES_MAX,
+    BRIEF_BODY_BYTES,
+    body_numbers,
+    read_body,
+    read_brief_body,
 )
+from kdist.records.codec import body_summary, check_batch, decode_keys, decode_numbers
 from kdist.records.compression import CODEC_MASK, Codec
-from kdist.records.convert import recompress, up_convert
+from kdist.records.convert import up_converting, with_body
 from kdist.records.message_set import Message
+from kdist.runtime.steps import Steps, in_thread, run_steps
 from kdist.wire.varint import Buffer
 
 NO_LIMIT = (1 << 63) - 1  # the default of both timestamp limits, in ms
+
+# What a batch is unpacked to at most, if its topic takes no larger ones anyway: honest batches are
+# as small, or shrink less. Else two kilobytes of zeros would cost as much as thousands of batches.
+_BODY_BYTES_MIN = 4 << 20
+_USUAL_RATIO_MAX = 128
+# Of a batch without a codec that the event loop checks: 4 ms, if its records have no bytes.
+_BRIEF_BATCH_BYTES = 4 << 20
+_FAULTS_MAX = 1000  # that an answer names
 
 _FIRST_VERSION_OF_BATCHES = 3  # of Produce: from here on exactly one batch of magic 2
 _FIRST_VERSION_OF_ZSTD = 7
@@ -64,6 +75,19 @@ class Rules:
     body_bytes_max: int = BODY_BYTES_MAX
     """The limit for a body, where it has to be decompressed."""
 
+    @property
+    def brief_bytes_max(self) -> int:
+        """Of a batch that is checked on the event loop: its CRC, and a look at each record."""
+        return min(self.message_bytes_max, _BRIEF_BATCH_BYTES)
+
+    def body_bytes_max_of(self, packed_bytes: int) -> int:
+        """The limit for the body of a compressed batch of this size: several times what is usual.
+
+        What the topic would take uncompressed is always within it.
+        """
+        usual = max(_BODY_BYTES_MIN, self.message_bytes_max, _USUAL_RATIO_MAX * packed_bytes)
+        return min(self.body_bytes_max, usual)
+
     is_plain: bool = dataclasses.field(init=False)
     """These rules need no more than `check_batch` looks at, and never change a batch."""
 
@@ -83,6 +107,10 @@ class Rules:
         return self.timestamp_type == TimestampType.LOG_APPEND_TIME
 
 
+class TakesLong(Exception):
+    """A batch would have to be unpacked that would hold the event loop for too long."""
+
+
 class RecordFault(NamedTuple):
     """A record that broke a rule, as reported in responses of Produce 8 and later."""
 
@@ -91,7 +119,7 @@ class RecordFault(NamedTuple):
 
 
 class InvalidRecords(ApiError):
-    """INVALID_RECORD or INVALID_TIMESTAMP, with the records that caused it."""
+    """INVALID_RECORD or INVALID_TIMESTAMP, with the first of the records that caused it."""
 
     def __init__(self, error: Error, faults: list[RecordFault]) -> None:
         super().__init__(error, f"record {faults[0].batch_index} {faults[0].reason}")
@@ -99,11 +127,17 @@ class InvalidRecords(ApiError):
 
 
 def validate(records: Buffer, rules: Rules, *, api_version: int, now_ms: int) -> list[Batch]:
+    """As `validating`, without a pause."""
+    return run_steps(validating(records, rules, api_version, now_ms))
+
+
+def validating(records: Buffer, rules: Rules, api_version: int, now_ms: int) -> Steps[list[Batch]]:
     """The batches of one partition's `records` in a Produce of `api_version`, ready to append.
 
     One batch since version 3; before that, as many as `up_convert` makes of a message set, none for
-    an empty one. An unchanged batch is a view of `records`, or a copy if `records` is read-only.
-    Log append time and the topic's codec are applied.
+    an empty one. An unchanged batch is a view of `records`, or a copy if `records` is read-only or
+    there is more than one step. Log append time and the topic's codec are applied. After the first
+    step `records` is not used any more.
 
     Raises `ApiError`: CORRUPT_MESSAGE (size, CRC, old formats), MESSAGE_TOO_LARGE,
     INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE (zstd before version 7),
@@ -113,12 +147,23 @@ def validate(records: Buffer, rules: Rules, *, api_version: int, now_ms: int) ->
         return [batch]
     magic = _magic(records, api_version)
     if magic == batch_format.MAGIC:
-        return [_accept(records, rules, api_version, now_ms)]
+        try:
+            return [_accept(records, rules, api_version, now_ms, is_brief=True)]
+        except TakesLong:
+            kept = bytearray(records)
+        accept = partial(_accept, kept, rules, api_version, now_ms)
+        return [(yield from in_thread(accept))]
     if api_version >= _FIRST_VERSION_OF_BATCHES:
         raise _invalid(f"Produce {api_version} takes no records of magic {magic}")
+    size_max = rules.body_bytes_max_of(len(records))
     messages = _checked_messages(records, rules)
-    batches = up_convert(messages, rules.body_bytes_max, rules.codec)
-    return [_accept(batch, rules, _FIRST_VERSION_OF_ZSTD, now_ms) for batch in batches]
+    batches = yield from up_converting(messages, size_max, rules.codec)
+    accepted = []
+    for batch_made in batches:
+        accepted.append(_accept(batch_made, rules, _FIRST_VERSION_OF_ZSTD, now_ms))
+        if len(batches) > 1:
+            yield None
+    return accepted
 
 
 def plain_batch(records: Buffer, rules: Rules, api_version: int) -> Batch | None:
@@ -126,7 +171,7 @@ def plain_batch(records: Buffer, rules: Rules, api_version: int) -> Batch | None
 
     None for anything else: `validate` then finds out what it is. `rules` must be plain.
     """
-    size, size_max = len(records), rules.message_bytes_max
+    size, size_max = len(records), rules.brief_bytes_max
     return check_batch(memoryview(records), 0, size, size_max, codec_max(api_version))
 
 
@@ -148,20 +193,22 @@ def _magic(records: Buffer, api_version: int) -> int:
 # --- batches ------------------------------------------------------------------------------------
 
 
-def _accept(batch: Buffer, rules: Rules, api_version: int, now_ms: int) -> Batch:
+def _accept(
+    batch: Buffer, rules: Rules, api_version: int, now_ms: int, *, is_brief: bool = False
+) -> Batch:
+    """The batch, if it may be appended. `TakesLong` if that cannot be said briefly, but has to."""
     header = _checked_header(batch, rules, api_version)
+    newest_ms = header.max_timestamp
     try:
-        if rules.validates_compressed or not header.attributes & CODEC_MASK:
-            _check_records(batch, header, rules)
-        if rules.is_compacted:
-            _check_keys(batch, header, rules)
-        if not rules.is_append_time:
-            batch, header = _with_max_timestamp(batch, header, rules)
-            _check_timestamps(batch, header, rules, now_ms)
-        if rules.codec is not None and rules.codec != header.attributes & CODEC_MASK:
-            batch = recompress(batch, header, rules.codec, rules.body_bytes_max)
-            _check_size(len(batch), rules)
-            header = batch_format.read_header(batch)
+        if _must_look(header, rules, now_ms):
+            body = _body(batch, header, rules, is_brief=is_brief)
+            newest_ms = _check_records(body, header, rules, now_ms)
+            if rules.codec is not None and rules.codec != header.codec:
+                if is_brief and len(body) > BRIEF_BODY_BYTES:
+                    raise TakesLong
+                batch = with_body(header, body, rules.codec)
+                _check_size(len(batch), rules)
+                header = batch_format.read_header(batch)
     except CorruptRecords as unreadable:
         raise _invalid(f"the batch cannot be read: {unreadable.detail}") from unreadable
     view = memoryview(batch)
@@ -170,7 +217,34 @@ def _accept(batch: Buffer, rules: Rules, api_version: int, now_ms: int) -> Batch
     if rules.is_append_time:
         batch_format.stamp_append_time(view, 0, now_ms)
         header = batch_format.read_header(view)
+    elif newest_ms != header.max_timestamp:
+        batch_format.set_max_timestamp(view, 0, newest_ms)
+        header = batch_format.read_header(view)
     return Batch(header, view)
+
+
+def _must_look(header: BatchHeader, rules: Rules, now_ms: int) -> bool:
+    """Whether the batch's records are looked at."""
+    if not header.codec or rules.is_compacted or rules.validates_compressed:
+        return True
+    if rules.codec is not None and rules.codec != header.codec:
+        return True
+    return not rules.is_append_time and not (
+        batch_format.has_likely_max_timestamp(header)
+        and rules.timestamp_before_max_ms == NO_LIMIT
+        and header.max_timestamp <= now_ms + rules.timestamp_after_max_ms
+    )
+
+
+def _body(batch: Buffer, header: BatchHeader, rules: Rules, *, is_brief: bool) -> Buffer:
+    """The batch's records, unpacked. `TakesLong` if it has to be brief, and cannot be."""
+    size_max = rules.body_bytes_max_of(len(batch))
+    if not is_brief:
+        return read_body(batch, 0, header, body_bytes_max=size_max)
+    body = read_brief_body(batch, 0, header, body_bytes_max=size_max)
+    if body is None or len(body) > _BRIEF_BATCH_BYTES:
+        raise TakesLong
+    return body
 
 
 def _checked_header(batch: Buffer, rules: Rules, api_version: int) -> BatchHeader:
@@ -187,7 +261,7 @@ def _checked_header(batch: Buffer, rules: Rules, api_version: int) -> BatchHeade
     fault = batch_format.crc_fault(batch, 0, header)
     if fault:
         raise CorruptRecords(fault)
-    fault = batch_format.producer_fault(header) or _client_fault(header)
+    fault = batch_format.producer_fault(header, memoryview(batch)[batch_format.HEADER_SIZE :])
     if fault:
         raise _invalid(f"the batch {fault}")
     fault = batch_format.header_fault(header, size)
@@ -206,12 +280,6 @@ def _checked_header(batch: Buffer, rules: Rules, api_version: int) -> BatchHeade
     return header
 
 
-def _client_fault(header: BatchHeader) -> str | None:
-    if header.base_offset != 0:
-        return f"has base offset {header.base_offset}: a producer's must be 0"
-    return None
-
-
 def _wrong_size(header: BatchHeader, size: int) -> ApiError:
     if batch_format.HEADER_SIZE <= header.size < size:
         return _invalid(f"{size - header.size} bytes follow the one batch that may be produced")
@@ -226,65 +294,58 @@ def _check_size(size: int, rules: Rules) -> None:
         )
 
 
-def _check_records(batch: Buffer, header: BatchHeader, rules: Rules) -> None:
-    body = read_body(batch, 0, header, body_bytes_max=rules.body_bytes_max)
+def _check_records(body: Buffer, header: BatchHeader, rules: Rules, now_ms: int) -> int:
+    """Check the records; return the newest one's timestamp.
+
+    Kafka's brokers always set the max timestamp, so clients need not: Sarama sent -1 until 2025.
+    Lookups by time, retention and the expiry of idempotent producers use it.
+    """
     count, base_timestamp = header.record_count, header.base_timestamp
-    if not are_whole(body, count, base_timestamp):
+    summary = body_summary(body, count, base_timestamp)
+    if summary is None:
         decode_numbers(body, count, 0, base_timestamp)  # which says what is wrong
         raise _invalid("the offset deltas of the batch's records do not count from 0 on")
+    if rules.is_compacted and summary.lacks_keys:
+        faults = (
+            RecordFault(index, "has no key, and the topic is compacted")
+            for index, key in enumerate(decode_keys(body, count))
+            if key is None
+        )
+        _refuse_for(Error.INVALID_RECORD, faults)
+    if not rules.is_append_time:
+        _check_timestamps(body, header, summary.newest_ms, rules, now_ms)
+    return summary.newest_ms
 
 
-def _check_keys(batch: Buffer, header: BatchHeader, rules: Rules) -> None:
-    body = read_body(batch, 0, header, body_bytes_max=rules.body_bytes_max)
-    if find_null_key(body, header.record_count) is None:
-        return
-    faults = [
-        RecordFault(index, "has no key, and the topic is compacted")
-        for index, record in enumerate(decode_records(body, header.record_count))
-        if record.key is None
-    ]
-    raise InvalidRecords(Error.INVALID_RECORD, faults)
-
-
-def _with_max_timestamp(
-    batch: Buffer, header: BatchHeader, rules: Rules
-) -> tuple[Buffer, BatchHeader]:
-    """The batch with its max timestamp set from its records, if the producer did not set it.
-
-    Kafka's brokers always set it, so clients need not: Sarama sent -1 until 2025. Lookups by time,
-    retention and the expiry of idempotent producers use it.
-    """
-    if header.max_timestamp >= header.base_timestamp:
-        return batch, header
-    records = read_records(batch, 0, header, body_bytes_max=rules.body_bytes_max)
-    newest_ms = max(record.timestamp for record in records)
-    if newest_ms == header.max_timestamp:  # the base timestamp need not be a record's
-        return batch, header
-    mended = bytearray(batch)
-    batch_format.set_max_timestamp(mended, 0, newest_ms)
-    return mended, batch_format.read_header(mended)
-
-
-def _check_timestamps(batch: Buffer, header: BatchHeader, rules: Rules, now_ms: int) -> None:
-    """Check the records' timestamps. Only the newest is in the header; for others, decode all."""
-    newest_ms = now_ms + rules.timestamp_after_max_ms
-    is_too_new = header.max_timestamp > newest_ms
+def _check_timestamps(
+    body: Buffer, header: BatchHeader, newest_ms: int, rules: Rules, now_ms: int
+) -> None:
+    """Check the records' timestamps, and the header's max timestamp."""
+    latest_ms = now_ms + rules.timestamp_after_max_ms
+    is_too_new = max(header.max_timestamp, newest_ms) > latest_ms
     if not is_too_new and rules.timestamp_before_max_ms == NO_LIMIT:
         return
-    oldest_ms = now_ms - rules.timestamp_before_max_ms
-    records = read_records(batch, 0, header, body_bytes_max=rules.body_bytes_max)
-    faults = [
-        RecordFault(index, f"has timestamp {at}, not within [{oldest_ms}, {newest_ms}]")
-        for index, at in enumerate(record.timestamp for record in records)
-        if at != NO_TIMESTAMP and not oldest_ms <= at <= newest_ms
-    ]
-    if faults:
-        raise InvalidRecords(Error.INVALID_TIMESTAMP, faults)
+    earliest_ms = now_ms - rules.timestamp_before_max_ms
+    _, timestamps = body_numbers(body, header)
+    faults = (
+        RecordFault(index, f"has timestamp {at}, not within [{earliest_ms}, {latest_ms}]")
+        for index, at in enumerate(timestamps)
+        if at != NO_TIMESTAMP and not earliest_ms <= at <= latest_ms
+    )
+    if is_too_new or min(timestamps) < earliest_ms:
+        _refuse_for(Error.INVALID_TIMESTAMP, faults)
     if is_too_new:
         raise ApiError(
             Error.INVALID_TIMESTAMP,
-            f"the batch's max timestamp {header.max_timestamp} is above {newest_ms}",
+            f"the batch's max timestamp {header.max_timestamp} is above {latest_ms}",
         )
+
+
+def _refuse_for(error: Error, faults: Iterator[RecordFault]) -> None:
+    """Raise the error with the first of the faults, if there are any."""
+    found = list(islice(faults, _FAULTS_MAX))
+    if found:
+        raise InvalidRecords(error, found)
 
 
 # --- message sets -------------------------------------------------------------------------------

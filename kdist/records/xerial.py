@@ -18,16 +18,14 @@ from __future__ import annotations
 import cramjam
 
 from kdist.errors import CorruptRecords
-from kdist.records.frames import check_part_count
+from kdist.records.frames import check_part_count, content_bound
 from kdist.wire.varint import Buffer
 
 MAGIC = b"\x82SNAPPY\x00"
 HEADER = MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 BLOCK_SIZE = 32_768  # before compression; snappy-java's default
 
-# Snappy's densest element takes 3 bytes and copies 64: a block that claims a higher ratio is
-# damaged, and is refused before any memory is allocated for it.
-_RATIO_MAX = 22
+_CODEC = 2
 
 
 def write(data: Buffer) -> bytes:
@@ -79,7 +77,7 @@ def _read_block(block: memoryview, size_max: int) -> bytes:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > size_max:
             raise CorruptRecords(f"the snappy data holds more than {size_max} bytes")
-        if size > _RATIO_MAX * len(block):
+        if size > content_bound(_CODEC, len(block)):  # refused before memory is allocated for it
             raise CorruptRecords(f"{len(block)} bytes of snappy data claim to hold {size}")
         room = bytearray(size)
         cramjam.snappy.decompress_raw_into(block, room)

@@ -1,8 +1,7 @@
 """Down-conversion: stored batches as message sets for old consumers, Fetch before version 4.
 
-Records are decoded and encoded again, within a budget per answer, so that old clients do not hold
-up others for long. This is done on the event loop, but for gzip, which takes ten times as long, in
-a thread: nearly all of that time is in zlib, which releases the interpreter lock.
+Records are decoded and encoded again, in steps and within a budget per answer, so that old clients
+do not hold up others for long.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 from kdist.errors import ApiError
 from kdist.records.batch import HEADER_SIZE, is_partial, read_header
-from kdist.records.convert import Budget, TakesLong, down_convert
+from kdist.records.convert import Budget, down_convert
 from kdist.runtime.heap import keep_freed_blocks
-from kdist.runtime.tasks import Tasks
+from kdist.runtime.steps import LongWork, Steps, in_thread
 from kdist.storage.reading import Slice
 from kdist.wire.varint import Buffer
 
@@ -23,6 +22,8 @@ from kdist.wire.varint import Buffer
 _keep_freed_blocks = functools.cache(keep_freed_blocks)
 
 _MESSAGE_PREFIX = struct.Struct(">qi")  # offset and size
+_STEP_RECORDS = 500  # some 2 ms
+_STEP_BYTES = 512 << 10  # as `Budget` counts them
 
 
 Asked = Sequence[tuple[object, int]]
@@ -32,7 +33,7 @@ MessageSets = list[bytes | ApiError]
 
 
 def convert(
-    tasks: Tasks,
+    conversions: LongWork,
     asked: Asked,
     magic: int,
     converted: Callable[[MessageSets], None],
@@ -40,64 +41,64 @@ def convert(
 ) -> None:
     """Convert and release the slices; call `converted` with each partition's message set or error.
 
-    It is called at once or, if conversion takes long, when a thread has done it. If the thread
-    fails, `failed` is called instead, and the fetch is not answered. Raises `DiskFailed`.
+    It is called at once or, if conversion takes long, later. After an unexpected error `failed` is
+    called instead, and the fetch is not answered.
     """
-    message_sets: MessageSets = []
+    conversions.begin(_message_sets(asked, magic, Budget()), converted, failed)
 
-    def ended(error: BaseException | None) -> None:
+
+def _message_sets(asked: Asked, magic: int, budget: Budget) -> Steps[MessageSets]:
+    message_sets: MessageSets = []
+    try:
+        for part, offset in asked:
+            try:
+                message_set = b""
+                if isinstance(part, Slice):
+                    message_set = yield from converting(part, magic, offset, budget)
+                message_sets.append(message_set)
+            except ApiError as error:
+                message_sets.append(error)
+    finally:
         for part, _ in asked:
             if isinstance(part, Slice):
                 part.release()
-        if error is None:
-            converted(message_sets)
-        else:
-            failed(error)
-
-    try:
-        message_sets += _message_sets(asked, magic, Budget(has_time=False))
-    except TakesLong:
-        tasks.run_blocking(
-            lambda: message_sets.extend(_message_sets(asked, magic, Budget())), ended
-        )
-    else:
-        ended(None)
-
-
-def _message_sets(asked: Asked, magic: int, budget: Budget) -> MessageSets:
-    message_sets: MessageSets = []
-    for part, offset in asked:
-        try:
-            message_set = b""
-            if isinstance(part, Slice):
-                message_set = message_set_of(part, magic, offset, budget)
-            message_sets.append(message_set)
-        except ApiError as error:
-            message_sets.append(error)
     return message_sets
 
 
-def message_set_of(part: Slice, magic: int, fetch_offset: int, budget: Budget) -> bytes:
+def converting(part: Slice, magic: int, fetch_offset: int, budget: Budget) -> Steps[bytes]:
     """The records of `part` as messages of `magic` from `fetch_offset` on. Does not release `part`.
 
-    If even its first batch is incomplete, the result is a partial message, whose size tells the
-    consumer that its fetch size is too small. Empty once `budget` is spent. Raises as
-    `down_convert` if nothing could be converted.
+    If even its first batch is incomplete, or all in it was removed from that offset on, the result
+    is a partial message, whose size tells the consumer that its fetch size is too small. Empty once
+    `budget` is spent. Raises as `down_convert` if nothing could be converted.
     """
     if budget.is_spent:
         return b""
     _keep_freed_blocks()
     batches = part.read(budget.bytes)  # more would exceed it
     if is_partial(batches, 0) and len(batches) < part.size:
-        batches = part.read()
+        batches = yield from in_thread(part.read)
     if is_partial(batches, 0):
         size = read_header(batches).size if len(batches) >= HEADER_SIZE else HEADER_SIZE
         return _MESSAGE_PREFIX.pack(fetch_offset, size)
     converted: list[Buffer] = []
+    pause_at = _pause_after(budget)
     try:
-        # Keeps what was converted before an error.
-        converted.extend(down_convert(batches, magic, fetch_offset, budget))
+        for steps in down_convert(batches, magic, fetch_offset, budget):
+            message_set = yield from steps
+            if message_set:  # so what was converted before an error is kept
+                converted.append(message_set)
+            if budget.records < pause_at[0] or budget.bytes < pause_at[1]:
+                yield None
+                pause_at = _pause_after(budget)
     except ApiError:
         if not converted:
             raise
+    if not converted and not budget.is_spent:
+        return _MESSAGE_PREFIX.pack(fetch_offset, read_header(batches).size)
     return b"".join(converted)
+
+
+def _pause_after(budget: Budget) -> tuple[int, int]:
+    """What is left of the budget, records and bytes, when a step is over."""
+    return budget.records - _STEP_RECORDS, budget.bytes - _STEP_BYTES

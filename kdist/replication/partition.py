@@ -30,7 +30,7 @@ from kdist.errors import ApiError, Error, PoisonousRequest
 from kdist.metrics.replication import ReplicationMetrics
 from kdist.model import NO_EPOCH, LeaderAndIsr, TopicPartition
 from kdist.records.batch import Batch
-from kdist.records.validate import Rules, validate
+from kdist.records.validate import Rules, validating
 from kdist.replication.alter_partition_manager import CommittedIsr, Proposal
 from kdist.replication.delayed import DelayedOperation, DelayedOperations, Dependent, Growth
 from kdist.replication.delayed_delete import DelayedDelete, OnDeleted
@@ -41,6 +41,7 @@ from kdist.replication.peers import Peers
 from kdist.replication.record_rules import rules_of
 from kdist.replication.roles import Following, Leading, Role
 from kdist.replication.writer import Writer, Writers
+from kdist.runtime.steps import Steps
 from kdist.storage.append import Append
 from kdist.storage.epochs import EpochEnd
 from kdist.storage.flushing import Flusher
@@ -252,7 +253,7 @@ class Partition:
 
     # Appending
 
-    def check(self, records: Buffer, version: int, acks: int, now_ms: int) -> list[Batch]:
+    def check(self, records: Buffer, version: int, acks: int, now_ms: int) -> Steps[list[Batch]]:
         """The batches in the records of a Produce of `version`, for `append`.
 
         None for an empty message set. Raises `ApiError` if this broker may not take them.
@@ -261,7 +262,7 @@ class Partition:
         if acks == ACKS_ALL and self.is_under_min_isr:
             raise ApiError(Error.NOT_ENOUGH_REPLICAS)
         try:
-            batches = validate(records, self.rules, api_version=version, now_ms=now_ms)
+            batches = yield from validating(records, self.rules, version, now_ms)
         except ApiError:
             raise
         except Exception as error:

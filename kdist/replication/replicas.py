@@ -52,6 +52,7 @@ from kdist.replication.partition import Partition, PartitionContext
 from kdist.replication.peers import ALONE, Peers
 from kdist.replication.throttles import Throttles
 from kdist.replication.writer import Writers
+from kdist.runtime.steps import LongWork
 from kdist.storage.directory import LogDirectory
 from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log
@@ -116,6 +117,11 @@ class Replicas:
             isr_changes=IsrChanges(context.tasks, metrics),
             peers=peers,
         )
+        # One mechanism, but conversions, which hold most, and look-ups, which wait for the disk,
+        # do not hold up produces.
+        self.produce_checks = LongWork(context.tasks, jobs_max=2)
+        self.conversions = LongWork(context.tasks, jobs_max=1)
+        self.lookups = LongWork(context.tasks, jobs_max=1)
         self.throttles = Throttles(context.clock)
         self.throttles.configure(peers.settings)
         follower = self.throttles.follower

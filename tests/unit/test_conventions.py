@@ -39,6 +39,7 @@ IDLING = re.compile(r"time\.sleep|pytest\.(importorskip|skip|xfail|mark\.(skip|s
 EXCEPTIONS = {
     "kdist/storage/log.py: file size: *": "all that changes a log's state is there, and only there",
     "kdist/runtime/*_process.py: broad except: *": "work's edge: `done` gets what it raised",
+    "kdist/runtime/steps.py: broad except: *": "a job's edge: `failed` gets what a step raised",
     "tests/simulator/history.py: broad except: *": "a history's edge: a bug is what it found",
     "kdist/broker/dispatch.py: broad except: *": "a request's edge: crashes.py says what it costs",
     "kdist/controller/term.py: broad except: *": "a term's edge: it says what a bug costs",

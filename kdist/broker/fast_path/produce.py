@@ -231,7 +231,7 @@ class ProduceFastPath:
             self._started_ns = self._now_ns()
         coalesced.partition = partition
         coalesced.log_start_offset = partition.log.start_offset
-        coalesced.size_max = rules.message_bytes_max
+        coalesced.size_max = rules.brief_bytes_max
         return True
 
     # The end of a tick

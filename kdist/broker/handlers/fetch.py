@@ -534,7 +534,7 @@ class _Fetch(DelayedOperation):
             except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
                 self._call.crash(error)
 
-        convert(handler.tasks, asked, magic, converted, self._call.crash)
+        convert(handler.replicas.conversions, asked, magic, converted, self._call.crash)
 
     def _release(self) -> None:
         """Release the slices that will not be sent."""

@@ -26,16 +26,20 @@ from kdist.protocol.produce import (
     ProduceTopicResult,
     RecordError,
 )
+from kdist.records.batch import HEADER_SIZE, Batch
 from kdist.records.validate import InvalidRecords
 from kdist.replication.partition import ACKS_ALL, Partition
 from kdist.replication.replicas import Replicas
 from kdist.replication.roles import Role, still_leads
 from kdist.runtime.clock import Clock
+from kdist.runtime.steps import Steps, Work
 from kdist.storage.append import Append
+from kdist.wire.varint import Buffer
 
 logger = logging.getLogger(__name__)
 
 Reply = Callable[[ProduceResponse | None], None]
+Crash = Callable[[BaseException], None]
 
 _ACKS = (ACKS_ALL, 0, 1)
 _FIRST_VERSION_OF_LEADER_HINTS = 10
@@ -51,9 +55,21 @@ class Client(Protocol):
         """Note that one of them has finished."""
         ...
 
+    def mute(self) -> None:
+        """Take no more of its requests for now."""
+        ...
+
+    def unmute(self) -> None:
+        """Take them again."""
+        ...
+
     def finish_soon(self) -> None:
         """Close it once its earlier requests are answered."""
         ...
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 class ProduceHandler:
@@ -71,16 +87,17 @@ class ProduceHandler:
         listener: str,
         reply: Reply,
         client: Client,
+        crash: Crash = _raise,
     ) -> None:
         """Call `reply` with the response, now or later; with None if there is none (acks=0).
 
         Offsets and leader epoch are written into the request's record sets in place if those are
-        writable. Raises `DiskFailed`.
+        writable. Raises `DiskFailed`. `crash` is called instead if a check that went on met a bug.
         """
-        produce = _Produce(self, request, version, listener, reply, client)
+        produce = _Produce(self, request, version, listener, reply, client, crash)
         if request.acks not in _ACKS:
             produce.refuse_all(Error.INVALID_REQUIRED_ACKS)
-        elif request.transactional_id is not None:  # see `producer_ids.py`
+        elif request.transactional_id is not None:  # see `init_producer_id.py`
             produce.refuse_all(Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         else:
             produce.begin(self._clock.now_ms())
@@ -120,7 +137,9 @@ class _Produce:
     """One request; it is answered when no partition's result is undecided."""
 
     __slots__ = (
+        "_checks",
         "_client",
+        "_crash",
         "_handler",
         "_listener",
         "_replicas",
@@ -139,6 +158,7 @@ class _Produce:
         listener: str,
         reply: Reply,
         client: Client,
+        crash: Crash,
     ) -> None:
         self._handler = handler
         self._replicas = handler.replicas
@@ -147,6 +167,8 @@ class _Produce:
         self._version = version
         self._reply = reply
         self._client = client
+        self._crash = crash
+        self._checks = 0  # that have gone on
         self._undecided = 1  # held by `begin`: no answer before every append has begun
         self._response = ProduceResponse(
             responses=[
@@ -183,25 +205,92 @@ class _Produce:
     def _append(
         self, topic: str, data: ProducePartition, result: ProducePartitionResult, now_ms: int
     ) -> None:
-        key = TopicPartition(topic, data.index)
+        key, records = TopicPartition(topic, data.index), data.records or b""
         try:
             if topic in INTERNAL_TOPICS:
                 raise ApiError(Error.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
             partition = self._replicas.get(key)
-            acks = self._request.acks
-            batches = partition.check(data.records or b"", self._version, acks, now_ms)
-            if not batches:
-                return
+            checking = partition.check(records, self._version, self._request.acks, now_ms)
+            work = next(checking)
+        except StopIteration as checked:
+            self._append_checked(partition, records, result, now_ms, checked.value)
+        except ApiError as error:
+            self._refuse_records(key, records, result, error)
+        else:
+            self._go_on_checking(
+                partition, bytes(records[:HEADER_SIZE]), result, now_ms, checking, work
+            )
+
+    def _go_on_checking(
+        self,
+        partition: Partition,
+        start: bytes,
+        result: ProducePartitionResult,
+        now_ms: int,
+        checking: Steps[list[Batch]],
+        work: Work | None,
+    ) -> None:
+        """Append once the check, which takes long, has ended; `start` is that of the records.
+
+        Until then no later request of the connection is taken: so its produces keep their order,
+        and no more than one waits here. What has changed meanwhile, such as who leads, is for the
+        append to find out.
+        """
+
+        def end(batches: list[Batch]) -> None:
+            self._append_checked(partition, start, result, now_ms, batches)
+            self._end_check()
+
+        def fail(error: BaseException) -> None:
+            if isinstance(error, ApiError):
+                self._refuse_records(partition.key, start, result, error)
+                self._end_check()
+            else:
+                self._crash(error)
+
+        self._undecided += 1
+        self._checks += 1
+        if self._checks == 1:
+            self._client.mute()
+        self._replicas.produce_checks.go_on(checking, work, end, fail)
+
+    def _end_check(self) -> None:
+        self._decide()
+        self._checks -= 1
+        if not self._checks:
+            self._client.unmute()
+
+    def _append_checked(
+        self,
+        partition: Partition,
+        records: Buffer,
+        result: ProducePartitionResult,
+        now_ms: int,
+        batches: list[Batch],
+    ) -> None:
+        """Append checked batches; of `records` the start at least is still there."""
+        if not batches:
+            return
+        try:
             append = partition.append(batches, now_ms)
         except ApiError as error:
-            self._replicas.refused.note(key, data.records)
-            self._refuse(key, result, error)
+            self._refuse_records(partition.key, records, result, error)
             return
         if append.is_published:
             self._note(partition, partition.role, result, now_ms, append)
         else:
             self._undecided += 1
             append.then(partial(self._end_append, partition, partition.role, result, now_ms))
+
+    def _refuse_records(
+        self,
+        key: TopicPartition,
+        records: Buffer,
+        result: ProducePartitionResult,
+        error: ApiError,
+    ) -> None:
+        self._replicas.refused.note(key, records)
+        self._refuse(key, result, error)
 
     def _end_append(
         self,

@@ -87,7 +87,8 @@ class Broker:
                 slot.send([encode_response(version, correlation_id, response)])
 
         _, listener = self.scope
-        self.handler.handle(request, header.api_version, listener, reply, peer)
+        fail = self.world.failures.append
+        self.handler.handle(request, header.api_version, listener, reply, peer, fail)
         if self.has_fast_path:
             response = responses[0] if responses else None
             self.registered = self.usual.register(frame, header, request, response, self.scope)

@@ -145,7 +145,7 @@ def test_records_that_cannot_be_validated_cost_their_connection(
     async def scenario(cluster: Cluster, broker: Broker) -> None:
         await create(await cluster.client(), "keyed", cleanup_policy="compact")
         with monkeypatch.context() as patched:
-            patched.setattr(partition_module, "validate", fail)
+            patched.setattr(partition_module, "validating", fail)
             for _ in range(2):
                 way = await closed_after(cluster, produce_request("keyed", b"x"), 7)
                 assert not way.frames()

@@ -111,17 +111,21 @@ def test_decompression_bombs_are_converted_one_per_answer(broker: Broker, versio
     for key in (CLICKS, VIEWS):
         for _ in range(2):
             append(broker, broker.lead(key), bomb, codec=Codec.LZ4)
-    first, second = broker.fetch({CLICKS: 0, VIEWS: 0}, version).send()
+    fetch, later = broker.fetch({CLICKS: 0, VIEWS: 0}, version), broker.fetch({CLICKS: 1}, version)
+    broker.settle()
+    first, second = fetch.send()
     assert [r.offset for r in iter_records(first, 1 << 25)] == [0]
     assert second == b""
-    (after,) = broker.fetch({CLICKS: 1}, version).send()
+    (after,) = later.send()
     assert [r.offset for r in iter_records(after, 1 << 25)] == [1]
     assert broker.pins == 0
 
 
 def test_a_batch_too_large_to_convert_is_an_error_for_an_old_client(broker: Broker) -> None:
     append(broker, broker.lead(), bytes(65 << 20), codec=Codec.LZ4)
-    assert broker.fetch({CLICKS: 0}, 3).errors == [Error.CORRUPT_MESSAGE]
+    old = broker.fetch({CLICKS: 0}, 3)
+    broker.settle()
+    assert old.errors == [Error.CORRUPT_MESSAGE]
     fetch = broker.fetch({CLICKS: 0}, 4)
     assert fetch.errors == [0]
     assert [len(data) for data in fetch.send()] == [broker.replicas.partitions[CLICKS].log.size]

@@ -10,6 +10,7 @@ from kdist.broker.handlers import fetch as fetch_module
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.replication.partition import Partition
+from kdist.runtime.steps import run_steps
 from tests.unit.broker.broker_fetches import Broker, Fetch
 from tests.unit.replication.replication_world import append, batch
 
@@ -63,7 +64,9 @@ def grow(broker: Broker, *keys: TopicPartition) -> None:
     for key in keys:
         partition = broker.replicas.partitions[key]
         now_ms = broker.clock.now_ms()
-        assert partition.append(partition.check(batch([b"x"]), 9, 1, now_ms), now_ms).is_published
+        assert partition.append(
+            run_steps(partition.check(batch([b"x"]), 9, 1, now_ms)), now_ms
+        ).is_published
     broker.ticks.end()
 
 

@@ -257,39 +257,75 @@ def test_a_fetch_at_the_tail_does_not_ask_the_page_cache(broker: Broker) -> None
     assert broker.disk.calls["read_cached"] == before
 
 
-# --- gzip for old consumers -----------------------------------------------------------------------
+# --- long conversions for old consumers -----------------------------------------------------------
+
+LONG = b"a" * 100_000  # takes a thread to unpack
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_gzip_for_an_old_consumer_does_not_delay_others(broker: Broker, version: int) -> None:
-    append(broker, broker.lead(), b"a", b"b", codec=Codec.GZIP)
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.SNAPPY])
+def test_what_takes_long_for_an_old_consumer_does_not_delay_others(
+    broker: Broker, version: int, codec: Codec
+) -> None:
+    append(broker, broker.lead(), LONG, b"b", codec=codec)
     append(broker, broker.lead(VIEWS), b"c", codec=Codec.LZ4)
-    slow, quick = broker.fetch({CLICKS: 0, VIEWS: 0}, version), broker.fetch({VIEWS: 0}, version)
-    assert slow.answers == []
-    assert quick.values() == [[b"c"]]
+    slow, new = broker.fetch({CLICKS: 0, VIEWS: 0}, version), broker.fetch({VIEWS: 0}, 4)
+    old = broker.fetch({VIEWS: 0}, version)
+    assert slow.answers == old.answers == []  # one conversion at a time is under way
+    assert new.values() == [[b"c"]]
     broker.settle()
-    assert slow.values() == [[b"a", b"b"], [b"c"]]
+    assert slow.values() == [[LONG, b"b"], [b"c"]]
+    assert old.values() == [[b"c"]]
     assert broker.metrics.converted_fetches == 3
     assert broker.pins == 0
+
+
+def test_many_records_for_an_old_consumer_are_converted_in_steps(broker: Broker) -> None:
+    values = [b"%d" % number for number in range(2500)]
+    append(broker, broker.lead(), *values)
+    fetch = broker.fetch({CLICKS: 0}, 3)
+    assert fetch.answers == []
+    broker.settle()
+    assert fetch.values() == [values]
+    assert broker.pins == 0
+
+
+def test_many_small_batches_for_an_old_consumer_are_converted_in_steps(broker: Broker) -> None:
+    partition = broker.lead()
+    for number in range(800):
+        append(broker, partition, b"%d" % number)
+    fetch = broker.fetch({CLICKS: 0}, 3)
+    assert fetch.answers == []
+    broker.settle()
+    assert len(fetch.values()[0]) == 800
 
 
 def test_gzip_among_other_batches_is_converted_with_them_and_once(broker: Broker) -> None:
     partition = broker.lead()
     append(broker, partition, b"a")
-    append(broker, partition, b"b", codec=Codec.GZIP)
+    append(broker, partition, LONG, codec=Codec.GZIP)
     append(broker, broker.lead(VIEWS), b"c", codec=Codec.ZSTD)
     fetch = broker.fetch({VIEWS: 0, CLICKS: 0}, 2)
     broker.settle()
     assert fetch.errors == [Error.UNSUPPORTED_COMPRESSION_TYPE, 0]
-    assert fetch.values() == [[], [b"a", b"b"]]
+    assert fetch.values() == [[], [b"a", LONG]]
     assert broker.pins == 0
 
 
-def test_gzip_that_cannot_be_read_ends_the_broker(broker: Broker) -> None:
-    append(broker, broker.lead(), b"a", codec=Codec.GZIP)
-    fetch = broker.fetch({CLICKS: 0}, 2)
-    broker.disk.fail(when=lambda call: call.name == "read")
-    broker.settle()
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_batch_that_cannot_be_read_to_be_converted_ends_the_broker(
+    broker: Broker, is_large: bool
+) -> None:
+    """A small one is read on the loop, a large one in a thread."""
+    partition = broker.lead(max_message_bytes=8 << 20)
+    append(broker, partition, bytes(5 << 20) if is_large else b"a")
+    if is_large:
+        fetch = broker.fetch({CLICKS: 0}, 3)
+        broker.disk.fail(when=lambda call: call.name == "read")
+        broker.settle()
+    else:
+        broker.disk.fail(when=lambda call: call.name == "read")
+        fetch = broker.fetch({CLICKS: 0}, 3)
     assert fetch.answers == []
     assert [type(failure) for failure in broker.failures] == [DiskFailed]
     assert broker.pins == 0
@@ -298,8 +334,8 @@ def test_gzip_that_cannot_be_read_ends_the_broker(broker: Broker) -> None:
 def test_a_partition_deleted_while_its_gzip_is_converted_is_answered_all_the_same(
     broker: Broker,
 ) -> None:
-    append(broker, broker.lead(), b"a", codec=Codec.GZIP)
+    append(broker, broker.lead(), LONG, codec=Codec.GZIP)
     fetch = broker.fetch({CLICKS: 0}, 2)
     broker.stop()
     broker.settle()
-    assert fetch.values() == [[b"a"]]
+    assert fetch.values() == [[LONG]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -12,16 +13,18 @@ from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
 from kdist.errors import ApiError, CorruptRecords, Error
-from kdist.records.batch import read_header, stamp_append_time
+from kdist.records.batch import HEADER_SIZE, read_header, seal, stamp_append_time
 from kdist.records.build import build_batch, read_batch
 from kdist.records.compression import Codec
-from kdist.records.convert import Budget, TakesLong, down_convert, recompress, up_convert
+from kdist.records.convert import Budget, down_convert, recompress, up_convert
 from kdist.records.message_set import iter_messages, write_message_set
 from kdist.records.record import Record
+from kdist.runtime.steps import run_steps
 from tests.written_records import iter_records, patch
 
 SIZE_MAX = 1 << 20
 OLD_CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
+NOW_MS = 1_700_000_000_000
 RECORDS = [
     Record(0, 1_700_000_000_000, b"key", b"value"),
     Record(1, 1_700_000_000_900, None, b"x" * 500),
@@ -38,7 +41,11 @@ def up(message_set: bytes, codec: Codec | None = None) -> list[bytearray]:
 
 
 def down(batches: bytes, magic: int, fetch_offset: int = 0) -> bytes:
-    return b"".join(down_convert(batches, magic, fetch_offset, Budget()))
+    return b"".join(sets_of(batches, magic, fetch_offset, Budget()))
+
+
+def sets_of(batches: bytes, magic: int, fetch_offset: int, budget: Budget) -> Iterator[bytes]:
+    return filter(None, map(run_steps, down_convert(batches, magic, fetch_offset, budget)))
 
 
 def read_set(message_set: bytes) -> list[Record]:
@@ -215,7 +222,7 @@ def test_records_below_the_fetch_offset_are_dropped_where_nothing_was_compressed
 
 def test_a_zstd_batch_ends_the_conversion_after_what_came_before_it() -> None:
     batches = batch_of(RECORDS) + batch_of(RECORDS, Codec.ZSTD, base_offset=4)
-    sets = down_convert(batches, 1, 0, Budget())
+    sets = sets_of(batches, 1, 0, Budget())
     assert read_set(next(sets)) == RECORDS
     with pytest.raises(ApiError) as raised:
         next(sets)
@@ -231,7 +238,7 @@ def test_a_last_batch_that_is_cut_is_left_out_at_every_length() -> None:
 def test_one_batch_at_a_time_is_converted() -> None:
     broken = bytearray(batch_of(RECORDS, base_offset=4))
     broken[-1] ^= 1
-    sets = down_convert(batch_of(RECORDS) + broken, 1, 0, Budget())
+    sets = sets_of(batch_of(RECORDS) + broken, 1, 0, Budget())
     assert len(read_set(next(sets))) == len(RECORDS)
     with pytest.raises(CorruptRecords, match="CRC"):
         next(sets)
@@ -240,12 +247,12 @@ def test_one_batch_at_a_time_is_converted() -> None:
 def test_a_batch_above_the_bound_is_corrupt() -> None:
     batch = batch_of([Record(0, 0, None, bytes(100_000))], Codec.LZ4)
     with pytest.raises(CorruptRecords):
-        list(down_convert(batch, 1, 0, Budget(batch_bytes_max=50_000)))
+        list(sets_of(batch, 1, 0, Budget(batch_bytes_max=50_000)))
 
 
 def test_a_batch_of_more_records_than_the_bound_is_refused() -> None:
     with pytest.raises(ApiError) as raised:
-        list(down_convert(batch_of(RECORDS), 1, 0, Budget(batch_records_max=3)))
+        list(sets_of(batch_of(RECORDS), 1, 0, Budget(batch_records_max=3)))
     assert raised.value.error == Error.MESSAGE_TOO_LARGE
 
 
@@ -259,7 +266,7 @@ def test_with_a_small_budget_successive_answers_give_every_record_once(
     got: list[Record] = []
     while len(got) < 12:
         rest = b"".join(batches[len(got) // 4 :])
-        sets = b"".join(down_convert(rest, magic, len(got), Budget(records=records)))
+        sets = b"".join(sets_of(rest, magic, len(got), Budget(records=records)))
         new = [record for record in read_set(sets) if record.offset >= len(got)]
         assert new
         got += new
@@ -273,25 +280,44 @@ def test_the_batch_that_spends_the_bytes_is_the_last(codec: Codec, sets_max: int
     record = Record(0, 0, None, bytes(100_000))
     batches = b"".join(batch_of([record], codec, offset) for offset in range(5))
     budget = Budget(bytes=250_000)
-    sets = list(down_convert(batches, 1, 0, budget))
+    sets = list(sets_of(batches, 1, 0, budget))
     assert [record.offset for each in sets for record in read_set(each)] == list(range(sets_max))
     assert budget.is_spent
-    assert list(down_convert(batches, 1, 0, budget)) == []
+    assert list(sets_of(batches, 1, 0, budget)) == []
 
 
 @pytest.mark.parametrize(("codec", "sets_max"), [(Codec.NONE, 1024), (Codec.SNAPPY, 256)])
 def test_batches_of_one_record_cost_more_than_their_bytes(codec: Codec, sets_max: int) -> None:
     one = batch_of(RECORDS[:1], codec)
     batches = b"".join(offset.to_bytes(8, "big") + one[8:] for offset in range(10_000))
-    assert sets_max - 50 < len(list(down_convert(batches, 1, 0, Budget()))) <= sets_max
+    assert sets_max - 50 < len(list(sets_of(batches, 1, 0, Budget()))) <= sets_max
 
 
-def test_gzip_is_left_to_a_thread() -> None:
-    batches = batch_of(RECORDS) + batch_of(RECORDS, Codec.GZIP, base_offset=4)
-    sets = down_convert(batches, 1, 0, Budget(has_time=False))
-    assert read_set(next(sets)) == RECORDS
-    with pytest.raises(TakesLong):
-        next(sets)
+@pytest.mark.parametrize("codec", OLD_CODECS)
+def test_what_takes_long_is_unpacked_by_a_thread_and_converted_in_steps(codec: Codec) -> None:
+    values = [Record(n, NOW_MS, None, b"%d" % n * 20) for n in range(3000)]
+    [steps] = down_convert(batch_of(values, codec), 1, 0, Budget())
+    works = []
+    while True:
+        try:
+            works.append(next(steps))
+        except StopIteration as end:
+            message_set = end.value
+            break
+        if works[-1] is not None:
+            works[-1]()
+    assert len(works) >= 5
+    assert (works[0] is not None) == (codec != Codec.NONE)
+    assert [record.offset for record in read_set(message_set)] == list(range(3000))
+
+
+def test_a_piece_that_ends_within_a_record_is_corrupt() -> None:
+    for size in (-1, 1):
+        batch = bytearray(batch_of(RECORDS))
+        batch[HEADER_SIZE] += 2 * size
+        seal(batch, 0, len(batch))
+        with pytest.raises(CorruptRecords):
+            down(bytes(batch), 1)
 
 
 # --- round trips --------------------------------------------------------------------------------

@@ -18,12 +18,16 @@ from kdist.records.batch import (
     CODEC_MAX,
     HEADER,
     HEADER_SIZE,
+    TRUSTED_SPAN_MS,
     Batch,
     BatchHeader,
+    header_fault,
+    producer_fault,
     read_header,
     seal,
 )
 from kdist.records.build import build_batch
+from kdist.records.compression import Codec
 from kdist.wire import pure
 from kdist.wire.varint import put_unsigned
 
@@ -159,6 +163,77 @@ def test_both_find_the_same_in_damaged_frames(seed: int, is_flexible: bool) -> N
         seal(frame, start, len(data))
     found = find(_compiled_produced, frame, is_flexible)
     assert found == find(_reference_produced, frame, is_flexible)
+
+
+COUNTS = [0, 1, 2, 3, 4, 5, 100, 3000, 9000, 18_725, (1 << 31) - 1]
+LIMITS = [-1, 0, 1, NOW_MS - 1, NOW_MS, NOW_MS + TRUSTED_SPAN_MS, NOW_MS + TRUSTED_SPAN_MS + 1]
+WIDEST = [-(1 << 63), (1 << 63) - 1, (1 << 62) - 1, 1 << 62]
+
+
+@given(
+    st.integers(0, 4),
+    st.sampled_from(COUNTS),
+    st.sampled_from([-1, 0, 1]),
+    st.sampled_from([0, 8, 16, 32, 64]),
+    st.sampled_from([-1, 0, NOW_MS]) | st.sampled_from(WIDEST),
+    st.sampled_from(LIMITS + WIDEST),
+    st.sampled_from([(-1, -1), (5, -1), (5, 0), (-1, 7)]),
+    st.sampled_from([0, 0, 0, 1, -1]),
+)
+def test_both_judge_any_header_alike(
+    codec: int,
+    count: int,
+    gap: int,
+    bits: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer: tuple[int, int],
+    base_offset: int,
+) -> None:
+    data = build_batch([b"v" * 20] * 3, timestamp_ms=NOW_MS, codec=Codec(codec))
+    changed = with_fields(
+        data,
+        attributes=codec | bits,
+        record_count=count,
+        last_offset_delta=max(-1, min(count - 1 + gap, (1 << 31) - 1)),
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer[0],
+        base_sequence=producer[1],
+        base_offset=base_offset,
+    )
+    found = [
+        each.check_batch(memoryview(changed), 0, len(changed), 1 << 20, CODEC_MAX)
+        for each in (_reference_produced, _compiled_produced)
+    ]
+    assert found[0] == found[1]
+    header = read_header(changed)
+    assert found[0] is None or (
+        header_fault(header, len(changed)) is None and producer_fault(header) is None
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("count", [(1 << 31) - 1, 1 << 20])
+@pytest.mark.parametrize("attributes", range(5))
+def test_more_records_than_the_bytes_can_hold_are_declined(
+    codec: ModuleType, count: int, attributes: int
+) -> None:
+    data = build_batch([b"v"], timestamp_ms=NOW_MS, codec=Codec(attributes))
+    changed = with_fields(data, record_count=count, last_offset_delta=count - 1)
+    assert codec.check_batch(memoryview(changed), 0, len(changed), 1 << 20, CODEC_MAX) is None
+
+
+@BOTH
+@pytest.mark.parametrize("attributes", range(5))
+def test_a_max_timestamp_that_the_records_cannot_have_is_declined(
+    codec: ModuleType, attributes: int
+) -> None:
+    data = build_batch([b"v"], timestamp_ms=NOW_MS, codec=Codec(attributes))
+    for ahead_ms, is_taken in ((0, True), (1, attributes > 0), (TRUSTED_SPAN_MS + 1, False)):
+        changed = with_fields(data, max_timestamp=NOW_MS + ahead_ms)
+        found = codec.check_batch(memoryview(changed), 0, len(changed), 1 << 20, CODEC_MAX)
+        assert (found is not None) == is_taken
 
 
 headers = st.builds(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,19 +14,22 @@ from kdist.records.batch import (
     HEADER,
     HEADER_SIZE,
     LENGTH_PREFIX_SIZE,
+    RECORD_SIZE_MIN,
     Attribute,
     Batch,
     BatchHeader,
     TimestampType,
+    header_fault,
     read_header,
     seal,
 )
 from kdist.records.build import build_batch, read_batch
 from kdist.records.codec import encode_records
 from kdist.records.compression import Codec
+from kdist.records.frames import content_bound
 from kdist.records.message_set import Message, write_message, write_message_set
 from kdist.records.record import Record
-from kdist.records.validate import InvalidRecords, Rules, validate
+from kdist.records.validate import InvalidRecords, Rules, validate, validating
 from tests.written_records import patch
 
 NOW_MS = 1_700_000_000_000
@@ -163,6 +167,44 @@ def test_a_header_that_no_client_may_send_is_refused(fields: dict[str, int], err
     assert refusal(batch_of(**fields)) == error
 
 
+@codecs
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_a_count_that_the_bytes_of_a_batch_cannot_hold_is_refused(
+    codec: Codec, is_plain: bool
+) -> None:
+    rules = RULES if is_plain else Rules(1_000_000, timestamp_after_max_ms=1000)
+    packed_bytes = len(batch_of(codec=codec)) - HEADER_SIZE
+    bound = content_bound(codec, packed_bytes, batch_of(codec=codec)[HEADER_SIZE:])
+    for count in (1 << 31) - 1, bound // RECORD_SIZE_MIN + 1:
+        records = batch_of(codec=codec, record_count=count, last_offset_delta=count - 1)
+        assert refusal(records, rules) == Error.INVALID_RECORD
+        assert header_fault(read_header(records), len(records)) is None or codec == Codec.NONE
+
+
+@codecs
+def test_as_many_records_as_a_batch_may_have_are_taken_in_any_codec(codec: Codec) -> None:
+    values = [b""] * 200_000
+    records = build_batch(values, timestamp_ms=NOW_MS, codec=codec)
+    assert accepted(records, Rules(2_000_000)).data == records
+
+
+def test_a_zstd_batch_that_shrank_beyond_other_codecs_ratios_is_judged_by_its_blocks() -> None:
+    values = [b""] * 200_000
+    body = bytes(encode_records(values, None, None, None, NOW_MS))
+    packed = zstandard.ZstdCompressor(1).compress(bytes(len(body)))
+    assert len(body) > 1032 * len(packed)
+    header = read_header(build_batch(values, timestamp_ms=NOW_MS, codec=Codec.ZSTD))
+    for count, error in ((len(body) // 7, None), (1 << 20, Error.INVALID_RECORD)):
+        records = bytearray(HEADER_SIZE) + packed
+        fields = {"batch_length": len(records) - LENGTH_PREFIX_SIZE, "record_count": count}
+        altered(
+            records,
+            lambda _, f=fields: header._replace(**f, last_offset_delta=f["record_count"] - 1),
+        )  # type: ignore[misc]
+        assert error is None or refusal(records) == error
+        assert error or accepted(records)
+
+
 @pytest.mark.parametrize("version", [2, 3, 6])
 def test_zstd_before_version_7_is_unsupported(version: int) -> None:
     records = batch_of(codec=Codec.ZSTD)
@@ -213,6 +255,87 @@ def test_a_max_timestamp_that_was_not_set_is_that_of_the_records(
     assert header == read_header(batch)
     assert header._replace(crc=0) == read_header(batch_of(codec=codec))._replace(crc=0)
     assert [record.timestamp for record in read_batch(batch)] == [NOW_MS, NOW_MS + 1, NOW_MS - 1]
+
+
+@codecs
+@pytest.mark.parametrize("max_timestamp", [NOW_MS + (25 * 3600 * 1000), (1 << 63) - 1])
+def test_a_max_timestamp_far_above_the_base_is_set_to_that_of_the_records(
+    codec: Codec, max_timestamp: int
+) -> None:
+    header, batch = accepted(batch_of(codec=codec, max_timestamp=max_timestamp))
+    assert header == read_header(batch)
+    assert batch == batch_of(codec=codec)
+
+
+@codecs
+@pytest.mark.parametrize("max_timestamp", [NOW_MS, NOW_MS + 2, NOW_MS + 24 * 3600 * 1000])
+def test_a_max_timestamp_near_the_base_is_believed_if_the_records_are_compressed(
+    codec: Codec, max_timestamp: int
+) -> None:
+    header, _ = accepted(batch_of(codec=codec, max_timestamp=max_timestamp))
+    assert header.max_timestamp == (max_timestamp if codec else NOW_MS + 1)
+
+
+@pytest.mark.parametrize("codec", list(Codec)[1:])
+def test_records_a_day_apart_and_more_keep_their_max_timestamp(codec: Codec) -> None:
+    records = batch_of(NOW_MS - 10**11, NOW_MS, codec=codec)
+    assert accepted(bytes(records)).data == records
+
+
+def test_a_batch_of_two_kilobytes_is_not_unpacked_to_64_mib() -> None:
+    rules = Rules(message_bytes_max=1_000_000, body_bytes_max=64 << 20)
+    for size, is_taken in ((3 << 20, True), (8 << 20, False)):
+        records = build_batch([bytes(size)], timestamp_ms=NOW_MS, codec=Codec.ZSTD)
+        altered(records, lambda header: header._replace(max_timestamp=-1))
+        assert len(records) < 3000
+        assert is_taken or refusal(records, rules) == Error.INVALID_RECORD
+        assert not is_taken or accepted(records, rules).header.max_timestamp == NOW_MS
+
+
+def test_what_a_topic_takes_uncompressed_it_takes_compressed() -> None:
+    rules = Rules(message_bytes_max=10_000_000, body_bytes_max=64 << 20, is_compacted=True)
+    records = build_batch([bytes(9_000_000)], [b"k"], timestamp_ms=NOW_MS, codec=Codec.ZSTD)
+    assert accepted(records, rules)
+
+
+def test_no_more_than_a_thousand_faulty_records_are_named() -> None:
+    records = build_batch([b"v"] * 5000, timestamp_ms=NOW_MS)
+    with pytest.raises(InvalidRecords) as raised:
+        accepted(records, Rules(message_bytes_max=1_000_000, is_compacted=True))
+    assert [fault.batch_index for fault in raised.value.faults] == list(range(1000))
+
+
+def test_a_batch_whose_check_takes_long_is_not_changed_by_what_its_buffer_gets_next() -> None:
+    records = batch_of(*[NOW_MS] * 20_000, codec=Codec.GZIP, max_timestamp=-1)
+    steps = validating(records, RULES, LATEST, NOW_MS)
+    work = next(steps)
+    records[:] = bytes(len(records))
+    assert work is not None
+    work()
+    with pytest.raises(StopIteration) as ended:
+        next(steps)
+    [(header, batch)] = ended.value.value
+    assert header.max_timestamp == NOW_MS
+    assert len(read_batch(batch)) == 20_000
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_a_large_message_set_becomes_batches_in_steps(codec: Codec) -> None:
+    old = [Record(n, NOW_MS, None, b"v") for n in range(25_000)]
+    steps = validating(write_message_set(old, 1, codec), Rules(10_000_000), 2, NOW_MS)
+    count = 0
+    while True:
+        try:
+            work = next(steps)
+        except StopIteration as end:
+            batches = end.value
+            break
+        count += 1
+        if work is not None:
+            work()
+    assert count > 50
+    assert [header.record_count for header, _ in batches] == [10_000, 10_000, 5000]
+    assert {header.codec for header, _ in batches} == {codec}
 
 
 def test_all_timestamps_may_be_below_the_base() -> None:

@@ -38,6 +38,7 @@ from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.simulated_disk import SimulatedDisk
+from kdist.runtime.steps import run_steps
 from kdist.storage.context import DirectoryContext, Identity
 from kdist.storage.directory import LogDirectory
 from tests.stepped_process import SteppedProcess
@@ -73,6 +74,15 @@ class Client:
     def __init__(self) -> None:
         self.is_closed = False
         self.pending_produces = 0
+        self.is_muted = False
+
+    def mute(self) -> None:
+        assert not self.is_muted
+        self.is_muted = True
+
+    def unmute(self) -> None:
+        assert self.is_muted
+        self.is_muted = False
 
     def end_pending_produce(self) -> None:
         self.pending_produces -= 1
@@ -295,7 +305,7 @@ def append(
     """
     now_ms = world.clock.now_ms()
     data = batch(values, **{"timestamp": now_ms, **fields})
-    append = partition.append(partition.check(data, 9, 1, now_ms), now_ms)
+    append = partition.append(run_steps(partition.check(data, 9, 1, now_ms)), now_ms)
     append.then(lambda outcome: None if heard is None else heard.append(outcome))
     if not append.is_published:
         return -1

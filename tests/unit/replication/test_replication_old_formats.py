@@ -14,7 +14,8 @@ from kdist.records.build import build_batch
 from kdist.records.compression import Codec
 from kdist.records.convert import Budget
 from kdist.records.message_set import iter_messages
-from kdist.replication.old_formats import MessageSets, convert, message_set_of
+from kdist.replication.old_formats import MessageSets, convert, converting
+from kdist.runtime.steps import run_steps
 from kdist.storage.reading import Slice, read
 from tests.unit.replication.replication_world import VIEWS, World, append
 
@@ -24,7 +25,8 @@ import resource
 from types import SimpleNamespace
 from kdist.records.build import build_batch
 from kdist.records.convert import Budget
-from kdist.replication.old_formats import message_set_of
+from kdist.replication.old_formats import converting
+from kdist.runtime.steps import run_steps
 
 batch = bytes(build_batch([b"x" * 1024] * 1000, timestamp_ms=0))
 part = SimpleNamespace(size=len(batch), read=lambda bytes_max: bytes(bytearray(batch)))
@@ -32,7 +34,7 @@ for answer in range(-3, {ANSWERS}):
     if not answer:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(4):  # partitions
-        message_set_of(part, 0, 0, Budget())
+        run_steps(converting(part, 0, 0, Budget()))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
@@ -61,21 +63,21 @@ class Part:
 def test_no_more_is_read_than_may_be_converted() -> None:
     batch = bytes(build_batch([bytes(1000)] * 100, timestamp_ms=0))
     part = Part(batch * 300)
-    sent = message_set_of(cast(Slice, part), 1, 0, Budget(bytes=1_000_000))
+    sent = run_steps(converting(cast(Slice, part), 1, 0, Budget(bytes=1_000_000)))
     assert part.bytes_read == 1_000_000
     assert len(list(iter_messages(sent))) == 900
 
 
 def test_a_first_batch_above_the_limit_is_converted_whole() -> None:
     batch = bytes(build_batch([bytes(1000)] * 100, timestamp_ms=0))
-    sent = message_set_of(cast(Slice, Part(batch * 3)), 1, 0, Budget(bytes=1000))
+    sent = run_steps(converting(cast(Slice, Part(batch * 3)), 1, 0, Budget(bytes=1000)))
     assert len(list(iter_messages(sent))) == 100
 
 
 def test_a_part_of_a_batch_is_a_part_of_a_message_as_large_as_the_batch() -> None:
     batch = bytes(build_batch([bytes(1000)], timestamp_ms=0))
     for size in (10, 200):
-        sent = message_set_of(cast(Slice, Part(batch[:size])), 1, 7, Budget())
+        sent = run_steps(converting(cast(Slice, Part(batch[:size])), 1, 7, Budget()))
         told = len(batch) if size == 200 else HEADER_SIZE
         assert sent == (7).to_bytes(8, "big") + told.to_bytes(4, "big")
 
@@ -91,7 +93,13 @@ def test_each_partition_has_its_message_set_or_error_and_its_slice_is_released(
     append(world, views, b"c", codec=Codec.ZSTD)
     parts = [read(clicks.log, 1, 999), None, read(views.log, 0, 999)]
     heard: list[MessageSets] = []
-    convert(world.tasks, list(zip(parts, (1, 5, 0), strict=True)), 1, heard.append, _raise)
+    convert(
+        world.replicas.conversions,
+        list(zip(parts, (1, 5, 0), strict=True)),
+        1,
+        heard.append,
+        _raise,
+    )
     world.settle()
     ((found, nothing, refused),) = heard
     assert isinstance(found, bytes)

@@ -16,6 +16,7 @@ from kdist.records.compression import Codec
 from kdist.replication.delayed import DelayedOperation
 from kdist.replication.partition import READ_COMMITTED, Partition
 from kdist.replication.record_rules import rules_of
+from kdist.runtime.steps import run_steps
 from kdist.storage.flushing import flush_now
 from tests.unit.replication.replication_world import (
     BROKER,
@@ -49,7 +50,7 @@ def refusal(
     partition: Partition, data: bytes | bytearray, version: int = 9, acks: int = 1
 ) -> Error:
     with pytest.raises(ApiError) as refused:
-        partition.check(data, version, acks, START_MS)
+        run_steps(partition.check(data, version, acks, START_MS))
     return refused.value.error
 
 
@@ -74,7 +75,7 @@ def test_a_follower_takes_no_records(world: World, partition: Partition) -> None
 
 
 def test_an_empty_message_set_has_no_batches(partition: Partition) -> None:
-    assert partition.check(b"", 2, 1, START_MS) == []
+    assert run_steps(partition.check(b"", 2, 1, START_MS)) == []
 
 
 def test_a_batch_larger_than_a_segment_is_refused(world: World) -> None:
@@ -103,7 +104,7 @@ def test_acks_all_needs_min_insync_replicas(world: World) -> None:
 
 def test_acks_all_needs_no_more_replicas_than_are_assigned(world: World) -> None:
     partition = world.lead(min_insync_replicas=2)
-    assert len(partition.check(batch([b"a"]), 9, -1, START_MS)) == 1
+    assert len(run_steps(partition.check(batch([b"a"]), 9, -1, START_MS))) == 1
 
 
 @pytest.mark.parametrize(
