@@ -14,6 +14,8 @@ from kdist.errors import DiskFailed, DiskFull, KdistError
 from kdist.runtime.files import File, Files
 from kdist.storage.context import DirectoryContext, Done
 from kdist.storage.log import Log
+from kdist.storage.producer_snapshot import encode_snapshot
+from kdist.storage.producers import ProducerStates
 
 # With this many segments or more, one syncfs is faster than a fdatasync for each
 # (benchmarks/bench_log.py), and takes fewer descriptors.
@@ -59,7 +61,8 @@ class FlushJob:
     def save_files(self, files: Files, *, durable: bool) -> None:
         """Write the log's small files. May block."""
         for path, content in self.unsynced.files_to_save.items():
-            files.replace(path, content, durable=durable)
+            data = encode_snapshot(content) if isinstance(content, ProducerStates) else content
+            files.replace(path, data, durable=durable)
 
     def finish(self) -> None:
         """All of it is on the disk: move the recovery point."""

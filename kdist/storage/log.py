@@ -47,7 +47,6 @@ from kdist.storage.names import (
     segment_name,
     snapshot_offset,
 )
-from kdist.storage.producer_snapshot import encode_snapshot
 from kdist.storage.producers import ProducerStates
 from kdist.storage.retention import RollReason
 from kdist.storage.rolling import RollWatch
@@ -82,12 +81,16 @@ class LogContext(NamedTuple):
     """Call `admit_gaps` of this log once a checkpoint says that it has gaps between offsets."""
 
 
+Content = bytes | ProducerStates
+"""Of a small file. Producers' states are encoded where they are written: there may be many."""
+
+
 class Unsynced(NamedTuple):
     """What a flush must bring to the disk besides the segments above the recovery point."""
 
     since_ms: int | None
     sealed: list[Segment]
-    files_to_save: dict[str, bytes]
+    files_to_save: dict[str, Content]
     renamed_in: set[str]
 
 
@@ -133,7 +136,7 @@ class Log:
         # What compaction has removed, it removed for records below this offset.
         self.compacted_for_offset = self.first_dirty_offset or 0
         # Small files that the next flush writes, and directories that it syncs for their entries.
-        self.files_to_save: dict[str, bytes] = {}
+        self.files_to_save: dict[str, Content] = {}
         self.renamed_in: set[str] = set()
         self.sealed_unsynced: list[Segment] = []
         self._under_way: deque[Append] = deque()
@@ -754,12 +757,15 @@ class Log:
 
     def save_producers(self) -> None:
         """Have the next flush write a producer snapshot at the log end offset."""
-        self.save_producers_at(self.end_offset, self.producers)
+        self.save_producers_at(self.end_offset, self.producers.copy())
 
     def save_producers_at(self, offset: int, states: ProducerStates) -> None:
-        """Have the next flush write a producer snapshot of these states before `offset`."""
+        """Have the next flush write a producer snapshot of these states before `offset`.
+
+        They must not change any more.
+        """
         name = segment_name(offset, Suffix.SNAPSHOT)
-        self.files_to_save[f"{self.directory}/{name}"] = encode_snapshot(states)
+        self.files_to_save[f"{self.directory}/{name}"] = states
 
     def note_epoch(self, span: BatchSpan) -> None:
         """Account for the leader epoch of batches that are in the log."""

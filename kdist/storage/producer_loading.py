@@ -9,7 +9,7 @@ from kdist.records.codec import producer_headers
 from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix, segment_name, snapshot_offset
-from kdist.storage.producer_snapshot import decode_snapshot, load_snapshot
+from kdist.storage.producer_snapshot import load_snapshot
 from kdist.storage.producers import BATCHES_KEPT, ProducerStates, replay
 from kdist.storage.scan import DamagedSegment, Piece
 from kdist.storage.segment import Segment
@@ -74,8 +74,9 @@ def _newest_snapshot(log: Log, end_offset: int) -> tuple[int, ProducerStates]:
 def _snapshot(log: Log, offset: int) -> ProducerStates | None:
     """By what the next flush writes, else by the file; None if there is none that is sound."""
     path = f"{log.directory}/{segment_name(offset, Suffix.SNAPSHOT)}"
-    if (waiting := log.files_to_save.get(path)) is not None:
-        return decode_snapshot(waiting, path)
+    waiting = log.files_to_save.get(path)
+    if isinstance(waiting, ProducerStates):
+        return waiting.copy()
     files = log.context.files
     try:
         return load_snapshot(files, path)

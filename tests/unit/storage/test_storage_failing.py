@@ -23,6 +23,7 @@ from kdist.errors import DiskFailed
 from kdist.model import TopicPartition
 from kdist.storage.flushing import SYNC_FILESYSTEM_FROM
 from kdist.storage.log import Log
+from kdist.storage.producers import ProducerStates
 
 
 def check_the_next(world: World, log: Log) -> None:
@@ -69,7 +70,7 @@ def test_a_roll_without_memory_for_its_snapshot_leaves_no_hole(
     world = World()
     log = world.log()
     append(world, log, 3)
-    monkeypatch.setattr("kdist.storage.log.encode_snapshot", Mock(side_effect=MemoryError))
+    monkeypatch.setattr(ProducerStates, "copy", Mock(side_effect=MemoryError))
     with pytest.raises(MemoryError):
         log.roll(world.clock.now_ms())
     monkeypatch.undo()
