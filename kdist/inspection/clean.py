@@ -18,7 +18,15 @@ from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
 from kdist.storage import names
 from kdist.storage.checkpoints import load_offsets, save_offsets
-from kdist.storage.cleaning.requests import Fault, MapKeys, Report, Request, Rewrite, Source
+from kdist.storage.cleaning.requests import (
+    Fault,
+    MapKeys,
+    NoteProducers,
+    Report,
+    Request,
+    Rewrite,
+    Source,
+)
 from kdist.storage.cleaning.selection import SegmentFacts, group_segments
 from kdist.storage.cleaning.session import Session
 from kdist.storage.cleaning.transactions import find_aborted
@@ -108,6 +116,7 @@ class Cleaning:
         ).end_offset
         settings = TopicSettings(segment_bytes=self._options.segment_bytes)
         groups = group_segments((f for f in facts if f.base_offset < mapped_end), settings)
+        self._ask(NoteProducers(producers=self._last_batches(), unmarked=()))
         reports = [self._rewrite(group, writes=writes) for group in groups]
         before = sum(each.size_bytes for group in groups for each in group)
         seen = sum(each.seen_records for each in reports)
@@ -154,8 +163,6 @@ class Cleaning:
             now_ms=self._clock.now_ms(),
             delete_retention_ms=TopicSettings().delete_retention_ms,
             expires=False,
-            producers=self._last_batches(),
-            unmarked=(),
         )
         report = self._ask(request, writes=writes)
         if writes and report.is_changed:

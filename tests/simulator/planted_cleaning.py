@@ -14,7 +14,7 @@ from tests.simulator.bug import Bug, Planted
 
 
 def _asking(**otherwise: Any) -> Callable[..., Any]:
-    """Each `Rewrite` is asked for with these fields."""
+    """Each request is asked with these fields."""
     return lambda sound: lambda *given, **named: sound(*given, **named)._replace(**otherwise)
 
 
@@ -41,7 +41,7 @@ PLANTED_IN_CLEANING: dict[str, Planted] = {
         cleaner, "Rewrite", _asking(delete_retention_ms=0, expires=True)
     ),
     "tombstones go while a replica is away": Bug(cleaner, "Rewrite", _asking(expires=True)),
-    "a producer's last batch is cleaned away": Bug(cleaner, "Rewrite", _asking(producers=())),
+    "a producer's last batch is cleaned away": Bug(cleaner, "NoteProducers", _asking(producers=())),
     "what is not committed is cleaned": Bug(
         cleaner, "dirt_of", _clean_to(lambda log, _: log.end_offset)
     ),

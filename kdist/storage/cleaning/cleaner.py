@@ -11,7 +11,8 @@ while every replica is in sync, so that none misses one (docs/guides/compaction.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from kdist.config.storage import StorageSettings
@@ -20,13 +21,21 @@ from kdist.metrics.cleaner import CleanerMetrics
 from kdist.model import TopicPartition
 from kdist.records.cleaning import SLOT_BYTES
 from kdist.runtime.tasks import Timer
-from kdist.storage.cleaning.requests import Fault, MapKeys, Report, Rewrite, Source
+from kdist.storage.cleaning.requests import (
+    Fault,
+    MapKeys,
+    NoteProducers,
+    Report,
+    Rewrite,
+    Source,
+)
 from kdist.storage.cleaning.selection import Dirt, SegmentFacts, find_dirt, group_segments
 from kdist.storage.cleaning.swap import Swap
 from kdist.storage.cleaning.worker import CleaningWorker
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
 from kdist.storage.names import FileState, snapshot_offset
+from kdist.storage.producers import Producer
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
 from kdist.storage.swapping import remove_all
@@ -39,6 +48,7 @@ _DEATHS_MAX = 3  # on one partition, before it is left alone
 _BACKOFF_TIMES_MAX = 20  # of `log.cleaner.backoff.ms`, after deaths in a row
 _ASIDE_TIMES = 20  # of the same: for so long a log whose pass was given up comes after all others
 _SECRET_BITS = 128
+_PRODUCERS_AT_A_TIME = 4_000  # 3 ms of the loop
 _ROOM_SHARE = 2  # of the reserve on the disk, this part is for the cleaner, which frees space
 
 
@@ -83,6 +93,7 @@ class _Pass:
         self.mapped_end = dirt.first_dirty_offset
         # What is still to be read: the dirty segments while keys are mapped, then the groups.
         self.groups = [_kept(log, dirt.first_dirty_offset, dirt.end_offset)]
+        self.producers: Iterator[tuple[int, Producer]] = iter(())  # still to be told of
         self.old_bytes = 0  # of the group that is being rewritten
 
 
@@ -269,7 +280,28 @@ class Cleaner:
         facts = [each for each in facts_of(log) if each.base_offset < current.mapped_end]
         groups = group_segments(facts, log.settings)
         current.groups = [_kept(log, each[0].base_offset, each[-1].end_offset) for each in groups]
-        self._next_group(current)
+        # As they are now: a batch that becomes a producer's last lies beyond all that is rewritten.
+        current.producers = iter(log.producers.producers.items() if groups else ())
+        self._next_producers(current)
+
+    def _next_producers(self, current: _Pass) -> None:
+        """Tell of producers, some at a time, since there may be 100,000; then go on."""
+        some = list(islice(current.producers, _PRODUCERS_AT_A_TIME))
+        if not some:
+            self._next_group(current)
+            return
+        request = NoteProducers(
+            producers=tuple(
+                (number, each.batches[-1].last_offset) for number, each in some if each.batches
+            ),
+            unmarked=tuple((number, each.epoch) for number, each in some if not each.batches),
+        )
+        self._worker.ask(request, self._noted)
+
+    def _noted(self, report: Report) -> None:
+        current = self._take(report)
+        if current is not None:
+            self._next_producers(current)
 
     def _take(self, report: Report) -> _Pass | None:
         """The pass that a report is about, unless that is over."""
@@ -309,7 +341,6 @@ class Cleaner:
         if not self._has_room(current.old_bytes):
             self._give_up(current, f"the disk lacks the {current.old_bytes} bytes that it may need")
             return
-        producers = log.producers.producers
         request = Rewrite(
             sources=tuple(each.source for each in group),
             modified_ms=max(each.segment.modified_ms for each in group),
@@ -317,14 +348,6 @@ class Cleaner:
             now_ms=self._context.clock.now_ms(),
             delete_retention_ms=log.settings.delete_retention_ms,
             expires=self._hooks.is_fully_in_sync(log.partition),
-            producers=tuple(
-                (number, each.batches[-1].last_offset)
-                for number, each in producers.items()
-                if each.batches
-            ),
-            unmarked=tuple(
-                (number, each.epoch) for number, each in producers.items() if not each.batches
-            ),
             bytes_per_second=self._settings.cleaner_io_max_bytes_per_second,
         )
         self._worker.ask(request, self._rewritten)

@@ -1,7 +1,8 @@
 """What the broker asks of its cleaner process, and what that answers: values, and lines of JSON.
 
-A pass over a log is one `MapKeys`, then a `Rewrite` for each group of segments; each is answered
-before the next is asked. `Report.fault` says why a request failed; then the pass is over.
+A pass over a log is one `MapKeys`, `NoteProducers` if it has producers, then a `Rewrite` for each
+group of segments; each is answered before the next is asked. `Report.fault` says why a request
+failed; then the pass is over.
 """
 
 from __future__ import annotations
@@ -37,6 +38,13 @@ class MapKeys(NamedTuple):
     bytes_per_second: int
 
 
+class NoteProducers(NamedTuple):
+    """Note some producers whose last batch, or marker, stays. Several times, if there are many."""
+
+    producers: tuple[tuple[int, int], ...]  # id, and last offset of its last batch
+    unmarked: tuple[tuple[int, int], ...]  # id and epoch of those that have only ended transactions
+
+
 class Rewrite(NamedTuple):
     """Write what stays of some segments, which follow each other, to one `.cleaned`."""
 
@@ -46,8 +54,6 @@ class Rewrite(NamedTuple):
     now_ms: int
     delete_retention_ms: int
     expires: bool  # whether tombstones past their horizon may go
-    producers: tuple[tuple[int, int], ...]  # id, and last offset of its last batch
-    unmarked: tuple[tuple[int, int], ...]  # id and epoch of those that have only ended transactions
     bytes_per_second: int = INT64_MAX
 
 
@@ -75,14 +81,15 @@ class Report(NamedTuple):
     read_bytes: int = 0
 
 
-Request = MapKeys | Rewrite
-_KINDS: dict[str, Callable[..., Request]] = {"map": MapKeys, "rewrite": Rewrite}
+Request = MapKeys | NoteProducers | Rewrite
+_KINDS: dict[str, Callable[..., Request]] = {
+    each.__name__: each for each in (MapKeys, NoteProducers, Rewrite)
+}
 
 
 def encode_request(request: Request) -> bytes:
     """One line."""
-    kind = "map" if isinstance(request, MapKeys) else "rewrite"
-    return json.dumps([kind, request]).encode() + b"\n"
+    return json.dumps([type(request).__name__, request]).encode() + b"\n"
 
 
 def decode_request(line: bytes) -> Request:
@@ -90,6 +97,8 @@ def decode_request(line: bytes) -> Request:
     kind, fields = json.loads(line)
     values = [_tuples(each) for each in fields]
     request = _KINDS[kind](*values)
+    if isinstance(request, NoteProducers):
+        return request
     return request._replace(sources=tuple(Source(*each) for each in request.sources))
 
 

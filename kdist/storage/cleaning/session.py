@@ -24,7 +24,15 @@ from kdist.records.codec import encode_records
 from kdist.records.compression import Codec, compress
 from kdist.runtime.clock import Clock
 from kdist.runtime.files import Buffer, Files
-from kdist.storage.cleaning.requests import Fault, MapKeys, Report, Request, Rewrite, Source
+from kdist.storage.cleaning.requests import (
+    Fault,
+    MapKeys,
+    NoteProducers,
+    Report,
+    Request,
+    Rewrite,
+    Source,
+)
 from kdist.storage.cleaning.transactions import Transactions, find_aborted
 from kdist.storage.cleaning.walking import READ_BYTES, Throttle, walk
 from kdist.storage.faults import CorruptFile
@@ -68,6 +76,8 @@ class Session:
                 self._pass = Pass(self._files, request, self._throttle_to(request.bytes_per_second))
                 return self._pass.map_keys()
             assert self._pass is not None, "keys are mapped first"
+            if isinstance(request, NoteProducers):
+                return self._pass.note_producers(request)
             return self._pass.rewrite(request, writes=writes)
         except tuple(kind for kind, _ in _FAULTS) as error:
             fault = next(fault for kind, fault in _FAULTS if isinstance(error, kind))
@@ -93,6 +103,8 @@ class Pass:
         self._map = KeyMap(request.slot_count, bytes.fromhex(request.secret))
         self._mapped_end = request.end_offset
         self._found: Transactions | None = None
+        self._producers: dict[int, int] = {}  # as `NoteProducers` has them
+        self._unmarked: dict[int, int] = {}
 
     def _on_read(self, size: int) -> None:
         self._read_bytes += size
@@ -115,6 +127,12 @@ class Pass:
                 for segment in segments:
                     segment.close()
         return self._found
+
+    def note_producers(self, request: NoteProducers) -> Report:
+        """Note producers whose last batch, or marker, stays."""
+        self._producers.update(request.producers)
+        self._unmarked.update(request.unmarked)
+        return Report()
 
     # Mapping
 
@@ -166,7 +184,13 @@ class Pass:
         """Write what stays of these segments; nothing if all stays of the one there is."""
         before_bytes = self._read_bytes
         self._throttle.set_rate(request.bytes_per_second)
-        sifting = Sifting(self._map, self._mapped_end, request, lambda: self._transactions)
+        sifting = Sifting(
+            self._map,
+            self._mapped_end,
+            request,
+            (self._producers, self._unmarked),
+            lambda: self._transactions,
+        )
         output = Output(self._files, self._request.directory, request, self._throttle, writes)
         try:
             for source in request.sources:
@@ -223,20 +247,22 @@ class Sifting:
         key_map: KeyMap,
         mapped_end: int,
         request: Rewrite,
+        producers: tuple[dict[int, int], dict[int, int]],
         transactions: Callable[[], Transactions],
     ) -> None:
+        """`producers`: those whose last batch stays, and those whose marker does."""
         self._request = request
         self._transactions = transactions
         self._mapped_end = mapped_end
         self._horizon_ms = request.now_ms + request.delete_retention_ms
-        self._producers, self._unmarked = dict(request.producers), dict(request.unmarked)
+        last_offsets, self._unmarked = producers
         self.sieve = Sieve(
             key_map,
             mapped_end,
             request.now_ms,
             self._horizon_ms,
             request.expires,
-            self._producers,
+            last_offsets,
         )
 
     @property

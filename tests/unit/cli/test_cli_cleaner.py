@@ -52,7 +52,7 @@ def requests(path: Path) -> list[MapKeys | Rewrite]:
     sources = tuple(Source(each.base_offset, each.size) for each in log.segments)
     return [
         MapKeys(log.directory, sources, 0, 10, 100, "00" * 16, FAR),
-        Rewrite(sources[:-1], 0, 100, 1, 1, True, (), ()),
+        Rewrite(sources[:-1], 0, 100, 1, 1, True),
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from cleaning_world import LEFT, ROUND, SETTINGS, A, B, C, CleaningWorld, dirty, pairs_in
 
 from kdist.errors import ApiError, DiskFailed
-from kdist.storage.cleaning.requests import Fault, MapKeys, Report, Request, Rewrite
+from kdist.storage.cleaning.requests import Fault, MapKeys, NoteProducers, Report, Request, Rewrite
 from kdist.storage.cleaning.session import Session
 from kdist.storage.cleaning.worker import ThreadWorker
 from kdist.storage.names import CLEANER_OFFSETS, Suffix
@@ -446,6 +446,48 @@ def test_many_short_passes_keep_to_the_rate_as_one_long_one() -> None:
     read_bytes = sum(session.answer(worker.requests[0]).read_bytes for _ in range(50))
     assert read_bytes > 10_000
     assert waited_ms >= read_bytes / 100_000 * 1000 - 20
+
+
+def test_a_pass_tells_of_producers_once_and_of_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many groups of segments it rewrites, and without a long step of the loop."""
+    monkeypatch.setattr("kdist.storage.cleaning.cleaner._PRODUCERS_AT_A_TIME", 4)
+    world = CleaningWorld()
+    for producer_id in range(10):
+        world.put([(A, b"x" * 100)], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    world.close_segment()
+    world.cleaner._worker = worker = RecordingWorker(world)
+    world.clean(5_000)
+    kinds = [type(each) for each in worker.requests]
+    assert kinds[: kinds.index(Rewrite)] == [MapKeys, *[NoteProducers] * 3]
+    assert kinds.count(Rewrite) > 2
+    assert kinds.count(NoteProducers) == 3
+    noted = [each for each in worker.requests if isinstance(each, NoteProducers)]
+    told = [one for each in noted for one in each.producers]
+    assert told == [(number, number) for number in range(10)]
+    assert [offset for offset, _, _ in pairs_in(world.log())] == [9]
+    for name in world.names():
+        if name.endswith(".snapshot"):
+            world.files.remove(f"{world.path}/{CLICKS}/{name}")
+    world.kill()
+    assert len(world.open().logs[CLICKS].producers) == 10  # their last batches are there
+
+
+def test_a_log_that_is_deleted_while_producers_are_told_of_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kdist.storage.cleaning.cleaner._PRODUCERS_AT_A_TIME", 1)
+    world = dirty()
+    for producer_id in range(3):
+        world.put([(A, b"x")], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    world.close_segment()
+    world.cleaner._worker = worker = RecordingWorker(world)
+    world.cleaner.start()
+    world.tasks.run_until(lambda: len(worker.requests) == 2, 1_000)
+    world.delete()
+    world.settle(1_000)
+    assert (world.cleaned.abandoned_passes, len(worker.requests), world.failures) == (1, 2, [])
 
 
 def test_a_shorter_backoff_holds_at_once() -> None:

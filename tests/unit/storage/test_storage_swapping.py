@@ -17,6 +17,7 @@ from kdist.runtime.simulated_faults import Call, PowerLoss
 from kdist.storage.cleaning.requests import (
     Fault,
     MapKeys,
+    NoteProducers,
     Report,
     Rewrite,
     Source,
@@ -49,7 +50,7 @@ def prepared() -> CleaningWorld:
     session = Session(world.files, world.clock, world.clock.wait_ms)
     mapped = session.answer(MapKeys(log.directory, sources, 0, 10, 100, "00" * 16, FAR))
     assert (mapped.end_offset, mapped.keys) == (10, 1)
-    left = session.answer(Rewrite(sources[:-1], 0, 100, START_MS, 0, True, (), ()))
+    left = session.answer(Rewrite(sources[:-1], 0, 100, START_MS, 0, True))
     assert (left.is_changed, left.seen_records, left.kept_records) == (True, 10, 1)
     world.kill()
     return world
@@ -142,7 +143,7 @@ def rewritten(
     session = Session(world.files, world.clock, world.clock.wait_ms)
     end = log.active.base_offset
     mapped = session.answer(MapKeys(log.directory, sources, 0, end, slot_count, "07" * 16, FAR))
-    request = Rewrite(sources[:-1], 0, 100, START_MS, 1_000, True, (), ())._replace(**rules)
+    request = Rewrite(sources[:-1], 0, 100, START_MS, 1_000, True)._replace(**rules)
     report = session.answer(request)
     path = f"{log.directory}/{segment_name(0, Suffix.LOG)}"
     file = world.files.open(path + ".cleaned" if report.is_changed else path)
@@ -229,7 +230,7 @@ def test_a_group_that_loses_nothing_is_not_written() -> None:
     sources = tuple(Source(each.base_offset, each.size) for each in log.segments)
     session = Session(world.files, world.clock, world.clock.wait_ms)
     session.answer(MapKeys(log.directory, sources, 0, 2, 100, "00" * 16, FAR))
-    report = session.answer(Rewrite(sources[:1], 0, 100, START_MS, 0, True, (), ()))
+    report = session.answer(Rewrite(sources[:1], 0, 100, START_MS, 0, True))
     assert not report.is_changed
     assert not names_of(world, FileState.CLEANED)
 
@@ -253,7 +254,9 @@ def test_a_log_that_is_gone_is_no_damage() -> None:
 def test_requests_and_reports_survive_their_lines() -> None:
     asked = MapKeys("/d/t-0", (Source(0, 10), Source(5, 7)), 0, 5, 100, "00" * 16, FAR)
     assert decode_request(encode_request(asked)) == asked
-    rewrite = Rewrite((Source(0, 10),), 1, 2, 3, 4, True, ((1, 2), (3, 4)), ((5, NO_OFFSET),))
+    noted = NoteProducers(((1, 2), (3, 4)), ((5, NO_OFFSET),))
+    assert decode_request(encode_request(noted)) == noted
+    rewrite = Rewrite((Source(0, 10),), 1, 2, 3, 4, True)
     assert decode_request(encode_request(rewrite)) == rewrite
     report = Report(fault=Fault.FULL, reason="no room", read_bytes=7)
     assert decode_report(encode_report(report)) == report
