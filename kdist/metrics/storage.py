@@ -33,8 +33,10 @@ class StorageMetrics(Metrics):
         "How long each flush of a log, or of the whole disk, took."
     )
     rolled_segments: int = counter("Segments closed, and the next one begun.")
-    deleted_segments: int = counter("Segments dropped by retention or a delete of records.")
-    deleted_bytes: int = counter("Bytes of the segments dropped by retention or a delete.")
+    deleted_segments: int = counter("Segments deleted by retention or a delete of records.")
+    deleted_bytes: int = counter(
+        "Bytes of the segments deleted by retention or a delete of records."
+    )
     recovered_logs: int = counter(
         "Logs scanned because the last stop was not clean.",
         name="kdist_recovery_scanned_logs_total",

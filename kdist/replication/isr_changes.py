@@ -1,4 +1,4 @@
-"""Says which ISRs have changed: each in a line, or all of one turn in one line when they are many.
+"""Says which ISRs have changed: each in a line, or all of one tick in one line when they are many.
 
 A broker that comes back joins the ISRs of thousands of partitions, within a few answers.
 """
@@ -15,7 +15,7 @@ from kdist.storage.names import some_of
 
 logger = logging.getLogger(__name__)
 
-TOLD_EACH_MAX = 3  # as many changes in one turn are told one by one
+TOLD_EACH_MAX = 3  # as many changes in one tick are told one by one
 
 
 class IsrChange(NamedTuple):
@@ -38,7 +38,7 @@ class IsrChanges:
         self._noted: list[IsrChange] = []
 
     def note(self, change: IsrChange) -> None:
-        """Have it told when this turn ends, unless the ISR has as many members as before."""
+        """Have it told when this tick ends, unless the ISR has as many members as before."""
         added = len(change.isr) - len(change.before)
         self._metrics.isr_shrinks += added < 0
         self._metrics.isr_expands += added > 0

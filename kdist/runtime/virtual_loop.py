@@ -166,7 +166,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             now_ns = clock._passed_ns
         while timers and timers[0][0] <= now_ns:
             ready.append(heapq.heappop(timers)[2])
-        for _ in range(len(ready)):  # what they schedule runs in the next turn
+        for _ in range(len(ready)):  # what they schedule runs in the next tick
             handle: Any = ready.popleft()
             if not handle._cancelled:
                 process = handle._context.get(CURRENT)
@@ -174,7 +174,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     handle._run()
 
     def _begin_turn(self, pause_ns: int | None) -> None:
-        """Begin a turn, `pause_ns` after the last; None means no timer, and nothing to run."""
+        """Begin a tick, `pause_ns` after the last; None means no timer, and nothing to run."""
         if self._raised is not None:
             self._raise()
         if self._is_reached is not None:

@@ -55,8 +55,11 @@ def drop(log: Log, segments: Sequence[Segment], *, is_start_saved: bool) -> None
     They are removed even if the start offset could not be saved, for lack of space, but then each
     durably before the next: one that came back alone after a power loss would leave a hole.
     """
+    metrics = log.context.metrics
     for segment in segments:
         log.retire([segment])
+        metrics.deleted_segments += 1
+        metrics.deleted_bytes += segment.size
         if not is_start_saved:
             log.context.files.sync_directory(log.directory)
     discard_snapshots(log.context.files, log.directory, log.forget_snapshots())

@@ -599,8 +599,6 @@ class Log:
         for segment in segments:
             segment.close()
             self.segments.remove(segment)
-            context.metrics.deleted_segments += 1
-            context.metrics.deleted_bytes += segment.size
         context.discard(retired, self.settings.file_delete_delay_ms)
         self.save_directory()
         # Without the segment that is now the last: it is active again, and must not be cut to size.

@@ -217,7 +217,7 @@ class KazooSession:
         """In kazoo's thread. A session lives as long as the loop turns, not as this thread does.
 
         A loop that hangs, in a write to a disk that does, serves nobody: others must lead then. So
-        a ping waits for a turn of the loop, until the session would be over without it. kazoo pings
+        a ping waits for a tick of the loop, until the session would be over without it. kazoo pings
         after a third of the session timeout, so a loop that is busy for two thirds of it keeps the
         session. Meanwhile this thread reads and sends nothing; but all of that is the loop's.
         """

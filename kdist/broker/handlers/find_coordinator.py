@@ -2,7 +2,7 @@
 
 The topic is created when the first client looks for a coordinator; until it has leaders the answer
 is COORDINATOR_NOT_AVAILABLE, on which clients retry. A transactional id has no coordinator, as
-there are no transactions yet: see `producer_ids.py` for the error.
+there are no transactions yet: see `init_producer_id.py` for the error.
 """
 
 from __future__ import annotations

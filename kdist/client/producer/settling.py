@@ -157,7 +157,7 @@ class Settling:
     def _call_back(self) -> None:
         """Call the callbacks of finished batches.
 
-        An exception goes to the loop's exception handler; the rest are called in another turn.
+        An exception goes to the loop's exception handler; the rest are called in another tick.
         """
         finished = self._finished
         try:

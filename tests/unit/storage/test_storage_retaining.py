@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from storage_world import CLICKS, START_MS, VIEWS, World, append, expected_lines, lines
+from storage_world import CLICKS, START_MS, VIEWS, World, append, expected_lines, lines, overwrite
 
 from kdist.errors import ApiError, DiskFull
 from kdist.storage.deletion import drop, release
@@ -257,3 +257,35 @@ def test_where_the_start_finds_no_room_no_segment_goes() -> None:
     with pytest.raises(DiskFull):
         world.delete_records(log, 45)
     assert len(log.segments) == count
+
+
+# What is counted
+
+
+def counted(world: World) -> tuple[int, int]:
+    return world.metrics.deleted_segments, world.metrics.deleted_bytes
+
+
+def test_segments_deleted_by_retention_and_by_request_are_counted() -> None:
+    world = World()
+    log = grown(world, 12, retention_bytes=0)
+    size, count = log.size, len(log.segments)
+    world.delete_records(log, 20)
+    assert counted(world) == (1, size - log.size)
+    retain(world)
+    assert counted(world) == (count, size)
+
+
+def test_segments_that_are_cut_off_or_replaced_do_not_count_as_deleted() -> None:
+    world = World()
+    log = grown(world, 12)
+    world.truncate(log, 15)
+    log = grown(world, 12)
+    world.kill()
+    overwrite(world.disk, world.path_of(log.segments[1].base_offset, Suffix.LOG), b"damaged")
+    world.open()
+    log = world.log()
+    world.truncate(log, 0)
+    world.wait(lambda done: world.directory.begin_anew(log, 90, done))
+    assert log.start_offset == 90
+    assert counted(world) == (0, 0)
