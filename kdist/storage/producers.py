@@ -13,6 +13,7 @@ which older brokers answered then, never comes from here.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kdist.errors import ApiError, CorruptRecords, Error
@@ -203,20 +204,24 @@ class ProducerStates:
             if not is_in_order:
                 self._open = dict(sorted(self._open.items()))
 
-    def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers idle for `producer.id.expiration.ms`; return how many.
+    def expire(
+        self, now_ms: int, expiration_ms: int, producer_ids: Iterable[int] | None = None
+    ) -> int:
+        """Forget producers, of these or of all, idle for `producer.id.expiration.ms`; how many.
 
         Idle counts from the newest batch's timestamp, as in Kafka. An open transaction keeps its
         producer.
         """
+        producers = self._producers
         expired = [
             producer_id
-            for producer_id, producer in self._producers.items()
-            if producer.transaction_start == NO_OFFSET
+            for producer_id in (producers if producer_ids is None else producer_ids)
+            if (producer := producers.get(producer_id)) is not None
+            and producer.transaction_start == NO_OFFSET
             and now_ms - producer.last_timestamp >= expiration_ms
         ]
         for producer_id in expired:
-            del self._producers[producer_id]
+            del producers[producer_id]
         return len(expired)
 
 

@@ -6,7 +6,9 @@ It also closes idle files when others could not be opened for lack of descriptor
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 
 from kdist.errors import OutOfDescriptors
 from kdist.runtime.tasks import Timer
@@ -17,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 _DESCRIPTORS_CHECK_MS = 1_000
 _TELL_EVERY_NS = 60_000_000_000
+_PRODUCERS_PER_TICK = 10_000  # 3 ms
 
 
 class Schedule:
@@ -104,8 +107,23 @@ class Schedule:
             log.close_idle()
 
     def expire_producers(self) -> None:
-        """Forget producers idle for `producer.id.expiration.ms`."""
-        context = self._directory.context
+        """Forget producers idle for `producer.id.expiration.ms`, a few milliseconds at a time."""
+        self._go_on(self._expiring())
+
+    def _go_on(self, work: Iterator[None]) -> None:
+        """Go on to the next `yield`, and from there in another tick of the loop."""
+        for _ in work:
+            self._directory.context.tasks.call_soon(partial(self._go_on, work))
+            return
+
+    def _expiring(self) -> Iterator[None]:
+        context, left = self._directory.context, _PRODUCERS_PER_TICK
         now_ms, expiration_ms = context.clock.now_ms(), context.settings.producer_id_expiration_ms
-        for log in self._directory.logs.values():
-            log.producers.expire(now_ms, expiration_ms)
+        for log in list(self._directory.logs.values()):
+            ids = iter(log.producers.producers)
+            while some := list(islice(ids, _PRODUCERS_PER_TICK)):
+                log.producers.expire(now_ms, expiration_ms, some)
+                left -= len(some)
+                if left <= 0:
+                    yield
+                    left = _PRODUCERS_PER_TICK

@@ -188,6 +188,22 @@ def test_producers_expire() -> None:
     assert list(log.producers.producers) == [2]
 
 
+def test_producers_expire_some_at_a_time_and_a_tick_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be 100,000 in a partition."""
+    monkeypatch.setattr("kdist.storage.schedule._PRODUCERS_PER_TICK", 3)
+    world = World(producer_id_expiration_ms=10_000, producer_id_expiration_check_interval_ms=1000)
+    logs = [world.log(), world.log(VIEWS)]
+    for number in range(8):
+        append(world, logs[number % 2], producer_id=number, producer_epoch=0, base_sequence=0)
+    world.clock.advance_ms(10_000)
+    append(world, logs[1], 1, producer_id=9, producer_epoch=0, base_sequence=0)
+    schedule = scheduled(world)
+    schedule.expire_producers()
+    assert [len(log.producers) for log in logs] == [1, 5]  # the rest is for other ticks
+    world.settle()
+    assert [list(log.producers.producers) for log in logs] == [[], [9]]
+
+
 def test_each_task_repeats_until_it_is_stopped() -> None:
     world = World(flush_scheduler_interval_ms=100)
     log = world.log(flush_ms=0)
