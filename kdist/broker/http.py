@@ -1,12 +1,14 @@
 """`/metrics` and `/health` over HTTP/1.1: as much of it as a scraper and a load balancer need.
 
 GET and HEAD, one request per connection, without a body. A head of more than 8 KiB gets status 431.
-The 33rd concurrent connection is closed, and so is any after 5 s, however slow its peer is.
+Of 33 concurrent connections one is closed, of the address that has most, and so is any after 5 s,
+however slow its peer is: peers that keep connections open for nothing must not blind a scraper.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
@@ -42,11 +44,26 @@ class HttpPages:
     def __init__(self, loop: asyncio.AbstractEventLoop, pages: Pages) -> None:
         self.loop = loop
         self.pages = pages
-        self.connections: set[HttpConnection] = set()
+        self.connections: dict[HttpConnection, None] = {}  # the oldest first
 
     def make(self) -> asyncio.BufferedProtocol:
         """The protocol for a new connection."""
         return HttpConnection(self)
+
+    def admit(self, connection: HttpConnection) -> None:
+        """Add a connection, and close another if they are too many.
+
+        The oldest of those from the address that has most, rather one that has not asked yet.
+        """
+        self.connections[connection] = None
+        if len(self.connections) > CONNECTIONS_MAX:
+            hosts = Counter(each.host for each in self.connections)
+            closed = max(self.connections, key=lambda each: (hosts[each.host], not each.has_asked))
+            closed.abort()
+            self.forget(closed)
+
+    def forget(self, connection: HttpConnection) -> None:
+        self.connections.pop(connection, None)
 
     def close(self) -> None:
         for connection in list(self.connections):
@@ -61,17 +78,17 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._space = bytearray(HEAD_BYTES_MAX)
         self._size = 0
         self._timer: asyncio.TimerHandle | None = None
+        self.host = ""
+        self.has_asked = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if len(self._around.connections) >= CONNECTIONS_MAX:
-            self._transport.abort()
-            return
-        self._around.connections.add(self)
+        self.host = str((transport.get_extra_info("peername") or ("", 0))[0])
+        self._around.admit(self)
         self._timer = self._around.loop.call_later(LASTING_S_MAX, self.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whyever it is
-        self._around.connections.discard(self)
+        self._around.forget(self)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -103,6 +120,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._send(make() if make else _sentence(404), is_head=method == b"HEAD")
 
     def _send(self, page: Page, *, is_head: bool) -> None:
+        self.has_asked = True
         head = (
             f"HTTP/1.1 {page.status} {_REASONS[page.status]}\r\n"
             f"Content-Type: {page.content_type}\r\n"

@@ -33,8 +33,8 @@ class Asker(asyncio.BufferedProtocol):
         self.is_closed = True
 
 
-async def connected(cluster: Cluster) -> Asker:
-    return await cluster.network.host("asker").connect(Asker, "m1", 8080)
+async def connected(cluster: Cluster, host: str = "asker") -> Asker:
+    return await cluster.network.host(host).connect(Asker, "m1", 8080)
 
 
 async def ask(cluster: Cluster, given: bytes) -> tuple[int, str]:
@@ -183,6 +183,42 @@ def test_a_request_whose_head_never_ends_is_closed() -> None:
         asker.transport.write(b"GET /hea")  # type: ignore[attr-defined]
         await cluster.until(lambda: asker.is_closed)
         assert asker.text == ""
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("hosts", [1, 5, CONNECTIONS_MAX])
+def test_idle_peers_of_any_number_of_addresses_do_not_keep_a_scraper_out(hosts: int) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(http_address=":8080")
+        idle = [
+            await connected(cluster, f"idle-{number % hosts}") for number in range(CONNECTIONS_MAX)
+        ]
+        for _ in range(3):
+            status, _ = await ask(cluster, get("/metrics"))
+            assert status == 200
+        assert 1 <= sum(each.is_closed for each in idle) <= 3
+
+    cluster.run(scenario())
+
+
+def test_peers_that_keep_connecting_close_their_own_connections_only() -> None:
+    """Each has begun to ask; so has the scraper, from another address."""
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(http_address=":8080")
+        scraper = await connected(cluster, "scraper")
+        scraper.transport.write(b"GET /metrics")  # type: ignore[attr-defined]
+        hostile = [await connected(cluster, "hostile") for _ in range(CONNECTIONS_MAX * 2)]
+        for each in hostile:
+            each.transport.write(b"G")  # type: ignore[attr-defined]
+        scraper.transport.write(b" HTTP/1.1\r\n\r\n")  # type: ignore[attr-defined]
+        await cluster.until(lambda: scraper.is_closed)
+        assert scraper.text.startswith("HTTP/1.1 200 ")
+        assert sum(not each.is_closed for each in hostile) < CONNECTIONS_MAX
 
     cluster.run(scenario())
 
