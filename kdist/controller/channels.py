@@ -24,12 +24,15 @@ from kdist.errors import ApiError, Error
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import TopicPartition
 from kdist.protocol.leader_and_isr import LeaderAndIsrRequest
+from kdist.protocol.update_metadata import UpdatedTopic
+from kdist.runtime.slices import parted
 from kdist.runtime.tasks import raise_bug
 
 logger = logging.getLogger(__name__)
 
 BACKOFF_MS_MIN = 50
 BACKOFF_MS_MAX = 5_000
+SENT_AT_ONCE = 1_000  # partitions; a request of them is made in 5 ms
 
 
 class Peer(Protocol):
@@ -74,8 +77,9 @@ class BrokerRequestBatch:
     """
 
     is_full: bool = False
-    leaders: set[TopicPartition] = dataclasses.field(default_factory=set)  # by LeaderAndIsr
-    metadata: set[TopicPartition] = dataclasses.field(default_factory=set)  # by UpdateMetadata
+    # By LeaderAndIsr and UpdateMetadata; in dicts, as sets have no order that a seed repeats.
+    leaders: dict[TopicPartition, None] = dataclasses.field(default_factory=dict)
+    metadata: dict[TopicPartition, None] = dataclasses.field(default_factory=dict)
     deleted: dict[TopicPartition, uuid.UUID] = dataclasses.field(default_factory=dict)
     deletions: set[TopicPartition] = dataclasses.field(default_factory=set)  # by StopReplica
     removals: set[TopicPartition] = dataclasses.field(default_factory=set)  # moved away; likewise
@@ -193,12 +197,9 @@ class BrokerChannel:
         batch, self._pending = self._pending, BrokerRequestBatch()
         self._sending = batch
         self._wake.clear()
-        leaders = self._leader_and_isr(batch)  # before any wait, in which brokers may come
         try:
-            if leaders and (batch.is_full or batch.has_new_brokers):
-                await self._send_update_metadata(peer, BrokerRequestBatch(has_brokers=True))
-            refused = await self._send_leader_and_isr(peer, leaders)
-            await self._send_update_metadata(peer, batch)
+            refused = await self._send_leaders(peer, batch)
+            await self._send_metadata(peer, batch)
             refused.add(await self._send_stop_replica(peer, batch))
         except ApiError:
             self.add(batch)
@@ -212,20 +213,48 @@ class BrokerChannel:
         self.add(refused)
         return False
 
-    def _leader_and_isr(self, batch: BrokerRequestBatch) -> LeaderAndIsrRequest | None:
-        if not (batch.is_full or batch.leaders):
-            return None
-        context = self._context
-        return requests.leader_and_isr(
-            context.cluster, context.controller, self.broker, batch.leaders, batch.is_full
-        )
+    async def _send_leaders(self, peer: Peer, batch: BrokerRequestBatch) -> BrokerRequestBatch:
+        """Send LeaderAndIsr, in parts unless it is full; returns what the broker refused."""
+        context, refused = self._context, BrokerRequestBatch()
+        are_new = batch.is_full or batch.has_new_brokers
+        for some in parted(batch.leaders, SENT_AT_ONCE):
+            if not (batch.is_full or some):
+                break
+            # Built before any wait, in which brokers may come.
+            request = requests.leader_and_isr(
+                context.cluster, context.controller, self.broker, some, batch.is_full
+            )
+            if are_new or self._pending.has_new_brokers:
+                are_new = False
+                await self._send_update_metadata(peer, BrokerRequestBatch(has_brokers=True))
+            refused.add(await self._send_leader_and_isr(peer, request))
+            if batch.is_full:
+                break
+        return refused
+
+    async def _send_metadata(self, peer: Peer, batch: BrokerRequestBatch) -> None:
+        """Send UpdateMetadata, in parts unless it is full: then it is one, made in slices.
+
+        A state that changes meanwhile is sent again, with the next batch.
+        """
+        if batch.is_full:
+            rows: list[UpdatedTopic] = []
+            for some in parted(self._context.cluster.sorted_partitions(), SENT_AT_ONCE):
+                requests.add_metadata(self._context.cluster, some, rows)
+                await asyncio.sleep(0)
+            await self._send_update_metadata(peer, batch, rows)
+            return
+        first = dataclasses.replace(batch, metadata={})
+        for some in parted(batch.metadata, SENT_AT_ONCE):
+            await self._send_update_metadata(
+                peer, dataclasses.replace(first, metadata=dict.fromkeys(some))
+            )
+            first = BrokerRequestBatch()
 
     async def _send_leader_and_isr(
-        self, peer: Peer, request: LeaderAndIsrRequest | None
+        self, peer: Peer, request: LeaderAndIsrRequest
     ) -> BrokerRequestBatch:
         """Send LeaderAndIsr; returns what the broker refused with a retriable error."""
-        if request is None:
-            return BrokerRequestBatch()
         answer = await self._request(peer, request, requests.LEADER_AND_ISR_VERSION)
         names = {topic.topic_id: topic.topic_name for topic in request.topic_states}
         results = {
@@ -236,7 +265,9 @@ class BrokerChannel:
         }
         return BrokerRequestBatch(leaders=self._refused("LeaderAndIsr", results))
 
-    async def _send_update_metadata(self, peer: Peer, batch: BrokerRequestBatch) -> None:
+    async def _send_update_metadata(
+        self, peer: Peer, batch: BrokerRequestBatch, rows: list[UpdatedTopic] | None = None
+    ) -> None:
         if batch.has_metadata:
             context = self._context
             request = requests.update_metadata(
@@ -246,6 +277,7 @@ class BrokerChannel:
                 batch.metadata,
                 batch.deleted,
                 batch.is_full,
+                rows,
             )
             await self._request(peer, request, requests.UPDATE_METADATA_VERSION)
 
@@ -274,9 +306,9 @@ class BrokerChannel:
         if done:
             context.on_replicas_deleted(self.broker, done)
         return BrokerRequestBatch(
-            deletions=refused & deletions,
-            removals=refused & removals,
-            stops=refused & batch.stops - deletions - removals,
+            deletions=refused.keys() & deletions,
+            removals=refused.keys() & removals,
+            stops=refused.keys() & batch.stops - deletions - removals,
         )
 
     async def _request(self, peer: Peer, request: Any, version: int) -> Any:
@@ -289,7 +321,9 @@ class BrokerChannel:
         self._context.metrics.requests += 1
         return answer
 
-    def _refused(self, api: str, results: dict[TopicPartition, Error]) -> set[TopicPartition]:
+    def _refused(
+        self, api: str, results: dict[TopicPartition, Error]
+    ) -> dict[TopicPartition, None]:
         """Log every refusal, as nothing else reports it; returns those with a retriable error.
 
         A broker of Apache Kafka refuses a leader epoch that it has already, as it refuses an older
@@ -305,7 +339,7 @@ class BrokerChannel:
             logger.warning(
                 "broker %d refused %s for %s: %s", self.broker.id, api, partition, error.name
             )
-        return {each for each, error in refused.items() if error.retriable}
+        return dict.fromkeys(each for each, error in refused.items() if error.retriable)
 
 
 class ControllerChannelManager:
@@ -335,17 +369,17 @@ class ControllerChannelManager:
 
     def update_states(self, partitions: Collection[TopicPartition]) -> None:
         """Leaders and ISRs have changed: LeaderAndIsr to the replicas, UpdateMetadata to all."""
-        replicas: dict[int, set[TopicPartition]] = {}
+        replicas: dict[int, dict[TopicPartition, None]] = {}
         for partition in partitions:
             for replica in self._context.cluster.replicas(partition):
-                replicas.setdefault(replica, set()).add(partition)
+                replicas.setdefault(replica, {})[partition] = None
         for broker_id, channel in self._channels.items():
-            led = replicas.get(broker_id, set())
-            channel.add(BrokerRequestBatch(leaders=led, metadata=set(partitions)))
+            led = replicas.get(broker_id, {})
+            channel.add(BrokerRequestBatch(leaders=led, metadata=dict.fromkeys(partitions)))
 
     def update_metadata(self, partitions: Iterable[TopicPartition]) -> None:
         """What clients see of the partitions has changed."""
-        self._add_to_all(BrokerRequestBatch(metadata=set(partitions)))
+        self._add_to_all(BrokerRequestBatch(metadata=dict.fromkeys(partitions)))
 
     def update_deleted_topic(self, topic: Topic) -> None:
         """The topic is being deleted: clients no longer see it."""

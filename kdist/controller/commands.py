@@ -11,12 +11,12 @@ import logging
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from kdist.config.broker_config import BrokerConfig
-from kdist.controller.context import Topic
+from kdist.controller.context import ControllerContext, Topic
 from kdist.controller.executor import Executor
 from kdist.controller.topics import (
     Counts,
@@ -171,11 +171,10 @@ class DeleteTopics(NamedTuple):
 
     async def carry_out(self, context: CommandContext) -> CommandResult:
         executor = context.executor
-        by_id = {topic.id: topic for topic in executor.cluster.topics.values()}
-        labels = [_label(each, by_id) for each in self.topics]
+        labels = [_label(each, executor.cluster) for each in self.topics]
         counts = Counter(labels)
         outcomes = [
-            _judged(each.name, partial(self._find, each, label, context, counts, by_id))
+            _judged(each.name, partial(self._find, each, label, context, counts))
             for each, label in zip(self.topics, labels, strict=True)
         ]
         deleted = {outcome.topic.name: outcome.topic for outcome in outcomes if outcome.topic}
@@ -189,12 +188,11 @@ class DeleteTopics(NamedTuple):
         label: str | None,
         context: CommandContext,
         counts: Counts,
-        by_id: Mapping[uuid.UUID, Topic],
     ) -> Topic:
         check_deletable(deletion, context.config)
         if label is not None:
             check_once(label, counts)
-        return find_deletable(deletion, context.executor.cluster, by_id)
+        return find_deletable(deletion, context.executor.cluster)
 
 
 class ShutDownBroker(NamedTuple):
@@ -221,7 +219,7 @@ class ShutDownBroker(NamedTuple):
         )
 
 
-def _label(deletion: TopicToDelete, by_id: Mapping[uuid.UUID, Topic]) -> str | None:
+def _label(deletion: TopicToDelete, cluster: ControllerContext) -> str | None:
     """What `check_once` counts an entry by: the topic's name, or the id if no topic has it.
 
     None for an entry with both name and id, which is refused anyway.
@@ -230,7 +228,7 @@ def _label(deletion: TopicToDelete, by_id: Mapping[uuid.UUID, Topic]) -> str | N
         return deletion.name
     if deletion.name is not None:
         return None
-    topic = by_id.get(deletion.topic_id)
+    topic = cluster.topic_with(deletion.topic_id)
     return topic.name if topic else format_uuid(deletion.topic_id)
 
 

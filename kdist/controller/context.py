@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 from kdist.config.listeners import Listener
 from kdist.config.topic import TopicSettings
+from kdist.controller.tally import Counted, Tally
 from kdist.errors import KdistError
 from kdist.model import NO_EPOCH, NO_LEADER, Broker, LeaderAndIsr, TopicPartition
 from kdist.zk.cluster_values import VettedDisk
@@ -188,13 +189,30 @@ class ControllerContext:
     def __init__(self, settings_of: SettingsOf) -> None:
         self.settings_of = settings_of
         self.brokers: dict[int, LiveBroker] = {}
-        self.topics: dict[str, Topic] = {}
-        self.queued_for_deletion: set[str] = set()  # topics that are being deleted
         self.unreadable: set[str] = set()  # topics whose znodes are corrupt
         self.shutting_down: dict[int, int] = {}  # the broker epochs of those that want to stop
         self.vetted_disks: dict[int, VettedDisk] = {}  # as ZooKeeper has them
+        self.tally = Tally()
+        self._topics: dict[str, Topic] = {}
+        self._names: dict[uuid.UUID, str] = {}
+        self._queued_for_deletion: set[str] = set()
         self._states: dict[str, dict[int, LeaderAndIsr]] = {}
         self._vetted: dict[str, dict[int, int]] = {}  # see `bounced`
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        """All that ZooKeeper has, by name."""
+        return self._topics
+
+    @property
+    def queued_for_deletion(self) -> Set[str]:
+        """Topics that are being deleted."""
+        return self._queued_for_deletion
+
+    def topic_with(self, topic_id: uuid.UUID) -> Topic | None:
+        """The topic that has this id."""
+        name = self._names.get(topic_id)
+        return None if name is None else self._topics[name]
 
     @property
     def alive(self) -> frozenset[int]:
@@ -272,14 +290,20 @@ class ControllerContext:
 
     def living_topics(self) -> Iterator[Topic]:
         """The topics that are not being deleted."""
-        return (
-            topic for name, topic in self.topics.items() if name not in self.queued_for_deletion
-        )
+        queued = self._queued_for_deletion
+        return (topic for name, topic in self._topics.items() if name not in queued)
 
     def partitions(self) -> Iterator[TopicPartition]:
         """The partitions of the topics that are not being deleted."""
         for topic in self.living_topics():
             yield from topic.partitions
+
+    def sorted_partitions(self) -> Iterator[TopicPartition]:
+        """As `partitions`, in order. Topics may come and go meanwhile, and may be left out then."""
+        for name in sorted(self._topics):
+            topic = self._topics.get(name)
+            if topic is not None and name not in self._queued_for_deletion:
+                yield from topic.partitions
 
     def is_moving(self, partition: TopicPartition) -> bool:
         """Whether the partition is being moved, and its topic not deleted."""
@@ -290,26 +314,61 @@ class ControllerContext:
 
     def moving(self) -> list[TopicPartition]:
         """The partitions that are being moved, of the topics that are not being deleted."""
-        return [each for topic in self.living_topics() for each in topic.moving]
+        return list(self.tally.moving)
 
     def removed_from(self, broker_id: int) -> list[TopicPartition]:
         """The partitions whose logs the broker has yet to delete, as they were moved away."""
-        return [
-            TopicPartition(topic.name, index)
-            for topic in self.living_topics()
-            for index, removed in topic.removed.items()
-            if broker_id in removed
-        ]
+        return list(self.tally.removed.get(broker_id, ()))
 
     @property
     def newest_registration(self) -> int:
         """The zxid of the newest registration that is known."""
         return max((each.epoch for each in self.brokers.values()), default=0)
 
+    def put_topic(self, topic: Topic, changed: Iterable[int] | None = None) -> None:
+        """Take over a topic that ZooKeeper now has; only these partitions' replicas have changed,
+        if they are given.
+        """
+        known = self._topics.get(topic.name)
+        indexes = list(changed) if known and changed is not None else None
+        if known is not None:
+            self._count(known, indexes, self.tally.remove)
+            self._names.pop(known.id, None)
+        self._topics[topic.name] = topic
+        self._names[topic.id] = topic.name
+        self._count(topic, indexes, self.tally.add)
+
+    def queue_for_deletion(self, name: str) -> None:
+        """The topic is being deleted from now on."""
+        if name not in self._queued_for_deletion:
+            self._count(self._topics[name], None, self.tally.remove)
+            self._queued_for_deletion.add(name)
+
     def put_state(self, partition: TopicPartition, state: LeaderAndIsr, vetted: int) -> None:
         """Take over a leader and ISR that ZooKeeper now has; for `vetted` see `bounced`."""
+        topic, indexes = self._topics[partition.topic], (partition.partition,)
+        self._count(topic, indexes, lambda counted: self.tally.change_state(counted, state))
         self._states.setdefault(partition.topic, {})[partition.partition] = state
         self._vetted.setdefault(partition.topic, {})[partition.partition] = vetted
+
+    def _count(
+        self, topic: Topic, indexes: Iterable[int] | None, note: Callable[[Counted], None]
+    ) -> None:
+        """Have the tally note these partitions, or all, unless the topic is being deleted."""
+        if topic.name in self._queued_for_deletion:
+            return
+        states = self._states.get(topic.name, {})
+        assignment, removed = topic.assignment, topic.removed
+        for index in assignment if indexes is None else indexes:
+            if index in assignment:
+                counted = Counted(
+                    TopicPartition(topic.name, index),
+                    states.get(index),
+                    assignment[index],
+                    index in topic.adding or index in topic.removing,
+                    removed.get(index, ()),
+                )
+                note(counted)
 
     def lose_state(self, partition: TopicPartition) -> None:
         """The znode of a partition's state is gone; the next state is written to a new one."""
@@ -329,8 +388,12 @@ class ControllerContext:
     def drop_topics(self, names: Iterable[str]) -> None:
         """Forget topics that ZooKeeper no longer has."""
         for name in names:
-            self.topics.pop(name, None)
+            topic = self._topics.get(name)
+            if topic is not None:
+                self._count(topic, None, self.tally.remove)
+                del self._topics[name]
+                self._names.pop(topic.id, None)
             self._states.pop(name, None)
             self._vetted.pop(name, None)
-            self.queued_for_deletion.discard(name)
+            self._queued_for_deletion.discard(name)
             self.unreadable.discard(name)

@@ -26,12 +26,11 @@ from kdist.controller.commands import (
     ShutDownBroker,
     TopicsCommand,
 )
-from kdist.controller.context import ONLINE, Assigned, ControllerContext, OutOfDate, TermCrashed
+from kdist.controller.context import Assigned, ControllerContext, OutOfDate, TermCrashed
 from kdist.controller.isr_proposals import AlterPartition
-from kdist.controller.leader_elections import ElectLeaders, Outcomes, is_imbalanced
+from kdist.controller.leader_elections import ElectLeaders, Outcomes
 from kdist.controller.movements import AlterReassignments, ListReassignments, Moved
 from kdist.controller.reassignments import Target
-from kdist.controller.replica_states import DELETION_INELIGIBLE, OFFLINE, ReplicaState
 from kdist.controller.term import ControllerDependencies, ControllerTerm
 from kdist.controller.writing import Writer
 from kdist.errors import ApiError, Error
@@ -117,17 +116,23 @@ class Controller:
         metrics = context.metrics
         metrics.brokers = self._reading(lambda cluster: len(cluster.brokers))
         metrics.fenced_brokers = self._reading(_count_fenced)
-        metrics.topics = self._reading(lambda cluster: sum(1 for _ in cluster.living_topics()))
-        metrics.partitions = self._reading(lambda cluster: sum(1 for _ in cluster.partitions()))
-        metrics.offline_partitions = self._reading(_count_offline)
-        metrics.offline_replicas = self._count_of(OFFLINE)
-        metrics.replicas_ineligible_for_deletion = self._count_of(DELETION_INELIGIBLE)
-        metrics.imbalanced_partitions = self._reading(
-            lambda cluster: sum(is_imbalanced(cluster, each) for each in cluster.partitions())
+        metrics.topics = self._reading(
+            lambda cluster: len(cluster.topics) - len(cluster.queued_for_deletion)
         )
-        metrics.recovering_partitions = self._reading(_count_recovering)
-        metrics.reassigning_partitions = self._reading(lambda cluster: len(cluster.moving()))
-        metrics.replicas_left_behind = self._reading(_count_left_behind)
+        metrics.partitions = self._reading(lambda cluster: cluster.tally.partitions)
+        metrics.offline_partitions = self._reading(lambda cluster: len(cluster.tally.offline))
+        metrics.offline_replicas = self._reading(_count_offline_replicas)
+        metrics.replicas_ineligible_for_deletion = lambda: (
+            float("nan") if self._term is None else self._term.count_ineligible()
+        )
+        metrics.imbalanced_partitions = self._reading(
+            lambda cluster: len(cluster.tally.imbalanced.keys() - cluster.tally.moving.keys())
+        )
+        metrics.recovering_partitions = self._reading(lambda cluster: cluster.tally.recovering)
+        metrics.reassigning_partitions = self._reading(lambda cluster: len(cluster.tally.moving))
+        metrics.replicas_left_behind = self._reading(
+            lambda cluster: sum(map(len, cluster.tally.removed.values()))
+        )
         metrics.topics_queued_for_deletion = self._reading(
             lambda cluster: len(cluster.queued_for_deletion)
         )
@@ -412,10 +417,6 @@ class Controller:
             raise ApiError(Error.NOT_CONTROLLER)
         return self._term
 
-    def _count_of(self, state: ReplicaState) -> Reading:
-        """As `_reading`, of the replicas in this state."""
-        return lambda: float("nan") if self._term is None else self._term.count_replicas(state)
-
     def _reading(self, count: Callable[[ControllerContext], int]) -> Reading:
         """A metric counted from the controller context; NaN while another is the controller."""
         return lambda: float("nan") if self._term is None else count(self._term.cluster)
@@ -441,19 +442,10 @@ async def _is_settled(settling: Sequence[asyncio.Future[None]], end_s: float) ->
     return not late
 
 
-def _count_offline(cluster: ControllerContext) -> int:
-    return sum(cluster.partition_state(each) is not ONLINE for each in cluster.partitions())
-
-
 def _count_fenced(cluster: ControllerContext) -> int:
-    assigned = (each for topic in cluster.topics.values() for each in topic.assignment.values())
-    return len({replica for replicas in assigned for replica in replicas} - cluster.alive)
+    return len(cluster.tally.replicas_by_broker().keys() - cluster.brokers.keys())
 
 
-def _count_left_behind(cluster: ControllerContext) -> int:
-    return sum(len(each) for topic in cluster.living_topics() for each in topic.removed.values())
-
-
-def _count_recovering(cluster: ControllerContext) -> int:
-    states = map(cluster.leader_and_isr, cluster.partitions())
-    return sum(state is not None and state.is_recovering for state in states)
+def _count_offline_replicas(cluster: ControllerContext) -> int:
+    by_broker = cluster.tally.replicas_by_broker().items()
+    return sum(count for each, count in by_broker if not cluster.is_electable(each))

@@ -37,6 +37,15 @@ class Deletions:
         """Whether the broker has yet to delete its replica."""
         return partition in self._left.get(partition.topic, {}).get(broker_id, ())
 
+    def count_left_without(self, alive: frozenset[int]) -> int:
+        """How many replicas are left on other brokers than these."""
+        return sum(
+            len(partitions)
+            for left in self._left.values()
+            for broker_id, partitions in left.items()
+            if broker_id not in alive
+        )
+
     def complete_replicas(self, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             left = self._left.get(partition.topic, {})

@@ -6,11 +6,12 @@ sends to the brokers; whatever it does not have, no broker was ever sent.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import groupby, islice
 
-from kdist.controller.channels import ControllerChannelManager
+from kdist.controller.channels import SENT_AT_ONCE, ControllerChannelManager
 from kdist.controller.context import ControllerContext, Loss, Topic
 from kdist.controller.deletions import Deletions
 from kdist.controller.elections import (
@@ -35,10 +36,12 @@ from kdist.controller.writing import Removed, Writer
 from kdist.errors import ApiError
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import LeaderAndIsr, TopicPartition
+from kdist.runtime.slices import parted
 from kdist.storage.names import some_of
 
 logger = logging.getLogger(__name__)
 
+PLANNED_AT_ONCE = 500  # partitions, in some 3 ms
 MOVED_AT_ONCE = 400  # partitions of a topic, in one multi with the topic's own znode
 
 
@@ -71,10 +74,13 @@ class Executor:
     async def elect(self, partitions: Iterable[TopicPartition], planner: Planner) -> None:
         """Give partitions the states that the planner has for them, and send those to the brokers.
 
-        All that one event changes goes out in one round of requests.
+        All that one event changes goes out once all of it is written.
         """
         written, found = await self._write_states(partitions, planner)
-        self.channels.update_states(written | found)
+        for some in parted(written | found, SENT_AT_ONCE):
+            self.channels.update_states(some)
+            if len(some) == SENT_AT_ONCE:
+                await asyncio.sleep(0)
 
     async def note_disks(self) -> None:
         """Note the disks of the live brokers, now that all partitions were judged by them.
@@ -111,7 +117,7 @@ class Executor:
         replicas = self.cluster.replicas
         shared = [
             each
-            for each in self.cluster.partitions()
+            for each in self.cluster.tally.concerning([broker_id])
             if broker_id in replicas(each) and len(replicas(each)) > 1
         ]
         await self.elect(shared, plan_for_shutdown)
@@ -121,21 +127,29 @@ class Executor:
 
     async def _write_states(
         self, partitions: Iterable[TopicPartition], planner: Planner
-    ) -> tuple[set[TopicPartition], set[TopicPartition]]:
+    ) -> tuple[dict[TopicPartition, None], dict[TopicPartition, None]]:
         """Plan and write; partitions that someone else wrote are read and planned for again, alone.
 
-        Returns the partitions that were written, and those found with a state of someone else's.
+        Planned in slices: nobody else changes the context meanwhile, and what is sent to brokers is
+        what it has. Returns the partitions that were written, and those found with a state of
+        someone else's.
         """
-        written: set[TopicPartition] = set()
-        found: set[TopicPartition] = set()
+        written: dict[TopicPartition, None] = {}
+        found: dict[TopicPartition, None] = {}
         epoch = self._writer.controller_epoch
-        plan = planner(self.cluster, partitions, epoch)
+        plan: Plan = {}
+        for some in parted(partitions, PLANNED_AT_ONCE):
+            plan |= planner(self.cluster, some, epoch)
+            if len(some) == PLANNED_AT_ONCE:
+                await asyncio.sleep(0)
         while plan:
             refused: Plan = {}
             async for chunk, is_written in self._writer.write_states(plan):
                 if is_written:
                     self._put_written(chunk)
-                    written |= chunk.keys()
+                    written |= dict.fromkeys(chunk)
+                    if len(chunk) >= PLANNED_AT_ONCE // 2:
+                        await asyncio.sleep(0)
                 else:
                     refused |= chunk
             left, lost = await self._reread(refused, written, found)
@@ -171,7 +185,10 @@ class Executor:
         return Loss.UNFLUSHED if leader in before.lossy else self.cluster.loss(leader)
 
     async def _reread(
-        self, refused: Plan, written: set[TopicPartition], found: set[TopicPartition]
+        self,
+        refused: Plan,
+        written: dict[TopicPartition, None],
+        found: dict[TopicPartition, None],
     ) -> tuple[list[TopicPartition], list[TopicPartition]]:
         """Take in what ZooKeeper has of these partitions.
 
@@ -191,20 +208,20 @@ class Executor:
             each, known = states.get(partition), self.cluster.leader_and_isr(partition)
             if each is not None and each.state == wanted:
                 self._put_written({partition: wanted})
-                written.add(partition)
+                written[partition] = None
                 continue
             if each is None and partition.topic not in topics:
                 continue
             if each is None and known is not None:
                 logger.warning("the state of %s was removed by someone else", partition)
                 self.cluster.lose_state(partition)
-                found.add(partition)
+                found[partition] = None
                 lost.append(partition)
                 continue
             if each is not None and each.state != known:
                 logger.warning("the state of %s was written by someone else", partition)
                 self.cluster.put_state(partition, each.state, each.mzxid)
-                found.add(partition)
+                found[partition] = None
             left.append(partition)
         return left, lost
 
@@ -226,7 +243,7 @@ class Executor:
         changes = {each.partition: step.assigned for each, step in steps.items()}
         states = {each: step.state for each, step in steps.items() if step.state is not None}
         topic = self.cluster.topics[name].with_assigned(changes)
-        self.cluster.topics[name] = await self._writer.write_moves(topic, states)
+        self.cluster.put_topic(await self._writer.write_moves(topic, states), changes)
         self._put_written(states)
         for partition, (assigned, _) in steps.items():
             what = f"moves to {list(assigned.target)}" if assigned.is_moving else "has moved"
@@ -307,7 +324,7 @@ class Executor:
         states = plan_for_new(topics, self.cluster.electable, self._writer.controller_epoch)
         async for created, written in self._writer.create_topics(planned, states):
             for topic in created:
-                self.cluster.topics[topic.name] = topic
+                self.cluster.put_topic(topic)
                 count = len(topic.assignment)
                 logger.info("created topic %s with %d partitions", topic.name, count)
             self._put_written(written)
@@ -316,7 +333,7 @@ class Executor:
     async def assign(self, topics: Sequence[Topic]) -> None:
         """Write topics' new assignments or ids."""
         for topic in await self._writer.write_topics(topics):
-            self.cluster.topics[topic.name] = topic
+            self.cluster.put_topic(topic)
 
     async def request_deletions(self, topics: Iterable[Topic]) -> None:
         """Begin to delete topics; no effect on those that are being deleted already."""
@@ -329,7 +346,7 @@ class Executor:
         """Carry out deletions whose requests are in ZooKeeper."""
         for topic in topics:
             logger.info("deleting topic %s", topic.name)
-            self.cluster.queued_for_deletion.add(topic.name)
+            self.cluster.queue_for_deletion(topic.name)
             self.deletions.begin(topic)
             self.channels.update_deleted_topic(topic)
         for broker_id in sorted(self.cluster.alive):

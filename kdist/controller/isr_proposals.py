@@ -172,10 +172,14 @@ def response_to(
 
 def names_in(request: AlterPartitionRequest, cluster: ControllerContext) -> dict[object, str]:
     """The names of the request's topics that are known, by their ids or names."""
-    asked = {_key(topic) for topic in request.topics}
     names: dict[object, str] = {}
-    for name, topic in cluster.topics.items():
-        names |= {key: name for key in (name, topic.id) if key in asked}
+    for asked in request.topics:
+        if asked.topic_id == ZERO_UUID:
+            found = cluster.topics.get(asked.topic_name)
+        else:
+            found = cluster.topic_with(asked.topic_id)
+        if found is not None:
+            names[_key(asked)] = found.name
     return names
 
 

@@ -58,7 +58,8 @@ class ElectLeaders(NamedTuple):
         """Of all partitions only those that needed an election are answered."""
         executor, is_preferred = context.executor, self.election_type == PREFERRED
         cluster = executor.cluster
-        asked = list(cluster.partitions() if self.partitions is None else self.partitions)
+        of_all = cluster.tally.imbalanced if is_preferred else cluster.tally.offline
+        asked = list(of_all if self.partitions is None else self.partitions)
         faults = {each: _fault(cluster, each, is_preferred) for each in asked}
         open_ones = [each for each, fault in faults.items() if fault is None]
         if open_ones:
@@ -112,24 +113,18 @@ def choose_imbalanced(
     Those of each broker that lacks more than `percentage` of the partitions that it should lead;
     the brokers take turns.
     """
-    preferred: dict[int, list[TopicPartition]] = {}
-    moving = {*cluster.moving()}  # a target's first replica may still be empty
-    for partition in (each for each in cluster.partitions() if each not in moving):
-        preferred.setdefault(cluster.replicas(partition)[0], []).append(partition)
+    should, moving = {**cluster.tally.preferred}, cluster.tally.moving
+    for partition in moving:  # a target's first replica may still be empty
+        should[cluster.replicas(partition)[0]] -= 1
+    lacking: dict[int, list[TopicPartition]] = {}
+    for partition in sorted(cluster.tally.imbalanced.keys() - moving.keys()):
+        lacking.setdefault(cluster.replicas(partition)[0], []).append(partition)
     found: list[list[TopicPartition]] = []
-    for _, partitions in sorted(preferred.items()):
-        lacking = [each for each in partitions if is_imbalanced(cluster, each)]
-        if 100 * len(lacking) > percentage * len(partitions):
-            found.append([each for each in lacking if _can_be_given_back(cluster, each)])
+    for broker_id, partitions in sorted(lacking.items()):
+        if 100 * len(partitions) > percentage * should[broker_id]:
+            found.append([each for each in partitions if _can_be_given_back(cluster, each)])
     turns: Iterable[TopicPartition | None] = chain.from_iterable(zip_longest(*found))
     return list(islice((each for each in turns if each is not None), most))
-
-
-def is_imbalanced(cluster: ControllerContext, partition: TopicPartition) -> bool:
-    """Whether it is not led by its preferred replica, and not on its way to another one."""
-    state = cluster.leader_and_isr(partition)
-    is_led_so = state is None or state.leader == cluster.replicas(partition)[0]
-    return not (is_led_so or cluster.is_moving(partition))
 
 
 def _can_be_given_back(cluster: ControllerContext, partition: TopicPartition) -> bool:

@@ -64,16 +64,6 @@ ALLOWED: dict[ReplicaState, frozenset[ReplicaState]] = {
 }
 
 
-def count_replicas(cluster: ControllerContext, deletions: Deletions, state: ReplicaState) -> int:
-    """How many replicas of all topics are in this state."""
-    return sum(
-        replica_state(cluster, deletions, partition, replica) is state
-        for topic in cluster.topics.values()
-        for partition in topic.partitions
-        for replica in topic.assignment[partition.partition]
-    )
-
-
 def replica_state(
     cluster: ControllerContext, deletions: Deletions, partition: TopicPartition, broker_id: int
 ) -> ReplicaState:

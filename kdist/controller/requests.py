@@ -61,7 +61,7 @@ def leader_and_isr(
     With `is_full`, `to` stops leading and following anything else, except partitions of unreadable
     topics: those topics are listed without partitions, and the broker keeps what it has of them.
     """
-    states = _states(cluster, cluster.partitions() if is_full else partitions)
+    states = _states(cluster, cluster.tally.concerning([to.id]) if is_full else partitions)
     mine = {each: state for each, state in states.items() if to.id in cluster.replicas(each)}
     leaders = {state.leader for state in mine.values()} & cluster.alive
     doubtful = sorted(cluster.unreadable - cluster.topics.keys()) if is_full else []
@@ -92,14 +92,20 @@ def update_metadata(
     partitions: Iterable[TopicPartition],
     deleted: Mapping[TopicPartition, uuid.UUID],
     is_full: bool,
+    rows: list[UpdatedTopic] | None = None,
 ) -> UpdateMetadataRequest:
     """All live brokers, and the state of `partitions`; of all partitions, if `is_full`.
 
     `deleted` are partitions of deleted topics, with the topic's id. They come first, since a topic
     of the same name may have been created since. With `is_full`, all topics that are being deleted
-    are included: the broker may have been away when that was announced.
+    are included: the broker may have been away when that was announced. `rows` is given if the
+    states were brought together before, by `add_metadata`.
     """
-    states = _states(cluster, cluster.partitions() if is_full else partitions)
+    current = rows
+    if current is None:
+        current = []
+        chosen = cluster.sorted_partitions() if is_full else sorted(partitions)
+        add_metadata(cluster, chosen, current)
     if is_full:
         queued_for_deletion = (cluster.topics[name] for name in cluster.queued_for_deletion)
         deleted = {
@@ -114,14 +120,6 @@ def update_metadata(
         )
         for name, members in _by_topic(deleted)
     ]
-    current = [
-        UpdatedTopic(
-            topic_name=name,
-            topic_id=cluster.topics[name].id,
-            partition_states=[_updated(cluster, each, states[each]) for each in members],
-        )
-        for name, members in _by_topic(states)
-    ]
     return UpdateMetadataRequest(
         controller_id=controller.controller_id,
         type=FULL if is_full else INCREMENTAL,
@@ -130,6 +128,17 @@ def update_metadata(
         topic_states=removed + current,
         live_brokers=[_live_broker(broker) for _, broker in sorted(cluster.brokers.items())],
     )
+
+
+def add_metadata(
+    cluster: ControllerContext, partitions: Iterable[TopicPartition], rows: list[UpdatedTopic]
+) -> None:
+    """Add the states of these partitions, which are sorted, to those of others before them."""
+    for partition, state in _states(cluster, partitions).items():
+        name, topic_id = partition.topic, cluster.topics[partition.topic].id
+        if not rows or (rows[-1].topic_name, rows[-1].topic_id) != (name, topic_id):
+            rows.append(UpdatedTopic(topic_name=name, topic_id=topic_id, partition_states=[]))
+        rows[-1].partition_states.append(_updated(cluster, partition, state))
 
 
 def stop_replica(

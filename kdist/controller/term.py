@@ -21,7 +21,12 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from kdist.config.broker_config import BrokerConfig
-from kdist.controller.channels import ChannelContext, Connect, ControllerChannelManager
+from kdist.controller.channels import (
+    SENT_AT_ONCE,
+    ChannelContext,
+    Connect,
+    ControllerChannelManager,
+)
 from kdist.controller.commands import Command, CommandContext
 from kdist.controller.context import (
     ControllerContext,
@@ -35,7 +40,6 @@ from kdist.controller.elections import plan_for_broker_change
 from kdist.controller.executor import Executor
 from kdist.controller.leader_elections import ElectLeaders, choose_imbalanced
 from kdist.controller.loading import Loader
-from kdist.controller.replica_states import ReplicaState, count_replicas
 from kdist.controller.requests import ControllerIdAndEpoch
 from kdist.controller.topics import Planned, new_topic_id
 from kdist.controller.writing import Writer
@@ -44,6 +48,7 @@ from kdist.metrics.controller import ControllerMetrics
 from kdist.model import ZERO_UUID, TopicPartition
 from kdist.protocol.elect_leaders import PREFERRED
 from kdist.runtime.clock import Clock
+from kdist.runtime.slices import parted
 from kdist.zk import znodes
 from kdist.zk.client import Watch, WatchEvent, ZooKeeper
 from kdist.zk.errors import ZooKeeperError
@@ -51,6 +56,7 @@ from kdist.zk.errors import ZooKeeperError
 logger = logging.getLogger(__name__)
 
 WATCH_CREATED_MS = 250
+STATES_AT_ONCE = 500  # taken in, in some 3 ms
 FIRST_BALANCE_S = 5  # after the election of a controller; brokers may be starting still
 BROKER_CHANGE_MS = 20  # a host is twelve brokers: those that go or come within this are one event
 
@@ -143,9 +149,9 @@ class ControllerTerm:
             if not answer.done():
                 answer.set_exception(ApiError(Error.NOT_CONTROLLER))
 
-    def count_replicas(self, state: ReplicaState) -> int:
-        """How many replicas are in this state."""
-        return count_replicas(self.cluster, self._executor.deletions, state)
+    def count_ineligible(self) -> int:
+        """How many replicas of topics that are being deleted wait for their brokers."""
+        return self._executor.deletions.count_left_without(self.cluster.alive)
 
     def submit(self, command: Command[Result]) -> asyncio.Future[Result]:
         """Queue a command for its turn; ApiError NOT_CONTROLLER if the term ends before that.
@@ -196,7 +202,8 @@ class ControllerTerm:
         names = await self._loader.topic_names(self._watch(ControllerTerm._process_topic_change))
         await self._load_topics(names)
         # Before elections: these get no leader.
-        cluster.queued_for_deletion |= cluster.topics.keys() & deletions
+        for name in sorted(cluster.topics.keys() & deletions):
+            cluster.queue_for_deletion(name)
         logger.info("controller of %d brokers and %d topics", len(cluster.brokers), len(names))
         await self._executor.elect(cluster.partitions(), plan_for_broker_change)
         await self._executor.note_disks()
@@ -221,10 +228,14 @@ class ControllerTerm:
         self.cluster.brokers = after
         for broker_id in sorted(gone):
             self._channels.remove_broker(broker_id)
-        await self._executor.elect(self.cluster.partitions(), plan_for_broker_change)
+        concerned = self.cluster.tally.concerning(gone | come)
+        await self._executor.elect(concerned, plan_for_broker_change)
         await self._executor.note_disks()
         self._channels.update_brokers(has_new=bool(come))
-        self._channels.update_metadata(self._with_replicas_on(gone | come))
+        for some in parted(concerned, SENT_AT_ONCE):
+            self._channels.update_metadata(some)
+            if len(some) == SENT_AT_ONCE:
+                await asyncio.sleep(0)
         for broker_id in sorted(come):
             self._channels.add_broker(after[broker_id])
             self._executor.delete_replicas(broker_id)
@@ -281,11 +292,12 @@ class ControllerTerm:
 
     async def _process_settings_change(self, name: str | None) -> None:
         """What may be elected, and who is eligible, depends on settings."""
-        topics = self.cluster.living_topics()
-        found = [
-            each for topic in topics if name in (None, topic.name) for each in topic.partitions
-        ]
-        await self._executor.elect(found, plan_for_broker_change)
+        cluster = self.cluster
+        topic = None if name is None else cluster.topics.get(name)
+        if name is None:
+            await self._executor.elect(cluster.partitions(), plan_for_broker_change)
+        elif topic is not None and name not in cluster.queued_for_deletion:
+            await self._executor.elect(topic.partitions, plan_for_broker_change)
 
     async def _process_preferred_election(self) -> None:
         """An old tool asks for preferred leaders."""
@@ -362,10 +374,19 @@ class ControllerTerm:
         await self._context.load_settings({name: topic.id for name, topic in readable.items()})
         cluster.unreadable -= readable.keys()
         cluster.unreadable |= unreadable
+        taken = 0
         for topic in readable.values():
             await self._put_topic(topic)
-        for each in states:
-            cluster.put_state(each.partition, each.state, each.mzxid)
+            taken += len(topic.assignment)
+            if taken >= STATES_AT_ONCE:
+                taken = 0
+                await asyncio.sleep(0)
+        for some in parted(states, STATES_AT_ONCE):
+            for each in some:
+                if each.partition.topic in cluster.topics:
+                    cluster.put_state(each.partition, each.state, each.mzxid)
+            if len(some) == STATES_AT_ONCE:
+                await asyncio.sleep(0)
         return [each.partition for each in states]
 
     async def _put_topic(self, found: Topic) -> None:
@@ -379,7 +400,7 @@ class ControllerTerm:
         elif known is not None and known.id != found.id:
             raise OutOfDate(f"topic {found.name} was re-created by someone else")
         else:
-            self.cluster.topics[found.name] = found
+            self.cluster.put_topic(found)
 
     async def _read_deletion_requests(self) -> set[str]:
         """The topics whose deletion was asked for; while deletion is off, refuses them all."""
@@ -401,10 +422,6 @@ class ControllerTerm:
         living = [topic for topic in found.values() if topic]
         if living:
             await self._executor.delete(living)
-
-    def _with_replicas_on(self, broker_ids: set[int]) -> list[TopicPartition]:
-        replicas = self.cluster.replicas
-        return [p for p in self.cluster.partitions() if not broker_ids.isdisjoint(replicas(p))]
 
     # Where events come from
 

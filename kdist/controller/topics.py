@@ -110,14 +110,12 @@ def check_deletable(deletion: TopicToDelete, config: BrokerConfig) -> None:
         raise ApiError(Error.INVALID_REQUEST, "a topic is named by either its name or its id")
 
 
-def find_deletable(
-    deletion: TopicToDelete, cluster: ControllerContext, by_id: Mapping[uuid.UUID, Topic]
-) -> Topic:
-    """The topic to delete, by name or id; it may be queued already. `by_id` has all topics."""
+def find_deletable(deletion: TopicToDelete, cluster: ControllerContext) -> Topic:
+    """The topic to delete, by name or id; it may be queued already."""
     if deletion.name is not None:
         topic = _known(deletion.name, cluster)
-    elif deletion.topic_id in by_id:
-        topic = by_id[deletion.topic_id]
+    elif (found := cluster.topic_with(deletion.topic_id)) is not None:
+        topic = found
     else:
         raise ApiError(Error.UNKNOWN_TOPIC_ID)
     if topic.name in INTERNAL_TOPICS:

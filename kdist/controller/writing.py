@@ -159,7 +159,7 @@ class Writer:
         If not, a znode is not as expected, or the outcome is not known: read the states again.
         """
         parents = await self._parents(sorted({each.topic for each in _created(plan)}))
-        chunks = chunked(sorted(plan.items()), lambda each: [_state_operations(*each, parents)])
+        chunks = chunked(plan.items(), lambda each: [_state_operations(*each, parents)])
         async for some, refusal in self._outcomes(chunks):
             if not isinstance(refusal, OutOfDate | ConnectionLoss | None):
                 raise refusal
@@ -213,7 +213,7 @@ class Writer:
         self, chunks: Iterator[Chunk[T]]
     ) -> AsyncIterator[tuple[Sequence[T], BaseException | None]]:
         """Write the chunks; yields the items of each, and why it was refused or None."""
-        while some := list(islice(chunks, CHUNKS_IN_FLIGHT)):
+        while some := await _built(chunks):
             outcomes = await asyncio.gather(
                 *(self._write_all(chunk.multis) for chunk in some), return_exceptions=True
             )
@@ -268,6 +268,16 @@ class Writer:
                 await fenced_multi(self._zk, self._epoch_zk_version, operations)
         except MultiFailed as failure:
             raise OutOfDate(f"ZooKeeper is not as expected: {failure}") from failure
+
+
+async def _built(chunks: Iterator[Chunk[T]]) -> list[Chunk[T]]:
+    """The next chunks, with a turn of the loop after each: to build one takes some 2 ms."""
+    found: list[Chunk[T]] = []
+    for chunk in islice(chunks, CHUNKS_IN_FLIGHT):
+        if found:
+            await asyncio.sleep(0)
+        found.append(chunk)
+    return found
 
 
 def chunked(items: Iterable[T], steps_of: Callable[[T], Iterable[Step]]) -> Iterator[Chunk[T]]:

@@ -10,6 +10,7 @@ import pytest
 from kdist.broker import group_lags
 from kdist.broker.broker import Broker
 from kdist.broker.scraped import EVERY_MS
+from kdist.controller.context import ControllerContext
 from kdist.metrics.groups import GroupLagMetrics
 from kdist.model import TopicPartition
 from kdist.ops.roll_lock import release_lock, take_lock
@@ -220,5 +221,23 @@ def test_a_scrape_shows_for_how_long_topics_keep_records_unless_it_is_for_good()
             for (topic,), each in broker.measures.retention.items()
         ]
         assert sorted(shown) == sorted(kept_s.items())
+
+    run(scenario)
+
+
+def test_a_scrape_of_the_controller_goes_through_no_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def walked(_cluster: ControllerContext) -> object:
+        raise AssertionError
+
+    async def scenario(cluster: Cluster) -> None:
+        broker = await cluster.started()
+        await create(await cluster.client(), "clicks", 3)
+        monkeypatch.setattr(ControllerContext, "partitions", walked)
+        monkeypatch.setattr(ControllerContext, "living_topics", walked)
+        shown = broker.measures.exposition.render().decode()
+        assert "kdist_controller_partitions 3.0" in shown
+        assert "kdist_controller_offline_partitions 0.0" in shown
 
     run(scenario)

@@ -51,7 +51,7 @@ def cluster(
     """A cluster with one partition."""
     made = ControllerContext(lambda _: TopicSettings(min_insync_replicas=min_isr))
     made.brokers = {i: live(i) for i in alive}
-    made.topics["clicks"] = Topic("clicks", uuid.UUID(int=1), {0: assigned}, 0)
+    made.put_topic(Topic("clicks", uuid.UUID(int=1), {0: assigned}, 0))
     if state:
         made.put_states({CLICKS: state})
     return made
@@ -79,7 +79,7 @@ def test_who_lacks_records_leaves_the_isr_and_the_leader_leads_on() -> None:
 
 def test_a_partition_without_a_state_does_not_hide_those_after_it() -> None:
     made = cluster({2}, (1, 2), led(1, 1, 2))
-    made.topics["anew"] = Topic("anew", uuid.UUID(int=2), {0: (2,)}, 0)
+    made.put_topic(Topic("anew", uuid.UUID(int=2), {0: (2,)}, 0))
     anew = TopicPartition("anew", 0)
     plan = plan_for_broker_change(made, [anew, CLICKS], EPOCH)
     assert plan == {anew: LeaderAndIsr(2, 0, (2,), EPOCH, 0), CLICKS: after(2, 2)}
@@ -404,7 +404,7 @@ def test_an_election_is_unclean_once() -> None:
 
 def test_partitions_of_topics_queued_for_deletion_are_left_alone() -> None:
     before = cluster({2}, (1,), led(1, 1))
-    before.queued_for_deletion.add("clicks")
+    before.queue_for_deletion("clicks")
     assert plan_for_broker_change(before, before.partitions(), EPOCH) == {}
 
 
@@ -457,7 +457,7 @@ def test_partition_states_follow_from_the_cluster_state() -> None:
     assert made.partition_state(CLICKS) is NEW
     made.put_states({CLICKS: led(1, 1)})
     assert made.partition_state(CLICKS) is ONLINE
-    made.queued_for_deletion.add("clicks")
+    made.queue_for_deletion("clicks")
     assert made.partition_state(CLICKS) is OFFLINE
     made.drop_topics(["clicks"])
     assert made.partition_state(CLICKS) is NON_EXISTENT

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -34,7 +36,7 @@ def cluster() -> ControllerContext:
         listener = Listener("PLAINTEXT", f"host-{i}", 9092)
         made.brokers[i] = LiveBroker(i, 10 + i, BrokerRegistration((), 0), listener)
     made.shutting_down[4] = 14
-    made.topics["clicks"] = Topic("clicks", uuid.UUID(int=5), {0: (1, 2, 3, 4, 5)}, 0)
+    made.put_topic(Topic("clicks", uuid.UUID(int=5), {0: (1, 2, 3, 4, 5)}, 0))
     made.put_states({CLICKS: STATE})
     return made
 
@@ -117,13 +119,13 @@ def test_a_partition_that_has_no_state_or_is_being_deleted_is_unknown() -> None:
     made = cluster()
     other = TopicPartition("clicks", 7)
     assert judge(PROPOSED, other, made) is Error.UNKNOWN_TOPIC_OR_PARTITION
-    made.queued_for_deletion.add("clicks")
+    made.queue_for_deletion("clicks")
     assert judge(PROPOSED, CLICKS, made) is Error.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_a_partition_that_a_tool_has_taken_out_of_its_topic_is_unknown() -> None:
     made = cluster()
-    made.topics["clicks"] = made.topics["clicks"]._replace(assignment={1: (1, 2)})
+    made.put_topic(made.topics["clicks"]._replace(assignment={1: (1, 2)}))
     assert judge(PROPOSED, CLICKS, made) is Error.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -138,7 +140,8 @@ def test_who_is_about_to_stop_stays_in_an_isr_but_comes_into_none() -> None:
 
 def test_what_is_written_has_the_controllers_epoch_and_what_is_refused_is_not_planned() -> None:
     made, second = cluster(), TopicPartition("clicks", 1)
-    made.topics["clicks"].assignment[1] = (1, 2)  # type: ignore[index]
+    known = made.topics["clicks"]
+    made.put_topic(known._replace(assignment={**known.assignment, 1: (1, 2)}))
     made.put_states({second: STATE})
     proposals = {CLICKS: PROPOSED, second: PROPOSED._replace(leader_epoch=4)}
     plan = plan_for_proposals(proposals, made, proposals, 7)
@@ -167,3 +170,21 @@ def test_topics_are_found_by_id_or_by_name_as_the_version_has_it(by_id: bool, er
     assert unknown.partitions[0].error_code == error
     answered = known.partitions[0]
     assert (answered.error_code, answered.isr, answered.partition_epoch) == (0, [1], 9)
+
+
+class Unwalked(dict[str, Topic]):
+    """Topics that may be looked up, and not gone through: there are thousands."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError
+
+    items = values = keys = __iter__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("asked", [{"topic_id": uuid.UUID(int=5)}, {"topic_name": "clicks"}])
+def test_the_topics_of_a_request_are_looked_up_by_id_or_name(asked: dict[str, Any]) -> None:
+    made = cluster()
+    made._topics = Unwalked(made._topics)
+    topics = [AlteredTopic(partitions=[], **asked), AlteredTopic(topic_name="other", partitions=[])]
+    request = AlterPartitionRequest(broker_id=1, broker_epoch=11, topics=topics)
+    assert list(names_in(request, made).items()) == [(*asked.values(), "clicks")]

@@ -24,7 +24,7 @@ def cluster(leaders: Iterable[int], isr: tuple[int, ...] = (1, 2, 3)) -> Control
         made.brokers[i] = LiveBroker(i, 1, BrokerRegistration((), 0), listener)
     found = dict(enumerate(leaders))
     assignment = {i: tuple((i + j) % 3 + 1 for j in range(3)) for i in found}
-    made.topics["clicks"] = Topic("clicks", uuid.UUID(int=1), assignment, 0)
+    made.put_topic(Topic("clicks", uuid.UUID(int=1), assignment, 0))
     states = {i: LeaderAndIsr(leader, 3, isr, 1, 5) for i, leader in found.items()}
     made.put_states({TopicPartition("clicks", i): state for i, state in states.items()})
     return made
@@ -72,7 +72,7 @@ def test_partitions_that_nobody_leads_or_that_are_deleted_are_not_chosen() -> No
     made = cluster([-1, 2, 3])
     assert chosen(made) == []
     made = cluster([2, 2, 3])
-    made.queued_for_deletion.add("clicks")
+    made.queue_for_deletion("clicks")
     assert chosen(made) == []
 
 

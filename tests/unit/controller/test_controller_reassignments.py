@@ -42,7 +42,7 @@ def cluster(
         listener = Listener("PLAINTEXT", f"host-{each}", 9092)
         made.brokers[each] = LiveBroker(each, 1, BrokerRegistration((), 0), listener)
     topic = Topic("clicks", uuid.UUID(int=1), {0: (1,), 1: (7,)}, 3)
-    made.topics["clicks"] = topic.with_assigned({0: assigned})
+    made.put_topic(topic.with_assigned({0: assigned}))
     first = isr[0] if leader is None else leader
     made.put_states({CLICKS: LeaderAndIsr(first, 4, isr, 1, 5, **state)})
     return made
@@ -180,7 +180,7 @@ def test_nothing_under_way_can_be_cancelled() -> None:
 
 def test_a_topic_that_is_being_deleted_moves_no_more() -> None:
     made = cluster(MOVING, 4, 5)
-    made.queued_for_deletion.add("clicks")
+    made.queue_for_deletion("clicks")
     assert made.moving() == []
     with pytest.raises(ApiError):
         plan_begin(made, CLICKS, (1,), EPOCH)
@@ -265,5 +265,5 @@ def test_no_step_empties_an_isr_or_takes_it_below_its_minimum(
         assert (step.state.leader == -1) == (leader == -1)
         assert {*step.assigned.removed}.isdisjoint(step.assigned.replicas)
         topic = made.topics["clicks"].with_assigned({0: step.assigned})
-        made.topics["clicks"] = topic
+        made.put_topic(topic)
         made.put_states({CLICKS: step.state})

@@ -36,7 +36,7 @@ def cluster() -> ControllerContext:
     """Broker 1 leads partition 0; partition 1 is on broker 2, which is down."""
     made = ControllerContext(lambda _: TopicSettings())
     made.brokers = {1: live(1), 3: live(3)}
-    made.topics["clicks"] = Topic("clicks", NEW_ID, {0: (1, 3), 1: (2,)}, 0, adding={0: (3,)})
+    made.put_topic(Topic("clicks", NEW_ID, {0: (1, 3), 1: (2,)}, 0, adding={0: (3,)}))
     made.put_states(
         {
             FIRST: LeaderAndIsr(1, 0, (1,), 9, 0, eligible=(3,)),
@@ -102,7 +102,7 @@ def test_a_full_order_names_topics_that_cannot_be_read_and_says_nothing_of_them(
 
 def test_a_topic_queued_for_deletion_is_led_by_nobody_and_told_to_be_gone() -> None:
     queued_for_deletion = cluster()
-    queued_for_deletion.queued_for_deletion.add("clicks")
+    queued_for_deletion.queue_for_deletion("clicks")
     assert (
         leader_and_isr(queued_for_deletion, CONTROLLER, live(1), [FIRST], is_full=True).topic_states
         == []
@@ -163,8 +163,8 @@ def test_a_full_request_includes_deletions_made_while_the_broker_was_down() -> N
 def test_pending_requests_merge_and_know_when_they_are_empty() -> None:
     pending = BrokerRequestBatch()
     assert pending.is_empty
-    pending.add(BrokerRequestBatch(leaders={FIRST}, deleted={SECOND: OLD_ID}))
-    pending.add(BrokerRequestBatch(leaders={FIRST, SECOND}, has_brokers=True))
-    assert (pending.leaders, pending.deleted) == ({FIRST, SECOND}, {SECOND: OLD_ID})
+    pending.add(BrokerRequestBatch(leaders={FIRST: None}, deleted={SECOND: OLD_ID}))
+    pending.add(BrokerRequestBatch(leaders={FIRST: None, SECOND: None}, has_brokers=True))
+    assert ([*pending.leaders], pending.deleted) == ([FIRST, SECOND], {SECOND: OLD_ID})
     assert not pending.is_empty
     assert pending.has_metadata

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
 from unittest.mock import AsyncMock
 
 import pytest
 
+from kdist.config.listeners import Listener
 from kdist.config.load import broker_from
 from kdist.config.topic import TopicSettings
+from kdist.controller import term as term_module
 from kdist.controller.commands import CommandContext
-from kdist.controller.context import TermCrashed
+from kdist.controller.context import ControllerContext, TermCrashed
+from kdist.controller.elections import Plan
 from kdist.controller.movements import ListReassignments
 from kdist.controller.term import ControllerDependencies, ControllerTerm
 from kdist.controller.writing import Writer
@@ -26,6 +30,7 @@ from kdist.zk.client import ZooKeeper
 from kdist.zk.cluster_values import VettedDisk
 from kdist.zk.election import Leadership, claim
 from kdist.zk.memory import MemoryEnsemble
+from kdist.zk.registration import BrokerRegistration, Endpoint
 from kdist.zk.topic_values import PartitionState, TopicAssignment
 
 CLICKS = TopicPartition("clicks", 0)
@@ -60,7 +65,7 @@ def term_of(
         clock=clock,
         broker_id=1,
         config=lambda: broker_from(GIVEN),
-        connect=AsyncMock(),
+        connect=AsyncMock(side_effect=ApiError(Error.NETWORK_EXCEPTION)),
         listener="PLAINTEXT",
         rng=rng,
         metrics=ControllerMetrics(),
@@ -204,5 +209,42 @@ def test_a_failed_disk_is_no_bug_of_the_term() -> None:
         term.submit(Poison(DiskFailed("/d", OSError())))
         with pytest.raises(DiskFailed):
             await term.run()
+
+    played(act)
+
+
+def test_the_end_of_a_broker_has_only_its_own_partitions_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planned: list[TopicPartition] = []
+    plan = term_module.plan_for_broker_change
+
+    def noted(cluster: ControllerContext, some: Iterable[TopicPartition], epoch: int) -> Plan:
+        planned.extend(some := list(some))
+        return plan(cluster, some, epoch)
+
+    async def act(term: ControllerTerm) -> None:
+        zk = term._context.zk
+        listener = Endpoint(Listener("PLAINTEXT", "there", 9092), "PLAINTEXT")
+        for broker_id in (1, 2):
+            registration = BrokerRegistration((listener,), 0)
+            await zk.create(znodes.BROKER.path(broker_id), registration.encode())
+        for name, replicas in (("views", (2, 1)), ("orders", (1,))):
+            assignment = TopicAssignment({0: replicas}, uuid.UUID(int=len(name)))
+            await zk.create(znodes.TOPIC.path(name), assignment.encode())
+        running = asyncio.ensure_future(term.run())
+        views = TopicPartition("views", 0)
+        while len(term.cluster.brokers) < 2 or term.cluster.leader_and_isr(views) is None:
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr(term_module, "plan_for_broker_change", noted)
+        await zk.delete(znodes.BROKER.path(2))
+        while len(term.cluster.brokers) > 1 or not planned:
+            await asyncio.sleep(0.01)
+        assert planned == [views]
+        state = term.cluster.leader_and_isr(views)
+        assert state is not None
+        assert state.leader == 1
+        running.cancel()
+        term.close()
 
     played(act)

@@ -44,16 +44,15 @@ def cluster() -> ControllerContext:
     for i in (1, 2, 3):
         listener = Listener("PLAINTEXT", f"host-{i}", 9092)
         made.brokers[i] = LiveBroker(i, 1, BrokerRegistration((), 0), listener)
-    for name, topic_id in (("clicks", CLICKS_ID), ("a_b", uuid.UUID(int=6)), ("old", CLICKS_ID)):
-        made.topics[name] = Topic(name, topic_id, {0: (3,), 1: (1,)}, 0)
-    made.topics["old"] = made.topics["old"]._replace(id=uuid.UUID(int=7))
-    made.topics["__consumer_offsets"] = Topic("__consumer_offsets", uuid.UUID(int=8), {0: (1,)}, 0)
-    made.queued_for_deletion.add("old")
+    ids = {"clicks": CLICKS_ID, "a_b": uuid.UUID(int=6), "old": uuid.UUID(int=7)}
+    for name, topic_id in ids.items():
+        made.put_topic(Topic(name, topic_id, {0: (3,), 1: (1,)}, 0))
+    made.put_topic(Topic("__consumer_offsets", uuid.UUID(int=8), {0: (1,)}, 0))
+    made.queue_for_deletion("old")
     return made
 
 
 TAKEN = {flat(name): name for name in cluster().topics}
-BY_ID = {topic.id: topic for topic in cluster().topics.values()}
 
 
 def new(
@@ -236,9 +235,9 @@ def test_growth_is_refused_with_its_code(topic: GrownTopic, error: Error) -> Non
 
 
 def test_a_topic_is_found_for_deletion_by_name_or_id_even_if_queued_for_deletion_before() -> None:
-    assert find_deletable(TopicToDelete(name="clicks"), cluster(), BY_ID).name == "clicks"
-    assert find_deletable(TopicToDelete(topic_id=CLICKS_ID), cluster(), BY_ID).name == "clicks"
-    assert find_deletable(TopicToDelete(name="old"), cluster(), BY_ID).name == "old"
+    assert find_deletable(TopicToDelete(name="clicks"), cluster()).name == "clicks"
+    assert find_deletable(TopicToDelete(topic_id=CLICKS_ID), cluster()).name == "clicks"
+    assert find_deletable(TopicToDelete(name="old"), cluster()).name == "old"
 
 
 @pytest.mark.parametrize(
@@ -254,7 +253,7 @@ def test_a_topic_is_found_for_deletion_by_name_or_id_even_if_queued_for_deletion
 def test_a_deletion_is_refused_with_its_code(topic: TopicToDelete, error: Error) -> None:
     with refused(error):
         check_deletable(topic, CONFIG)
-        find_deletable(topic, cluster(), BY_ID)
+        find_deletable(topic, cluster())
 
 
 def test_a_deletion_is_refused_while_deleting_is_off() -> None:
