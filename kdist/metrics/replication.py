@@ -28,7 +28,8 @@ class ReplicationMetrics(Metrics):
         name="kdist_partitions_at_min_isr",
     )
     replica_lag_max: Reading = reading(
-        "Records that the follower furthest behind lacks, of the partitions led here.",
+        "Records that the follower furthest behind lacks, of the partitions led here; without"
+        " followers that have not fetched since the partition's leader was elected.",
         name="kdist_replica_lag_max_records",
     )
     isr_shrinks: int = counter(

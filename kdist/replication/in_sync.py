@@ -192,6 +192,17 @@ class InSyncReplicas:
         is_counted = broker_id in self.maximal_isr
         return is_counted or (remote is not None and self._keeps_up(remote, now_ms))
 
+    def lag(self, start_offset: int, end_offset: int) -> int | None:
+        """How many records, of those that there are, the follower furthest behind lacks.
+
+        Of those that have fetched in this leader epoch: None if there are others, and none has.
+        """
+        remotes = self.remotes.values()
+        ends = [each.end_offset for each in remotes if each.end_offset != NO_OFFSET]
+        if not ends:
+            return None if remotes else 0
+        return max(0, end_offset - max(start_offset, min(ends)))
+
     def lowest_start(self, leader_start_offset: int) -> int:
         """The lowest log start offset of the replicas alive; -1 if one of them is not known."""
         alive = (each for each in self.remotes.values() if self._alive(each.broker_id))

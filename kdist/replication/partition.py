@@ -348,11 +348,11 @@ class Partition:
         return start_offset if in_sync is None else in_sync.lowest_start(start_offset)
 
     @property
-    def replica_lag(self) -> int:
-        """How many records the follower furthest behind lacks, as far as is known; as a leader."""
-        remotes = self.in_sync.remotes.values() if self.in_sync is not None else ()
-        ends = (max(0, each.end_offset) for each in remotes)
-        return self.log.end_offset - min(ends, default=self.log.end_offset)
+    def replica_lag(self) -> int | None:
+        """How many records the follower furthest behind lacks; None if none has fetched yet."""
+        if self.in_sync is None:
+            return 0
+        return self.in_sync.lag(self.log.start_offset, self.log.end_offset)
 
     def _choose_fast_path_rules(self) -> None:
         """Set `fast_path_rules`, so that a fast path checks one attribute instead of all these."""

@@ -10,6 +10,7 @@ do about each. Disk work, which blocks, is done for a few partitions per tick of
 from __future__ import annotations
 
 import logging
+import math
 import uuid
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -152,10 +153,14 @@ class Replicas:
         metrics.at_min_isr = lambda: sum(
             each.is_leader and each.is_at_min_isr for each in self.partitions.values()
         )
-        metrics.replica_lag_max = lambda: max(
-            (each.replica_lag for each in self.partitions.values()), default=0
-        )
+        metrics.replica_lag_max = self._replica_lag_max
         metrics.delayed_operations = lambda: len(self.delayed)
+
+    def _replica_lag_max(self) -> float:
+        """NaN if nothing is known of any follower."""
+        lags = {each.replica_lag for each in self.partitions.values() if each.is_leader} or {0}
+        known = [each for each in lags if each is not None]
+        return max(known, default=math.nan)
 
     def know_epoch(self, broker_epoch: int) -> None:
         """The broker has registered. Leaders are to hear in which epoch, for every partition: they

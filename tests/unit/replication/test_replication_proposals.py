@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 
 import pytest
 
@@ -286,3 +287,24 @@ def test_what_a_thread_has_written_is_committed_by_a_leader_alone_in_the_isr() -
     assert append(stage.world, stage.partition, b"a") == -1  # a thread is to write it
     stage.world.settle()
     assert (stage.partition.log.end_offset, stage.partition.high_watermark) == (1, 1)
+
+
+def test_a_follower_lacks_at_most_the_records_that_there_are() -> None:
+    stage = Stage()
+    lag_max = stage.world.metrics.replica_lag_max
+    append(stage.world, stage.partition, *[b"x"] * 100)
+    assert math.isnan(lag_max())  # nobody has fetched in this epoch
+    stage.fetch(SECOND)
+    assert lag_max() == 0  # and of the third it is not known
+    append(stage.world, stage.partition, *[b"x"] * 50)
+    assert lag_max() == 50
+    stage.partition.follower_fetched(FollowerFetch(THIRD, 20, 0))
+    assert lag_max() == 130
+    stage.partition.log.start_offset = 140  # as by retention
+    assert lag_max() == 10
+
+
+def test_a_leader_without_followers_has_none_that_lacks_records() -> None:
+    world = World()
+    append(world, world.lead(), b"x")
+    assert world.metrics.replica_lag_max() == 0
