@@ -18,6 +18,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from kdist.client.admin.reassignments import Reassignment
 from kdist.model import TopicPartition
 from kdist.ops.reassignment.plan import Move
+from kdist.replication.throttles import EVERYTHING
+
+_LIST_BYTES_MAX = 8000  # of each side; all of a topic's settings may have 32767
 
 
 class Status(enum.Enum):
@@ -91,7 +94,10 @@ def _busied(move: Move) -> Sequence[int]:
 
 
 def throttled_replicas(moves: Sequence[Move]) -> dict[str, tuple[str, str]]:
-    """By topic, which replicas are throttled as leaders and as followers, as settings have it."""
+    """By topic, which replicas are throttled as leaders and as followers, as settings have it.
+
+    All of a topic are where they are too many to be listed: a topic's settings have a limit.
+    """
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
     for each in moves:
@@ -99,7 +105,12 @@ def throttled_replicas(moves: Sequence[Move]) -> dict[str, tuple[str, str]]:
             topic, partition = each.partition
             leaders.setdefault(topic, []).extend(f"{partition}:{one}" for one in each.before)
             followers.setdefault(topic, []).extend(f"{partition}:{one}" for one in each.added)
-    return {each: (",".join(leaders[each]), ",".join(followers[each])) for each in leaders}
+    return {each: (_listed(leaders[each]), _listed(followers[each])) for each in leaders}
+
+
+def _listed(replicas: Sequence[str]) -> str:
+    text = ",".join(replicas)
+    return EVERYTHING if len(text) > _LIST_BYTES_MAX else text
 
 
 def brokers_of(moves: Iterable[Move]) -> list[int]:

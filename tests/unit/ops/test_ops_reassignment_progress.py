@@ -64,6 +64,11 @@ def test_only_copies_are_throttled() -> None:
     assert throttled_replicas(moves) == {"t": ("0:1,0:2,4:5,4:6", "0:3,4:7,4:8")}
 
 
+def test_of_a_topic_with_very_many_partitions_all_replicas_are_throttled() -> None:
+    moves = [a_move(number, (1, 2), (3, 2)) for number in range(2000)]
+    assert throttled_replicas(moves) == {"t": ("*", "*")}
+
+
 def test_a_plan_is_read_as_it_was_written() -> None:
     moves = [MOVE, a_move(1, (1,), (2, 3), size=5)]
     data = encode_plan(moves)

@@ -217,19 +217,16 @@ def test_each_small_plan_is_carried_out_and_taken_back(site: Site) -> None:
     site.run(scenario)
 
 
-def moved_while_held(moves: Sequence[Move]) -> dict[str, int]:
-    """What becomes of a plan while nothing is copied, if all may begin."""
-    copied = sum(bool(each.added) for each in moves)
-    found = {"moving": copied, "done": len(moves) - copied}
-    return {each: count for each, count in found.items() if count}
-
-
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("then", ["resumed", "cancelled", "reversed"])
+@pytest.mark.parametrize("is_way_back", [False, True])
 def test_each_small_plan_is_left_amid_and_gone_on_with_or_taken_back(
-    site: Site, then: str, is_killed: bool, monkeypatch: pytest.MonkeyPatch
+    site: Site, is_way_back: bool, then: str, is_killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
+        if is_way_back:
+            await site.execute(site.moves)
+            site.moves, site.back = site.back, site.moves
         site.hold_copies()
         begun = await site.begin(site.moves, 30)
         expected = await site.counts(site.moves)
