@@ -5,29 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from kdist.client.admin.asking import ask_brokers
 from kdist.client.admin.brokers import describe_cluster
-from kdist.client.admin.disks import LogDirectory, describe_log_dirs
+from kdist.client.admin.disks import LogDirectory, log_directories
 from kdist.client.admin.topics import list_topics
 from kdist.client.cluster import Cluster
-from kdist.errors import UserError
+from kdist.errors import ApiError, UserError
 from kdist.model import TopicPartition
 from kdist.ops.gate import PROBE_PREFIX
 from kdist.ops.reassignment.site import Disk, Placed, Site
 
 Sizes = dict[TopicPartition, int]
 
+_PATIENCE_S = 10.0
+
 
 async def read_site(cluster: Cluster, sample_s: float) -> Site:
     """The site now. A partition's rate is by how much its largest replica grows in `sample_s`.
 
-    What is deleted meanwhile makes it look slower. `UserError` if a broker does not say how large
-    its volume is, as Apache Kafka does from 3.3 on.
+    What is deleted meanwhile makes it look slower. A broker that does not answer counts as one that
+    is down: so does one that has died, until its session ends. `UserError` if a broker does not say
+    how large its volume is, as Apache Kafka does from 3.3 on.
     """
-    told = await describe_log_dirs(cluster)
+    told = await _log_directories(cluster)
     before = largest_sizes(told)
     if sample_s:
         await asyncio.sleep(sample_s)
-        told = await describe_log_dirs(cluster)
+        told = await _log_directories(cluster)
     sizes = largest_sizes(told)
     brokers = [each for each in (await describe_cluster(cluster)).brokers if each.id in told]
     is_one_host = len({each.host for each in brokers}) == 1
@@ -48,6 +52,20 @@ async def read_site(cluster: Cluster, sample_s: float) -> Site:
             is_led = found.leader is not None
             partitions.append(Placed(partition, found.replicas, size, rate, is_led))
     return Site(disks, tuple(partitions))
+
+
+async def _log_directories(cluster: Cluster) -> dict[int, list[LogDirectory]]:
+    """Those of each broker that answers. `ApiError` if one answers with an error."""
+    answers = await ask_brokers(
+        cluster, lambda broker: log_directories(cluster, broker), patience_s=_PATIENCE_S
+    )
+    told = {}
+    for broker, found in answers.items():
+        if not isinstance(found, ApiError):
+            told[broker] = found
+        elif not found.error.retriable:
+            raise found
+    return told
 
 
 def largest_sizes(told: Mapping[int, list[LogDirectory]]) -> Sizes:

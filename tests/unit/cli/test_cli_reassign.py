@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from kdist.client.admin.disks import LogDirectory, log_directories
 from kdist.client.cluster import Cluster
+from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
-from kdist.ops.reassignment import execution
+from kdist.ops.reassignment import execution, survey
 from kdist.ops.reassignment.plan import Move
 from kdist.ops.reassignment.progress import Status, Statuses
 from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
@@ -87,6 +89,25 @@ def test_a_dead_broker_keeps_what_it_has_unless_it_is_drained(tmp_path: Path) ->
         assert result.exit_code == 0, result.output
         assert all(3 not in each for each in replicas(cluster))
         assert "down" not in cluster.done(*words, "--drain-dead")
+
+
+def test_a_broker_that_does_not_answer_counts_as_down_and_can_be_drained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def asked(cluster: Cluster, broker: int) -> list[LogDirectory]:
+        if broker == 2:
+            raise ApiError(error, "broker 2")
+        return await log_directories(cluster, broker)
+
+    monkeypatch.setattr(survey, "log_directories", asked)
+    monkeypatch.setattr(survey, "_PATIENCE_S", 0.2)
+    words = ("reassign", "plan", "--sample", 0, "--only-needed", "--drain", 2)
+    with cli_cluster(tmp_path, brokers=3) as cluster:
+        cluster.done("topics", "create", "clicks", "--partitions", 6, "--replication-factor", 2)
+        error = Error.NETWORK_EXCEPTION
+        assert cluster.done(*words).startswith("1 broker is down (2): of its 4 replicas all moved.")
+        error = Error.CLUSTER_AUTHORIZATION_FAILED
+        assert "broker 2" in cluster.refused(*words)
 
 
 def test_a_plan_that_somebody_else_overtook_moves_nothing(tmp_path: Path) -> None:
