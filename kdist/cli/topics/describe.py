@@ -59,12 +59,14 @@ def _ids(brokers: Sequence[int]) -> str:
     return ",".join(map(str, brokers)) or "-"
 
 
-def _state(replica: ReplicaState) -> str:
+def _state(replica: ReplicaState, partition: Partition) -> str:
     if replica.end_offset is None:
         return "silent"
     if replica.is_leader:
         return "leader"
-    return "in sync" if replica.is_in_sync else "behind"
+    if replica.is_in_sync:
+        return "in sync"
+    return "adding" if replica.broker in partition.adding else "behind"
 
 
 def _size(size_bytes: int | None) -> str:
@@ -86,7 +88,7 @@ def _yes(is_so: bool) -> str:
 _REPLICAS: tuple[Field[tuple[Located, ReplicaState]], ...] = (
     Field("PARTITION", lambda row: row[0].partition.number, is_number=True),
     Field("REPLICA", lambda row: row[1].broker, "broker", is_number=True),
-    Field("STATE", lambda row: _state(row[1]), "state"),
+    Field("STATE", lambda row: _state(row[1], row[0].partition), "state"),
     Field("END", lambda row: row[1].end_offset, "end_offset", is_number=True),
     Field("BEHIND", lambda row: row[1].lag_records, "lag_records", is_number=True),
     Field("BYTES", lambda row: row[1].lag_bytes, "lag_bytes", _size, is_number=True),

@@ -63,8 +63,10 @@ def test_topics_have_as_many_replicas_as_are_wanted(moving: CliCluster) -> None:
     described = moving.done("topics", "describe", "swapped")
     assert described.startswith("swapped  2 partitions, replication factor 2, 2 moving\n")
     assert "ADDING" in described
-    told = json.loads(moving.done("topics", "describe", "swapped", "--json"))
+    told = json.loads(moving.done("topics", "describe", "swapped", "--replicas", "--json"))
     for each in told["partitions"]:
+        states = {one["broker"]: one["state"] for one in each["replica_states"]}
+        assert {states[broker] for broker in each["adding"]} <= {"adding", "silent"}
         assert {*each["adding"]} | {*each["removing"]} == {*each["replicas"]} == {1, 2, 3, 4}
 
 

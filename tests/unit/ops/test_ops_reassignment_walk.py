@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import permutations, product
+from types import MappingProxyType
 
 import pytest
 
@@ -80,8 +81,13 @@ def test_each_state_of_each_small_plan_is_known_by_what_the_cluster_says(brokers
 class Site:
     """Brokers with that topic, and the client that moves it."""
 
-    def __init__(self, brokers: int, ways: Sequence[tuple[Replicas, Replicas]]) -> None:
-        self.world = Cluster()
+    def __init__(
+        self,
+        brokers: int,
+        ways: Sequence[tuple[Replicas, Replicas]],
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.world = Cluster(settings=settings)
         self.moves = plan_of(ways)
         self.back = reversed_moves(self.moves)
         self.brokers: dict[int, Broker] = {}
@@ -310,6 +316,33 @@ def test_each_small_plan_ends_with_a_broker_down_and_is_completed_once_it_is_bac
         site.check_ended(site.moves)
         await site.execute(site.back)
         site.check_ended(site.back)
+
+    site.run(scenario)
+
+
+def test_a_cancelled_move_whose_former_replicas_are_not_in_sync_is_known_to_go_back() -> None:
+    site = Site(4, [((1, 2), (3, 4))], {"min.insync.replicas": "2"})
+
+    async def scenario() -> None:
+        site.hold_copies()
+        begun = await site.begin(site.moves, 5)
+        site.let_go_of(3)  # it gets in sync, so that the cluster can do without broker 2
+        await asyncio.sleep(20)
+        await site.interrupt(begun)
+        await site.stop(2)
+        await asyncio.sleep(20)
+        cancelled = await execution.cancel(site.connected, site.moves)
+        assert len(cancelled.partitions) == len(cancelled.going_back) == 1
+        assert await site.verify(site.moves) == {"going back": 1}
+        assert await site.verify(site.back) == {"moving": 1}
+        assert site.throttled()
+        # Who changes his mind goes on with what was cancelled.
+        site.let_go_of(4)
+        assert await site.execute(site.moves) == [2]
+        assert site.throttled() == [znodes.BROKER_SETTINGS.path(2)]
+        await site.restart(2)
+        assert await site.verify(site.moves) == {"done": 1}
+        site.check_ended(site.moves)
 
     site.run(scenario)
 
