@@ -90,9 +90,7 @@ def _direct(to: Handlers) -> dict[str, DirectHandler]:
             asked, call.version, call.listener, call.answer, call.connection, call.crash
         ),
         "Fetch": to.fetch.handle,
-        "ListOffsets": lambda asked, call: call.answer(
-            list_offsets.answer(asked, call.version, to.replicas)
-        ),
+        "ListOffsets": lambda asked, call: list_offsets.handle(asked, call, to.replicas),
         "OffsetCommit": _of_group(to.groups.offset_commit),
         "OffsetFetch": _of_group(to.groups.offset_fetch),
         "FindCoordinator": lambda asked, call: call.answer_with_error(

@@ -122,7 +122,7 @@ class Replicas:
         # do not hold up produces.
         self.produce_checks = LongWork(context.tasks, jobs_max=2)
         self.conversions = LongWork(context.tasks, jobs_max=1)
-        self.lookups = LongWork(context.tasks, jobs_max=1)
+        self.lookups = LongWork(context.tasks, jobs_max=2)
         self.throttles = Throttles(context.clock)
         self.throttles.configure(peers.settings)
         follower = self.throttles.follower

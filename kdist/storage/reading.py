@@ -7,19 +7,17 @@ process.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from kdist.errors import ApiError, Error
-from kdist.model import NO_TIMESTAMP
-from kdist.records.batch import BatchHeader
-from kdist.records.build import body_numbers, read_body
+from kdist.runtime.steps import run_steps
 from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
-from kdist.wire.varint import Buffer
+from kdist.storage.time_lookup import TimestampedOffset, finding_by_timestamp, finding_newest
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -56,14 +54,6 @@ class Slice:
             # From the file's start: read-ahead and earlier readers may have left pages there too.
             self.file.drop_cached(0, self.position + self.size)
         self.segment.unpin()
-
-
-class TimestampedOffset(NamedTuple):
-    """A record's offset and timestamp, and the leader epoch of its batch."""
-
-    offset: int
-    timestamp: int
-    leader_epoch: int
 
 
 def read(
@@ -188,67 +178,10 @@ def _is_cold(log: Log, segment: Segment, position: int) -> bool:
 
 
 def find_by_timestamp(log: Log, timestamp: int) -> TimestampedOffset | None:
-    """The first record whose timestamp is `timestamp` ms or later; None if there is none.
-
-    First by offset, as in ListOffsets: timestamps need not increase with offsets.
-    """
-    for segment in _whole_segments(log):
-        if segment.largest_timestamp[0] < timestamp:
-            continue
-        found = with_sound_index(
-            log, segment, lambda segment: _find_in(segment, timestamp, log.start_offset)
-        )
-        if found is not None:
-            return found
-    return None
-
-
-def _whole_segments(log: Log) -> Sequence[Segment]:
-    """The segments that hold records; NOT_LEADER_OR_FOLLOWER while a truncation changes them."""
-    if log.is_truncating:
-        raise ApiError(Error.NOT_LEADER_OR_FOLLOWER, f"{log.partition} is being truncated")
-    return log.segments[log.segment_index(log.start_offset) :]
-
-
-def _find_in(segment: Segment, timestamp: int, start_offset: int) -> TimestampedOffset | None:
-    for batch in segment.find_by_timestamp(timestamp, start_offset):
-        epoch = batch.header.partition_leader_epoch
-        for offset, at in _numbers(batch.data, batch.header):
-            if at >= timestamp and offset >= start_offset:
-                return TimestampedOffset(offset, at, epoch)
-    return None
-
-
-def _numbers(batch: Buffer, header: BatchHeader) -> Iterator[tuple[int, int]]:
-    """Each record's offset and timestamp; in large batches a tenth of the cost of whole records."""
-    return zip(*body_numbers(read_body(batch, 0, header), header), strict=True)
+    """As `finding_by_timestamp`, without a pause."""
+    return run_steps(finding_by_timestamp(log, timestamp))
 
 
 def find_newest(log: Log) -> TimestampedOffset | None:
-    """The first record with the largest timestamp of the log (KIP-734); None if it holds none."""
-    first, *others = _whole_segments(log)
-    timestamp = max((segment.largest_timestamp[0] for segment in others), default=NO_TIMESTAMP)
-    if first.largest_timestamp[0] > timestamp:
-        left = with_sound_index(log, first, lambda segment: _newest_left(segment, log.start_offset))
-        timestamp = max(timestamp, left)
-    return find_by_timestamp(log, timestamp) if timestamp >= 0 else None
-
-
-def _newest_left(segment: Segment, start_offset: int) -> int:
-    """The largest timestamp from `start_offset` on, ms; records before that were deleted.
-
-    Headers are read only if the segment's newest record is among the deleted ones.
-    """
-    timestamp, offset = segment.largest_timestamp
-    found = segment.find(offset)
-    if found is not None and found[1].base_offset >= start_offset:
-        return timestamp
-    newest = NO_TIMESTAMP
-    for position, header in segment.walk_near(start_offset):
-        if header.base_offset >= start_offset:
-            newest = max(newest, header.max_timestamp)
-        elif header.last_offset >= start_offset:
-            numbers = _numbers(segment.file.read(position, header.size), header)
-            left = (at for offset, at in numbers if offset >= start_offset)
-            newest = max(left, default=NO_TIMESTAMP)  # compaction may have emptied a batch
-    return newest
+    """As `finding_newest`, without a pause."""
+    return run_steps(finding_newest(log))

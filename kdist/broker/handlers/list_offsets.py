@@ -9,6 +9,7 @@ offset; all others must ask the leader. Source: KIP-79, KIP-207, KIP-734, Kafka'
 from __future__ import annotations
 
 from collections import Counter
+from typing import Protocol
 
 from kdist.errors import ApiError, Error
 from kdist.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
@@ -28,8 +29,13 @@ from kdist.protocol.offset_for_leader_epoch import DEBUG_CONSUMER
 from kdist.protocol.schema import NEVER
 from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
+from kdist.runtime.steps import Steps
 from kdist.storage.log import Log
-from kdist.storage.reading import TimestampedOffset, find_by_timestamp, find_newest
+from kdist.storage.time_lookup import (
+    TimestampedOffset,
+    finding_by_timestamp,
+    finding_newest,
+)
 
 _FIRST_VERSION_OF_NOT_AVAILABLE = 5
 _FIRST_VERSION_OF_LEADER_EPOCHS = 4
@@ -42,55 +48,89 @@ _FIRST_VERSION_OF = {  # of timestamps with a meaning of their own
 }
 _NOT_FOUND = TimestampedOffset(NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
 
+# A step is some 2 ms: what a partition costs in µs, and a look-up in a cached log.
+_STEP_COST = 2000
+_COST, _LOOKUP_COST = 4, 300
 
-def answer(request: ListOffsetsRequest, version: int, replicas: Replicas) -> ListOffsetsResponse:
+
+class Call(Protocol):
+    """What the handler needs of a request; `kdist.broker.dispatch.Call` has it."""
+
+    @property
+    def version(self) -> int: ...
+
+    def answer(self, response: ListOffsetsResponse, /) -> None:
+        """Send the response."""
+        ...
+
+    def crash(self, error: BaseException, /) -> None:
+        """Instead of `answer`, if the request met a bug or the disk has failed."""
+        ...
+
+
+def handle(request: ListOffsetsRequest, call: Call, replicas: Replicas) -> None:
+    """Answer now or, if timestamps are to be looked up, perhaps later. Raises `DiskFailed`."""
+    answered = answering(request, call.version, replicas)
+    try:
+        work = next(answered)
+    except StopIteration as end:
+        call.answer(end.value)
+    else:
+        replicas.lookups.go_on(answered, work, call.answer, call.crash)
+
+
+def answering(
+    request: ListOffsetsRequest, version: int, replicas: Replicas
+) -> Steps[ListOffsetsResponse]:
     """One result for each partition. Raises `DiskFailed`."""
     twice = _named_twice(request) if version > 0 else set()
-    topics = [
-        ListOffsetsTopicResult(
-            name=topic.name,
-            partitions=[
-                _answer(request, version, topic.name, asked, twice, replicas)
-                for asked in topic.partitions
-            ],
-        )
-        for topic in request.topics
-    ]
+    topics, cost = [], 0
+    for topic in request.topics:
+        results = []
+        for asked in topic.partitions:
+            result = yield from _answering(request, version, topic.name, asked, twice, replicas)
+            results.append(result)
+            cost += _LOOKUP_COST if _is_looked_up(asked.timestamp) else _COST
+            if cost >= _STEP_COST:
+                cost = 0
+                yield None
+        topics.append(ListOffsetsTopicResult(name=topic.name, partitions=results))
     return ListOffsetsResponse(topics=topics)
 
 
-def _answer(
+def _answering(
     request: ListOffsetsRequest,
     version: int,
     topic: str,
     asked: ListOffsetsPartition,
     twice: set[TopicPartition],
     replicas: Replicas,
-) -> ListOffsetsPartitionResult:
-    key = TopicPartition(topic, asked.partition_index)
+) -> Steps[ListOffsetsPartitionResult]:
+    key, timestamp = TopicPartition(topic, asked.partition_index), asked.timestamp
     result = ListOffsetsPartitionResult(partition_index=key.partition, error_code=0)
     try:
         if key in twice:
             raise ApiError(Error.INVALID_REQUEST, f"the request names {key} twice")
         partition = replicas.get(key)
-        if request.replica_id == DEBUG_CONSUMER:
-            end_offset = partition.log.end_offset
-        else:
-            partition.require_leader(asked.current_leader_epoch)
-            level = request.isolation_level if version > 0 else 0
-            end_offset = partition.visible_end(request.replica_id, level)
+        end_offset = _end_offset(partition, request, version, asked)
         if version == 0:
             result.old_style_offsets = list_segment_offsets(
                 partition.log,
-                asked.timestamp,
+                timestamp,
                 asked.max_num_offsets,
                 end_offset,
                 replicas.directory.context.clock.now_ms(),
             )
         else:
-            found = _find(partition, asked.timestamp, end_offset, version)
+            _require_version(timestamp, version)
+            if _is_looked_up(timestamp):
+                found = yield from _looking_up(partition.log, timestamp)
+                end_offset = _end_offset(partition, request, version, asked)  # after the steps
+                found = found if found.offset < end_offset else _NOT_FOUND
+            else:
+                found = _find(partition.log, timestamp, end_offset)
             is_consumer = request.replica_id < 0
-            if is_consumer and _may_go_back(partition, asked.timestamp, found, end_offset):
+            if is_consumer and _may_go_back(partition, timestamp, found, end_offset):
                 raise ApiError(Error.OFFSET_NOT_AVAILABLE)
             result.offset, result.timestamp = found.offset, found.timestamp
             if version >= _FIRST_VERSION_OF_LEADER_EPOCHS:
@@ -102,6 +142,17 @@ def _answer(
     return result
 
 
+def _end_offset(
+    partition: Partition, request: ListOffsetsRequest, version: int, asked: ListOffsetsPartition
+) -> int:
+    """Up to where the client may see; `ApiError` if it has to ask another broker."""
+    if request.replica_id == DEBUG_CONSUMER:
+        return partition.log.end_offset
+    partition.require_leader(asked.current_leader_epoch)
+    level = request.isolation_level if version > 0 else 0
+    return partition.visible_end(request.replica_id, level)
+
+
 def _named_twice(request: ListOffsetsRequest) -> set[TopicPartition]:
     counts = Counter(
         TopicPartition(topic.name, asked.partition_index)
@@ -111,25 +162,36 @@ def _named_twice(request: ListOffsetsRequest) -> set[TopicPartition]:
     return {key for key, count in counts.items() if count > 1}
 
 
-def _find(partition: Partition, timestamp: int, end_offset: int, version: int) -> TimestampedOffset:
-    """The answer for version 1 and later. UNSUPPORTED_VERSION for an unknown special timestamp.
-
-    All of a log is on the leader's own disks, and nothing is in tiered storage.
-    """
-    log = partition.log
+def _require_version(timestamp: int, version: int) -> None:
+    """UNSUPPORTED_VERSION for a timestamp with a meaning that this version does not have."""
     if timestamp < 0 and version < _FIRST_VERSION_OF.get(timestamp, NEVER):
         raise ApiError(
             Error.UNSUPPORTED_VERSION, f"ListOffsets {version} has no timestamp {timestamp}"
         )
+
+
+def _is_looked_up(timestamp: int) -> bool:
+    """Whether the log is read for it."""
+    return timestamp >= 0 or timestamp == MAX_TIMESTAMP
+
+
+def _looking_up(log: Log, timestamp: int) -> Steps[TimestampedOffset]:
+    is_newest = timestamp == MAX_TIMESTAMP
+    found = yield from finding_newest(log) if is_newest else finding_by_timestamp(log, timestamp)
+    return found or _NOT_FOUND
+
+
+def _find(log: Log, timestamp: int, end_offset: int) -> TimestampedOffset:
+    """The answer for the other timestamps.
+
+    All of a log is on the leader's own disks, and nothing is in tiered storage.
+    """
     if timestamp == LATEST_TIMESTAMP:
         return TimestampedOffset(end_offset, NO_TIMESTAMP, log.epochs.latest)
-    if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
-        epoch = log.epochs.epoch_of(log.start_offset)
-        return TimestampedOffset(log.start_offset, NO_TIMESTAMP, epoch)
     if timestamp == LATEST_TIERED_TIMESTAMP:
         return _NOT_FOUND
-    found = find_newest(log) if timestamp == MAX_TIMESTAMP else find_by_timestamp(log, timestamp)
-    return _NOT_FOUND if found is None or found.offset >= end_offset else found
+    epoch = log.epochs.epoch_of(log.start_offset)
+    return TimestampedOffset(log.start_offset, NO_TIMESTAMP, epoch)
 
 
 def _may_go_back(

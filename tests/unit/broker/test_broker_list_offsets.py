@@ -9,17 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.broker.handlers import list_offsets
-from kdist.errors import Error
+from kdist.errors import DiskFailed, Error
 from kdist.model import TopicPartition
 from kdist.protocol.envelope import encode_response
 from kdist.protocol.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResult,
     ListOffsetsRequest,
+    ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from kdist.runtime.steps import run_steps
 from tests.examples import examples
-from tests.unit.replication.replication_world import CLICKS, START_MS, World, append, append_open
+from tests.unit.replication.replication_world import (
+    CLICKS,
+    START_MS,
+    VIEWS,
+    World,
+    append,
+    append_open,
+)
 
 LATEST, EARLIEST, NEWEST, LOCAL, TIERED = -1, -2, -3, -4, -5
 
@@ -47,7 +56,7 @@ def ask(
         isolation_level=isolation_level,
         topics=[ListOffsetsTopic(name=key.topic, partitions=[asked] * times)],
     )
-    answer = list_offsets.answer(request, version, world.replicas)
+    answer = run_steps(list_offsets.answering(request, version, world.replicas))
     assert encode_response(version, 1, answer)
     return answer.topics[0].partitions[0]
 
@@ -222,3 +231,96 @@ def test_a_client_that_debugs_is_told_of_uncommitted_records_too(world: World) -
     end_offset = world.replicas.get(CLICKS).log.end_offset
     assert ask(world, LATEST, isolation_level=1).offset < end_offset
     assert ask(world, LATEST, isolation_level=1, replica_id=DEBUGS).offset == end_offset
+
+
+# --- in steps -------------------------------------------------------------------------------------
+
+
+class Call:
+    """A request of version 7."""
+
+    version = 7
+
+    def __init__(self) -> None:
+        self.answers: list[ListOffsetsResponse] = []
+        self.errors: list[BaseException] = []
+        self.answer = self.answers.append
+        self.crash = self.errors.append
+
+    @property
+    def found(self) -> list[tuple[int, int]]:
+        [answer] = self.answers
+        return [(p.error_code, p.offset) for topic in answer.topics for p in topic.partitions]
+
+
+def ask_for(world: World, timestamp: int, *keys: TopicPartition, times: int = 1) -> Call:
+    call, names = Call(), {key.topic for key in keys}
+    topics = [
+        ListOffsetsTopic(
+            name=name,
+            partitions=[
+                ListOffsetsPartition(partition_index=key.partition, timestamp=timestamp)
+                for key in keys
+                if key.topic == name
+            ],
+        )
+        for name in sorted(names)
+    ]
+    request = ListOffsetsRequest(replica_id=-1, topics=topics * times)
+    list_offsets.handle(request, call, world.replicas)
+    return call
+
+
+def make_cold(world: World, *keys: TopicPartition) -> None:
+    for key in keys:
+        for segment in world.replicas.partitions[key].log.segments:
+            segment.file._content.cold.update(range(1000))  # type: ignore[attr-defined]
+
+
+def test_a_cold_look_up_reads_nothing_on_the_loop_and_holds_up_no_other_request(
+    world: World,
+) -> None:
+    fill(world)
+    append(world, world.lead(VIEWS), b"x", timestamp=START_MS)
+    make_cold(world, CLICKS, VIEWS)
+    reads = world.disk.calls["read"]
+    slow = ask_for(world, START_MS + 20, CLICKS, VIEWS)
+    more = [ask_for(world, START_MS + 20, VIEWS) for _ in range(3)]
+    assert ask_for(world, LATEST, CLICKS, VIEWS).found == [(0, 5), (0, 1)]
+    assert world.disk.calls["read"] == reads
+    assert slow.answers == []
+    world.settle(500)
+    assert slow.found == [(0, 2), (0, -1)]
+    assert [each.found for each in more] == [[(0, -1)]] * 3
+    assert world.disk.calls["read"] > reads
+
+
+@pytest.mark.parametrize("what", ["resigned", "deleted", "more appended", "disk"])
+def test_what_happens_during_a_look_up_is_heeded(world: World, what: str) -> None:
+    fill(world)
+    make_cold(world, CLICKS)
+    call = ask_for(world, START_MS + 200, CLICKS)
+    partition = world.replicas.partitions[CLICKS]
+    if what == "resigned":
+        partition.resign()
+    elif what == "deleted":
+        world.stop(leader_epoch=9)
+    elif what == "disk":
+        world.disk.fail(when=lambda call: call.name == "read")
+    else:
+        append(world, partition, b"f", timestamp=START_MS + 300)
+    world.settle(500)
+    if what == "disk":
+        assert (call.answers, [type(each) for each in call.errors]) == ([], [DiskFailed])
+    else:
+        is_led = what == "more appended"
+        assert call.found == [(0, 4) if is_led else (Error.NOT_LEADER_OR_FOLLOWER, -1)]
+
+
+def test_a_request_for_many_partitions_is_answered_in_steps(world: World) -> None:
+    fill(world)
+    assert ask_for(world, START_MS + 20, CLICKS).found == [(0, 2)]
+    call = ask_for(world, LATEST, CLICKS, times=2000)
+    assert call.answers == []
+    world.settle()
+    assert call.found == [(Error.INVALID_REQUEST, -1)] * 2000
