@@ -121,18 +121,41 @@ def _add(
     column: object, body: cython.const[cython.uchar][::1], count: _Size, is_key: cython.bint
 ) -> object:
     cursor: _Cursor = _start(body, count)
-    fields: _Fields
     ends, data, present = column.ends, cython.cast(bytearray, column.data), column.present
     row: _Size = len(ends) - 1
     used: _Size = len(data)
+    last: bytes = bytes(present[(row + 7) // 8 - 1 :]) if row else b""
     # The items are no larger than the body; bytes that are never written take no memory.
     check_size(ends[row] + body.shape[0])
     PyByteArray_Resize(data, used + body.shape[0])
     present.extend(b"\xff" * ((row + count + 7) // 8 - len(present)))
     ends.extend(array("i", bytes(4 * count)))
-    end: cython.int[::1] = ends
-    bit: cython.uchar[::1] = present
+    try:
+        column.null_count += _fill(cursor, count, is_key, data, ends, present, row)
+        used = ends[row + count]
+    except CorruptRecords:
+        del ends[row + 1 :]
+        present[max(0, (row + 7) // 8 - 1) :] = last
+        raise
+    finally:
+        PyByteArray_Resize(data, used)
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _fill(
+    cursor: _Cursor,
+    count: _Size,
+    is_key: cython.bint,
+    data: bytearray,
+    end: cython.int[::1],
+    bit: cython.uchar[::1],
+    row: _Size,
+) -> _Size:
+    """Write the items into a column that has room for them; the number of nulls."""
+    fields: _Fields
     out: _Pointer = cython.cast(_Pointer, PyByteArray_AS_STRING(data))
+    used: _Size = end[row]
     nulls: _Size = 0
     at: _Pointer
     size: _Long
@@ -149,8 +172,7 @@ def _add(
         row += 1
         end[row] = used
     _finish(cursor, count)
-    PyByteArray_Resize(data, used)
-    column.null_count += nulls
+    return nulls
 
 
 def decode_numbers(

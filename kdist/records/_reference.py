@@ -135,7 +135,7 @@ def _headers(fields: _Fields) -> HeaderPairs:
 
 
 def decode_values_into(column: BinaryColumn, body: Buffer, count: int) -> None:
-    """Append what `decode_values` returns to the column, which an error leaves unusable."""
+    """Append what `decode_values` returns to the column; an error leaves it as it was."""
     _add(column, decode_values(body, count))
 
 

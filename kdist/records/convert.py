@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kdist.errors import ApiError, CorruptRecords, Error, ProtocolError
-from kdist.model import NO_TIMESTAMP
+from kdist.model import NO_OFFSET, NO_TIMESTAMP
 from kdist.records.batch import (
     HEADER,
     HEADER_SIZE,
@@ -146,8 +146,9 @@ def down_convert(
 
     Control batches are left out, since old consumers do not know them, and so is a last batch that
     is incomplete. Records of an uncompressed batch below `fetch_offset` are dropped: old librdkafka
-    relies on that. Ends when `budget` is spent; of the last batch only as many records are
-    converted as were left in it, and the consumer's next fetch goes on after those.
+    relies on that; so is a compressed batch that has no others. Ends when `budget` is spent; of the
+    last batch only as many records are converted as were left in it, and the consumer's next fetch
+    goes on after those.
 
     Raises `CorruptRecords`, also for a batch of more than the budget's `batch_bytes_max`;
     MESSAGE_TOO_LARGE for one of more than `batch_records_max`; UNSUPPORTED_COMPRESSION_TYPE for a
@@ -192,14 +193,19 @@ def _down_convert_batch(
     is_dropped = codec == Codec.NONE or header.record_count > budget.records
     lowest_offset = fetch_offset if is_dropped else header.base_offset
     append_time_ms = header.max_timestamp if header.is_log_append_time else None
-    pieces = _pieces_from(body, header, lowest_offset, budget)
-    body_bytes = len(body)
-    del body  # the pieces let go of it when they have all been taken
-    message_set = yield from writing_message_set(
-        pieces, magic, codec, append_time_ms=append_time_ms
-    )
-    budget.spend(body_bytes, codec)
-    return message_set
+    last_offset = NO_OFFSET
+
+    def pieces() -> Iterator[list[Record]]:
+        nonlocal last_offset
+        for records in _pieces_from(body, header, lowest_offset, budget):
+            if records:
+                last_offset = records[-1].offset
+            yield records
+
+    written = writing_message_set(pieces(), magic, codec, append_time_ms=append_time_ms)
+    message_set = yield from written
+    budget.spend(len(body), codec)
+    return message_set if last_offset >= fetch_offset else b""
 
 
 def _pieces_from(

@@ -90,3 +90,23 @@ def test_a_column_holds_no_more_bytes_than_one_batch_may(codec: ModuleType) -> N
     column.ends[-1] = BATCH_BYTES_MAX
     with pytest.raises(ValueError, match="more than one batch holds"):
         codec.decode_values_into(column, codec.encode_records([b"a"]), 1)
+
+
+@BOTH
+@given(tables=bodies.filter(bool), rows=st.integers(0, 20), end=st.integers(1, 5))
+def test_a_column_is_as_it_was_after_a_body_that_cannot_be_read(
+    codec: ModuleType,
+    tables: list[list[tuple[bytes | None, bytes | None]]],
+    rows: int,
+    end: int,
+) -> None:
+    for name in INTO:
+        column, wanted = BinaryColumn(), BinaryColumn()
+        for table in tables:
+            body = codec.encode_records([value for value, _ in table], [key for _, key in table])
+            broken = codec.encode_records([None] * rows + [b"long enough"])[:-end]
+            with pytest.raises(CorruptRecords):
+                getattr(codec, name)(column, broken, rows + 1)
+            getattr(codec, name)(column, body, len(table))
+            getattr(codec, name)(wanted, body, len(table))
+        assert parts(column) == parts(wanted)

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from kdist.errors import ApiError, Error
-from kdist.records.batch import HEADER_SIZE
+from kdist.records.batch import HEADER, HEADER_SIZE, read_header, seal
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec
 from kdist.records.convert import Budget
@@ -80,6 +80,18 @@ def test_a_part_of_a_batch_is_a_part_of_a_message_as_large_as_the_batch() -> Non
         sent = run_steps(converting(cast(Slice, Part(batch[:size])), 1, 7, Budget()))
         told = len(batch) if size == 200 else HEADER_SIZE
         assert sent == (7).to_bytes(8, "big") + told.to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_from_the_compacted_end_of_a_batch_on_a_part_of_a_message_is_sent(codec: Codec) -> None:
+    """Else a consumer whose fetch size is that of the batch would ask again and again."""
+    batch = build_batch([bytes(1000)], timestamp_ms=0, codec=codec)
+    HEADER.pack_into(batch, 0, *read_header(batch)._replace(last_offset_delta=9))
+    seal(batch, 0, len(batch))
+    part = cast(Slice, Part(bytes(batch)))
+    assert run_steps(converting(part, 1, 0, Budget())) != b""
+    sent = run_steps(converting(part, 1, 5, Budget()))
+    assert sent == (5).to_bytes(8, "big") + len(batch).to_bytes(4, "big")
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])  # at once, and by a thread
