@@ -28,7 +28,7 @@ from kdist.controller.commands import (
 )
 from kdist.controller.context import Assigned, ControllerContext, OutOfDate, TermCrashed
 from kdist.controller.isr_proposals import AlterPartition
-from kdist.controller.leader_elections import ElectLeaders, Outcomes
+from kdist.controller.leader_elections import ElectLeaders, Outcomes, imbalanced
 from kdist.controller.movements import AlterReassignments, ListReassignments, Moved
 from kdist.controller.reassignments import Target
 from kdist.controller.term import ControllerDependencies, ControllerTerm
@@ -125,9 +125,7 @@ class Controller:
         metrics.replicas_ineligible_for_deletion = lambda: (
             float("nan") if self._term is None else self._term.count_ineligible()
         )
-        metrics.imbalanced_partitions = self._reading(
-            lambda cluster: len(cluster.tally.imbalanced.keys() - cluster.tally.moving.keys())
-        )
+        metrics.imbalanced_partitions = self._reading(lambda cluster: len(imbalanced(cluster)))
         metrics.recovering_partitions = self._reading(lambda cluster: cluster.tally.recovering)
         metrics.reassigning_partitions = self._reading(lambda cluster: len(cluster.tally.moving))
         metrics.replicas_left_behind = self._reading(

@@ -117,7 +117,7 @@ def choose_imbalanced(
     for partition in moving:  # a target's first replica may still be empty
         should[cluster.replicas(partition)[0]] -= 1
     lacking: dict[int, list[TopicPartition]] = {}
-    for partition in sorted(cluster.tally.imbalanced.keys() - moving.keys()):
+    for partition in sorted(imbalanced(cluster)):
         lacking.setdefault(cluster.replicas(partition)[0], []).append(partition)
     found: list[list[TopicPartition]] = []
     for broker_id, partitions in sorted(lacking.items()):
@@ -125,6 +125,11 @@ def choose_imbalanced(
             found.append([each for each in partitions if _can_be_given_back(cluster, each)])
     turns: Iterable[TopicPartition | None] = chain.from_iterable(zip_longest(*found))
     return list(islice((each for each in turns if each is not None), most))
+
+
+def imbalanced(cluster: ControllerContext) -> set[TopicPartition]:
+    """Those not led by their preferred replica, nor on their way to another one."""
+    return cluster.tally.imbalanced.keys() - cluster.tally.moving.keys()
 
 
 def _can_be_given_back(cluster: ControllerContext, partition: TopicPartition) -> bool:

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from kdist.runtime.tasks import Tasks
+if TYPE_CHECKING:
+    from kdist.runtime.tasks import Tasks  # its asyncio takes long to load, and tools need none
 
 T = TypeVar("T")
 

@@ -18,6 +18,7 @@ from typing import Protocol
 from kdist.broker.leader_hints import LeaderHints
 from kdist.errors import ApiError, Error
 from kdist.model import INTERNAL_TOPICS, NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from kdist.network.connection_state import CHANGE, Reason
 from kdist.protocol.produce import (
     ProducePartition,
     ProducePartitionResult,
@@ -55,12 +56,12 @@ class Client(Protocol):
         """Note that one of them has finished."""
         ...
 
-    def mute(self) -> None:
-        """Take no more of its requests for now."""
+    def hold(self, reason: Reason) -> None:
+        """Take no more of its requests for this reason."""
         ...
 
-    def unmute(self) -> None:
-        """Take them again."""
+    def end_hold(self, reason: Reason) -> None:
+        """Take them again, if it was the last reason."""
         ...
 
     def finish_soon(self) -> None:
@@ -251,14 +252,14 @@ class _Produce:
         self._undecided += 1
         self._checks += 1
         if self._checks == 1:
-            self._client.mute()
+            self._client.hold(CHANGE)
         self._replicas.produce_checks.go_on(checking, work, end, fail)
 
     def _end_check(self) -> None:
         self._decide()
         self._checks -= 1
         if not self._checks:
-            self._client.unmute()
+            self._client.end_hold(CHANGE)
 
     def _append_checked(
         self,

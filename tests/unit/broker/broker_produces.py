@@ -21,9 +21,12 @@ from kdist.protocol.envelope import (
 )
 from kdist.protocol.headers import RequestHeader
 from kdist.protocol.produce import API, ProducePartition, ProduceRequest, ProduceTopic
+from kdist.records.batch import HEADER, read_header, seal
+from kdist.records.compression import Codec
 from tests.unit.replication.replication_world import CLICKS, Client, World, batch
 
 Answer = list[bytes]
+LONG = b"a" * 100_000  # with its max timestamp unset, a thread has to unpack it
 
 
 class Peer(Client):
@@ -135,3 +138,11 @@ def errors_of(peer: Peer, version: int = 9) -> list[int]:
 def fields_of(producer_id: int, sequence: int) -> dict[str, int]:
     epoch = 0 if producer_id >= 0 else -1
     return {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence}
+
+
+def long_batch(*values: bytes, codec: Codec = Codec.ZSTD, **fields: Any) -> bytearray:
+    """A batch of `LONG` and these values."""
+    data = batch([LONG, *values], codec=codec, **fields)
+    HEADER.pack_into(data, 0, *read_header(data)._replace(max_timestamp=-1))
+    seal(data, 0, len(data))
+    return data

@@ -26,11 +26,14 @@ from kdist.protocol.incremental_alter_configs import (
 )
 from kdist.protocol.metadata import MetadataRequest
 from kdist.protocol.versions import api_for
+from kdist.records.build import read_batch
 from kdist.replication.writer import Writers
 from tests.simulator.cluster import Cluster, create, produce_request
+from tests.unit.broker.broker_produces import long_batch
 from tests.unit.broker.test_broker_dispatch import Raw, end_request, raw
 
 Request = tuple[Any, int]  # and its version
+LONG = long_batch()  # a thread has to unpack it
 Scenario = Callable[[Cluster, Broker, Raw], Awaitable[None]]
 
 
@@ -154,6 +157,20 @@ def test_a_disk_that_turns_slow_under_fast_path_produces_changes_nothing() -> No
             *_, after = await ask(cluster, way, [produce(1), produce(1), ends()])
             dispatch_of(broker)._flush = flush
             assert end_of(after) == end_of(before) + 4
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("acks", [-1, 1, 0])
+def test_requests_behind_a_produce_whose_check_takes_long_see_its_records(acks: int) -> None:
+    async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
+        long = produce_request("clicks", b"", acks=acks)
+        long.topic_data[0].partition_data[0].records = LONG
+        asked = [produce(acks), (long, 9), produce(acks), ends(), fetch(1), ends()]
+        *_, end, fetched, new_end = await ask(cluster, way, asked)
+        assert (end_of(end), end_of(new_end)) == (3, 3)
+        content = fetched.responses[0].partitions[0].records
+        assert [len(each.value or b"") for each in read_batch(content, 0)] == [100_000]
 
     run(scenario)
 

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from typing import Any
 
 import pytest
 
 from kdist.errors import DiskFailed, Error, PoisonousRequest
+from kdist.network.connection_state import Reason
 from kdist.protocol.produce import ProducePartition, ProduceTopic
 from kdist.records import validate as validate_module
 from kdist.records.batch import HEADER, read_header, seal
 from kdist.records.build import read_batch
 from kdist.records.compression import Codec
-from tests.unit.broker.broker_produces import Broker, Peer, errors_of, fields_of, frame_of
+from tests.unit.broker.broker_produces import (
+    LONG,
+    Broker,
+    Peer,
+    errors_of,
+    fields_of,
+    frame_of,
+    long_batch,
+)
 from tests.unit.replication.replication_world import CLICKS, START_MS, VIEWS, World, batch
-
-LONG = b"a" * 100_000  # with its max timestamp unset, a thread has to unpack it
-
-
-def long_batch(*values: bytes, codec: Codec = Codec.ZSTD, **fields: Any) -> bytearray:
-    data = batch([LONG, *values], codec=codec, **fields)
-    HEADER.pack_into(data, 0, *read_header(data)._replace(max_timestamp=-1))
-    seal(data, 0, len(data))
-    return data
 
 
 class Connection(Peer):
-    """Keeps its requests while it is muted, as a real one does."""
+    """Keeps its requests while it is held, as a real one does."""
 
     def __init__(self, broker: Broker) -> None:
         super().__init__()
@@ -37,14 +36,14 @@ class Connection(Peer):
 
     def send(self, *frames: memoryview) -> None:
         self._kept += frames
-        while self._kept and not self.is_muted:
+        while self._kept and not self.is_held:
             frame = self._kept.popleft()
             self._broker.send(frame, self)
             self._broker.usual.flush()
             frame[:] = bytes(len(frame))  # a request's bytes are gone after its tick
 
-    def unmute(self) -> None:
-        super().unmute()
+    def end_hold(self, reason: Reason) -> None:
+        super().end_hold(reason)
         self._broker.world.tasks.call_soon(self.send)
 
 
@@ -68,10 +67,10 @@ def test_a_produce_behind_one_that_takes_long_is_appended_after_it(codec: Codec,
         frame_of(long_batch(b"first", codec=codec), acks=acks),
         frame_of(batch([b"second"]), acks=acks),
     )
-    assert (peer.is_muted, stored(broker)) == (True, [])
+    assert (peer.is_held, stored(broker)) == (True, [])
     broker.world.settle()
     assert stored(broker) == [LONG, b"first", b"second"]
-    assert (peer.is_muted, peer.pending_produces, peer.is_closed) == (False, 0, False)
+    assert (peer.is_held, peer.pending_produces, peer.is_closed) == (False, 0, False)
     assert acks == 0 or errors_of(peer) == [0, 0]
     header = read_header(broker.contents())
     assert (header.base_offset, header.max_timestamp) == (0, START_MS)
@@ -140,7 +139,7 @@ def test_a_partition_that_is_no_longer_led_when_the_check_ends_refuses_the_recor
     world.settle(500)
     assert errors_of(peer)[0] == Error.NOT_LEADER_OR_FOLLOWER
     assert LONG not in stored(broker)
-    assert (peer.is_muted, peer.pending_produces) == (False, 0)
+    assert (peer.is_held, peer.pending_produces) == (False, 0)
 
 
 def test_a_leader_in_a_later_epoch_takes_the_records() -> None:

@@ -11,7 +11,7 @@ from kdist.config.listeners import Listener
 from kdist.config.topic import TopicSettings
 from kdist.controller.context import ControllerContext, LiveBroker, Topic
 from kdist.controller.elections import plan_for_preferred, plan_for_unclean
-from kdist.controller.leader_elections import choose_imbalanced, is_imbalanced
+from kdist.controller.leader_elections import choose_imbalanced, imbalanced
 from kdist.model import LeaderAndIsr, TopicPartition
 from kdist.zk.registration import BrokerRegistration
 
@@ -40,9 +40,9 @@ def test_nothing_is_chosen_where_preferred_replicas_lead() -> None:
 
 def test_a_partition_on_its_way_to_another_preferred_replica_is_not_led_by_a_wrong_one() -> None:
     made, partition = cluster([2]), TopicPartition("clicks", 0)
-    assert is_imbalanced(made, partition)
-    made.topics["clicks"] = made.topics["clicks"]._replace(adding={0: (1,)})
-    assert not is_imbalanced(made, partition)
+    assert imbalanced(made) == {partition}
+    made.put_topic(made.topics["clicks"]._replace(adding={0: (1,)}))
+    assert not imbalanced(made)
     assert chosen(made) == []
 
 

@@ -18,6 +18,7 @@ from kdist.errors import Error
 from kdist.metrics.replication import ReplicationMetrics
 from kdist.metrics.storage import StorageMetrics
 from kdist.model import TopicPartition
+from kdist.network.connection_state import Reason
 from kdist.protocol.leader_and_isr import (
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
@@ -74,15 +75,15 @@ class Client:
     def __init__(self) -> None:
         self.is_closed = False
         self.pending_produces = 0
-        self.is_muted = False
+        self.is_held = False
 
-    def mute(self) -> None:
-        assert not self.is_muted
-        self.is_muted = True
+    def hold(self, _reason: Reason) -> None:
+        assert not self.is_held
+        self.is_held = True
 
-    def unmute(self) -> None:
-        assert self.is_muted
-        self.is_muted = False
+    def end_hold(self, _reason: Reason) -> None:
+        assert self.is_held
+        self.is_held = False
 
     def end_pending_produce(self) -> None:
         self.pending_produces -= 1
