@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kdist.errors import ApiError, Error
@@ -42,12 +43,12 @@ async def _offset_at(
     request = ListOffsetsRequest(replica_id=broker_id, topics=topics)
     version = client.version_of(list_offsets.API)
     answer = await client.send(request, version)
-    result: Any = answer.topics[0].partitions[0]
-    if result.error_code:
-        raise ApiError(Error.of(result.error_code))
-    if version == 0:
-        return int(result.old_style_offsets[0])
-    return int(result.offset)
+    result = _only_result(answer.topics)
+    if version:
+        return int(result.offset)
+    if not result.old_style_offsets:
+        raise ApiError(Error.UNKNOWN_SERVER_ERROR, "the leader answered without an offset")
+    return int(result.old_style_offsets[0])
 
 
 async def end_of_epoch(client: Client, broker_id: int, each: FollowedPartition) -> EpochEnd:
@@ -61,7 +62,16 @@ async def end_of_epoch(client: Client, broker_id: int, each: FollowedPartition) 
     topics = [AskedEpochTopic(topic=key.topic, partitions=[one])]
     request = OffsetForLeaderEpochRequest(replica_id=broker_id, topics=topics)
     answer = await client.send(request, client.version_of(offset_for_leader_epoch.API))
-    result: Any = answer.topics[0].partitions[0]
-    if result.error_code:
-        raise ApiError(Error.of(result.error_code))
+    result = _only_result(answer.topics)
     return EpochEnd(result.leader_epoch, result.end_offset)
+
+
+def _only_result(topics: Sequence[Any]) -> Any:
+    """That of the one partition which was asked about; ApiError if it is an error, or not there."""
+    results = [each for topic in topics for each in topic.partitions]
+    if len(results) != 1:
+        detail = f"the leader answered about {len(results)} partitions, where one was asked about"
+        raise ApiError(Error.UNKNOWN_SERVER_ERROR, detail)
+    if results[0].error_code:
+        raise ApiError(Error.of(results[0].error_code))
+    return results[0]

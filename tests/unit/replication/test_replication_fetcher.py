@@ -485,6 +485,27 @@ def test_a_leader_that_does_not_tell_its_bounds_is_asked_again() -> None:
     assert stage.asks() == [(4, 3)]
 
 
+class Empty(Bounds):
+    """One that tells nothing of the partition, or no offset of it."""
+
+    async def send(self, request: ListOffsetsRequest, version: int) -> Any:
+        answer = await super().send(request, version)
+        if version:
+            answer.topics = []
+        else:
+            answer.topics[0].partitions[0].old_style_offsets = []
+        return answer
+
+
+@pytest.mark.parametrize("version", [0, 7])
+def test_a_leader_whose_answer_is_empty_is_asked_again(version: int) -> None:
+    """It is the leader's mistake, and the follower's broker goes on."""
+    stage = out_of_range(Empty(0, 2, version))
+    assert stage.fetcher.followed[CLICKS].state is BACKED_OFF
+    stage.world.settle()
+    assert (stage.end, stage.asks()) == (3, [(4, 3)])
+
+
 # Followers that begin to lead
 
 
