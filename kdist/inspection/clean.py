@@ -181,7 +181,9 @@ class Cleaning:
     def _swap(self, old: Sequence[Segment]) -> None:
         files, base = self._files, old[0].base_offset
         begin_swap(files, self._directory, base)
-        for path in put_in_place(files, self._directory, old, base):
+        retired: list[str] = []
+        put_in_place(files, self._directory, old, base, retired)
+        for path in retired:
             files.remove(path)
 
     def _ask(self, request: Request, *, writes: bool = False) -> Report:

@@ -51,16 +51,16 @@ def _rename_all(
 
 
 def put_in_place(
-    files: Files, directory: str, retired: Sequence[Segment], base_offset: int
-) -> list[str]:
-    """Retire segments, then give the `.swap` its name; the retired files' new paths.
+    files: Files, directory: str, old: Sequence[Segment], base_offset: int, retired: list[str]
+) -> None:
+    """Retire the old segments, then give the `.swap` its name.
 
-    Blocks. May be repeated after `DiskFull`.
+    Adds the retired files' new paths to `retired`. Blocks. May be repeated after `DiskFull`.
     """
-    paths = [path for segment in retired[::-1] for path in segment.retire()]
+    for segment in reversed(old):
+        retired += segment.retire()
     files.sync_directory(directory)
     _rename_all(files, directory, base_offset, FileState.SWAP, FileState.LIVE)
-    return paths
 
 
 def remove_all(files: Files, directory: str, state: FileState) -> None:
@@ -101,7 +101,7 @@ def complete_swaps(files: Files, directory: str) -> None:
             for base in sorted(live)
             if base == base_offset or base_offset < base < end_offset
         ]
-        put_in_place(files, directory, covered, base_offset)
+        put_in_place(files, directory, covered, base_offset, [])
 
 
 def _end_of(files: Files, directory: str, base_offset: int) -> int:

@@ -111,8 +111,7 @@ class Swap:
         ]
 
         def work() -> None:
-            retired = put_in_place(files, log.directory, self._old, self._base_offset)
-            self._retired += retired
+            put_in_place(files, log.directory, self._old, self._base_offset, self._retired)
             for path in filter(files.exists, snapshots):
                 files.remove(path)
 

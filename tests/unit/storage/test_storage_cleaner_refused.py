@@ -253,6 +253,20 @@ def test_a_log_whose_swap_waits_is_flushed(swap_waits: CleaningWorld) -> None:
     check_ends(world)
 
 
+@pytest.mark.parametrize("refused", range(1, 5))
+def test_a_swap_that_waited_leaves_no_file_behind_however_far_it_had_come(refused: int) -> None:
+    """What it retired before it lacked room is unlinked, too: the disk is full."""
+    world = CleaningWorld()
+    for number in range(6):  # small segments, which become one
+        world.put([(A, b"%d" % number)])
+        world.close_segment()
+    world.disk.fail(errno.ENOSPC, when=no_room_to_retire, after_calls=refused, forever=False)
+    world.clean(5_000)
+    world.settle(2 * world.log().settings.file_delete_delay_ms)
+    assert pairs_in(world.log()) == [(5, A, b"5")]
+    assert not [name for name in world.names() if name.endswith((".deleted", ".swap"))]
+
+
 def test_a_stop_is_clean_though_a_swap_waits(swap_waits: CleaningWorld) -> None:
     world = swap_waits
     world.cleaner.stop()
