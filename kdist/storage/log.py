@@ -165,6 +165,15 @@ class Log:
         """Whether something is reserved and not yet published."""
         return bool(self._under_way)
 
+    @property
+    def published_producers(self) -> ProducerStates:
+        """A copy of the producers' states without the appends under way, any of which may fail."""
+        states = self.producers.copy()
+        for append in reversed(self._under_way):
+            for producer_id, producer in append.producers_before.items():
+                states.restore(producer_id, producer)
+        return states
+
     def segment_index(self, offset: int) -> int:
         """The number of the segment whose range holds `offset`; 0 for an offset below all."""
         return max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0)

@@ -281,7 +281,7 @@ class Cleaner:
         groups = group_segments(facts, log.settings)
         current.groups = [_kept(log, each[0].base_offset, each[-1].end_offset) for each in groups]
         # As they are now: a batch that becomes a producer's last lies beyond all that is rewritten.
-        current.producers = iter(log.producers.producers.items() if groups else ())
+        current.producers = iter(log.published_producers.producers.items() if groups else ())
         self._next_producers(current)
 
     def _next_producers(self, current: _Pass) -> None:

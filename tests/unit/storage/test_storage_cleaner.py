@@ -15,7 +15,7 @@ from kdist.storage.cleaning.session import Session
 from kdist.storage.cleaning.worker import ThreadWorker
 from kdist.storage.names import CLEANER_OFFSETS, Suffix
 from kdist.storage.reading import find_by_timestamp, read
-from tests.unit.storage.storage_world import CLICKS, VIEWS, flip
+from tests.unit.storage.storage_world import CLICKS, VIEWS, batch_of, flip
 
 
 def test_the_last_record_of_each_key_stays_with_its_offset() -> None:
@@ -224,6 +224,29 @@ def test_a_producers_last_sequence_outlives_its_records() -> None:
     for name in world.names():
         if name.endswith(".snapshot"):
             world.files.remove(f"{world.path}/{CLICKS}/{name}")
+    producer = world.open().logs[CLICKS].producers.producer(9)
+    assert producer is not None
+    assert producer.last_sequence == 2
+
+
+def test_a_last_sequence_outlives_its_records_though_the_next_was_being_written_and_failed() -> (
+    None
+):
+    world = CleaningWorld()
+    for sequence in range(3):
+        world.put([(A, b"x")], producer_id=9, producer_epoch=0, base_sequence=sequence)
+    world.put([(A, b"last")])
+    world.close_segment()
+    log, now_ms = world.log(), world.clock.now_ms()
+    batch = batch_of([b"y"], producer_id=9, producer_epoch=0, base_sequence=3)
+    append = log.defer(log.prepare_as_leader([batch], 0, now_ms))
+    world.clean()
+    assert world.cleaned.passes == 1
+    log.abandon(append)
+    for name in world.names():
+        if name.endswith(".snapshot"):
+            world.files.remove(f"{world.path}/{CLICKS}/{name}")
+    world.kill()
     producer = world.open().logs[CLICKS].producers.producer(9)
     assert producer is not None
     assert producer.last_sequence == 2
