@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
+import struct
 from typing import Any
 
 import pytest
@@ -17,8 +18,12 @@ from kdist.broker.broker import Broker
 from kdist.protocol.api import Api
 from kdist.protocol.envelope import encode_request
 from kdist.protocol.headers import RequestHeader
+from kdist.protocol.produce import ProducePartition, ProduceTopic
 from kdist.protocol.schema import wire_fields
 from kdist.protocol.versions import TABLE
+from kdist.records.build import build_batch
+from kdist.records.compression import Codec
+from kdist.wire.crc32c import crc32c
 from tests.simulator.cluster import Cluster, create, produce, records
 from tests.unit.broker.test_broker_dispatch import Raw, raw
 from tests.unit.protocol.protocol_samples import Case, sample
@@ -26,7 +31,16 @@ from tests.unit.protocol.protocol_samples import Case, sample
 REQUESTS = 60
 NAMES = ("clicks", "g", "__consumer_offsets", "consumer", "new", "")
 NUMBERS = (-2, -1, 0, 1, 2, 3)
+MAX_TIMESTAMP_AT, CRC_AT = 35, 17
 ADVERTISED = [api for api in TABLE if not api.is_between_brokers]
+
+
+def bomb() -> bytes:
+    """A batch of a few KB with a record of 48 MiB, whose newest timestamp is not said."""
+    batch = build_batch([bytes(48 << 20)], timestamp_ms=1_700_000_000_000, codec=Codec.ZSTD)
+    struct.pack_into(">q", batch, MAX_TIMESTAMP_AT, -1)
+    struct.pack_into(">I", batch, CRC_AT, crc32c(batch[CRC_AT + 4 :]))
+    return bytes(batch)
 
 
 def make_telling(value: Any, version: int, rng: random.Random) -> Any:
@@ -45,7 +59,7 @@ def make_telling(value: Any, version: int, rng: random.Random) -> Any:
         return rng.choice(NAMES)
     if type(value) is int:
         return rng.choice(NUMBERS)
-    return records(b"x") if isinstance(value, bytes) else value
+    return rng.choice((records(b"x"), BOMB)) if isinstance(value, bytes) else value
 
 
 def frame(api: Api, rng: random.Random) -> bytes:
@@ -56,7 +70,15 @@ def frame(api: Api, rng: random.Random) -> bytes:
             for field in ("num_partitions", "count"):
                 if getattr(topic, field, 0) > max(NUMBERS):
                     setattr(topic, field, 3)
+    if api.name == "Produce" and not rng.randrange(8):  # nearly all others name no partition
+        partition = ProducePartition(index=0, records=BOMB)
+        request.topic_data = [ProduceTopic(name="clicks", partition_data=[partition])]
+        request.acks, request.transactional_id = 1, None
+        version = max(version, 7)
     return bytes(encode_request(RequestHeader(api.key, version, 1, "hostile"), request))
+
+
+BOMB = bomb()
 
 
 def check_unharmed(broker: Broker) -> None:

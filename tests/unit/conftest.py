@@ -1,0 +1,46 @@
+"""Every unit test fails in which a callback of an event loop takes long, each time it is run.
+
+What happens once in a process (imports, codecs made on first use) is no fault, and neither is a
+busy machine: a test in which one takes long runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from tests.unit import slow_callbacks
+
+_TRIES = 3
+_is_wrong = pytest.StashKey[bool]()
+
+
+def pytest_configure() -> None:
+    slow_callbacks.install()
+
+
+@pytest.fixture(autouse=True)
+def _callbacks_are_short(request: pytest.FixtureRequest) -> Iterator[None]:
+    slow_callbacks.slow.clear()
+    yield
+    test = request.node.nodeid.removeprefix("tests/unit/")
+    wrong = slow_callbacks.judge(test, slow_callbacks.slow)
+    request.node.stash[_is_wrong] = bool(wrong)
+    assert not wrong, wrong
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for _ in range(_TRIES):
+        item.stash[_is_wrong] = False
+        item._initrequest()  # type: ignore[attr-defined] # its fixtures are made anew
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        if not item.stash[_is_wrong]:
+            break
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
