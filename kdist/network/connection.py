@@ -177,7 +177,9 @@ class Connection(RequestReceiver):
             self._transport.abort()
             return
         tasks = self._connections.tasks
-        self._sender = Sender(self._transport, self._metrics, self._progressed, tasks)
+        self._sender = Sender(
+            self._transport, self._metrics, self._progressed, tasks, self._tick.turn
+        )
         self._connections.handler.on_connect(self)
 
     def pause_writing(self) -> None:

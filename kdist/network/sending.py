@@ -26,6 +26,7 @@ from kdist.network.chunks import BYTES, Bytes, Chunk, FileRange, release
 from kdist.network.socket_transport import SocketTransport
 from kdist.network.tick import Send
 from kdist.runtime.tasks import Tasks
+from kdist.runtime.tick_loop import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Sender:
         "_socket_transport",
         "_tasks",
         "_transport",
+        "_turn",
         "_warm_end",
         "is_blocked",
         "is_closed",
@@ -70,6 +72,7 @@ class Sender:
         metrics: NetworkMetrics,
         progressed: Callable[[], None],
         tasks: Tasks,
+        turn: Turn,
     ) -> None:
         transport.set_write_buffer_limits(high=0)
         self._transport = transport
@@ -82,6 +85,7 @@ class Sender:
         self._warm_end = 0  # of a cold range: it is in the page cache up to this file position
         self._is_warming = False  # whether a thread reads a part of it
         self._tasks = tasks
+        self._turn = turn
         self._in_transport = 0
         socket_transport = transport if isinstance(transport, SocketTransport) else None
         self._socket_transport = socket_transport
@@ -141,12 +145,14 @@ class Sender:
         return bool(self._chunks) or self.is_blocked
 
     def write(self) -> None:
-        """Send until nothing is left or the kernel takes no more."""
+        """Send until nothing is left, the kernel takes no more, or files have taken this turn."""
         chunks = self._chunks
         chunk: Any
         while not self.is_blocked and not self.is_closed:
             if self._range is not None:
                 self._send_range(self._range)
+                if chunks and self._socket_transport is not None and self._turn.is_over():
+                    self._socket_transport.rest()
             elif not chunks:
                 if self._is_corked:
                     self._cork(False)

@@ -193,6 +193,11 @@ class SocketTransport(PeekingTransport):
             self._block()
         return sent
 
+    def rest(self) -> None:
+        """Send nothing until the next poll finds that the kernel takes more."""
+        if not self._is_lost:
+            self._block()
+
     def _block(self) -> None:
         if not self._is_blocked:
             self._is_blocked = True

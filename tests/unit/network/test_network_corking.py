@@ -8,13 +8,15 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 import pytest
-from network_world import Answering, Served, World, turning_world, until
+from network_world import Answering, RawPeer, Served, World, real_world, turning_world, until
 
 from kdist.network import socket_transport
 from kdist.network.connection import Connection
 from kdist.runtime.disk import Disk
+from kdist.runtime.tick_loop import TURN_S, TickLoop
 
 HEAD_BYTES = 5
 CONTENT = random.Random(6).randbytes(3_000_000)
@@ -238,3 +240,40 @@ def test_an_answer_whose_file_was_truncated_and_written_again_ends_its_connectio
             assert handler.file.released == 1
 
     world.run(scenario())
+
+
+def test_files_that_take_long_to_send_let_another_connection_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are asked for by one connection, whose peer reads fast enough to take them at once."""
+    burnt_s = 0.0
+    send_file, sent = socket_transport.send_file, []
+
+    def slowly(*arguments: int) -> int:
+        nonlocal burnt_s
+        burnt_s += TURN_S
+        sent.append(1)
+        return send_file(*arguments)
+
+    class Noting(RawPeer):
+        def buffer_updated(self, nbytes: int) -> None:
+            before.append(len(sent))
+            super().buffer_updated(nbytes)
+
+    before: list[int] = []
+    monkeypatch.setattr(socket_transport, "send_file", slowly)
+    handler = Fetching(File(str(tmp_path / "log"), len(CONTENT)))
+    asked = [(start, 10_000, 3) for start in range(20)]
+
+    async def scenario(world: World) -> None:
+        async with Served(world, handler) as served:
+            peer = await served.peer()
+            other = await world.client.connect(Noting, world.host, served.port)
+            peer.send(*(b"%d %d %d" % each for each in asked))
+            other.send(b"0 1 1")  # a copy, not a file
+            assert await peer.answers(len(asked)) == expected(*asked)
+            assert before[0] <= 3 < len(asked) == len(sent)
+            assert not any(each._sender.has_waiting for each in handler.connected)
+
+    for world in real_world(TickLoop(lambda: monotonic() + burnt_s)):
+        world.run(scenario(world))

@@ -28,6 +28,7 @@ from kdist.network.chunks import FileRange
 from kdist.network.connection import Connection
 from kdist.network.sending import COPIED_BYTES_MAX, Sender
 from kdist.runtime.disk import Disk
+from kdist.runtime.tick_loop import Turn
 from tests.stepped_process import SteppedProcess
 
 
@@ -284,7 +285,9 @@ def test_nothing_follows_an_answer_whose_file_was_truncated_while_it_was_sent(
 
 
 def test_an_answer_given_between_a_failed_send_and_the_end_is_released() -> None:
-    sender = Sender(_Transport(), NetworkMetrics(), lambda: None, SteppedProcess())
+    sender = Sender(
+        *(_Transport(), NetworkMetrics(), lambda: None, SteppedProcess()), Turn(lambda: 0.0)
+    )
     before, between = _Range(), _Range()
     sender.put([cast(FileRange, before)])
     sender.close()  # the send failed
