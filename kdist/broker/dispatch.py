@@ -347,6 +347,5 @@ async def _answer_with(work: Awaitable[Any], call: Call) -> None:
         call.answer_with_error(await work)
     except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
         call.crash(error)
-    finally:
-        call.connection.is_working = False
-        call.connection.end_hold(WORK)
+    call.connection.is_working = False  # not if it was cancelled: then the broker ends
+    call.connection.end_hold(WORK)

@@ -312,8 +312,25 @@ def test_requests_that_need_no_task_go_on_beside_one_that_does() -> None:
     run(scenario)
 
 
-def test_a_request_that_waits_for_a_task_goes_on_when_that_task_crashes() -> None:
-    """Its connection takes no more requests, and ends: none is carried out, none is left over."""
+def test_a_request_that_waits_for_a_task_is_not_carried_out_once_tasks_are_cancelled() -> None:
+    async def scenario(cluster: Cluster, broker: Broker, way: Raw) -> None:
+        async def wait(_request: Any, _call: Any) -> Any:
+            calls.append(1)
+            await asyncio.Event().wait()
+
+        calls: list[int] = []
+        dispatch_of(broker)._routes.waiting[MetadataRequest.api.key] = wait  # type: ignore[index]
+        way.send(framed(0, *METADATA) * 2)
+        await cluster.until(lambda: bool(calls))
+        dispatch_of(broker).cancel()
+        await asyncio.sleep(1)
+        assert len(calls) == 1
+
+    run(scenario)
+
+
+def test_a_request_that_waits_for_a_task_is_dropped_when_that_task_crashes() -> None:
+    """Its connection takes no more requests, and ends."""
 
     async def scenario(cluster: Cluster, broker: Broker, way: Raw) -> None:
         async def crash(_request: Any, _call: Any) -> Any:
