@@ -26,6 +26,11 @@ class ConnectString(NamedTuple):
         hosts, slash, root = text.strip().partition("/")
         servers = tuple(_server(host.strip(), text) for host in hosts.split(","))
         names = root.rstrip("/").split("/") if root.rstrip("/") else []
+        if "," in root:
+            raise UserError(
+                f"zookeeper.connect {text!r}: {slash}{root} is one path for all servers, which"
+                " follows the last of them, and has no comma"
+            )
         if any(name in ("", ".", "..") for name in names):
             raise UserError(f"zookeeper.connect {text!r}: {slash}{root} is not a path")
         return cls(servers, "".join(f"/{name}" for name in names))

@@ -1,6 +1,7 @@
 """Typed fields of a JSON znode; anything unexpected raises `CorruptZnode` with the reason.
 
-Unknown keys are ignored: other brokers, older and newer, add their own.
+Unknown keys are ignored: other brokers, older and newer, add their own. A number has to fit what
+Kafka reads it as, and what requests carry it in: 32 bits, or 64 where it is a time or an offset.
 """
 
 from __future__ import annotations
@@ -23,22 +24,39 @@ def to_json(fields: Mapping[str, object]) -> bytes:
     return _encode(fields).encode()
 
 
-def to_integer(path: str, data: bytes) -> int:
+def to_int32(path: str, data: bytes) -> int:
     """A znode that is nothing but a decimal number."""
+    return _to_integer(path, data, 32)
+
+
+def to_int64(path: str, data: bytes) -> int:
+    """As `to_int32`, of a greater range."""
+    return _to_integer(path, data, 64)
+
+
+def _to_integer(path: str, data: bytes, bits: int) -> int:
     try:
-        return parse_integer(data.decode("ascii"))
+        return parse_integer(data.decode("ascii"), bits)
     except ValueError:
-        raise CorruptZnode(path, f"{data[:40]!r} is not a number") from None
+        raise CorruptZnode(path, f"{data[:40]!r} is not a number of {bits} bits") from None
 
 
-def parse_integer(text: str) -> int:
+def parse_integer(text: str, bits: int) -> int:
     """ASCII digits with an optional minus sign; `ValueError` for all else that `int` accepts.
 
-    Also `ValueError` if there are more digits than `int` converts.
+    Also `ValueError` if it does not fit into so many bits.
     """
     if not text.removeprefix("-").isdecimal() or not text.isascii():
         raise ValueError(f"{text[:40]!r} is not a number")
-    return int(text)
+    number = int(text)
+    if not fits(number, bits):
+        raise ValueError(f"{text[:40]!r} does not fit into {bits} bits")
+    return number
+
+
+def fits(number: int, bits: int = 32) -> bool:
+    """Whether a signed integer of so many bits can have this value."""
+    return -(1 << bits - 1) <= number < 1 << bits - 1
 
 
 class Fields:
@@ -79,7 +97,7 @@ class Fields:
         """A number that Kafka writes as a string; -1 if it is missing."""
         value = self._fields.get(key, -1)
         try:
-            return parse_integer(str(value))
+            return parse_integer(str(value), 64)
         except ValueError:
             self.fail(f"{key!r} is {value!r} and not a time in ms")
 
@@ -106,7 +124,7 @@ class Fields:
         found: dict[int, tuple[int, ...]] = {}
         for name, ids in (self.optional(key, dict) or {}).items():
             try:
-                partition = parse_integer(name)
+                partition = parse_integer(name, 32)
             except ValueError:
                 partition = -1
             if partition < 0:
@@ -121,6 +139,8 @@ class Fields:
     def _of_kind(self, key: str, value: object, kind: type[Value]) -> Value:
         if not isinstance(value, kind) or isinstance(value, bool):
             self.fail(f"{key!r} is {value!r} and not {_NAMES[kind]}")
+        if isinstance(value, int) and not fits(value):
+            self.fail(f"{key!r} is {value} and not a number of 32 bits")
         return value
 
 

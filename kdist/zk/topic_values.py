@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from kdist.model import LeaderAndIsr, TopicPartition, format_uuid, parse_uuid
-from kdist.zk.fields import Fields, to_json
+from kdist.zk.fields import Fields, fits, to_json
 
 Replicas = Mapping[int, tuple[int, ...]]  # broker ids by partition, the preferred leader first
 
@@ -185,14 +185,14 @@ class Reassignment(NamedTuple):
 def _partition(fields: Fields, entry: object) -> TopicPartition:
     named = entry if isinstance(entry, dict) else {}
     topic, partition = named.get("topic"), named.get("partition")
-    if not isinstance(topic, str) or not isinstance(partition, int):
+    if not isinstance(topic, str) or type(partition) is not int or not fits(partition):
         fields.fail(f"'partitions' has {entry!r}")
     return TopicPartition(topic, partition)
 
 
 def _replicas(fields: Fields, entry: dict[str, object]) -> tuple[int, ...]:
     found = entry.get("replicas")
-    if not isinstance(found, list) or not all(type(each) is int for each in found):
+    if not isinstance(found, list) or not all(type(e) is int and fits(e) for e in found):
         fields.fail(f"'partitions' has {entry!r}")
     return tuple(found)
 

@@ -33,13 +33,14 @@ class Watcher(ABC, Generic[Value]):
         self._report = report
         self._is_stale = asyncio.Event()
         self._is_stale.set()
+        self._is_watched = False  # a watch is set, or being set, and has not fired
         self._remove_listener = zk.add_listener(self._on_state)
         self._task = asyncio.get_running_loop().create_task(self._keep_reporting())
         self._task.add_done_callback(self._end)
 
     @abstractmethod
-    async def _read(self, watch: Watch) -> Value:
-        """Read the value and set the watch; `NoNode`."""
+    async def _read(self, watch: Watch | None) -> Value:
+        """Read the value and set the watch, if there is one to be set; `NoNode`."""
 
     def stop(self) -> None:
         """Report nothing from here on."""
@@ -51,10 +52,12 @@ class Watcher(ABC, Generic[Value]):
 
     def _on_state(self, state: SessionState) -> None:
         if state is SessionState.CONNECTED:
+            self._is_watched = False  # watches do not outlive a connection
             self._is_stale.set()
 
     def _on_event(self, _event: WatchEvent) -> None:
         """A lost watch leads to a new read too, which waits for the connection."""
+        self._is_watched = False
         self._is_stale.set()
 
     async def _keep_reporting(self) -> None:
@@ -65,17 +68,21 @@ class Watcher(ABC, Generic[Value]):
             try:
                 value = await self._read_or_none()
             except (ConnectionLoss, SessionExpired):
+                self._is_watched = False
                 continue  # CONNECTED makes it stale again
             self._report(value)
 
     async def _read_or_none(self) -> Value | None:
-        """Read the value, or None, with a watch set at that moment in either case."""
+        """Read the value, or None, with a watch set at that moment or before, in either case."""
         while True:
+            watch = None if self._is_watched else self._on_event
+            self._is_watched = True  # first: it may fire before this task is back
             try:
-                return await self._read(self._on_event)
+                return await self._read(watch)
             except NoNode:
-                if await self._zk.exists(self._path, self._on_event) is None:
+                if await self._zk.exists(self._path, watch) is None:
                     return None
+                self._is_watched = False
             # Created between the two requests.
 
     def _end(self, task: asyncio.Task[None]) -> None:
@@ -90,12 +97,12 @@ class Watcher(ABC, Generic[Value]):
 class DataWatcher(Watcher[Znode]):
     """Reports data and stat."""
 
-    async def _read(self, watch: Watch) -> Znode:
+    async def _read(self, watch: Watch | None) -> Znode:
         return await self._zk.get(self._path, watch)
 
 
 class ChildrenWatcher(Watcher[list[str]]):
     """Reports the children's names, sorted."""
 
-    async def _read(self, watch: Watch) -> list[str]:
+    async def _read(self, watch: Watch | None) -> list[str]:
         return await self._zk.children(self._path, watch)

@@ -32,7 +32,7 @@ from kdist.zk.cluster_values import (
     VettedDisk,
 )
 from kdist.zk.errors import CorruptZnode, NoNode
-from kdist.zk.fields import to_integer
+from kdist.zk.fields import to_int32, to_int64
 from kdist.zk.registration import BrokerRegistration
 from kdist.zk.topic_values import (
     PartitionState,
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 DEFAULT_ENTITY = "<default>"  # settings of all brokers, clients or users without their own
 
-_IMPOSSIBLE = frozenset(("", ".", ".."))
+IMPOSSIBLE = frozenset(("", ".", ".."))  # as names: ZooKeeper has no such znodes
 _NAME = re.compile(r"\{[a-z]+\}")
 
 
@@ -76,7 +76,8 @@ class ZnodeRow(Generic[T]):
         """The names in a path that `path` made, then a sequential znode's digits; else None."""
         pattern = _NAME.sub("([^/]+)", self.template)
         found = re.fullmatch(pattern + (r"(\d+)" if self._is_sequential else ""), path)
-        return tuple(self._unescaped(name) for name in found.groups()) if found else None
+        names = tuple(self._unescaped(name) for name in found.groups()) if found else ()
+        return None if not found or IMPOSSIBLE.intersection(names) else names
 
     async def read(self, zk: ZooKeeper, *names: str | int) -> T | None:
         """The value of the znode with these names; None if there is no znode."""
@@ -115,7 +116,7 @@ class ZnodeRow(Generic[T]):
 def _escaped(name: str, is_quoted: bool, template: str) -> str:
     if is_quoted and name != DEFAULT_ENTITY:
         name = quote(name, safe="").replace("~", "%7E")  # as Java does
-    assert name not in _IMPOSSIBLE, f"{name!r} cannot be a part of {template}"
+    assert name not in IMPOSSIBLE, f"{name!r} cannot be a part of {template}"
     assert "/" not in name, f"{name!r} cannot be a part of {template}"
     return name
 
@@ -141,9 +142,9 @@ def _empty(template: str) -> ZnodeRow[None]:
     return ZnodeRow(template, Kind.PERSISTENT, lambda _: b"", lambda _path, _data: None)
 
 
-def _number(template: str) -> ZnodeRow[int]:
+def _number(template: str, decode: Callable[[str, bytes], int]) -> ZnodeRow[int]:
     """A decimal number, not JSON."""
-    return ZnodeRow(template, Kind.PERSISTENT, lambda number: str(number).encode(), to_integer)
+    return ZnodeRow(template, Kind.PERSISTENT, lambda number: str(number).encode(), decode)
 
 
 def _text(template: str, kind: Kind) -> ZnodeRow[str]:
@@ -174,7 +175,7 @@ PARTITION_STATE = _row("/brokers/topics/{topic}/partitions/{partition}/state", _
 
 # The controller; both are written in the transaction that elects it (see `election.py`)
 CONTROLLER = _row("/controller", _E, ControllerInfo)
-CONTROLLER_EPOCH = _number("/controller_epoch")
+CONTROLLER_EPOCH = _number("/controller_epoch", to_int32)
 
 # The cluster
 CLUSTER_ID = _row("/cluster/id", _P, ClusterId)
@@ -207,7 +208,7 @@ CONSUMER_ID = _row("/consumers/{group}/ids/{consumer}", _E, ConsumerRegistration
 CONSUMER_OWNERS = _empty("/consumers/{group}/owners/{topic}")
 CONSUMER_OWNER = _text("/consumers/{group}/owners/{topic}/{partition}", _E)  # the consumer's stream
 CONSUMER_OFFSETS = _empty("/consumers/{group}/offsets/{topic}")
-CONSUMER_OFFSET = _number("/consumers/{group}/offsets/{topic}/{partition}")
+CONSUMER_OFFSET = _number("/consumers/{group}/offsets/{topic}/{partition}", to_int64)
 
 # kdist's own
 VETTED_DISKS = _empty("/kdist/disks")

@@ -24,7 +24,7 @@ def test_servers_and_chroot_are_found(text: str, servers: tuple[str, ...], chroo
 @pytest.mark.parametrize(
     "text",
     ["", "/kdist", "host1,", "host1:", "host1:0", "host1:65536", "host1:x", "host1//a", "::1:2181",
-     "a..b:1", "host1/a/../b", "host1/."],
+     "a..b:1", "host1/a/../b", "host1/.", "zk1:2181/kafka,zk2:2181/kafka", "zk1/a,zk2"],
 )  # fmt: skip
 def test_an_invalid_connect_string_is_refused_with_a_sentence(text: str) -> None:
     with pytest.raises(UserError, match=r"zookeeper\.connect"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.zk.client import SessionState, Znode
+from kdist.zk.client import SessionState, Stat, Watch, Znode
 from kdist.zk.errors import ZooKeeperError
 from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
 from kdist.zk.watching import ChildrenWatcher, DataWatcher
@@ -137,3 +137,48 @@ def test_the_last_value_is_reported_under_any_interleaving(seed: int) -> None:
         await asyncio.sleep(0)
 
     run(scenario, seed)
+
+
+class CountingClient(MemoryZooKeeper):
+    """Counts the watches that it is asked to set."""
+
+    watches = 0
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        self.watches += watch is not None
+        return await super().children(path, watch)
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        self.watches += watch is not None
+        return await super().exists(path, watch)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_report_that_is_asked_for_sets_no_further_watch(is_there: bool) -> None:
+    async def scenario(ensemble: MemoryEnsemble) -> None:
+        zk, other = await connected(ensemble), await connected(ensemble)
+        zk.__class__ = CountingClient
+        if is_there:
+            await other.create(PATH)
+        told: list[list[str] | None] = []
+        watcher = ChildrenWatcher(zk, PATH, told.append)
+        await asyncio.sleep(1)
+        assert isinstance(zk, CountingClient)
+        first, expected = zk.watches, [] if is_there else None
+        for _ in range(20):
+            watcher.report_again()
+            await asyncio.sleep(1)
+        assert told == [expected] * 21
+        assert zk.watches == first
+        ensemble.suspend(zk)
+        await asyncio.sleep(1)
+        ensemble.resume(zk)
+        await asyncio.sleep(1)
+        if not is_there:
+            await other.create(PATH)
+        await other.create(f"{PATH}/a")
+        await asyncio.sleep(1)
+        assert told[-1] == ["a"]
+        watcher.stop()
+
+    run(scenario)

@@ -69,6 +69,12 @@ KAFKA_BYTES = [
 ]  # fmt: skip
 
 
+STATE_FORM = (
+    '{"version":1,"leader":%s,"leader_epoch":%s,"controller_epoch":%s,"isr":[1],"kdist_lossy":%s}'
+)
+MOVE_FORM = '{"version":1,"partitions":[{"topic":"t","partition":%s,"replicas":[%s]}]}'
+
+
 @pytest.mark.parametrize(
     ("row", "value", "data"), KAFKA_BYTES, ids=[row[0].template for row in KAFKA_BYTES]
 )
@@ -119,6 +125,40 @@ def test_damage_is_a_corrupt_znode_or_a_value_but_nothing_else(
 def test_a_port_of_an_old_registration_is_one() -> None:
     assert fault(znodes.BROKER, b'{"version":1,"host":"h","port":65536,"timestamp":"7"}')
     assert not fault(znodes.BROKER, b'{"version":1,"host":"h","port":65535,"timestamp":"7"}')
+
+
+INT32, INT64 = 2**31, 2**63  # the first numbers that are too large
+
+
+@pytest.mark.parametrize(
+    ("row", "form", "bound"),
+    [
+        (znodes.TOPIC, '{"version":1,"partitions":{"0":[%d]}}', INT32),
+        (znodes.TOPIC, '{"version":1,"partitions":{"%d":[1]}}', INT32),
+        (znodes.PARTITION_STATE, STATE_FORM % ("%d", "1", "1", "[1]"), INT32),
+        (znodes.PARTITION_STATE, STATE_FORM % ("1", "%d", "1", "[1]"), INT32),
+        (znodes.PARTITION_STATE, STATE_FORM % ("1", "1", "%d", "[1]"), INT32),
+        (znodes.PARTITION_STATE, STATE_FORM % ("1", "1", "1", "[%d]"), INT32),
+        (znodes.CONTROLLER, '{"version":1,"brokerid":%d,"timestamp":"1"}', INT32),
+        (znodes.CONTROLLER, '{"version":1,"brokerid":1,"timestamp":"%d"}', INT64),
+        (znodes.CONTROLLER_EPOCH, "%d", INT32),
+        (znodes.CONSUMER_OFFSET, "%d", INT64),
+        (
+            znodes.PRODUCER_ID_BLOCK,
+            '{"version":1,"broker":1,"block_start":"0","block_end":"%d"}',
+            INT64,
+        ),
+        (znodes.REASSIGNMENT, MOVE_FORM % ("%d", "1"), INT32),
+        (znodes.REASSIGNMENT, MOVE_FORM % ("1", "%d"), INT32),
+        (znodes.PREFERRED_ELECTION, MOVE_FORM % ("%d", "1"), INT32),
+    ],
+)
+def test_a_number_that_no_request_could_carry_is_corrupt(
+    row: znodes.ZnodeRow[Any], form: str, bound: int
+) -> None:
+    assert fault(row, (form % bound).encode())
+    assert fault(row, (form % (-bound - 1)).encode())
+    assert not fault(row, (form % (bound - 1)).encode())
 
 
 @given(st.binary(max_size=60))
@@ -235,6 +275,11 @@ def test_a_sequential_path_is_a_prefix_and_gives_its_digits_back() -> None:
     assert znodes.SETTINGS_CHANGE.path() == path
     assert znodes.SETTINGS_CHANGE.names(path + "0000000042") == ("0000000042",)
     assert znodes.SETTINGS_CHANGE.names(path) is None
+
+
+def test_a_quoted_name_that_no_path_is_made_of_is_none() -> None:
+    assert znodes.TOPIC_SETTINGS.names("/config/topics/%2E%2E") is None
+    assert znodes.TOPIC_SETTINGS.names("/config/topics/..a") == ("..a",)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".", ".."])
