@@ -285,6 +285,8 @@ class Executor:
         await self.move(steps)
         await self.complete_moves(steps)
         await self.settle_reassignment()
+        if not targets:  # nothing was asked for, or nothing that can be read
+            await self._writer.write_reassignment({})
 
     async def settle_reassignment(self) -> None:
         """Take out of an old tool's request what is done with."""

@@ -11,6 +11,7 @@ that have arrived. If one is refused, so are the later ones that depend on it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -34,8 +35,10 @@ from kdist.zk import znodes
 from kdist.zk.client import Create, Delete, Operation, Set, ZooKeeper
 from kdist.zk.cluster_values import EntitySettings, VettedDisk
 from kdist.zk.election import Leadership, fenced_multi
-from kdist.zk.errors import ConnectionLoss, MultiFailed, NoNode
+from kdist.zk.errors import ConnectionLoss, MultiFailed, NoNode, NotEmpty
 from kdist.zk.topic_values import PartitionState, Reassignment, TopicAssignment
+
+logger = logging.getLogger(__name__)
 
 # Operations in a multi. A server keeps its last 500 transactions in memory: 155 MB of this size.
 CHUNK = 500
@@ -151,7 +154,7 @@ class Writer:
     async def write_reassignment(self, left: Mapping[TopicPartition, tuple[int, ...]]) -> None:
         """Write what is left of an old tool's request; nothing is what that tool waits for."""
         path = znodes.REASSIGNMENT.path()
-        await self._write([Set(path, Reassignment(left).encode()) if left else Delete(path)])
+        await self._settle(Set(path, Reassignment(left).encode()) if left else Delete(path))
 
     async def write_states(self, plan: Plan) -> AsyncIterator[tuple[Plan, bool]]:
         """Write the states of the plan, chunk by chunk; yields each, and whether it was written.
@@ -172,11 +175,26 @@ class Writer:
 
     async def withdraw_deletion(self, name: str) -> None:
         """Remove the request to delete the topic."""
-        await self._write([Delete(znodes.TOPIC_DELETION.path(name))])
+        await self._settle(Delete(znodes.TOPIC_DELETION.path(name)))
 
     async def complete_preferred_election(self) -> None:
         """Remove an old tool's request, which is what that tool waits for."""
-        await self._write([Delete(znodes.PREFERRED_ELECTION.path())])
+        await self._settle(Delete(znodes.PREFERRED_ELECTION.path()))
+
+    async def _settle(self, operation: Set | Delete) -> None:
+        """Write what has become of somebody's request, unless that is gone or cannot be removed.
+
+        Whoever made it may remove it, or put znodes below it; neither is about the cluster.
+        """
+        try:
+            await self._write([operation])
+        except OutOfDate as refused:
+            failure = refused.__cause__
+            if not isinstance(failure, MultiFailed) or not isinstance(
+                failure.error, NoNode | NotEmpty
+            ):
+                raise
+            logger.warning("a request is left as it is: %s", failure.error)
 
     async def remove_topics(self, removed: Sequence[Removed]) -> AsyncIterator[Sequence[str]]:
         """Remove all znodes of topics, chunk by chunk; yields their names once they are gone.

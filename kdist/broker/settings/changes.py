@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Protocol
+from urllib.parse import unquote
 
 from kdist.runtime.clock import Clock
 from kdist.runtime.tasks import raise_bug
@@ -103,8 +104,6 @@ class SettingsChanges:
         for name in names:
             try:
                 await self._read_notification(f"{znodes.SETTINGS_CHANGES.path()}/{name}")
-            except CorruptZnode as error:
-                logger.warning("ignored a notification of changed settings: %s", error)
             except ZooKeeperError as error:
                 self._seen.discard(name)
                 self._retry_soon(error)
@@ -123,9 +122,13 @@ class SettingsChanges:
             data, stat = await self._zk.get(path)
         except NoNode:
             return  # removed after its retention
-        kind, _, name = znodes.SETTINGS_CHANGE.decode(path, data).entity_path.partition("/")
-        if kind in self._followers and name:
-            await self._followers[kind].reload(name)
+        try:
+            kind, _, name = znodes.SETTINGS_CHANGE.decode(path, data).entity_path.partition("/")
+        except CorruptZnode as error:
+            logger.warning("ignored a notification of changed settings: %s", error)
+        else:
+            if kind in self._followers and unquote(name) not in znodes.IMPOSSIBLE:
+                await self._followers[kind].reload(name)
         if self._clock.now_ms() - stat.created_ms > _KEPT_MS:
             await self._remove(path)
 
