@@ -11,6 +11,7 @@ from kdist.broker.metadata_cache import MetadataCache
 from kdist.config.broker import BrokerSettings
 from kdist.controller.controller import Controller
 from kdist.errors import ApiError, Error
+from kdist.model import ZERO_UUID
 from kdist.network.client import Client
 from kdist.protocol import alter_partition, controlled_shutdown, create_topics
 from kdist.protocol.alter_partition import AlterPartitionRequest, AlterPartitionResponse
@@ -47,7 +48,9 @@ class ControllerAccess:
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         if self._controller.is_active:
             return await self._controller.alter_partition(request)
-        answer: AlterPartitionResponse = await self._ask(request, alter_partition.API.newest)
+        has_ids = all(topic.topic_id != ZERO_UUID for topic in request.topics)
+        version = alter_partition.API.newest if has_ids else alter_partition.LAST_BY_NAME
+        answer: AlterPartitionResponse = await self._ask(request, version)
         return answer
 
     async def shut_down(self, request: ControlledShutdownRequest) -> int:

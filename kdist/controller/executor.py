@@ -35,7 +35,7 @@ from kdist.controller.topics import Planned
 from kdist.controller.writing import Removed, Writer
 from kdist.errors import ApiError
 from kdist.metrics.controller import ControllerMetrics
-from kdist.model import LeaderAndIsr, TopicPartition
+from kdist.model import NO_LEADER, LeaderAndIsr, TopicPartition
 from kdist.runtime.slices import parted
 from kdist.storage.names import some_of
 
@@ -158,7 +158,10 @@ class Executor:
         return written, found
 
     def _put_written(self, written: Plan) -> None:
-        self._metrics.elections += len(written)
+        for partition, state in written.items():
+            before = self.cluster.leader_and_isr(partition)
+            is_led = before is not None and state.leader not in (before.leader, NO_LEADER)
+            self._metrics.elections += is_led
         self._report_unclean(written)
         self.cluster.put_states(written)
 

@@ -13,7 +13,9 @@ class ControllerMetrics(Metrics):
 
     is_active: int = gauge("1 while this broker is the controller.")
     epoch: int = gauge("The controller epoch of this broker's last election.")
-    elections: int = counter("Leaders and ISRs of partitions written to ZooKeeper.")
+    elections: int = counter(
+        "Times that a partition got another leader than before, or one again; not its first one."
+    )
     unclean_elections: int = counter(
         "Leaders elected though committed records may be lost by that."
     )

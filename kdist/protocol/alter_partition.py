@@ -20,6 +20,9 @@ ELIGIBLE_REPLICAS_TAG = 10_000
 RECOVERED, RECOVERING = 0, 1  # leader recovery state; 1: elected unclean, and not yet recovered
 
 
+LAST_BY_NAME = 1  # the newest version that names topics, and has no ids
+
+
 @struct
 class IsrMember:
     """A member of the proposed ISR; epoch -1: not checked."""

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from kdist.errors import ApiError, Error
+from kdist.model import ZERO_UUID, TopicPartition
 from kdist.protocol.alter_partition import (
     AlteredPartition,
     AlteredTopic,
@@ -47,8 +48,8 @@ Ask = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
 class Proposal(NamedTuple):
     """An ISR as broker epochs by broker id, for the epochs in which its leader decided on it."""
 
-    topic_id: uuid.UUID
-    partition: int
+    partition: TopicPartition
+    topic_id: uuid.UUID  # `ZERO_UUID` if a broker before Kafka 2.8 created the topic
     leader_epoch: int
     partition_epoch: int
     isr: Mapping[int, int]
@@ -62,7 +63,6 @@ class CommittedIsr(NamedTuple):
     eligible: tuple[int, ...] = ()
 
 
-Key = tuple[uuid.UUID, int]
 Answer = asyncio.Future[CommittedIsr]
 
 
@@ -80,7 +80,7 @@ class AlterPartitionManager:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._ask = ask
-        self._waiting: dict[Key, PendingProposal] = {}
+        self._waiting: dict[TopicPartition, PendingProposal] = {}
         self._task: asyncio.Task[None] | None = None
         self._asking: asyncio.Future[AlterPartitionResponse] | None = None
         self._is_over = False
@@ -92,7 +92,7 @@ class AlterPartitionManager:
         proposal. INELIGIBLE_REPLICA: the ISR stays as it was. Whoever no longer wants an answer, as
         its leader epoch has ended, cancels it, and may propose anew at once.
         """
-        key = (proposal.topic_id, proposal.partition)
+        key = proposal.partition
         earlier = self._waiting.get(key)
         assert earlier is None or earlier.answer.done(), "one proposal at a time"
         answer: Answer = asyncio.get_running_loop().create_future()
@@ -137,39 +137,46 @@ class AlterPartitionManager:
             retry_ms = min(2 * retry_ms, RETRY_MS_MAX)
         self._task = None
 
-    def _wanted(self) -> dict[Key, PendingProposal]:
+    def _wanted(self) -> dict[TopicPartition, PendingProposal]:
         """Those whose answer is still wanted; the others are forgotten."""
         for key in [key for key, each in self._waiting.items() if each.answer.done()]:
             del self._waiting[key]
         return dict(self._waiting)
 
     def _request(self, sent: Iterable[PendingProposal]) -> AlterPartitionRequest:
-        topics: dict[uuid.UUID, list[AlteredPartition]] = {}
-        for proposal, _ in sent:
-            topics.setdefault(proposal.topic_id, []).append(_altered(proposal))
+        proposals = [proposal for proposal, _ in sent]
+        # Without ids a request can only be sent in a version that has names, and no broker epochs.
+        has_ids = all(each.topic_id != ZERO_UUID for each in proposals)
+        topics: dict[str, AlteredTopic] = {}
+        for each in proposals:
+            name = each.partition.topic
+            if name not in topics:
+                topic_id = each.topic_id if has_ids else ZERO_UUID
+                topics[name] = AlteredTopic(topic_name=name, topic_id=topic_id, partitions=[])
+            topics[name].partitions.append(_altered(each, has_epochs=has_ids))
         return AlterPartitionRequest(
             broker_id=self._broker_id,
             broker_epoch=self._broker_epoch(),
-            topics=[AlteredTopic(topic_id=key, partitions=each) for key, each in topics.items()],
+            topics=list(topics.values()),
         )
 
     def _take_in(
-        self, response: AlterPartitionResponse, sent: Mapping[Key, PendingProposal]
+        self, response: AlterPartitionResponse, sent: Mapping[TopicPartition, PendingProposal]
     ) -> bool:
         """Answer the proposals that the response judges; others go with the next.
 
-        Returns whether it judged all of which it said anything.
+        Returns whether it judged all that were sent, and are still wanted.
         """
-        is_judged = True
+        names = {each.proposal.topic_id: key.topic for key, each in sent.items()}
         for topic in response.topics:
             for result in topic.partitions:
-                key = (topic.topic_id, result.partition_index)
+                name = topic.topic_name or names.get(topic.topic_id, "")
+                key = TopicPartition(name, result.partition_index)
                 pending = sent.get(key)
                 if pending is None or self._waiting.get(key) is not pending:
                     continue  # replaced meanwhile: the answer is not for the one that waits now
                 error = Error.of(result.error_code)
                 if error is not Error.NONE and error not in _FINAL:
-                    is_judged = False
                     continue
                 del self._waiting[key]
                 if pending.answer.done():
@@ -180,16 +187,19 @@ class AlterPartitionManager:
                     isr, eligible = tuple(result.isr), tuple(result.eligible_replicas)
                     committed = CommittedIsr(isr, result.partition_epoch, eligible)
                     pending.answer.set_result(committed)
-        return is_judged
+        return not any(
+            self._waiting.get(key) is each and not each.answer.done() for key, each in sent.items()
+        )
 
 
-def _altered(proposal: Proposal) -> AlteredPartition:
+def _altered(proposal: Proposal, *, has_epochs: bool) -> AlteredPartition:
+    members = [
+        IsrMember(broker_id=member, broker_epoch=epoch) for member, epoch in proposal.isr.items()
+    ]
     return AlteredPartition(
-        partition_index=proposal.partition,
+        partition_index=proposal.partition.partition,
         leader_epoch=proposal.leader_epoch,
-        new_isr_with_epochs=[
-            IsrMember(broker_id=member, broker_epoch=epoch)
-            for member, epoch in proposal.isr.items()
-        ],
+        new_isr=[] if has_epochs else list(proposal.isr),
+        new_isr_with_epochs=members if has_epochs else [],
         partition_epoch=proposal.partition_epoch,
     )

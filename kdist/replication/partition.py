@@ -162,8 +162,6 @@ class Partition:
         self.advance_high_watermark()
         self.changed()
         self.review_isr()
-        if state.is_recovering and self.is_leader and self._proposal is None:
-            self._propose(state.isr)  # recovered: there is nothing that this leader waits for
 
     def _take_isr(self, *, is_newer: bool) -> None:
         """Reckon with the others' replicas as the controller's state has them.
@@ -506,6 +504,8 @@ class Partition:
             isr = isr or in_sync.with_another(begin, self.high_watermark, end, self._now_ms())
             self._maybe_propose(isr)
             self.advance_high_watermark()  # one that has stopped fetching may have held it back
+        if self.state.is_recovering and self.is_leader and self._proposal is None:
+            self._maybe_propose(self.state.isr)  # recovered: there is nothing that it waits for
 
     def _maybe_propose(self, isr: tuple[int, ...] | None) -> None:
         if isr is not None and self._now_ms() >= self._propose_from_ms:
@@ -519,9 +519,7 @@ class Partition:
             in_sync.propose(isr)
             epochs = in_sync.broker_epochs(isr, peers.broker_epoch())
         self._proposal = answer = peers.propose(
-            Proposal(
-                self.topic_id, self.key.partition, state.leader_epoch, state.zk_version, epochs
-            )
+            Proposal(self.key, self.topic_id, state.leader_epoch, state.zk_version, epochs)
         )
         answer.add_done_callback(self._judge)
 

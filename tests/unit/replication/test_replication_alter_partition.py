@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 
 import pytest
 
 from kdist.errors import ApiError, Error
+from kdist.model import ZERO_UUID, TopicPartition
 from kdist.protocol.alter_partition import (
+    LAST_BY_NAME,
     AlteredPartitionResult,
     AlteredTopicResult,
     AlterPartitionRequest,
     AlterPartitionResponse,
 )
+from kdist.protocol.compiler import codec_for
 from kdist.replication.alter_partition_manager import AlterPartitionManager, CommittedIsr, Proposal
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
@@ -71,7 +75,8 @@ def play(scenario: Callable[[FakeController, AlterPartitionManager], Awaitable[N
 
 
 def proposal(partition: int) -> Proposal:
-    return Proposal(TOPIC, partition, leader_epoch=3, partition_epoch=8, isr={1: 77, 2: 78})
+    key = TopicPartition("clicks", partition)
+    return Proposal(key, TOPIC, leader_epoch=3, partition_epoch=8, isr={1: 77, 2: 78})
 
 
 def test_what_is_proposed_while_a_request_is_in_flight_goes_together_with_the_next() -> None:
@@ -147,5 +152,58 @@ def test_a_broker_that_stops_sends_nothing_more() -> None:
         await asyncio.sleep(5)
         assert answer.cancelled()
         assert controller.requests == []
+
+    play(scenario)
+
+
+def test_a_partition_that_the_answer_leaves_out_is_asked_for_again_after_a_pause() -> None:
+    asked_s: list[float] = []
+
+    async def forgetful(request: AlterPartitionRequest) -> AlterPartitionResponse:
+        asked_s.append(asyncio.get_running_loop().time())
+        return AlterPartitionResponse(error_code=Error.NONE, topics=[])
+
+    async def scenario(_controller: FakeController, _manager: AlterPartitionManager) -> None:
+        manager = AlterPartitionManager(1, lambda: 77, forgetful)
+        answer = manager.propose(proposal(0))
+        await asyncio.sleep(10)
+        gaps = [after - before for before, after in pairwise(asked_s)]
+        assert not answer.done()
+        assert min(gaps) >= 0.05
+        assert len(asked_s) < 20
+        manager.cancel()
+
+    play(scenario)
+
+
+def test_topics_without_ids_are_told_apart_by_name() -> None:
+    asked: list[AlterPartitionRequest] = []
+
+    async def by_name(request: AlterPartitionRequest) -> AlterPartitionResponse:
+        asked.append(request)
+        codec_for(AlterPartitionRequest, LAST_BY_NAME).encode(request, bytearray())
+        results = [
+            AlteredTopicResult(
+                topic_name=topic.topic_name,
+                partitions=[
+                    AlteredPartitionResult(
+                        partition_index=0, error_code=Error.NONE, isr=each.new_isr
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        return AlterPartitionResponse(error_code=Error.NONE, topics=results)
+
+    async def scenario(_controller: FakeController, _manager: AlterPartitionManager) -> None:
+        manager = AlterPartitionManager(1, lambda: 77, by_name)
+        keys = [TopicPartition(name, 0) for name in ("clicks", "views")]
+        answers = [
+            manager.propose(Proposal(key, ZERO_UUID, 3, 8, {1: 77, number: 78}))
+            for number, key in enumerate(keys, 2)
+        ]
+        assert [each.isr for each in await asyncio.gather(*answers)] == [(1, 2), (1, 3)]
+        assert [topic.topic_name for topic in asked[0].topics] == ["clicks", "views"]
 
     play(scenario)

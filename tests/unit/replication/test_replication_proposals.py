@@ -280,6 +280,26 @@ def test_a_leader_without_other_replicas_says_that_it_has_recovered() -> None:
     assert not partition.state.is_recovering
 
 
+@pytest.mark.parametrize("replicas", [(BROKER,), (BROKER, SECOND)])
+def test_a_leader_that_has_recovered_says_so_again_after_it_was_refused(
+    replicas: tuple[int, ...],
+) -> None:
+    stage = Stage()
+    partition = stage.world.lead(VIEWS)
+    peers = stage.partition._context.peers._replace(broker_epoch=lambda: 33)
+    partition._context = stage.partition._context._replace(peers=peers)
+    state = partition.state._replace(leader_epoch=1, is_recovering=True)
+    partition.lead_or_follow(state, replicas)
+    stage.proposed.pop()[1].set_exception(ApiError(Error.INELIGIBLE_REPLICA))
+    stage.world.settle(600)
+    ((proposal, answer),) = stage.proposed
+    assert proposal.isr == {BROKER: 33}
+    answer.set_result(CommittedIsr((BROKER,), 5))
+    stage.world.settle(600)
+    assert not partition.state.is_recovering
+    assert len(stage.proposed) == 1
+
+
 def test_what_a_thread_has_written_is_committed_by_a_leader_alone_in_the_isr() -> None:
     stage = Stage()
     writers = stage.partition._context.writers
