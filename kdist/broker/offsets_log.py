@@ -161,7 +161,7 @@ class OffsetsLoader:
         try:
             for step_us in steps:
                 yield step_us
-                if self._led.get(loading.partition) is not loading:
+                if not self._coordinator.is_wanted(loading):
                     return
         except (CorruptRecords, ProtocolError) as fault:
             self._give_up(loading, fault)

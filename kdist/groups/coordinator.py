@@ -96,6 +96,10 @@ class GroupCoordinator:
         """This broker now leads the partition: replay its log, `decode`, `finish_loading`."""
         return self._registry.begin_loading(partition)
 
+    def is_wanted(self, loading: Loading) -> bool:
+        """Whether it is not finished, and the partition not unloaded since."""
+        return self._registry.is_wanted(loading)
+
     def decode(self, loading: Loading) -> Steps:
         """Make groups of what was replayed. Raises `CorruptRecords`, `ProtocolError`."""
         return loading.decode(self._context.clock.now_ms())

@@ -85,9 +85,13 @@ class Registry:
         loading = self._loading[partition] = Loading(partition)
         return loading
 
+    def is_wanted(self, loading: Loading) -> bool:
+        """Whether it was neither finished nor abandoned."""
+        return self._loading.get(loading.partition) is loading
+
     def finish_loading(self, loading: Loading) -> bool:
         """Add the loaded groups; False if this loading was abandoned in the meantime."""
-        if self._loading.get(loading.partition) is not loading:
+        if not self.is_wanted(loading):
             return False
         del self._loading[loading.partition]
         self._owned[loading.partition] = loading.home

@@ -354,3 +354,18 @@ def test_members_that_make_no_group_are_corrupt(
     )
     with pytest.raises(CorruptRecords):
         load([(key, put_versioned(value, VALUE_VERSION))])
+
+
+@given(st.data())
+def test_a_damaged_generation_is_refused_or_a_group_that_can_be_used(data: st.DataObject) -> None:
+    value = bytearray(bytes.fromhex(STABLE_VALUE))
+    for _ in range(data.draw(st.integers(1, 3))):
+        value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        (group,) = load([(bytes.fromhex(GROUP_KEY), bytes(value))])
+    except (CorruptRecords, ProtocolError):
+        return
+    if group.members:
+        assert group.leader_id in group.members
+        assert len(group.described_members()) == len(group.members)
+        assert group.choose_protocol() == group.protocol_name

@@ -252,6 +252,16 @@ def test_a_stop_in_the_midst_of_it_answers_everybody() -> None:
     assert (len(answers), len(listed)) == (1, 1)
 
 
+def test_a_stop_ends_a_load_in_its_midst() -> None:
+    world = world_of_groups(MANY * PARTITIONS)
+    loading = half_decoded(world, "g0")
+    assert world.coordinator.is_wanted(loading)
+    world.coordinator.stop()
+    assert not world.coordinator.is_wanted(loading)
+    finished(world, loading)
+    assert group_ids(world) == []
+
+
 def test_the_totals_are_those_of_the_groups() -> None:
     world = world_of_groups(50)
     caller = CALLER._replace(version=0)
