@@ -44,6 +44,10 @@ FOLLOWER_RATE = "follower.replication.throttled.rate"
 LEADERS = "leader.replication.throttled.replicas"
 FOLLOWERS = "follower.replication.throttled.replicas"
 
+_LOOK_S = 1.0
+_LOOKS_MAX = 5
+_RETURN_S = 30.0  # for so long a broker that is restarted is waited for
+
 
 class Unthrottled(NamedTuple):
     """`dead`: brokers that could not be told, so that what was set of them stays.
@@ -53,11 +57,6 @@ class Unthrottled(NamedTuple):
 
     dead: list[int]
     is_kept: bool
-
-
-_LOOK_S = 1.0
-_LOOKS_MAX = 5
-_RETURN_S = 30.0  # for so long a broker that is restarted is waited for
 
 
 async def read_statuses(cluster: Cluster, moves: Sequence[Move]) -> Statuses:
