@@ -266,8 +266,9 @@ class _Fetch(DelayedOperation):
         warm(handler.tasks, cold, warmed)
 
     def _is_enough(self) -> bool:
-        has_much = self._size >= min(self._request.min_bytes, self._bytes_max)
-        return self._is_due or has_much or any(map(self._is_behind, self._found))
+        if self._is_due or self._size >= min(self._request.min_bytes, self._bytes_max):
+            return True
+        return self._size > 0 and any(map(self._is_behind, self._found))
 
     def _is_behind(self, found: _Found) -> bool:
         """Whether records were found, and others that may be read lie behind them."""
