@@ -88,6 +88,7 @@ def usual_newest(
     record_end: _Pointer
     key: _Pointer
     newest_delta: _Long = _NOT_USUAL
+    key_lengths: cython.uchar = 0  # their bits: that of a null key is odd, as it is negative
     if count <= 0 or not 0 <= base_timestamp <= _TIMESTAMP_MAX:
         return _NOT_USUAL
     for index in range(cython.cast(_Varint, count)):
@@ -111,7 +112,7 @@ def usual_newest(
         at = _behind(at, record_end, -1)
         if at == cython.NULL:
             return _NOT_USUAL
-        lacks_keys[0] |= key[0] & 1  # odd, as it is negative
+        key_lengths |= key[0]
         at = _behind(at, record_end, -1)  # the value
         if at == cython.NULL:
             return _NOT_USUAL
@@ -121,6 +122,7 @@ def usual_newest(
             at += 1
         if at != record_end:
             return _NOT_USUAL
+    lacks_keys[0] = key_lengths & 1
     return base_timestamp + newest_delta if at == end else _NOT_USUAL
 
 

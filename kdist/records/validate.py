@@ -75,19 +75,8 @@ class Rules:
     body_bytes_max: int = BODY_BYTES_MAX
     """The limit for a body, where it has to be decompressed."""
 
-    @property
-    def brief_bytes_max(self) -> int:
-        """Of a batch that is checked on the event loop: its CRC, and a look at each record."""
-        return min(self.message_bytes_max, _BRIEF_BATCH_BYTES)
-
-    def body_bytes_max_of(self, packed_bytes: int) -> int:
-        """The limit for the body of a compressed batch of this size: several times what is usual.
-
-        What the topic would take uncompressed is always within it.
-        """
-        usual = max(_BODY_BYTES_MIN, self.message_bytes_max, _USUAL_RATIO_MAX * packed_bytes)
-        return min(self.body_bytes_max, usual)
-
+    brief_bytes_max: int = dataclasses.field(init=False)
+    """Of a batch that is checked on the event loop: its CRC, and a look at each record."""
     is_plain: bool = dataclasses.field(init=False)
     """These rules need no more than `check_batch` looks at, and never change a batch."""
 
@@ -100,6 +89,16 @@ class Rules:
             and self.timestamp_before_max_ms == self.timestamp_after_max_ms == NO_LIMIT
         )
         object.__setattr__(self, "is_plain", is_plain)
+        brief_bytes_max = min(self.message_bytes_max, _BRIEF_BATCH_BYTES)
+        object.__setattr__(self, "brief_bytes_max", brief_bytes_max)
+
+    def body_bytes_max_of(self, packed_bytes: int) -> int:
+        """The limit for the body of a compressed batch of this size: several times what is usual.
+
+        What the topic would take uncompressed is always within it.
+        """
+        usual = max(_BODY_BYTES_MIN, self.message_bytes_max, _USUAL_RATIO_MAX * packed_bytes)
+        return min(self.body_bytes_max, usual)
 
     @property
     def is_append_time(self) -> bool:
