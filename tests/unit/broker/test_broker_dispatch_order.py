@@ -26,14 +26,12 @@ from kdist.protocol.incremental_alter_configs import (
 )
 from kdist.protocol.metadata import MetadataRequest
 from kdist.protocol.versions import api_for
-from kdist.records.build import read_batch
 from kdist.replication.writer import Writers
 from tests.simulator.cluster import Cluster, create, produce_request
 from tests.unit.broker.broker_produces import long_batch
 from tests.unit.broker.test_broker_dispatch import Raw, end_request, raw
 
 Request = tuple[Any, int]  # and its version
-LONG = long_batch()  # a thread has to unpack it
 Scenario = Callable[[Cluster, Broker, Raw], Awaitable[None]]
 
 
@@ -103,6 +101,18 @@ def end_of(answer: Any) -> int:
     return int(answer.topics[0].partitions[0].offset)
 
 
+def long_produce(acks: int) -> Request:
+    """One that a thread has to unpack."""
+    request, version = produce(acks)
+    request.topic_data[0].partition_data[0].records = long_batch()
+    return request, version
+
+
+def offset_of(answer: Any) -> int:
+    """Of a produce."""
+    return int(answer.responses[0].partition_responses[0].base_offset)
+
+
 def size_of(answer: Any) -> int:
     """Of what a fetch got."""
     return len(answer.responses[0].partitions[0].records or b"")
@@ -161,16 +171,40 @@ def test_a_disk_that_turns_slow_under_fast_path_produces_changes_nothing() -> No
     run(scenario)
 
 
-@pytest.mark.parametrize("acks", [-1, 1, 0])
-def test_requests_behind_a_produce_whose_check_takes_long_see_its_records(acks: int) -> None:
-    async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
-        long = produce_request("clicks", b"", acks=acks)
-        long.topic_data[0].partition_data[0].records = LONG
-        asked = [produce(acks), (long, 9), produce(acks), ends(), fetch(1), ends()]
-        *_, end, fetched, new_end = await ask(cluster, way, asked)
-        assert (end_of(end), end_of(new_end)) == (3, 3)
-        content = fetched.responses[0].partitions[0].records
-        assert [len(each.value or b"") for each in read_batch(content, 0)] == [100_000]
+@pytest.mark.parametrize(("acks", "is_careful"), [(-1, True), (-1, False), (1, False)])
+def test_what_comes_behind_a_produce_that_takes_long_to_check_is_done_after_it(
+    acks: int, is_careful: bool
+) -> None:
+    async def scenario(cluster: Cluster, broker: Broker, way: Raw) -> None:
+        if not is_careful:
+            writers_of(broker).thread_until_ns = 0
+        for first in (0, 5):
+            asked = [produce(acks), long_produce(acks), produce(acks), ends(), fetch(first + 1)]
+            more = [long_produce(acks), long_produce(acks), ends()]
+            answers = await ask(cluster, way, [*asked, *more])
+            produced = [answers[number] for number in (0, 1, 2, 5, 6)]
+            assert [error_of(each) for each in produced] == [0] * 5
+            assert [offset_of(each) for each in produced] == list(range(first, first + 5))
+            assert [end_of(answers[number]) for number in (3, 7)] == [first + 3, first + 5]
+            assert size_of(answers[4]) > 0
+
+    run(scenario, is_careful=is_careful)
+
+
+def test_a_connection_that_ends_while_its_produce_is_checked_harms_nobody() -> None:
+    async def scenario(cluster: Cluster, broker: Broker, way: Raw) -> None:
+        writers_of(broker).thread_until_ns = 0
+        writers_of(broker).tasks.blocking_ms_max = 5000  # type: ignore[attr-defined]
+        way.send(framed(1, *long_produce(-1)))
+        way.send(framed(2, *long_produce(1)))
+        await cluster.until(lambda: broker.service.replicas.produce_checks.under_way > 0)
+        way.transport.abort()  # type: ignore[attr-defined]
+        other = await raw(cluster)
+        (end,) = await ask(cluster, other, [ends()])
+        assert end_of(end) == 0
+        await cluster.until(lambda: broker.service.replicas.produce_checks.under_way == 0)
+        (end,) = await ask(cluster, other, [ends()])
+        assert end_of(end) == 1
 
     run(scenario)
 
