@@ -21,10 +21,12 @@ def test_a_broker_without_metadata_yet_does_not_request_the_offsets_topic(
     cluster = Cluster()
     may_send, send = asyncio.Event(), BrokerChannel._send_update_metadata
 
-    async def send_late(channel: BrokerChannel, peer: Any, batch: BrokerRequestBatch) -> None:
+    async def send_late(
+        channel: BrokerChannel, peer: Any, batch: BrokerRequestBatch, *rows: Any
+    ) -> None:
         if channel.broker.id == 2 and batch.is_full:  # not the first one, which has only brokers
             await may_send.wait()
-        await send(channel, peer, batch)
+        await send(channel, peer, batch, *rows)
 
     monkeypatch.setattr(BrokerChannel, "_send_update_metadata", send_late)
 
