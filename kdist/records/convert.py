@@ -30,7 +30,7 @@ from kdist.records.build import build_batch, decode_body, read_body, read_brief_
 from kdist.records.compression import CODEC_MASK, Codec, compress
 from kdist.records.message_set import Message, inner_records, open_wrapper, writing_message_set
 from kdist.records.record import Record
-from kdist.runtime.steps import Steps, in_thread, run_steps
+from kdist.runtime.steps import Steps, in_thread
 from kdist.wire.varint import Buffer, get_signed32
 
 # For `Budget.spend`, which counts uncompressed bytes.
@@ -40,13 +40,6 @@ _COMPRESSED_WEIGHT = 4
 _PIECE_RECORDS = 500  # are decoded or encoded in one step: some 2 ms
 _BATCH_RECORDS = 10_000  # are encoded in one step, as a batch
 _BRIEF_PACKED_BYTES = 4 << 10  # of a wrapper that is opened on the event loop
-
-
-def up_convert(
-    messages: Iterable[Message], size_max: int, codec: Codec | None = None
-) -> list[bytearray]:
-    """As `up_converting`, without a pause."""
-    return run_steps(up_converting(messages, size_max, codec))
 
 
 def up_converting(
@@ -239,16 +232,8 @@ def _pieces(body: memoryview, record_count: int) -> Iterator[tuple[memoryview, i
         raise CorruptRecords(f"{len(body) - end} bytes are left behind {record_count} records")
 
 
-def recompress(batch: Buffer, header: BatchHeader, codec: Codec, size_max: int) -> bytearray:
-    """The batch recompressed with another codec, without decoding its records.
-
-    Raises `CorruptRecords` if its body is damaged or takes more than `size_max` bytes.
-    """
-    return with_body(header, read_body(batch, 0, header, body_bytes_max=size_max), codec)
-
-
 def with_body(header: BatchHeader, body: Buffer, codec: Codec) -> bytearray:
-    """A batch with this header and body, which is compressed with `codec`."""
+    """A batch with this header and body, which is compressed with `codec` without decoding it."""
     recompressed = bytearray(HEADER_SIZE)
     recompressed += compress(codec, body)
     changed = header._replace(

@@ -14,9 +14,9 @@ from kafka.record.memory_records import MemoryRecords
 
 from kdist.errors import ApiError, CorruptRecords, Error
 from kdist.records.batch import HEADER_SIZE, read_header, seal, stamp_append_time
-from kdist.records.build import build_batch, read_batch
+from kdist.records.build import build_batch, read_batch, read_body
 from kdist.records.compression import Codec
-from kdist.records.convert import Budget, down_convert, recompress, up_convert
+from kdist.records.convert import Budget, down_convert, up_converting, with_body
 from kdist.records.message_set import iter_messages, write_message_set
 from kdist.records.record import Record
 from kdist.runtime.steps import run_steps
@@ -37,7 +37,7 @@ old_formats = pytest.mark.parametrize(
 
 
 def up(message_set: bytes, codec: Codec | None = None) -> list[bytearray]:
-    return list(up_convert(iter_messages(message_set), SIZE_MAX, codec))
+    return run_steps(up_converting(iter_messages(message_set), SIZE_MAX, codec))
 
 
 def down(batches: bytes, magic: int, fetch_offset: int = 0) -> bytes:
@@ -46,6 +46,11 @@ def down(batches: bytes, magic: int, fetch_offset: int = 0) -> bytes:
 
 def sets_of(batches: bytes, magic: int, fetch_offset: int, budget: Budget) -> Iterator[bytes]:
     return filter(None, map(run_steps, down_convert(batches, magic, fetch_offset, budget)))
+
+
+def recompress(batch: bytes | bytearray, codec: Codec) -> bytearray:
+    header = read_header(batch)
+    return with_body(header, read_body(batch, 0, header), codec)
 
 
 def read_set(message_set: bytes) -> list[Record]:
@@ -152,7 +157,7 @@ def test_no_messages_make_no_batch() -> None:
 def test_a_wrapper_above_the_bound_is_corrupt() -> None:
     message_set = write_message_set([Record(0, 0, None, bytes(100_000))], 1, Codec.GZIP)
     with pytest.raises(CorruptRecords):
-        list(up_convert(iter_messages(message_set), 50_000))
+        run_steps(up_converting(iter_messages(message_set), 50_000))
 
 
 def test_timestamps_too_far_apart_for_a_batch_are_corrupt() -> None:
@@ -352,7 +357,7 @@ def test_recompressing_changes_the_codec_and_nothing_else(
     records: list[Record], source: Codec, target: Codec
 ) -> None:
     batch = batch_of(records, source)
-    recompressed = recompress(batch, read_header(batch), target, SIZE_MAX)
+    recompressed = recompress(batch, target)
     assert read_header(recompressed).codec == target
     assert read_batch(recompressed) == read_batch(batch)
-    assert recompress(recompressed, read_header(recompressed), source, SIZE_MAX) == batch
+    assert recompress(recompressed, source) == batch
