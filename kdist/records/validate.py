@@ -134,9 +134,9 @@ def validating(records: Buffer, rules: Rules, api_version: int, now_ms: int) -> 
     """The batches of one partition's `records` in a Produce of `api_version`, ready to append.
 
     One batch since version 3; before that, as many as `up_converting` makes of a message set, none
-    for an empty one. An unchanged batch is a view of `records`, or a copy if `records` is read-only or
-    there is more than one step. Log append time and the topic's codec are applied. After the first
-    step `records` is not used any more.
+    for an empty one. An unchanged batch is a view of `records`, or a copy if `records` is read-only
+    or there is more than one step. Log append time and the topic's codec are applied. After the
+    first step `records` is not used any more.
 
     Raises `ApiError`: CORRUPT_MESSAGE (size, CRC, old formats), MESSAGE_TOO_LARGE,
     INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE (zstd before version 7),
