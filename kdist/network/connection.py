@@ -221,8 +221,7 @@ class Connection(RequestReceiver):
             len(self._responses) >= self._in_flight_max
             or self._sender.waiting_bytes >= self._waiting_bytes_max
         ):
-            self._metrics.held_connections += 1
-            self.hold(LIMIT)
+            self._hold_for_limit()
         if not is_short and self._tick.turn.is_over():
             self.hold(TURN)
             self._connections.loop.call_soon(self._resume)
@@ -247,6 +246,16 @@ class Connection(RequestReceiver):
         if self._enter(HELD):
             self._transport.pause_reading()
 
+    def _hold_for_limit(self) -> None:
+        self._metrics.held_connections += 1
+        self.hold(LIMIT)
+
+    def _is_full(self) -> bool:
+        return (
+            len(self._responses) >= self._in_flight_max
+            or self._sender.waiting_bytes >= self._waiting_bytes_max
+        )
+
     def end_hold(self, reason: Reason) -> None:
         """The reason is gone, if it was one. After the last, requests are handed over again."""
         reasons = self._reasons
@@ -259,7 +268,11 @@ class Connection(RequestReceiver):
     def _resume(self) -> None:
         """Hand over the frames that were received before it was held, then read on."""
         self._reasons.discard(TURN)
-        if not self._reasons and self._enter(OPEN):
+        if self._reasons or self.state is not HELD:
+            return
+        if self._is_full():  # by answers that were given meanwhile
+            self._hold_for_limit()
+        elif self._enter(OPEN):
             self.find_kept_frames()
             if self.state is OPEN:
                 self._transport.resume_reading()
@@ -432,10 +445,7 @@ class Connection(RequestReceiver):
     def _after_writing(self) -> None:
         sender = self._sender
         if self.state is HELD:
-            if (
-                len(self._responses) < self._in_flight_max
-                and sender.waiting_bytes < self._waiting_bytes_max
-            ):
+            if not self._is_full():
                 self.end_hold(LIMIT)
         elif self.state is FINISHING and not (self._responses or sender.has_waiting):
             self.close()

@@ -164,6 +164,26 @@ def test_a_hold_that_ends_lets_no_request_pass_a_limit_that_began_with_it(
     world.run(scenario())
 
 
+def test_a_hold_that_ends_lets_no_request_pass_bytes_that_were_answered_meanwhile(
+    world: World,
+) -> None:
+    async def scenario() -> None:
+        async with Served(world, handler := Holding(CHANGE)) as served:
+            peer = await served.peer()
+            peer.send(b"park 1", b"park and hold", b"next")
+            await until(lambda: len(handler.parked) == 2)
+            peer.transport.pause_reading()
+            handler.parked[0][0].send((framed(b"x" * (16 << 20)),))
+            await asyncio.sleep(0.05)
+            handler.connected[0].end_hold(CHANGE)
+            await asyncio.sleep(0.05)
+            assert b"next" not in handler.seen
+            peer.transport.resume_reading()
+            await until(lambda: b"next" in handler.seen)
+
+    world.run(scenario())
+
+
 def test_unsent_bytes_of_an_earlier_answer_end_no_hold(world: World) -> None:
     """Both begin with one request: an earlier one is answered with more than the limit in it."""
 
