@@ -68,7 +68,7 @@ def test_what_a_callback_waits_or_collects_or_has_other_callbacks_do_is_not_its_
     inner = asyncio.Handle(burn, (LIMIT_S,), loop)
 
     def wait() -> None:
-        time.sleep(LIMIT_S)
+        threading.Event().wait(LIMIT_S)
         inner._run()
         garbage = [[] for _ in range(100_000)]  # type: ignore[var-annotated]
         gc.collect()
