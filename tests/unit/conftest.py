@@ -32,11 +32,13 @@ def _callbacks_are_short(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    if not isinstance(item, pytest.Function):
+        return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for _ in range(_TRIES):
         item.stash[_is_wrong] = False
-        item._initrequest()  # type: ignore[attr-defined] # its fixtures are made anew
+        item._initrequest()  # its fixtures are made anew
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         if not item.stash[_is_wrong]:
             break

@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -85,6 +86,13 @@ def test_a_slow_machine_gets_more_time() -> None:
     assert judge("test", slow, lambda: 1.0)
     assert not judge("test", slow, lambda: 2.0)
     assert not judge("test", slow[1:], lambda: 0.1)
+
+
+@pytest.mark.parametrize("test", slow_callbacks.EXCEPTIONS)
+def test_every_exception_is_of_a_test_that_exists(test: str) -> None:
+    file, _, name = test.partition("::")
+    text = (Path(slow_callbacks.__file__).parent / file).read_text(encoding="utf-8")
+    assert f"def {name.partition('[')[0]}(" in text
 
 
 def test_an_exception_that_is_not_needed_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
