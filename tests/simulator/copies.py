@@ -58,6 +58,7 @@ class Copy:
         self.partition = partition
         self.batches: list[Batch] = []
         self.agreed_end = 0  # up to where it was compared with what is committed
+        self.epochs: tuple[tuple[int, ...], ...] = ()  # as its log told of them, and their starts
         self.kept: dict[int, Kept] | None = {} if is_compacted else None  # by base offset
         self.judged: tuple[int, ...] = ()  # what the table was compared with
         self.changes = 0
@@ -127,6 +128,7 @@ class Committed:
     def __init__(self, shape: TopicShape) -> None:
         self.shape = shape
         self.state: PartitionState | None = None
+        self.leaders: dict[int, int] = {}  # by epoch
         self.replicas: tuple[int, ...] = ()
         self.adding: tuple[int, ...] = ()  # those of them that a move adds
         self.end = 0
@@ -201,6 +203,7 @@ class Copies:
         if found.state is not None and not (is_alone and state.isr == found.state.isr):
             found.handed_over_s = self._trace.now_s
         found.state = state
+        found.leaders[state.leader_epoch] = state.leader
         found.replicas = assignment.partitions.get(key.partition, ())
         found.adding = assignment.adding.get(key.partition, ())
         self._see_losses(found)
@@ -292,6 +295,10 @@ class Copies:
         found = self.of(key)
         if log.is_truncating or found.state is None:
             return
+        if partition.is_leader:
+            told, epoch = log.epochs.latest, partition.leader_epoch
+            sentence = f"S2: m{broker_id} leads {key} in epoch {epoch}, and its log tells of {told}"
+            require(told == epoch, sentence, key)
         is_led = self._is_led_by(found, partition)
         if partition.is_leader and not is_led:
             found.handed_over_s = self._trace.now_s
@@ -368,14 +375,36 @@ class Copies:
         new = copy.read(content)
         epoch = copy.batches[-len(new) - 1].epoch if len(copy.batches) > len(new) else -1
         for each in new:
-            last = each.end - 1
-            told = each.epoch if last < log.start_offset else log.epochs.epoch_of(last)
-            sentence = f"S2: {key} has epoch {each.epoch} at {last}, and tells of {told}"
-            require(told == each.epoch, sentence, key)
             require(each.epoch >= epoch, f"S5: {key} has {each} after epoch {epoch}", key)
             epoch, other = each.epoch, places.setdefault((each.base, each.epoch), each)
             require(other == each, f"S2: {key} has {each} and {other}", key)
+        if log.has_files and not log.is_truncating:
+            self._check_epochs(broker_id, copy, new)
         return copy
+
+    def _check_epochs(self, broker_id: int, copy: Copy, new: list[Batch]) -> None:
+        """S2: a replica tells of the epochs that its batches' headers have, of all of them.
+
+        Compared are those that are new, and all once it tells of others. An epoch without records
+        is at the log's end; its leader alone has it, who has yet to append.
+        """
+        log, key = copy.partition.log, copy.partition.key
+        told = tuple(log.epochs._epochs), tuple(log.epochs._starts)
+        compared = new if told == copy.epochs else copy.batches
+        copy.epochs = told
+        for each in compared:
+            first, last = max(each.base, log.start_offset), each.end - 1
+            found = [log.epochs.epoch_of(offset) for offset in (first, last) if first <= last]
+            sentence = (
+                f"S2: {key} on m{broker_id} has {each}, and tells of epochs {found} of {told}"
+            )
+            require({*found} <= {each.epoch}, sentence, key)
+        newest, end = log.epochs.start_of_latest, log.end_offset
+        sentence = f"S2: {key} on m{broker_id} ends at {end}, and tells of epochs {told}"
+        require(newest <= log.reserved_offset, sentence, key)
+        if newest == end > log.start_offset and not log.is_appending:
+            leader = self.of(key).leaders.get(log.epochs.latest, broker_id)
+            require(leader == broker_id, f"{sentence}, the last of which was m{leader}'s", key)
 
 
 _ANY = 1 << 62
