@@ -51,6 +51,7 @@ class Table:
         self.pairs: dict[int, Pair] = {}  # all that was committed, by offset
         self.last: dict[bytes | None, Row] = {}  # of each key
         self._last_of: dict[int, int] = {}  # base offset of each producer's last batch
+        self._batches: list[tuple[Kept, float]] = []  # with the times when they were committed
         self.end = 0
         # A replica has lost the deletion of a key, or was not known to be away: it may be behind
         # for longer than deletions stay, and bring the key back.
@@ -60,6 +61,7 @@ class Table:
     def commit(self, batch: Kept, now_s: float) -> str:
         """Take in the next batch that is committed; what is wrong with it."""
         fault = self._gap(batch, self.end)
+        self._batches.append((batch, now_s))
         self.pairs |= batch.records
         for offset, (key, value) in batch.records.items():
             self.last[key] = Row(offset, value, now_s)
@@ -68,9 +70,26 @@ class Table:
         self.end = batch.end
         return fault
 
+    def cut(self, end: int) -> None:
+        """What was committed from there on is lost: deletions with it, perhaps."""
+        kept = [each for each in self._batches if each[0].end <= end]
+        self.pairs, self.last, self._last_of, self._batches = {}, {}, {}, []
+        for batch, committed_s in kept:
+            self.commit(batch, committed_s)
+        self.end = min(self.end, end)
+        self.may_come_back = True
+        self.expired = {each for each in self.expired if each < end}
+
     def _gap(self, batch: Kept, expected: int) -> str:
         is_whole = batch.base == expected and len(batch.records) == batch.end - batch.base
         return "" if is_whole else f"has {batch} where {expected} follows, and is not committed"
+
+    def needs(self, start_offset: int, end_offset: int) -> bool:
+        """Whether a key's last value lies in this range."""
+        rows = self.last.values()
+        return any(
+            start_offset <= each.offset < end_offset and each.value is not None for each in rows
+        )
 
     def fault(self, batches: Iterable[Kept], start_offset: int, now_s: float) -> str:
         """What is wrong with a log that has all that is committed, from its start; "" if nothing.

@@ -6,7 +6,9 @@ it, and whatever anybody takes for committed is that. Nothing of a disk is trust
 A power loss takes what a replica has not flushed, a new disk takes all. As long as one of those who
 may be elected, in the ISR or eligible, has lost nothing, or has it again, nothing committed may be
 lost. Only what was written before the end of a time in which all of them had lost something, from
-the lowest offset on that is sure to be on all their disks, may go.
+the lowest offset on that is sure to be on all their disks, may go. Who leads after that has what
+is committed from then on, whatever was before; the others are held to it once they are seen to
+have been cut off to agree.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from kdist.model import TopicPartition
+from kdist.model import NO_EPOCH, TopicPartition
 from kdist.records.batch import read_header
 from kdist.replication.partition import Partition
 from kdist.storage.segment import Segment
@@ -58,6 +60,7 @@ class Copy:
         self.partition = partition
         self.batches: list[Batch] = []
         self.agreed_end = 0  # up to where it was compared with what is committed
+        self.is_apart = False  # below its high watermark, from what is committed
         self.epochs: tuple[tuple[int, ...], ...] = ()  # as its log told of them, and their starts
         self.kept: dict[int, Kept] | None = {} if is_compacted else None  # by base offset
         self.judged: tuple[int, ...] = ()  # what the table was compared with
@@ -122,6 +125,15 @@ class Loss(NamedTuple):
     from_offset: int
 
 
+class Baseline(NamedTuple):
+    """What a leader had when its log was taken for what is committed, after losses."""
+
+    number: int = 0
+    leader_epoch: int = NO_EPOCH
+    log_end: int = 0
+    taken_s: float = NEVER_S
+
+
 class Committed:
     """What is known of one partition, of whatever topic has the name now."""
 
@@ -137,13 +149,37 @@ class Committed:
         self.places: dict[tuple[int, int], Batch] = {}  # all that ever were, by offset and epoch
         self.damaged: dict[int, int] = {}  # brokers, with the offset to which they lack nothing
         self.losses: list[Loss] = []
+        self.is_settled = True  # there was no loss, or who leads since then is known
+        self.baseline = Baseline()
+        self.agreed: dict[int, int] = {}  # brokers, with the last baseline that each was seen at
         self.power_lost_s: list[float] = []  # by any replica
         # When another replica came to lead, or could, and how long the one before went on leading.
         self.handed_over_s = NEVER_S
         self.table = Table(shape.delete_retention_s) if shape.is_compacted else None
 
     def may_be_lost(self, since_s: float, offset: int) -> bool:
-        return any(each.end_s >= since_s and offset >= each.from_offset for each in self.losses)
+        return any(each.end_s > since_s and offset >= each.from_offset for each in self.losses)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether all who might be elected have lost something, and have it not again."""
+        return bool(self.losses) and self.losses[-1].end_s == _FOREVER_S
+
+    def holds(self, broker_id: int) -> bool:
+        """Whether a replica is held to what is committed: it has been, since the last loss."""
+        return self.is_settled and self.agreed.get(broker_id, 0) == self.baseline.number
+
+    def is_sure(self, since_s: float) -> bool:
+        """Whether nothing but what is committed now was so at any time since then."""
+        return self.is_settled and self.baseline.taken_s < since_s
+
+    def settle(self, partition: Partition, now_s: float) -> None:
+        """Take this leader's log for what is committed, and all of that as if it was so now."""
+        self.is_settled = True
+        epoch, number = partition.leader_epoch, self.baseline.number + 1
+        self.baseline = Baseline(number, epoch, partition.log.end_offset, now_s)
+        self.agreed[partition._context.broker_id] = number
+        self.times_s = dict.fromkeys(self.times_s, now_s)
 
     def may_come_back(self) -> None:
         """Keys that were deleted may come back, if it is compacted."""
@@ -227,16 +263,16 @@ class Copies:
         if found.state is None:
             return
         electable = {*found.state.isr, *found.state.eligible}
-        is_open = bool(found.losses) and found.losses[-1].end_s == _FOREVER_S
         if electable <= found.damaged.keys():
             end = min(found.damaged[each] for each in electable)
-            if is_open:
+            if found.is_open:
                 begin_s, _, before = found.losses.pop()
                 found.losses.append(Loss(begin_s, _FOREVER_S, min(before, end)))
             else:
                 found.losses.append(Loss(self._trace.now_s, _FOREVER_S, end))
                 self._trace.count("all who may be elected have lost something")
-        elif is_open:
+            found.is_settled = False
+        elif found.is_open:
             found.losses[-1] = found.losses[-1]._replace(end_s=self._trace.now_s)
 
     def may_replace_disk(self, broker_id: int, up: Iterable[int]) -> bool:
@@ -261,8 +297,9 @@ class Copies:
         needed = min(partition.log.settings.min_insync_replicas, wanted)
         sentence = f"S23: {key} is committed from {before} to {mark} by {isr}, needed are {needed}"
         require(len(partition.replicas) <= 1 or len(isr) >= needed, sentence, key)
-        copy = self._read(partition._context.broker_id, partition)
-        if mark > found.end and (not found.losses or self._is_led_by(found, partition)):
+        broker_id = partition._context.broker_id
+        copy = self._read(broker_id, partition)
+        if mark > found.end and (found.holds(broker_id) or self._is_led_by(found, partition)):
             self._commit(found, copy)
 
     def _is_led_by(self, found: Committed, partition: Partition) -> bool:
@@ -272,21 +309,26 @@ class Copies:
 
     def _commit(self, found: Committed, copy: Copy) -> None:
         for each in copy.between(found.end, copy.partition.high_watermark):
-            if found.table is not None and copy.kept is not None and not found.losses:
+            if found.table is not None and copy.kept is not None:
                 fault = found.table.commit(copy.kept[each.base], self._trace.now_s)
-                require(not fault, f"S25: {copy.partition.key} {fault}", copy.partition.key)
+                sentence = f"S25: {copy.partition.key} {fault}"
+                require(not (fault and found.is_settled), sentence, copy.partition.key)
             found.batches[each.base] = each
             found.times_s[each.base] = self._trace.now_s
             found.end = each.end
 
     def truncating(self, partition: Partition, offset: int) -> None:
-        """A follower is about to cut its log off."""
-        key, mark = partition.key, partition.high_watermark
-        who = f"m{partition._context.broker_id}"
-        self._trace.note(f"{key} on {who} is cut off at {offset}, high watermark {mark}")
-        is_sound = offset >= mark or bool(self.of(key).losses)
-        is_sound = is_sound or not self._is_of_topic(partition)
-        require(is_sound, f"S7: {who} truncates {key} to {offset}, below {mark}", key)
+        """A follower is about to cut its log off.
+
+        If an epoch's records were all cleaned away before they were fetched, a leader does not know
+        of it, and has those of a follower's that still has them cut off: none of them is a last.
+        """
+        key, mark, broker_id = partition.key, partition.high_watermark, partition._context.broker_id
+        self._trace.note(f"{key} on m{broker_id} is cut off at {offset}, high watermark {mark}")
+        found = self.of(key)
+        is_sound = offset >= mark or not found.holds(broker_id) or not self._is_of_topic(partition)
+        is_sound = is_sound or (found.table is not None and not found.table.needs(offset, mark))
+        require(is_sound, f"S7: m{broker_id} truncates {key} to {offset}, below {mark}", key)
 
     def look(self, broker_id: int, partition: Partition) -> None:
         """Compare one replica's log, as it is now, with the others' and with what is committed."""
@@ -304,9 +346,6 @@ class Copies:
             found.handed_over_s = self._trace.now_s
         if is_led and mark > found.end:
             self._commit(found, copy)
-        is_known = mark <= found.end or bool(found.losses)
-        sentence = f"S6: m{broker_id} takes {key} for committed to {mark}, and it is to {found.end}"
-        require(is_known, sentence, key)
         fault = self._fault(found, copy)
         if is_led and fault:
             times_s = (at for base, at in found.times_s.items() if base >= copy.agreed_end)
@@ -314,13 +353,33 @@ class Copies:
             is_lost = found.may_be_lost(when_s, copy.agreed_end)
             require(is_lost, f"S1: m{broker_id} leads {key}, {fault}", key)
             self._lose(found, copy)
+            self._commit(found, copy)
             fault = ""
         if not fault and found.damaged.pop(broker_id, None) is not None:
             self._see_losses(found)
+        self._see_agreement(found, copy, broker_id, is_led=is_led)
+        is_known = mark <= found.end or not found.holds(broker_id)
+        sentence = f"S6: m{broker_id} takes {key} for committed to {mark}, and it is to {found.end}"
+        require(is_known, sentence, key)
         if broker_id in found.state.isr and found.damaged.get(broker_id, found.end) >= found.end:
             require(not fault, f"S3: m{broker_id} is in the ISR of {key}, {fault}", key)
-        if not fault and found.table is not None and not found.losses:
+        if not fault and found.table is not None and found.holds(broker_id):
             self._judge(broker_id, copy, found.table)
+
+    def _see_agreement(self, found: Committed, copy: Copy, broker_id: int, *, is_led: bool) -> None:
+        """Whether a log is what is committed after a loss: from then on it is held to that."""
+        partition, last = copy.partition, copy.batches[-1] if copy.batches else None
+        if is_led and not found.is_settled and not found.is_open:
+            found.settle(partition, self._trace.now_s)
+            self._trace.note(f"{partition.key} is committed to {found.end}, after a loss")
+            self._trace.count("a loss is over")
+        baseline = found.baseline
+        is_stale = (
+            last is not None and last.epoch < baseline.leader_epoch and last.end > baseline.log_end
+        )
+        is_beyond = copy.is_apart or partition.high_watermark > found.end
+        if found.is_settled and not (is_stale or is_beyond):
+            found.agreed[broker_id] = baseline.number
 
     def _judge(self, broker_id: int, copy: Copy, table: Table) -> None:
         """S24: what a compacted log must still have."""
@@ -338,13 +397,15 @@ class Copies:
 
         What lies before its log's start is deleted, and only takes place on the disk still.
         """
+        key, broker_id = copy.partition.key, copy.partition._context.broker_id
         copy.agreed_end = max(copy.agreed_end, copy.partition.log.start_offset)
+        copy.is_apart = False
         for each in copy.between(copy.agreed_end, found.end):
             committed = found.batches.get(each.base)
             if committed != each:
-                if each.end <= copy.partition.high_watermark and not found.losses:
-                    sentence = f"S2: {copy.partition.key} has {each}, and {committed} is committed"
-                    raise Violation(sentence, copy.partition.key)
+                copy.is_apart = each.end <= copy.partition.high_watermark
+                if copy.is_apart and found.holds(broker_id):
+                    raise Violation(f"S2: {key} has {each}, and {committed} is committed", key)
                 return f"has {each} where {committed} is committed"
             copy.agreed_end = each.end
         end = copy.partition.log.end_offset
@@ -358,6 +419,8 @@ class Copies:
         self._trace.note(f"{copy.partition.key} has lost {end} to {found.end}")
         self._trace.count("committed records lost")
         found.end = min(found.end, end)
+        if found.table is not None:
+            found.table.cut(found.end)
 
     def _read(self, broker_id: int, partition: Partition) -> Copy:
         copy = self._copies.get(partition)

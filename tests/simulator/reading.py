@@ -25,7 +25,7 @@ CHANGES = "group"  # who comes and who goes, by the name of its randomness
 _POLL_S = 0.5
 _AFTER_ERROR_S = 0.1
 _COMMIT_SHARE = 0.3  # of polls, by members that do it themselves
-_BUFFERED_S = 30.0  # for so long a consumer may have what it has fetched, and give it out
+BUFFERED_S = 30.0  # for so long a consumer may have what it has fetched, and give it out
 _HASTY: dict[str, Any] = {
     "session_timeout_ms": 6_000,
     "heartbeat_interval_ms": 1_000,
@@ -50,7 +50,8 @@ class Readings:
         if key.topic != TOPIC:
             return  # it may be another topic of the name meanwhile
         committed = history.copies.of(key)
-        if offset >= committed.end and not committed.losses:
+        is_sure = committed.is_sure(history.trace.now_s - BUFFERED_S)
+        if offset >= committed.end and is_sure:
             sentence = f"S16: {reader} is given {offset} of {key}, committed is {committed.end}"
             history.cluster.loop.end_run(Violation(sentence, key))
         before, since_s = self.seen.setdefault((key, offset), (value, history.trace.now_s))
@@ -64,7 +65,7 @@ class Readings:
 
     def may_change(self, key: TopicPartition, offset: int, since_s: float) -> bool:
         """Whether what was read then, after a fetch at some time before, may be gone."""
-        return self._history.may_be_lost(key, since_s - _BUFFERED_S, offset)
+        return self._history.may_be_lost(key, since_s - BUFFERED_S, offset)
 
 
 class Reading:
