@@ -40,6 +40,8 @@ class SimulatedNetwork:
     ) -> None:
         self.loop = loop
         self.conditions = conditions
+        self.watch: Callable[[SimulatedTransport, bytes], None] | None = None
+        """Sees what is about to be sent, and may make its connection late (`late_ms`)."""
         self._rng = rng
         self._are_parted = False
         self._sides: dict[str, int] = {}  # of the partition, by host
@@ -104,6 +106,10 @@ class SimulatedNetwork:
                 dead_s = self.loop.world_time() + CLIENT_PATIENCE.dead_s
                 self.loop.call_in_world(dead_s, transport.peer.lose, silence)
 
+    def connections(self) -> list[SimulatedTransport]:
+        """Both ends of each, in the order in which they were made."""
+        return list(self._transports)
+
     # What hosts call
 
     def open(self, address: Address, listening: _Listening) -> Address:
@@ -147,10 +153,17 @@ class SimulatedNetwork:
     def _transport(
         self, local: Address, remote: Address, protocol: asyncio.BaseProtocol, context: Context
     ) -> SimulatedTransport:
-        line = Line(self.loop, self._rng, self.conditions, self.is_cut, self._hold, self._forget)
+        line = Line(
+            *(self.loop, self._rng, self.conditions, self.is_cut),
+            *(self._watch, self._hold, self._forget),
+        )
         transport = SimulatedTransport(line, local, remote, protocol, context)
         self._transports[transport] = None
         return transport
+
+    def _watch(self, transport: SimulatedTransport, piece: bytes) -> None:
+        if self.watch is not None:
+            self.watch(transport, piece)
 
     def _forget(self, transport: SimulatedTransport) -> None:
         self._transports.pop(transport, None)

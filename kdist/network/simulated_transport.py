@@ -2,12 +2,14 @@
 
 Bytes arrive in order, after random delays and cut at random places. A window limits the bytes under
 way, as in TCP: a reader that stops reading stops the writer. Bytes that a partition stops wait for
-its end.
+its end. One connection may be slower than the others, or hold back all that is sent on it: so two
+messages of different connections can be made to arrive at the same moment, in either order.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -39,6 +41,7 @@ class Line(NamedTuple):
     rng: random.Random
     conditions: Conditions
     is_cut: Callable[[str, str], bool]
+    watch: Callable[[SimulatedTransport, bytes], None]
     hold: Callable[[SimulatedTransport], None]
     forget: Callable[[SimulatedTransport], None]
 
@@ -75,6 +78,7 @@ class SimulatedTransport(PeekingTransport):
         self.remote = remote
         self._protocol = protocol
         self._context = context
+        self.late_ms = 0.0  # what is sent takes so much longer; infinity: until `release`
         self._unsent = bytearray()  # waiting for room in the window
         self._window = WINDOW_BYTES
         # Pieces with the times they are due; b"" is the end of stream, None a reset.
@@ -172,11 +176,23 @@ class SimulatedTransport(PeekingTransport):
 
     def _put_on_the_way(self, piece: bytes | None) -> None:
         line = self._line
-        due = line.loop.world_time() + line.rng.uniform(0, line.conditions.delay_ms_max) / 1000
+        if piece:
+            line.watch(self, piece)
+        delay_ms = line.rng.uniform(0, line.conditions.delay_ms_max) + self.late_ms
+        due = line.loop.world_time() + delay_ms / 1000
         if self._under_way:
             due = max(due, self._under_way[-1][0])  # one connection's bytes keep their order
         self._under_way.append((due, piece))
-        line.loop.call_in_world(due, self.deliver)
+        if due < math.inf:
+            line.loop.call_in_world(due, self.deliver)
+
+    def release(self) -> None:
+        """Have all that was held back arrive now; what is sent from here on is not late."""
+        self.late_ms, now_s = 0.0, self._line.loop.world_time()
+        self._under_way = deque(
+            (now_s if due == math.inf else due, piece) for due, piece in self._under_way
+        )
+        self._line.loop.call_in_world(now_s, self.deliver)
 
     def deliver(self) -> None:
         """Hand the pieces that are due to the peer, unless the hosts are partitioned."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from network_world import Answering, RawPeer, Served, World, framed, until
 
 from kdist.network.network import CLIENT_PATIENCE
 from kdist.network.simulated import SimulatedNetwork
-from kdist.network.simulated_transport import Conditions
+from kdist.network.simulated_transport import Conditions, SimulatedTransport
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
 from tests.examples import examples
@@ -239,5 +241,92 @@ def test_a_writer_faster_than_its_reader_is_paused(simulation: Simulation) -> No
         assert writer.paused == 1
         await until(lambda: len(served.handler.seen) == 2)
         assert writer.resumed == 1
+
+    simulation.run(scenario)
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_messages_that_are_held_back_arrive_at_one_moment_in_the_order_of_their_release(
+    is_reversed: bool,
+) -> None:
+    simulation = Simulation(conditions=Conditions(cut_share=0))
+
+    async def scenario(served: Served) -> None:
+        times_s: list[float] = []
+        noted = served.handler.on_frame
+
+        def on_frame(*given: Any) -> None:
+            times_s.append(simulation.loop.time())
+            noted(*given)
+
+        served.handler.on_frame = on_frame
+        one, two = [await served.peer(), await served.peer()]
+        for peer, content in ((one, b"one"), (two, b"two")):
+            peer.transport.late_ms = math.inf
+            peer.send(content)
+        await asyncio.sleep(60)
+        assert served.handler.seen == []
+        for peer in (two, one) if is_reversed else (one, two):
+            peer.transport.release()
+        await until(lambda: len(served.handler.seen) == 2)
+        assert served.handler.seen == ([b"two", b"one"] if is_reversed else [b"one", b"two"])
+        assert times_s[0] == times_s[1]
+
+    simulation.run(scenario)
+
+
+def test_what_follows_a_message_that_is_held_back_stays_behind_it(simulation: Simulation) -> None:
+    async def scenario(served: Served) -> None:
+        peer = await served.peer()
+        peer.send(b"before")
+        peer.transport.late_ms = math.inf
+        peer.send(b"held")
+        peer.transport.late_ms = 0.0
+        peer.send(b"after")
+        await asyncio.sleep(60)
+        assert served.handler.seen == [b"before"]
+        peer.transport.release()
+        assert await peer.answers(3) == [b"before", b"held", b"after"]
+
+    simulation.run(scenario)
+
+
+def test_a_late_connection_delays_no_other_and_one_direction_alone(simulation: Simulation) -> None:
+    async def scenario(served: Served) -> None:
+        late, other = await served.peer(), await served.peer()
+        began_s = simulation.loop.time()
+        late.transport.late_ms = 500
+        late.send(b"late")
+        other.send(b"other")
+        assert await other.answers(1) == [b"other"]
+        assert simulation.loop.time() < began_s + 0.1
+        assert await late.answers(1) == [b"late"]
+        assert 0.5 <= simulation.loop.time() - began_s < 0.6
+
+    simulation.run(scenario)
+
+
+def test_who_watches_the_network_sees_all_that_is_sent_before_it_is_on_the_way(
+    simulation: Simulation,
+) -> None:
+    seen: list[tuple[str, bytes]] = []
+
+    def watch(transport: SimulatedTransport, piece: bytes) -> None:
+        seen.append((transport.local.host, piece))
+        transport.late_ms = math.inf if piece == framed(b"second") else 0.0
+
+    async def scenario(served: Served) -> None:
+        peer = await served.peer()
+        simulation.network.watch = watch
+        peer.send(b"first")
+        assert await peer.answers(1) == [b"first"]
+        peer.send(b"second")
+        await asyncio.sleep(60)
+        assert served.handler.seen == [b"first"]
+        assert seen == [
+            ("client", framed(b"first")),
+            ("server", framed(b"first")),
+            ("client", framed(b"second")),
+        ]
 
     simulation.run(scenario)
