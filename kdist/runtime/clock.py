@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import resource
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -50,6 +51,8 @@ class VirtualClock:
         self._start_ns = now_ms * 1_000_000
         self._passed_ns = 0
         self._waits = 0
+        self.pause: Callable[[float], None] | None = None
+        """While a thread runs that may be interrupted: lets others run for some ms."""
 
     def now_ms(self) -> int:
         return (self._start_ns + self.monotonic_ns()) // 1_000_000
@@ -63,7 +66,10 @@ class VirtualClock:
     def wait_ms(self, ms: float) -> None:
         """Let `ms` pass, as in a call that waits for so long: `waits` counts it."""
         self._waits += 1
-        self.advance_ms(ms)
+        if self.pause is not None:
+            self.pause(ms)
+        else:
+            self.advance_ms(ms)
 
     def advance_ms(self, ms: float) -> None:
         """Let `ms` pass."""

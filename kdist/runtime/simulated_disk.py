@@ -142,9 +142,11 @@ class SimulatedDisk(Faults):
         self._capacity_bytes = _CAPACITY_BYTES
 
     def begin(self, call: Call) -> int:
-        waited_ms = self.latency_ms(call)
+        waited_ms, pause = self.latency_ms(call), self.clock.pause
         if waited_ms:
             self.clock.wait_ms(waited_ms)
+        elif pause is not None:
+            pause(0)
         return super().begin(call)
 
     def fill(self, capacity_bytes: int) -> None:

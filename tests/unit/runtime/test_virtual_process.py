@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine, Iterator
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
-from kdist.errors import UserError
+from kdist.errors import DiskFailed, UserError
 from kdist.network.simulated import SimulatedNetwork
 from kdist.runtime.clock import VirtualClock
+from kdist.runtime.simulated_disk import PowerLoss, SimulatedDisk
+from kdist.runtime.tasks import Done
 from kdist.runtime.virtual_loop import VirtualLoop
 from kdist.runtime.virtual_process import VirtualProcess
 from tests.unit.network.network_world import RawPeer, framed
@@ -295,3 +299,116 @@ def test_a_timer_is_never_early_by_its_processs_clock(machine: Machine, rate: fl
     clock.skew(rate)
     machine.run(machine.one.run(scenario()))
     assert early == 0
+
+
+class Interrupted:
+    """A process whose blocking work is interrupted, mostly, and its disk."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.loop = VirtualLoop(VirtualClock())
+        rng = random.Random(seed)
+        self.process = VirtualProcess(self.loop, rng, threads_rng=random.Random(seed + 1))
+        self.failed: list[BaseException] = []
+        self.process.on_failure = self.failed.append
+        self.disk = SimulatedDisk(rng, self.process.clock)
+
+    def make_files(self) -> None:
+        """Several calls."""
+        for n in range(20):
+            self.disk.create(f"/{n}")
+
+    def seen(self, work: Callable[[], None], done: Done = lambda _error: None) -> list[int]:
+        """How many files there were each ms, until the work was done."""
+        found: list[int] = []
+        ended: list[BaseException | None] = []
+
+        def end(error: BaseException | None) -> None:
+            done(error)
+            ended.append(error)
+
+        async def scenario() -> None:
+            self.process.run_blocking(work, end)
+            while not (ended or self.failed):
+                await asyncio.sleep(0.001)
+                found.append(len(self.disk._names.root.entries))
+
+        self.loop.run_until_complete(scenario())
+        return found
+
+
+def some_seed_of(is_so: Callable[[Interrupted], bool]) -> int:
+    """The first seed of which it is so."""
+    return next(seed for seed in range(50) if is_so(Interrupted(seed)))
+
+
+def is_interrupted(made: Interrupted) -> bool:
+    return len({*made.seen(made.make_files)} - {0, 20}) > 2
+
+
+def test_the_loop_sees_half_of_what_a_thread_does() -> None:
+    made = Interrupted(some_seed_of(is_interrupted))
+    seen = made.seen(made.make_files)
+    assert seen == sorted(seen)
+    assert seen[-1] == 20
+
+
+def test_interrupted_work_can_be_repeated() -> None:
+    seed = some_seed_of(is_interrupted)
+    one, two = Interrupted(seed), Interrupted(seed)
+    assert one.seen(one.make_files) == two.seen(two.make_files)
+
+
+def test_interrupted_work_keeps_its_process_from_nothing() -> None:
+    made = Interrupted(some_seed_of(is_interrupted))
+    late_ms: list[float] = []
+
+    def tick(due_s: float) -> None:
+        late_ms.append(1_000 * (made.loop.time() - due_s))
+        made.process.call_later(1, partial(tick, made.loop.time() + 0.001))
+
+    made.process.call_later(1, partial(tick, made.loop.time() + 0.001))
+    made.disk.latency_ms = lambda _call: 5.0
+    made.seen(made.make_files)
+    assert len(late_ms) > 90
+    assert max(late_ms) < 0.001
+
+
+@pytest.mark.parametrize("is_power_lost", [False, True])
+def test_what_interrupted_work_raises_is_told(is_power_lost: bool) -> None:
+    made = Interrupted(some_seed_of(is_interrupted))
+    if is_power_lost:
+        made.disk.crash_at(10)
+    else:
+        made.disk.fail(after_calls=9, forever=False)
+    told: list[BaseException | None] = []
+    assert made.seen(made.make_files, told.append)[-1] in (9, 10)
+    assert [type(error) for error in told] == ([] if is_power_lost else [DiskFailed])
+    assert [type(error) for error in made.failed] == ([PowerLoss] if is_power_lost else [])
+
+
+def test_work_that_is_interrupted_when_its_process_is_killed_goes_no_further() -> None:
+    made = Interrupted(some_seed_of(is_interrupted))
+    ended: list[str] = []
+    before = threading.active_count()
+
+    def work() -> None:
+        try:
+            made.make_files()
+        finally:
+            ended.append("finally")
+
+    async def scenario() -> None:
+        made.process.run_blocking(work, lambda _: ended.append("done"))
+        while not made.disk._names.root.entries:
+            await asyncio.sleep(0.001)
+        made.process.kill()
+        count = len(made.disk._names.root.entries)
+        await asyncio.sleep(10)
+        assert (len(made.disk._names.root.entries), ended) == (count, [])
+        made.process.unwind()
+        assert (len(made.disk._names.root.entries), ended) == (count, ["finally"])
+        await asyncio.sleep(10)
+        assert ended == ["finally"]
+
+    made.loop.run_until_complete(scenario())
+    assert threading.active_count() == before
