@@ -88,6 +88,7 @@ class Cluster:
         self.hosts: Mapping[int, str] = {}  # machines that brokers share; others have their own
         self.racks: Mapping[int, str] = {}  # of brokers that have one
         self.boots = Counter[int]()  # as each broker's machine counts them
+        self.interrupts_threads = False  # of brokers, in the middle of their work
         self._begun: list[VirtualProcess] = beside._begun if beside else []
         # Tasks that do not end in time: collected while the loop runs, they would hide why it ends.
         self._left: set[asyncio.Task[Any]] = set()
@@ -127,7 +128,10 @@ class Cluster:
         if broker_id in self.racks:
             given["broker.rack"] = self.racks[broker_id]
         zk = self.zks[broker_id] = self.ensemble.client(host=f"m{broker_id}")
-        process = self.processes[broker_id] = VirtualProcess(self.loop, self.stream("process"))
+        rng, threads_rng = self.stream("process"), self.stream("threads")
+        process = self.processes[broker_id] = VirtualProcess(
+            self.loop, rng, threads_rng=threads_rng if self.interrupts_threads else None
+        )
         self._begun.append(process)
         self.disks[broker_id].clock = process.clock
         broker = self.brokers[broker_id] = Broker(

@@ -23,10 +23,15 @@ class WatchedEnsemble(MemoryEnsemble):
         self.on_changed: list[Callable[[Sequence[WatchEvent]], None]] = []
         self.requests = 0
         self.answers_lost = 0
+        self.is_to_be_lost: Callable[[Request], bool] = lambda _request: False
+        """Whether a request is to be lost, before it is carried out or after."""
 
     def serve(self, connection: Connection, request: Request, answer: Answer) -> None:
         self.requests += 1
-        super().serve(connection, request, answer)
+        if self.is_to_be_lost(request):
+            connection.reset(self.delay_ms())
+        else:
+            super().serve(connection, request, answer)
 
     def _carry_out(self, request: Write, session_id: int) -> object:
         outcome = super()._carry_out(request, session_id)
@@ -46,5 +51,7 @@ class WatchedEnsemble(MemoryEnsemble):
         self, connection: Connection, request: Request, answer: Answer, outcome: object
     ) -> None:
         was_cut = connection.to_client.is_cut
+        if self.is_to_be_lost(request):
+            connection.reset(self.delay_ms())
         super()._answer_write(connection, request, answer, outcome)
         self.answers_lost += connection.to_client.is_cut and not was_cut

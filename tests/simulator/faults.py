@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from kdist.runtime.simulated_disk import Call
 from kdist.runtime.virtual_process import VirtualProcess
 from kdist.zk import znodes
 from kdist.zk.client import Delete
+from tests.simulator.machines import CHANGING, is_rename_in
 
 if TYPE_CHECKING:
     from tests.simulator.history import History
@@ -27,11 +28,12 @@ CALLS_MAX = 20  # that change the disk, before a broker dies in one
 AIMED_SHARE = 0.3  # of faults that hit the controller's broker; of the others, a leader
 STRUCK_SHARE = 0.03  # of fragile moments, at which a fault comes
 PURSUED_SHARE = 0.4  # of faults, after which others come to the same partition
-SWAP_CALLS_MAX = 9  # renames, before a broker dies in a cleaner's swap
 SWAP_DEATH_SHARE = 0.05  # of swaps
 AWAY_SHARE = 0.2  # of a leader's swaps, after which a follower stays away
 AWAY_S = 15.0
 EMPTY_DISK = "empty disk"
+_WRITING = ("write", "sync")
+CALLS = (*CHANGING, "open", "read")  # that a slow disk is slow with
 
 
 class Faults:
@@ -52,7 +54,7 @@ class Faults:
         self._kinds = history.shape.kinds
         self._script = history.script
         self._is_over = False
-        self._is_on = False
+        self.is_on = False
         self.names: list[str] = []  # of those that came
         self.stopped: set[int] = set()  # brokers that stay so until the end
         self._pending: list[asyncio.TimerHandle] = []  # what ends faults, or is yet to begin one
@@ -67,7 +69,7 @@ class Faults:
             cluster.ensemble.lost_answers = 0.05
         for name in ZOOKEEPER:
             cluster.ensemble.lag(name, shape.lag_ms)
-        self._is_on = True
+        self.is_on = True
         number = 0
         while self._loop.time() < end_s and not self._is_last_over():
             number += 1
@@ -76,7 +78,7 @@ class Faults:
                 await self._pursue(number)
             else:
                 self._befall(str(number), self._victim)
-        self._is_on = False
+        self.is_on = False
 
     def _is_last_over(self) -> bool:
         script = self._script
@@ -110,10 +112,16 @@ class Faults:
         """Have a fault come, unless the history is played without it."""
         rng = self._fault_rng = self._cluster.stream(f"fault {name}")
         kind, broker_id = rng.choice(self._kinds), choose(rng)
-        if broker_id in self._machines.up and self._script.has(name):
-            self.names.append(name)
+        if broker_id in self._machines.up and self.admit(name):
             self._history.trace.note(f"m{broker_id} suffers: {kind} ({name})")
             KINDS[kind](self, broker_id)
+
+    def admit(self, name: str) -> bool:
+        """Whether a fault of this name may come: the history may be played without it."""
+        is_admitted = self._script.has(name)
+        if is_admitted:
+            self.names.append(name)
+        return is_admitted
 
     def _victim(self, rng: random.Random) -> int | None:
         up = self._machines.up
@@ -136,7 +144,7 @@ class Faults:
         """Have a fault come at a fragile moment of a broker, or right after it: to that broker, to
         another, or to the controller, who may be about to answer."""
         rng = self._struck_rng
-        if not self._is_on or rng.random() >= STRUCK_SHARE:
+        if not self.is_on or rng.random() >= STRUCK_SHARE:
             return
         self._strikes += 1
         name, others = f"s{self._strikes}", (self.controller(), *self._machines.up)
@@ -146,37 +154,42 @@ class Faults:
         delay_s = rng.choice((0, 0.002, 0.02))
         Context().run(self._loop.call_later, delay_s, self._strike, name, victim)
 
-    def cleaning(self, broker_id: int, followers: Sequence[int]) -> None:
-        """A broker's cleaner is about to exchange segments. The broker may die among the renames;
-        or, in some histories, a follower stays away for longer than tombstones do."""
+    def cleaning(
+        self, broker_id: int, directory: str, merged: int, followers: Sequence[int]
+    ) -> None:
+        """A broker's cleaner is about to exchange so many segments for one. The broker may die
+        among the renames, in each of their three phases as often as in the others; or, in some
+        histories, a follower stays away for longer than tombstones do."""
         rng = self._cleaning_rng
-        if not self._is_on:
+        if not self.is_on:
             return
         if self._history.shape.leaves_behind and followers:
             if not self._machines.down and rng.random() < AWAY_SHARE:
                 self._on_cleaning(partial(self._stay_away, rng.choice(followers)))
         elif rng.random() < SWAP_DEATH_SHARE:
-            doom = partial(self._machines.doom_in_a_swap, broker_id, rng.randint(1, SWAP_CALLS_MAX))
+            retired = 3 * (merged + 1)  # the renames to `.swap`, and those to `.deleted`
+            phase = rng.randrange(3)
+            calls = rng.randint(*((1, 3), (4, retired), (retired + 1, retired + 3))[phase])
+            moment, which = f"phase {phase + 1} of a swap", partial(is_rename_in, directory)
+            doom = partial(self._machines.doom, broker_id, calls, which, moment)
             self._on_cleaning(partial(doom, is_power_lost=rng.random() < 0.5))
 
     def _on_cleaning(self, fault: Callable[[], None]) -> None:
         self._cleanings += 1
-        name = f"c{self._cleanings}"
-        if self._script.has(name):
-            self.names.append(name)
+        if self.admit(f"c{self._cleanings}"):
             Context().run(self._loop.call_soon, fault)
 
     def _stay_away(self, broker_id: int) -> None:
-        if self._is_on and not self._machines.down:
+        if self.is_on and not self._machines.down:
             self._history.trace.note(f"m{broker_id} stays away while others clean")
             self._machines.end(broker_id)
             self._machines.down[broker_id] = self._loop.time() + AWAY_S
 
     def _strike(self, name: str, victim: int | None) -> None:
-        if self._is_on:
+        if self.is_on:
             self._befall(name, lambda _: victim)
 
-    def _later(self, delay_s: float, call: Callable[..., object], *args: object) -> None:
+    def later(self, delay_s: float, call: Callable[..., object], *args: object) -> None:
         self._pending.append(self._loop.call_later(delay_s, call, *args))
 
     # Processes and hosts
@@ -194,7 +207,7 @@ class Faults:
     def die_in_a_call(self, broker_id: int) -> None:
         is_power_lost = self._fault_rng.random() < 0.4
         calls = self._fault_rng.randint(1, CALLS_MAX)
-        self._machines.doom(broker_id, calls, is_power_lost=is_power_lost)
+        self._machines.doom_somewhere(broker_id, calls, is_power_lost=is_power_lost)
 
     def stop(self, broker_id: int) -> None:
         is_power_lost = self._fault_rng.random() < 0.5
@@ -205,7 +218,7 @@ class Faults:
         process.pause()
         shape = self._history.shape
         longer_s = 1.2 * self._fault_rng.choice((shape.session_s, shape.lag_s))
-        self._later(self._fault_rng.choice((0.1, 1, 5, longer_s)), self._resume, broker_id, process)
+        self.later(self._fault_rng.choice((0.1, 1, 5, longer_s)), self._resume, broker_id, process)
 
     def _resume(self, broker_id: int, process: VirtualProcess) -> None:
         if broker_id not in self.stopped:
@@ -220,15 +233,20 @@ class Faults:
         """End its session; mostly while its disk is slow, so that the next leader epoch begins
         during appends."""
         if self._fault_rng.random() < 0.8:
-            self._slow_down(broker_id, 12, self._fault_rng.choice((100, 300)))
+            self.slow_calls(broker_id, 12, self._fault_rng.choice((100, 300)))
             for _ in range(2):
-                self._later(self._fault_rng.uniform(0.5, 8), self._expire, broker_id)
+                self.later(self._fault_rng.uniform(0.5, 8), self.expire_now, broker_id)
         else:
-            self._expire(broker_id)
+            self.expire_now(broker_id)
 
-    def _expire(self, broker_id: int) -> None:
+    def expire_now(self, broker_id: int) -> None:
         self._cluster.ensemble.expire(self._cluster.zks[broker_id])
         self._history.trace.count("session expired")
+
+    def depose_leader(self, broker_id: int, is_dead: bool) -> None:
+        """Have others lead what it leads: it dies, or its session ends."""
+        if self.is_on and broker_id in self._machines.up:
+            (self.kill if is_dead else self.expire_now)(broker_id)
 
     def depose(self, broker_id: int) -> None:
         """An operator deletes `/controller`, so that another broker is elected, of which the one
@@ -238,7 +256,7 @@ class Faults:
             name = ensemble.server_of(self._cluster.zks[found])
             if name is not None:
                 ensemble.lag(name, 2_000)
-                self._later(3, ensemble.lag, name, self._history.shape.lag_ms)
+                self.later(3, ensemble.lag, name, self._history.shape.lag_ms)
             now_ms = self._cluster.clock.now_ms()
             ensemble._publish(ensemble.tree.write((Delete(path),), 0, now_ms)[1])
 
@@ -250,25 +268,29 @@ class Faults:
     # Disks
 
     def slow_down(self, broker_id: int) -> None:
-        for_s = self._fault_rng.choice((1, 5, 12))
-        self._slow_down(broker_id, for_s, self._fault_rng.choice((5, 30, 200)))
+        """Let its disk wait for some time: when it writes, mostly, or whatever it does."""
+        rng = self._fault_rng
+        for_s, mean_ms = rng.choice((1, 5, 12)), rng.choice((5, 30, 200))
+        self.slow_calls(broker_id, for_s, mean_ms, rng.choice((_WRITING, _WRITING, CALLS)))
 
-    def _slow_down(self, broker_id: int, for_s: float, mean_ms: float) -> None:
-        """Let a broker's disk wait, for some time."""
+    def slow_calls(
+        self, broker_id: int, for_s: float, mean_ms: float, names: Collection[str] = _WRITING
+    ) -> None:
+        """Let these calls wait, for some time."""
         disk, rng = self._cluster.disks[broker_id], self._cluster.stream("latency")
 
         def latency_ms(call: Call) -> float:
-            return rng.expovariate(1 / mean_ms) if call.name in ("write", "sync") else 0.0
+            return rng.expovariate(1 / mean_ms) if call.name in names else 0.0
 
         disk.latency_ms = latency_ms
-        self._later(for_s, _speed_up, disk)
+        self.later(for_s, _speed_up, disk)
 
     def fill(self, broker_id: int) -> None:
         """Leave no room, or so little that one of the next writes is done in part; often while a
         thread does the writes, so that appends are under way behind the one that is refused."""
         if self._fault_rng.random() < 0.5:
-            self._slow_down(broker_id, 6, self._fault_rng.choice((30, 100)))
-            self._later(self._fault_rng.uniform(1, 3), self._fill, broker_id)
+            self.slow_calls(broker_id, 6, self._fault_rng.choice((30, 100)))
+            self.later(self._fault_rng.uniform(1, 3), self._fill, broker_id)
         else:
             self._fill(broker_id)
 
@@ -276,7 +298,7 @@ class Faults:
         disk = self._cluster.disks[broker_id]
         room = self._fault_rng.choice((0, self._fault_rng.randrange(400)))
         disk.fill(disk.used_bytes() + room)
-        self._later(self._fault_rng.choice((0.5, 3)), self._make_room, broker_id)
+        self.later(self._fault_rng.choice((0.5, 3)), self._make_room, broker_id)
 
     def _make_room(self, broker_id: int) -> None:
         self._cluster.disks[broker_id].fill(FREE_BYTES)
@@ -311,14 +333,26 @@ class Faults:
                 servers = rng.choice((ZOOKEEPER[:2], ZOOKEEPER[:1]))
                 others = [each for each in ZOOKEEPER if each not in servers]
                 network.partition([*some, *servers], [*rest, *others])
-        self._later(rng.choice((0.5, 3, 10)), network.heal)
+        self.later(rng.choice((0.5, 3, 10)), network.heal)
+
+    def delay(self, broker_id: int) -> None:
+        """Have all come late that is sent on one of its connections, in one direction."""
+        rng, network = self._fault_rng, self._cluster.network
+        host = f"m{broker_id}"
+        found = [each for each in network.connections() if each.local.host == host]
+        if found:
+            each = rng.choice(found)
+            session_ms = 1_000 * self._history.shape.session_s
+            late = each if rng.random() < 0.5 else each.peer
+            late.late_ms = rng.choice((50, 300, rng.uniform(50, session_ms)))
+            self.later(rng.choice((0.5, 3, 10)), late.release)
 
     # ZooKeeper
 
     def crash_a_server(self, broker_id: int) -> None:
         ensemble, name = self._cluster.ensemble, self._fault_rng.choice(ZOOKEEPER)
         ensemble.crash(name)
-        self._later(self._fault_rng.choice((1, 5)), ensemble.restart, name)
+        self.later(self._fault_rng.choice((1, 5)), ensemble.restart, name)
 
     def lag(self, broker_id: int) -> None:
         ensemble, rng = self._cluster.ensemble, self._fault_rng
@@ -337,6 +371,7 @@ class Faults:
         cluster = self._cluster
         cluster.network.conditions = CONDITIONS
         cluster.network.heal()
+        self._history.aiming.messages.end()
         cluster.ensemble.lost_answers = 0.0
         for name in ZOOKEEPER:
             cluster.ensemble.lag(name, 0)
@@ -377,6 +412,7 @@ KINDS: dict[str, Callable[[Faults, int], None]] = {
     "full disk": Faults.fill,
     "dead disk": Faults.fail_the_disk,
     "cut off": Faults.cut_off,
+    "late messages": Faults.delay,
     "reset": Faults.nothing,
     "lost answers": Faults.nothing,
     "ZooKeeper server": Faults.crash_a_server,

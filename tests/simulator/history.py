@@ -15,6 +15,7 @@ from kdist.groups.context import partition_for
 from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.replication.partition import Partition
 from kdist.storage.log import Log
+from tests.simulator.aiming import INTERRUPTED, Aiming
 from tests.simulator.cluster import SETTINGS, Cluster
 from tests.simulator.compacting import Tallies, check_limit, draw_compaction
 from tests.simulator.core import Core
@@ -33,7 +34,7 @@ from tests.simulator.reading import Group, Reading, Readings
 from tests.simulator.record import Outcome, Trace, Violation
 from tests.simulator.rest import PATIENCE_S, Rest
 from tests.simulator.script import ALL, Script
-from tests.simulator.shape import TALLIES, TOPIC, draw_shape
+from tests.simulator.shape import TALLIES, TOPIC, draw_aims, draw_shape
 
 LIFE_S_MAX = 1_000
 
@@ -47,9 +48,11 @@ class History:
         self.seed, self.cluster = seed, cluster
         self._drawing = cluster.stream("shape")
         drawn = draw_shape(self._drawing)
-        self.shape = shape = draw_compaction(cluster.stream("compacting"), drawn)
+        drawn = draw_compaction(cluster.stream("compacting"), drawn)
+        self.shape = shape = drawn._replace(aims=draw_aims(cluster.stream("aims")))
         cluster.settings |= shape.settings
         cluster.hosts = shape.hosts
+        cluster.interrupts_threads = INTERRUPTED in shape.aims
         self.nearest = Nearest(cluster)
         cluster.network.conditions = CONDITIONS
         self.trace = Trace(cluster)
@@ -60,6 +63,7 @@ class History:
         self.machines.on_ending = self.invariants.look_at
         self.machines.on_damage = self.copies.damage
         self.faults: Faults | None = None  # once they begin
+        self.aiming = Aiming(self)
         self.readings = Readings(self)
         self.client_hosts = [OPERATOR, PROBER, "reader"]
         self.producers: list[Producing] = []
@@ -159,8 +163,8 @@ class History:
 
     # What the code's moments tell (`moments.Witness`)
 
-    def count(self, state: str) -> None:
-        self.trace.count(state)
+    def count(self, state: str, times: int = 1) -> None:
+        self.trace.count(state, times)
 
     def advanced(self, partition: Partition, before: int) -> None:
         self._checked(self.copies.advanced, partition, before)
@@ -168,13 +172,14 @@ class History:
     def truncating(self, partition: Partition, offset: int) -> None:
         self.trace.count("follower truncates")
         self._checked(self.copies.truncating, partition, offset)
+        self.aiming.truncating(partition)
         broker = self.cluster.brokers[partition._context.broker_id]
         self.trace.count(
             "truncated during a pass", broker.service.cleaner.is_cleaning(partition.log)
         )
 
-    def swapping(self, log: Log, mapped_end: int) -> None:
-        """A cleaner is about to exchange segments."""
+    def swapping(self, log: Log, mapped_end: int, merged: int) -> None:
+        """A cleaner is about to exchange so many segments for one."""
         self.trace.count("segment cleaned")
         for broker in self.machines.brokers():
             found = broker.service.replicas.partitions.get(log.partition)
@@ -184,7 +189,7 @@ class History:
                 if self.faults is not None:
                     leads = found.is_leader and found.key.topic == TALLIES
                     others = [each for each in found.replicas if leads and each != broker.id]
-                    self.faults.cleaning(broker.id, others)
+                    self.faults.cleaning(broker.id, log.directory, merged, others)
 
     def believed_in_sync(self, key: TopicPartition) -> None:
         """A broker takes all replicas for in sync, so tombstones may go; it may not be true."""

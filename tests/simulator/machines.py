@@ -21,7 +21,7 @@ from kdist.runtime.simulated_faults import Call, PowerLoss
 from kdist.storage.names import CLEAN_SHUTDOWN
 from tests.simulator.record import Trace, Violation
 
-_CHANGING = ("write", "sync", "sync_directory", "create", "rename", "remove", "truncate")
+CHANGING = ("write", "sync", "sync_directory", "create", "rename", "remove", "truncate")
 LOG_DIR = "/d"  # as `Cluster` has it
 
 
@@ -47,7 +47,8 @@ class Machines:
         self._durable_ends: dict[int, dict[TopicPartition, int]] = {each: {} for each in broker_ids}
         self.on_ending: Callable[[Broker], None] = lambda _: None
         self.on_damage: Callable[..., None] = lambda *_given, **_named: None
-        self._doomed: dict[int, bool] = {}  # to die in a call; whether by a power loss
+        # To die in a call, at some moment; whether by a power loss.
+        self._doomed: dict[int, tuple[str, bool]] = {}
         self.deleted_while_down: set[int] = set()
 
     @property
@@ -183,32 +184,40 @@ class Machines:
 
     # Dying in the middle of a call on the disk
 
-    def doom(self, broker_id: int, calls: int, *, is_power_lost: bool) -> None:
+    def doom_somewhere(self, broker_id: int, calls: int, *, is_power_lost: bool) -> None:
         """Have it die in the `calls`-th of the calls that change its disk, or of the appends: their
         producers then have no answer."""
-        if broker_id not in self.down and broker_id not in self._doomed:
+        if self._is_mortal(broker_id):
             which = self.rng.choice((_is_change, _is_append, _is_append))
-            self._doom(broker_id, calls, which, is_power_lost=is_power_lost)
+            self.doom(broker_id, calls, which, "", is_power_lost=is_power_lost)
 
-    def doom_in_a_swap(self, broker_id: int, calls: int, *, is_power_lost: bool) -> None:
-        """Have it die in the `calls`-th of the renames by which segments are exchanged."""
-        if broker_id not in self.down and broker_id not in self._doomed:
-            self._doom(broker_id, calls, _is_of_segments, is_power_lost=is_power_lost)
-
-    def _doom(
-        self, broker_id: int, calls: int, which: Callable[[Call], bool], *, is_power_lost: bool
+    def doom(
+        self,
+        broker_id: int,
+        calls: int,
+        which: Callable[[Call], bool],
+        moment: str,
+        *,
+        is_power_lost: bool,
     ) -> None:
-        self._doomed[broker_id] = is_power_lost
-        disk = self.cluster.disks[broker_id]
-        disk.on_power_loss = partial(self._die, broker_id)
-        disk.crash_at(calls, which)
+        """Have it die in the `calls`-th of these calls on its disk, unless it is to die anyway."""
+        if self._is_mortal(broker_id):
+            self._doomed[broker_id] = moment, is_power_lost
+            disk = self.cluster.disks[broker_id]
+            disk.on_power_loss = partial(self._die, broker_id)
+            disk.crash_at(calls, which)
+
+    def _is_mortal(self, broker_id: int) -> bool:
+        return broker_id not in self.down and broker_id not in self._doomed
 
     def _die(self, broker_id: int) -> None:
         """Its code still runs: have it end when that has returned, and do nothing more."""
         self.cluster.processes[broker_id].kill()
-        is_power_lost = self._doomed.pop(broker_id, None)
-        if is_power_lost is not None:  # else it is dead already
+        doomed = self._doomed.pop(broker_id, None)
+        if doomed is not None:  # else it is dead already
+            moment, is_power_lost = doomed
             self.trace.count("died in a call on the disk")
+            self.trace.count(f"died in {moment}", bool(moment))
             end = partial(self.end, broker_id, is_power_lost=is_power_lost)
             Context().run(self.loop.call_soon, end)
 
@@ -253,11 +262,20 @@ class Machines:
 
 
 def _is_change(call: Call) -> bool:
-    return call.name in _CHANGING
+    return call.name in CHANGING
 
 
-def _is_of_segments(call: Call) -> bool:
-    return call.name == "rename" and not call.path.endswith(".tmp")
+def is_rename_in(directory: str, call: Call) -> bool:
+    """Whether a file of a log gets another name; not a small file that replaces another."""
+    return call.name == "rename" and is_in(directory, call) and not call.path.endswith(".tmp")
+
+
+def is_change_in(directory: str, call: Call) -> bool:
+    return _is_change(call) and is_in(directory, call)
+
+
+def is_in(directory: str, call: Call) -> bool:
+    return call.path == directory or call.path.startswith(f"{directory}/")
 
 
 def _is_append(call: Call) -> bool:

@@ -5,15 +5,18 @@ Some are rare states, which are counted; some are checked; and at some the fault
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
 from kdist.broker.handlers import fetch
 from kdist.broker.metadata_cache import MetadataCache
+from kdist.broker.offsets_log import OffsetsLoader
+from kdist.controller.writing import Writer
 from kdist.errors import ApiError, Error
-from kdist.model import TopicPartition
+from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.protocol.fetch import FetchPartitionResult
 from kdist.replication.delayed_produce import DelayedProduce
 from kdist.replication.fetching.fetcher import ReplicaFetcher
@@ -25,15 +28,22 @@ from kdist.storage.append import Append
 from kdist.storage.cleaning.swap import Swap
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
+from kdist.storage.offset_saver import OffsetSaver
 from kdist.storage.segment import Segment
+from kdist.zk import znodes
+from kdist.zk.client import Operation
+from kdist.zk.errors import ConnectionLoss
+from tests.simulator.aiming import Aiming
 from tests.simulator.bug import Bug, patched
 
 
 class Witness(Protocol):
     """Who is told."""
 
-    def count(self, state: str, /) -> None:
-        """A rare state has come up."""
+    aiming: Aiming
+
+    def count(self, state: str, times: int = 1, /) -> None:
+        """A rare state has come up, so many times."""
         ...
 
     def advanced(self, partition: Partition, before: int, /) -> None:
@@ -44,8 +54,8 @@ class Witness(Protocol):
         """A follower is about to cut off its log."""
         ...
 
-    def swapping(self, log: Log, mapped_end: int, /) -> None:
-        """A cleaner is about to exchange segments."""
+    def swapping(self, log: Log, mapped_end: int, merged: int, /) -> None:
+        """A cleaner is about to exchange so many segments for one."""
         ...
 
     def believed_in_sync(self, key: TopicPartition, /) -> None:
@@ -77,6 +87,7 @@ def witnessed(witness: Witness) -> Iterator[None]:
         Bug(Swap, "begin", partial(_begin_swap, witness)),
         Bug(MetadataCache, "is_fully_in_sync", partial(_is_fully_in_sync, witness)),
         Bug(fetch._NearFetch, "_take", partial(_take, witness)),
+        *_aimed_at(witness),
     )
     with patched(*observed):
         yield
@@ -130,6 +141,7 @@ def _lead_or_follow(witness: Witness, apply: Callable[..., None]) -> Callable[..
         if self.is_leader and self.is_behind_its_epoch:
             witness.count("high watermark below the epoch's start")
         witness.is_fragile(self._context.broker_id, "a change of role")
+        witness.aiming.changing_role(self._context.broker_id)
 
     return lead_or_follow
 
@@ -150,6 +162,7 @@ def _propose(witness: Witness, propose: Callable[..., None]) -> Callable[..., No
         propose(self, isr)
         witness.count("ISR shrink proposed" if len(isr) < len(self.isr) else "ISR expand proposed")
         witness.is_fragile(self.leader_id, "a proposal")
+        witness.aiming.proposing(self.leader_id)
 
     return propose_witnessed
 
@@ -174,6 +187,7 @@ def _refused(witness: Witness, refused: Callable[..., None]) -> Callable[..., No
 def _append(witness: Witness, append: Callable[..., Append]) -> Callable[..., Append]:
     def append_witnessed(self: Partition, *given: Any) -> Append:
         found = append(self, *given)
+        witness.aiming.appended(self)
         if found.duplicate is not None and found.end_offset > self.high_watermark:
             witness.count("duplicate of what is not committed")
         return found
@@ -184,6 +198,8 @@ def _append(witness: Witness, append: Callable[..., Append]) -> Callable[..., Ap
 def _begin_anew(witness: Witness, begin: Callable[..., None]) -> Callable[..., None]:
     def begin_witnessed(self: LogDirectory, *given: Any) -> None:
         witness.count("follower begins anew")
+        log = given[0]
+        witness.aiming.renaming(self.files, log.directory, "a log's new beginning")
         begin(self, *given)
 
     return begin_witnessed
@@ -191,7 +207,9 @@ def _begin_anew(witness: Witness, begin: Callable[..., None]) -> Callable[..., N
 
 def _begin_swap(witness: Witness, begin: Callable[..., None]) -> Callable[..., None]:
     def begin_witnessed(self: Swap) -> None:
-        witness.swapping(self._log, self._mapped_end)
+        log, merged = self._log, len(self._old)
+        witness.swapping(log, self._mapped_end, merged)
+        witness.aiming.renaming(log.context.files, log.directory, "a swap", 3 * merged + 6)
         begin(self)
 
     return begin_witnessed
@@ -239,3 +257,126 @@ def _attempt(witness: Witness, attempt: Callable[..., bool]) -> Callable[..., bo
             self.done = done
 
     return attempt_witnessed
+
+
+def _aimed_at(witness: Witness) -> tuple[Bug, ...]:
+    """Moments at which single calls fail, messages meet, or somebody dies between two calls."""
+    return (
+        Bug(Log, "prepare_as_follower", partial(_prepare, witness)),
+        Bug(Log, "defer", partial(_defer, witness)),
+        Bug(Log, "abandon", partial(_abandon, witness)),
+        Bug(Log, "begin_cut", partial(_begin_cut, witness)),
+        Bug(Log, "retire", partial(_retire, witness)),
+        Bug(LogDirectory, "_retire", partial(_retire_log, witness)),
+        Bug(OffsetSaver, "_start", partial(_save, witness)),
+        Bug(OffsetsLoader, "begin", partial(_begin_loading, witness)),
+        Bug(Writer, "_write_all", partial(_write_all, witness)),
+        Bug(fetch._Fetch, "_read", partial(_read, witness)),
+    )
+
+
+def _is_across_epochs(append: Append) -> bool:
+    spans = append.spans
+    return bool(spans) and spans[0][1].leader_epoch != spans[-1][1].leader_epoch
+
+
+def _prepare(witness: Witness, prepare: Callable[..., Append]) -> Callable[..., Append]:
+    def prepare_witnessed(self: Log, *given: Any) -> Append:
+        append = prepare(self, *given)
+        if _is_across_epochs(append):
+            moment = "an append across epochs"
+            witness.count(moment)
+            witness.aiming.appending(self.context.files, append.segment, moment, 0.5)
+        return append
+
+    return prepare_witnessed
+
+
+def _defer(witness: Witness, defer: Callable[..., Append]) -> Callable[..., Append]:
+    def defer_witnessed(self: Log, append: Append) -> Append:
+        if self.is_appending:
+            moment = "an append behind another"
+            witness.aiming.appending(self.context.files, append.segment, moment, 0.05)
+        return defer(self, append)
+
+    return defer_witnessed
+
+
+def _abandon(witness: Witness, abandon: Callable[..., None]) -> Callable[..., None]:
+    def abandon_witnessed(self: Log, append: Append) -> None:
+        witness.count("append across epochs failed", _is_across_epochs(append))
+        is_followed = append in self._under_way and append is not self._under_way[-1]
+        witness.count("several appends failed at once", is_followed)
+        abandon(self, append)
+
+    return abandon_witnessed
+
+
+def _begin_cut(witness: Witness, begin: Callable[..., None]) -> Callable[..., None]:
+    def begin_witnessed(self: Log, number: int) -> None:
+        calls = 3 * (len(self.segments) - number) + 6
+        witness.aiming.renaming(self.context.files, self.directory, "a truncation", calls)
+        begin(self, number)
+
+    return begin_witnessed
+
+
+def _retire(witness: Witness, retire: Callable[..., None]) -> Callable[..., None]:
+    def retire_witnessed(self: Log, segments: Sequence[Segment]) -> None:
+        if segments:
+            calls = 3 * len(segments)
+            witness.aiming.renaming(self.context.files, self.directory, "retention", calls)
+        retire(self, segments)
+
+    return retire_witnessed
+
+
+def _retire_log(witness: Witness, retire: Callable[..., None]) -> Callable[..., None]:
+    def retire_witnessed(self: LogDirectory, *given: Any, **named: Any) -> None:
+        witness.aiming.deleting(self.files)
+        retire(self, *given, **named)
+
+    return retire_witnessed
+
+
+def _save(witness: Witness, start: Callable[..., None]) -> Callable[..., None]:
+    def start_witnessed(self: OffsetSaver) -> None:
+        witness.aiming.saving(self._context.files)
+        start(self)
+
+    return start_witnessed
+
+
+def _begin_loading(witness: Witness, begin: Callable[..., None]) -> Callable[..., None]:
+    def begin_witnessed(self: OffsetsLoader, partition: Partition) -> None:
+        is_cut = partition.log.is_truncating and partition.key.partition not in self._led
+        is_loaded = partition.key.topic == OFFSETS_TOPIC
+        witness.count("coordinator loads while its log is truncated", is_cut and is_loaded)
+        begin(self, partition)
+
+    return begin_witnessed
+
+
+def _write_all(witness: Witness, write: Callable[..., Any]) -> Callable[..., Any]:
+    async def write_witnessed(self: Writer, multis: Iterable[Sequence[Operation]]) -> None:
+        given = list(multis)
+        try:
+            await write(self, given)
+        except (ConnectionLoss, asyncio.CancelledError):  # a lost connection ends the term
+            paths = (each.path for multi in given for each in multi)
+            if any(znodes.PARTITION_STATE.names(path) for path in paths):
+                witness.count("a term ended while it wrote states")
+            raise
+
+    return write_witnessed
+
+
+def _read(witness: Witness, read: Callable[..., Any]) -> Callable[..., Any]:
+    def read_witnessed(self: Any, cached: Any) -> Any:
+        partition, result = read(self, cached)
+        is_diverging = isinstance(result, FetchPartitionResult) and result.diverging_epoch
+        if is_diverging and self._follower_id >= 0:
+            witness.aiming.diverging(partition._context.broker_id, self._follower_id)
+        return partition, result
+
+    return read_witnessed

@@ -49,6 +49,12 @@ SOMETIMES = (
     "acks=all answered late with NOT_ENOUGH_REPLICAS_AFTER_APPEND",
     "acks=all answered late with NOT_LEADER_OR_FOLLOWER",
     *(f"a core went on while others were {how}" for how in CORE_WAYS),
+    *("append across epochs failed", "several appends failed at once"),
+    *("died in a truncation", "died in a deletion", "died in a save of checkpoints"),
+    *(f"died in phase {number} of a swap" for number in (1, 2, 3)),
+    *("an answer to Fetch joined with LeaderAndIsr", "LeaderAndIsr joined with an answer to Fetch"),
+    *("an answer to AlterPartition joined with LeaderAndIsr", "a term ended while it wrote states"),
+    "coordinator loads while its log is truncated",
     *(
         f"struck at {moment}"
         for moment in ("a proposal", "a truncation", "a change of role", "a clean")

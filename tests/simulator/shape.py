@@ -12,11 +12,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from kdist.model import OFFSETS_TOPIC
+from tests.simulator.aiming import AIMS
 from tests.simulator.faults import EMPTY_DISK, KINDS
 
 TOPIC = "clicks"  # it stays; the others are deleted and created again
 MORTAL = ("views", "likes")
 TALLIES = "tallies"  # compacted; in some seeds (`compacting.py`)
+_AIMS_SHARE = 0.4
 MESSAGE_BYTES_MAX = 8_000  # less than any segment
 
 
@@ -60,6 +62,7 @@ class Shape(NamedTuple):
     has_core: bool  # some brokers are well again before the others
     tallies: int = 0  # partitions of the compacted topic
     leaves_behind: bool = False  # a follower of it stays away for longer than tombstones do
+    aims: tuple[str, ...] = ()  # of faults at moments of the code
 
     @property
     def broker_ids(self) -> list[int]:
@@ -103,6 +106,11 @@ def draw_shape(rng: random.Random) -> Shape:
         lag_ms=rng.choice((0, 0, 50, 1_000)),
         has_core=rng.random() < 0.4,
     )
+
+
+def draw_aims(rng: random.Random) -> tuple[str, ...]:
+    """Which kinds of them are on. A stream of its own draws them."""
+    return tuple(each for each in AIMS if rng.random() < _AIMS_SHARE)
 
 
 def _draw_hosts(rng: random.Random) -> dict[int, str]:
