@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from tests.examples import first_of
+from tests.simulator.__main__ import options, parsed, script_of
 from tests.simulator.bug import Bug, patched
 from tests.simulator.planted import PLANTED
 from tests.simulator.playing import run
+from tests.simulator.script import Script
 from tests.simulator.shrinking import promise, shrink, smaller
 
 TWICE = range(4)
@@ -45,8 +47,19 @@ def test_a_history_that_breaks_a_promise_is_made_smaller() -> None:
     shortest, script = shrink(found, bug, seconds=10)
     assert script.faults == ()  # consumers need no fault to read too far
     assert promise(shortest) == promise(found)
-    again = run(found.seed, bug, script)
+    printed = " ".join(options(found.seed, script))
+    again = run(found.seed, bug, script_of(parsed(printed.split())))
     assert (again.violation, again.trace_hash) == (shortest.violation, shortest.trace_hash)
+
+
+def test_the_faults_of_a_history_that_are_played_again_come_again() -> None:
+    """Those at moments of the code, too, under the names that the command takes."""
+    outcomes = (run(seed) for seed in range(20))
+    whole = next(each for each in outcomes if sum("-at-" in name for name in each.faults) > 2)
+    printed = " ".join(options(whole.seed, Script(whole.faults)))
+    again = run(whole.seed, script=script_of(parsed(printed.split())))
+    assert again.faults == whole.faults
+    assert again.trace_hash == whole.trace_hash
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from itertools import zip_longest
 from statistics import median
@@ -25,7 +25,7 @@ from typing import TypeVar
 from tests.simulator.planted import PLANTED
 from tests.simulator.playing import run
 from tests.simulator.record import SOMETIMES, Outcome
-from tests.simulator.script import Script
+from tests.simulator.script import ALL, Script
 from tests.simulator.shrinking import shrink
 
 T = TypeVar("T")
@@ -93,14 +93,17 @@ def _show(one: Outcome, two: Outcome) -> None:
         shortest, script = shrink(one)
         print("\n".join(shortest.last_events))
         print(f"seed {one.seed}, shrunk: {shortest.violation}")
-        print(
-            f"replay: python -m tests.simulator --seeds 1 --first-seed {one.seed} {script.options}"
-        )
+        print(f"replay: python -m tests.simulator {' '.join(options(one.seed, script))}")
     if one.trace_hash != two.trace_hash:
         pairs = zip_longest(one.events, two.events, fillvalue="nothing")
         differing = next((pair for pair in pairs if pair[0] != pair[1]), ("no event", "no event"))
         print(f"seed {one.seed}: its two runs differ: {' / '.join(differing)}")
     print(f"replay: make simulate SEEDS=1 FIRST_SEED={one.seed}", flush=True)
+
+
+def options(seed: int, script: Script) -> list[str]:
+    """Of the command that replays what is left of a seed."""
+    return ["--seeds=1", f"--first-seed={seed}", *script.options]
 
 
 def replay(seed: int, script: Script) -> int:
@@ -149,7 +152,8 @@ def find(workers: Workers, bug: str, seeds: range) -> Outcome | None:
     return None
 
 
-if __name__ == "__main__":
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command was given."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=0)
@@ -157,9 +161,24 @@ if __name__ == "__main__":
     parser.add_argument("--faults", help="those to be played, of one seed that was shrunk")
     parser.add_argument("--idle", default="", help="clients that do nothing then")
     parser.add_argument("--ends-early", action="store_true", help="after the last of the faults")
-    given = parser.parse_args()
+    return parser.parse_args(words)
+
+
+def script_of(given: argparse.Namespace) -> Script:
+    """What is to be played of each seed."""
+    if given.faults is None:
+        return ALL
+    faults, idle = (tuple(filter(None, each.split(","))) for each in (given.faults, given.idle))
+    return Script(faults, idle, given.ends_early)
+
+
+def main() -> int:
+    given = parsed()
     chosen = range(given.first_seed, given.first_seed + given.seeds)
-    if given.faults is not None:
-        faults, idle = (tuple(filter(None, e.split(","))) for e in (given.faults, given.idle))
-        sys.exit(replay(chosen.start, Script(faults, idle, given.ends_early)))
-    sys.exit(hunt(chosen) if given.planted else simulate(chosen))
+    if script_of(given) != ALL:
+        return replay(chosen.start, script_of(given))
+    return hunt(chosen) if given.planted else simulate(chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,12 +17,11 @@ class Script(NamedTuple):
         return self.faults is None or fault in self.faults
 
     @property
-    def options(self) -> str:
-        """As the simulator's command takes it."""
+    def options(self) -> list[str]:
+        """As the simulator's command takes them, in any shell: no name has a space."""
         given = [f"--faults={','.join(self.faults)}"] if self.faults is not None else []
         given += [f"--idle={','.join(self.idle)}"] if self.idle else []
-        given += ["--ends-early"] if self.ends_early else []
-        return " ".join(given)
+        return [*given, *(["--ends-early"] if self.ends_early else [])]
 
 
 ALL = Script()
