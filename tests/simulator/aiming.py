@@ -109,13 +109,15 @@ class Aiming:
         disk = self._cluster.disks[self._id_of(files)]
         disk.fail(error, after_calls=after, when=when, forever=False)
 
-    def renaming(self, files: object, directory: str, moment: str, calls: int = 6) -> None:
+    def renaming(
+        self, files: object, directory: str, moment: str, calls: int = 6, share: float = 0.1
+    ) -> None:
         """Some files of a log are about to be renamed, removed, cut: let one of the renames fail,
         or the broker die among these `calls`."""
-        if (rng := self._comes(FAILED_CALLS, moment, 0.1)) is not None:
+        if (rng := self._comes(FAILED_CALLS, moment, share)) is not None:
             is_rename = partial(is_rename_in, directory)
             self._fail(files, rng.choice(_FULL), is_rename, after=rng.randrange(calls))
-        elif (rng := self._comes(DEATHS, moment, 0.1)) is not None:
+        elif (rng := self._comes(DEATHS, moment, share)) is not None:
             self._doom(files, rng.randint(1, calls), partial(is_change_in, directory), rng, moment)
 
     def saving(self, files: object) -> None:
@@ -177,7 +179,8 @@ class Aiming:
 
     def appended(self, partition: Partition) -> None:
         """A leader has appended something: let one follower hear late of it, and the leader go."""
-        share = 0.1 if partition.key.topic == OFFSETS_TOPIC else 0.01
+        is_rare = partition.key.topic == OFFSETS_TOPIC or partition.log.may_leave_gaps
+        share = 0.1 if is_rare else 0.01  # which is appended to seldom
         rng = self._comes(UNEVEN, "an append", share)
         leader, isr = partition._context.broker_id, partition.state.isr
         followers = [each for each in isr if each != leader]

@@ -99,6 +99,8 @@ class Cluster:
         try:
             return self.loop.run_until_complete(self._around(scenario))
         finally:
+            for process in self._begun:  # also if a callback has ended the run
+                process.unwind()
             self.loop.close()
 
     async def _around(self, scenario: Coroutine[Any, Any, Any]) -> Any:

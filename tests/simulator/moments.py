@@ -315,7 +315,7 @@ def _abandon(witness: Witness, abandon: Callable[..., None]) -> Callable[..., No
 def _begin_cut(witness: Witness, begin: Callable[..., None]) -> Callable[..., None]:
     def begin_witnessed(self: Log, number: int) -> None:
         calls = 3 * (len(self.segments) - number) + 6
-        witness.aiming.renaming(self.context.files, self.directory, "a truncation", calls)
+        witness.aiming.renaming(self.context.files, self.directory, "a truncation", calls, 0.3)
         begin(self, number)
 
     return begin_witnessed
