@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kdist.errors import DiskFailed, DiskFull
+from kdist.errors import DiskFailed, DiskFull, OutOfDescriptors
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.simulated_disk import Call, SimulatedDisk
 
@@ -52,6 +52,20 @@ def test_a_failed_filesystem_sync_loses_the_dirty_pages_of_all_files() -> None:
         disk.sync_filesystem("/")
     disk.sync_filesystem("/")
     assert disk.crash().read("/a") == b"old"
+
+
+def test_an_open_for_which_there_is_no_descriptor_fails_alone_and_is_noted() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    for path in ("/a", "/b"):
+        disk.replace(path, b"abc")
+    is_of_a = lambda call: call.name == "open" and call.path == "/a"  # noqa: E731
+    disk.fail(errno.EMFILE, when=is_of_a, forever=False)
+    assert disk.open("/b").read(0, 3) == b"abc"
+    assert not disk.lacks_descriptors
+    with pytest.raises(OutOfDescriptors):
+        disk.open("/a")
+    assert disk.lacks_descriptors
+    assert disk.open("/a").read(0, 3) == b"abc"
 
 
 def test_a_failing_disk_fails_every_kind_of_call() -> None:
