@@ -24,6 +24,7 @@ from kdist.replication.partition import Partition
 from kdist.storage.segment import Segment
 from kdist.zk.topic_values import PartitionState, TopicAssignment
 from tests.simulator.compacted import Kept, Table, read_kept
+from tests.simulator.electable import Electable
 from tests.simulator.record import EVERY_S, NEVER_S, Trace, Violation, require
 from tests.simulator.shape import TopicShape
 
@@ -148,6 +149,9 @@ class Committed:
         self.times_s: dict[int, float] = {}  # when they were
         self.places: dict[tuple[int, int], Batch] = {}  # all that ever were, by offset and epoch
         self.damaged: dict[int, int] = {}  # brokers, with the offset to which they lack nothing
+        # Those that were damaged since they were found to be in sync, though they may have lost
+        # nothing of this; whether their disks are new.
+        self.suspect: dict[int, bool] = {}
         self.losses: list[Loss] = []
         self.is_settled = True  # there was no loss, or who leads since then is known
         self.baseline = Baseline()
@@ -198,6 +202,7 @@ class Copies:
     ) -> None:
         """`is_of_topic`: whether a partition is of the topic that has its name now."""
         self._trace = trace
+        self.electable = Electable(trace)
         self._is_of_topic = is_of_topic
         self._disks = trace.cluster.disks
         self._shapes = topics
@@ -231,10 +236,22 @@ class Copies:
     # What happens to replicas
 
     def changed(
-        self, key: TopicPartition, state: PartitionState, assignment: TopicAssignment
+        self,
+        key: TopicPartition,
+        state: PartitionState,
+        assignment: TopicAssignment,
+        alive: Iterable[int],
     ) -> None:
-        """ZooKeeper has another state of a partition."""
-        found = self.of(key)
+        """ZooKeeper has another state of a partition; these brokers are at work."""
+        found, before = self.of(key), self.of(key).state
+        if before is None:  # some may be in the ISR whose loss is not known yet
+            hurt = self.electable.hurt()
+            found.suspect = {each: new for each, new in hurt.items() if each in state.isr}
+        else:
+            may_lack = {*found.damaged, *found.suspect}
+            self.electable.check(key, before, state, assignment, may_lack, alive)
+            for each in {*state.isr} - {*before.isr}:
+                found.suspect.pop(each, None)
         is_alone = len(state.isr) == 1
         if found.state is not None and not (is_alone and state.isr == found.state.isr):
             found.handed_over_s = self._trace.now_s
@@ -248,11 +265,13 @@ class Copies:
         self, broker_id: int, durable_ends: dict[TopicPartition, int], *, is_disk_new: bool
     ) -> None:
         """A broker has lost power, or has got a new disk."""
+        self.electable.note_damage(broker_id, is_disk_new=is_disk_new)
         for key, found in self._partitions.items():
             if broker_id not in found.replicas:
                 continue
             found.power_lost_s.append(self._trace.now_s)
             if is_disk_new or not found.shape.is_flushed:
+                found.suspect[broker_id] = is_disk_new or found.suspect.get(broker_id, False)
                 end = 0 if is_disk_new else durable_ends.get(key, 0)
                 found.damaged[broker_id] = min(end, found.damaged.get(broker_id, end))
                 if not is_disk_new:

@@ -47,8 +47,7 @@ class Core:
         history, shape = self._history, self._history.shape
         if self._is_how == "out of touch":
             await self._until(self._are_started, shape.session_s + _STARTED_S)
-            if self._leads():
-                self._is_how = "cut off"
+        self._choose()
         history.trace.note(f"all is well but that {self._lost} are {self._is_how}")
         history.trace.count(f"a core went on while others were {self._is_how}")
         self._break()
@@ -57,6 +56,14 @@ class Core:
         await self._until(self._are_led, 2 * shape.session_s + 2 * shape.lag_s + _STARTED_S)
         ends = {each: each.log.end_offset for each in self._led()}
         await self._until(lambda: self._are_committed(ends), shape.lag_s + _STARTED_S)
+
+    def _choose(self) -> bool:
+        """Have those that are to be lost be cut off from ZooKeeper, too, once they lead anything;
+        whether that was to be done."""
+        if self._is_how != "out of touch" or not self._leads():
+            return False
+        self._is_how = "cut off"
+        return True
 
     def _leads(self) -> bool:
         """Whether those who are to be lost lead partitions or the cluster."""
@@ -91,6 +98,9 @@ class Core:
     async def _until(self, look: Callable[[], Fault], within_s: float) -> None:
         end_s = self._loop.time() + within_s
         while found := look():
+            if self._choose():  # one that was down then is back, and was elected
+                self._history.trace.note(f"{self._lost} lead something, and are cut off")
+                end_s = self._loop.time() + within_s
             if self._loop.time() >= end_s:
                 raise Violation(f"{found[0]}, with {self._lost} {self._is_how}", found[1])
             self._machines.restart_due(_NEVER_S / 2)
@@ -111,7 +121,8 @@ class Core:
                 continue
             found = self._history.copies.of(key)
             assigned = {*known.topics[key.topic].partitions[key.partition]}
-            able = {*state.isr, *state.eligible} & self.ids - found.damaged.keys()
+            emptied = {each for each, is_disk_new in found.suspect.items() if is_disk_new}
+            able = {*state.isr, *state.eligible} & self.ids - found.damaged.keys() - emptied
             if state.leader not in self.ids:
                 if able:
                     return f"L1: {key} may be led by {able}, and has {state}", key

@@ -123,6 +123,8 @@ class Invariants:
             self._topic_changed(names[0], path, is_there=stat is not None)
         elif names := znodes.TOPIC_DELETION.names(path):
             self._deletion_changed(names[0], is_there=stat is not None)
+        elif names := znodes.TOPIC_SETTINGS.names(path):
+            self.copies.electable.note_settings(names[0])
         elif names := znodes.PARTITION_STATE.names(path):
             key = TopicPartition(names[0], int(names[1]))
             if stat is None:
@@ -187,7 +189,8 @@ class Invariants:
             is_assigned = {*isr, *eligible} <= {*replicas}
             require(is_assigned, f"S4: {key} is assigned to {replicas}, and has {state}", key)
             self._look_at_members(key, state)
-            self.copies.changed(key, state, topic)
+            alive = [each.id for each in self._machines.brokers()]
+            self.copies.changed(key, state, topic, alive)
         if key.topic == OFFSETS_TOPIC and state.leader != -1 and is_new_epoch:
             leaders = self.known.offsets_leaders[key.partition]
             leaders.append(epoch)

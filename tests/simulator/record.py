@@ -35,7 +35,7 @@ SOMETIMES = (
     *("offsets partition loaded again", "fetch session evicted"),
     *("segment cleaned", "tombstone removed", "died in a pass", "truncated during a pass"),
     *("disk replaced", "all who may be elected have lost something", "committed records lost"),
-    "a loss is over",
+    *("a loss is over", "left an ISR below its minimum"),
     *("ISR shrank", "ISR expanded", "eligible replica elected", "recovering leader elected"),
     *(
         "under min ISR",

@@ -59,11 +59,11 @@ class Rest:
             await self._in_time(producer.end(), f"L5: {producer.name} is not answered")
         await self._in_time(history.operating.end(), "L5: the operator is not answered")
         await self._in_time(history.moving.end(), "L5: the mover is not answered")
+        await self._in_time(self._order_elections(), "L5: the operator is not answered")
         await self._in_time(history.probing.end(), "L5: the prober is not answered")
         await self._in_time(history.tallies.end_producers(), "L5: a tallier is not answered")
         await self._until(lambda: not self._known.to_be_deleted, "L6: a topic is still there")
         await self._until(lambda: self._machines.are_ready, "L7: a broker does not start")
-        await self._in_time(self._order_elections(), "L5: the operator is not answered")
         await self._until(self._are_led, "L1: a partition has no leader")
         await self._until(self._are_moved, "L6: ")
         for key in self._partitions():
