@@ -102,7 +102,7 @@ class Electable:
         if after.leader_epoch == before.leader_epoch or after.leader == NO_LEADER:
             return
         if kept <= {*hurt}:
-            known = {*self._known_brokers()} | {
+            known = {*self.registered()} | {
                 each for each in before.isr if self._is_vetted(each, written)
             }
             known &= sound & {*alive} & staying
@@ -122,7 +122,7 @@ class Electable:
         stat = self._registration(member)
         return stat is not None and stat.czxid < written
 
-    def _known_brokers(self) -> Iterator[int]:
+    def registered(self) -> Iterator[int]:
         """Those that have been registered for a while."""
         for broker_id in self._cluster.disks:
             stat = self._registration(broker_id)

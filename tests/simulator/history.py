@@ -35,6 +35,7 @@ from tests.simulator.record import Outcome, Trace, Violation
 from tests.simulator.rest import PATIENCE_S, Rest
 from tests.simulator.script import ALL, Script
 from tests.simulator.shape import TALLIES, TOPIC, draw_aims, draw_shape
+from tests.simulator.trimming import trims_checked
 
 LIFE_S_MAX = 1_000
 
@@ -74,7 +75,7 @@ class History:
         """Let it happen."""
         self.cluster.loop.before_time_moves = self._before_time_moves
         try:
-            with witnessed(self):
+            with witnessed(self), trims_checked(self):
                 self.cluster.run(self._traced())
         except Exception as error:  # noqa: BLE001 - a bug ends the history, and is what it found
             self._end(error)  # unless it came of ending what was left

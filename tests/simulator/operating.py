@@ -149,5 +149,6 @@ class Operating:
             before = self._rng.randint(0, max(0, ends[key]))
         self._trace.note(f"operator deletes {key} before {before}")
         starts = await self.admin.delete_records({key: before})
+        require(starts[key] >= before, f"S6: {key} was deleted before {before}: {starts}", key)
         self._history.trimmed(key, starts[key])
         self._trace.count("records deleted")

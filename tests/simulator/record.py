@@ -28,6 +28,7 @@ SOMETIMES = (
     *("controller changed during a deletion", "answer lost after effect"),
     *("topic deleted", "topic created again", "topic deleted while its broker was down"),
     *("topic grown", "records deleted", "settings changed"),
+    *("records deleted on all who are alive", "a replica was away while records were deleted"),
     *("move begun", "move superseded", "move cancelled", "move completed"),
     *("consumer sent to a follower", "read from a follower"),
     *("acknowledged", "not acknowledged", "refused for good", "retry was a duplicate"),
