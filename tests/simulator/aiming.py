@@ -165,8 +165,9 @@ class Aiming:
             if rng.random() < 0.5:
                 self._soon(self._faults.expire_now, rng.choice([leader, *self._machines.up]))
 
-    def changing_role(self, broker_id: int) -> None:
+    def changing_role(self, partition: Partition) -> None:
         """A broker is told who leads; others are told, too, or hear of it by their fetches."""
+        self._following(partition)
         rng = self._comes(JOINED, "a change of role", 0.05)
         if rng is not None:
             shape = self._history.shape
@@ -194,6 +195,15 @@ class Aiming:
                 leader,
                 rng.random() < 0.5,
             )
+
+    def _following(self, partition: Partition) -> None:
+        """A follower is about to ask its leader for the first time: let it have no answer until a
+        retention check has come, or several."""
+        leader = partition.state.leader
+        if leader not in (-1, partition._context.broker_id):
+            rng = self._comes(UNEVEN, "a first fetch", 0.25)
+            if rng is not None:
+                self.messages.delay(leader, partition._context.broker_id, rng.choice((0.6, 3.5)))
 
     # Truncations that last, while another leader is elected
 

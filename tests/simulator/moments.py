@@ -141,7 +141,7 @@ def _lead_or_follow(witness: Witness, apply: Callable[..., None]) -> Callable[..
         if self.is_leader and self.is_behind_its_epoch:
             witness.count("high watermark below the epoch's start")
         witness.is_fragile(self._context.broker_id, "a change of role")
-        witness.aiming.changing_role(self._context.broker_id)
+        witness.aiming.changing_role(self)
 
     return lead_or_follow
 

@@ -133,7 +133,7 @@ def _settings(rng: random.Random, offsets: TopicShape) -> dict[str, str]:
         "message.max.bytes": str(MESSAGE_BYTES_MAX),
         "log.segment.bytes": str(rng.choice((10_000, 40_000, 1 << 30))),
         "log.retention.check.interval.ms": str(rng.choice((500, 3_000))),
-        "log.retention.bytes": str(rng.choice((-1, -1, -1, 1_000))),
+        "log.retention.bytes": str(rng.choice((-1, -1, 1_000, 1_000))),
         "log.segment.delete.delay.ms": str(rng.choice((0, 500, 3_000))),
         "max.incremental.fetch.session.cache.slots": str(rng.choice((1, 2, 1_000))),
         "log.message.timestamp.type": rng.choice(("CreateTime", "CreateTime", "LogAppendTime")),
