@@ -145,6 +145,7 @@ class Committed:
         self.replicas: tuple[int, ...] = ()
         self.adding: tuple[int, ...] = ()  # those of them that a move adds
         self.end = 0
+        self.last_start = 0  # of any replica
         self.batches: dict[int, Batch] = {}  # that are committed, by base offset
         self.times_s: dict[int, float] = {}  # when they were
         self.places: dict[tuple[int, int], Batch] = {}  # all that ever were, by offset and epoch
@@ -215,6 +216,13 @@ class Copies:
             shape = self._shapes.get(key.topic, TopicShape(1, 1, is_flushed=False))
             found = self._partitions[key] = Committed(shape)
         return found
+
+    def last_start(self, key: TopicPartition) -> int:
+        """Where any replica's log has begun at most."""
+        brokers = self._trace.cluster.brokers.values()
+        found = (e._service.replicas.partitions.get(key) for e in brokers if e._service is not None)
+        starts = [each.log.start_offset for each in found if each is not None]
+        return max(self.of(key).last_start, *starts, 0)
 
     def forget_topic(self, name: str) -> None:
         """It was deleted; another of the name may come."""
@@ -361,6 +369,7 @@ class Copies:
             sentence = f"S2: m{broker_id} leads {key} in epoch {epoch}, and its log tells of {told}"
             require(told == epoch, sentence, key)
         is_led = self._is_led_by(found, partition)
+        found.last_start = max(found.last_start, log.start_offset)
         if partition.is_leader and not is_led:
             found.handed_over_s = self._trace.now_s
         if is_led and mark > found.end:

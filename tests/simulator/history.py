@@ -16,6 +16,7 @@ from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.replication.partition import Partition
 from kdist.storage.log import Log
 from tests.simulator.aiming import INTERRUPTED, Aiming
+from tests.simulator.assignments import Assignments
 from tests.simulator.cluster import SETTINGS, Cluster
 from tests.simulator.compacting import Tallies, check_limit, draw_compaction
 from tests.simulator.core import Core
@@ -66,6 +67,7 @@ class History:
         self.faults: Faults | None = None  # once they begin
         self.aiming = Aiming(self)
         self.readings = Readings(self)
+        self.assignments = Assignments(self)
         self.client_hosts = [OPERATOR, PROBER, "reader"]
         self.producers: list[Producing] = []
         self._hash, self._passed_s = "", 0.0  # once it is over
@@ -75,7 +77,7 @@ class History:
         """Let it happen."""
         self.cluster.loop.before_time_moves = self._before_time_moves
         try:
-            with witnessed(self), trims_checked(self):
+            with witnessed(self), trims_checked(self), self.assignments.witnessed():
                 self.cluster.run(self._traced())
         except Exception as error:  # noqa: BLE001 - a bug ends the history, and is what it found
             self._end(error)  # unless it came of ending what was left

@@ -13,6 +13,7 @@ from kdist.client.consumer.core import Core
 from kdist.client.consumer.settings import read_settings
 from kdist.errors import KdistError
 from kdist.model import TopicPartition
+from tests.simulator.assignments import GROUP, Places
 from tests.simulator.cluster import PORT
 from tests.simulator.record import Violation
 from tests.simulator.shape import MORTAL, TOPIC
@@ -20,7 +21,6 @@ from tests.simulator.shape import MORTAL, TOPIC
 if TYPE_CHECKING:
     from tests.simulator.history import History
 
-GROUP = "readers"
 CHANGES = "group"  # who comes and who goes, by the name of its randomness
 _POLL_S = 0.5
 _AFTER_ERROR_S = 0.1
@@ -79,6 +79,7 @@ class Reading:
         self.ends: dict[TopicPartition, int] = {}
         self._history = history
         self._is_member = settings is not None
+        self._places = Places(history.assignments, name, is_member=self._is_member)
         self._commits = settings is not None and not settings["enable_auto_commit"]
         self._is_polling = True
         self._rng = history.cluster.stream(name)
@@ -95,7 +96,7 @@ class Reading:
         rng, network = cluster.stream(self.name), cluster.network.host(self.name)
         consumer = Consumer.over(Core(network, brokers, found, rng, (None, None), call_back))
         if self._is_member:
-            consumer.subscribe([TOPIC, *MORTAL])
+            consumer.subscribe([TOPIC, *MORTAL], self._places)
         else:
             consumer.assign(self._wanted())
             consumer.seek_to_beginning()
@@ -120,6 +121,7 @@ class Reading:
         value = record.value or b""
         self.ends[key] = max(self.ends.get(key, 0), record.offset + 1)
         self.found.add(value)
+        self._places.take(key, record.offset)
         self._history.readings.note(self.name, key, record.offset, value)
 
     def _wanted(self) -> list[TopicPartition]:

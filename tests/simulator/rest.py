@@ -22,11 +22,11 @@ from kdist.storage.faults import CorruptFile
 from kdist.storage.meta import decode_partition_metadata
 from kdist.storage.names import PARTITION_METADATA, DirectoryState, directory_name
 from kdist.zk import znodes
+from tests.simulator.assignments import GROUP
 from tests.simulator.faults import EMPTY_DISK
 from tests.simulator.likeness import compare, difference
 from tests.simulator.machines import LOG_DIR
 from tests.simulator.producing import Producing
-from tests.simulator.reading import GROUP
 from tests.simulator.record import NEVER_S, Violation, require
 from tests.simulator.shape import TOPIC
 
@@ -227,8 +227,11 @@ class Rest:
             if partition is None or history.may_be_lost(key, 0.0):
                 continue
             end = partition.log.end_offset
-            found = committed.get(key, 0)
-            require(found <= end, f"S21: the group has committed {found} of {key}, to {end}", key)
+            found = committed.get(key)
+            sentence = f"S21: the group has committed {found} of {key}, to {end}"
+            require(found is None or found <= end, sentence, key)
+            fault = history.assignments.fault(key, found)
+            require(not fault, f"S21: {key}: {fault}", key)
 
     # The cluster
 
