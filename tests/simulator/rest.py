@@ -210,10 +210,15 @@ class Rest:
         return ""
 
     def _values(self, partition: Partition) -> set[bytes]:
-        """What is in its log, which nobody appends to any more."""
-        place = partition.key, partition.log.start_offset, partition.log.end_offset
+        """What is in its log, which nobody appends to any more, and was in all replicas': by its
+        own retention another one, read from before, may begin later."""
+        key, brokers = partition.key, self._history.machines.brokers()
+        found = [each.service.replicas.partitions.get(key) for each in brokers]
+        start = max(each.log.start_offset for each in (partition, *found) if each is not None)
+        place = key, start, partition.log.end_offset
         if place not in self._read:
-            self._read[place] = set(_stored(partition).values())
+            stored = _stored(partition).items()
+            self._read[place] = {value for offset, value in stored if offset >= start}
         return self._read[place]
 
     async def _check_committed(self) -> None:
