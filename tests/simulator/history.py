@@ -37,6 +37,7 @@ from tests.simulator.rest import PATIENCE_S, Rest
 from tests.simulator.script import ALL, Script
 from tests.simulator.shape import TALLIES, TOPIC, draw_aims, draw_shape
 from tests.simulator.trimming import trims_checked
+from tests.simulator.zombies import Zombies
 
 LIFE_S_MAX = 1_000
 
@@ -135,6 +136,7 @@ class History:
         self.group = Group(self)
         self.probing = Probing(self)
         self.tallies = Tallies(self)
+        self.zombies = Zombies(self)
         faults = self.faults = Faults(self)
         self.moving = Moving(self)
         self.operating.begin()

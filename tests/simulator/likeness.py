@@ -134,6 +134,10 @@ def _check_sequences(broker: Broker, partition: Partition, *, is_compacted: bool
             if producer < 0 or header.last_offset < partition.log.start_offset:
                 continue
             before = last.get(producer)
+            if before is not None and before[0] != epoch:
+                sentence = f"S10: producer {producer} has epoch {epoch} after {before}"
+                is_next = epoch > before[0] and (is_compacted or not header.base_sequence)
+                require(is_next, f"{sentence}, from {header.base_sequence} on", partition.key)
             if before is not None and before[0] == epoch and not is_compacted:
                 sentence = f"S10: producer {producer} has {header.base_sequence} after {before[1]}"
                 require(header.base_sequence == before[1] + 1, sentence, partition.key)

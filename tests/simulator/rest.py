@@ -57,6 +57,7 @@ class Rest:
         history = self._history
         for producer in history.producers:
             await self._in_time(producer.end(), f"L5: {producer.name} is not answered")
+        await self._in_time(history.zombies.end(), "L5: the zombie is not answered")
         await self._in_time(history.operating.end(), "L5: the operator is not answered")
         await self._in_time(history.moving.end(), "L5: the mover is not answered")
         await self._in_time(self._order_elections(), "L5: the operator is not answered")
@@ -146,6 +147,7 @@ class Rest:
         stored = _stored(partition)
         for producer in self._history.producers:
             self._check_sent(key, producer, stored, partition.log.start_offset)
+        self._history.zombies.check(key, stored, partition.log.start_offset)
         history = self._history
         for (seen_key, offset), (value, seen_s) in history.readings.seen.items():
             if seen_key == key and offset >= partition.log.start_offset:
