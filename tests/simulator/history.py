@@ -35,9 +35,9 @@ from tests.simulator.reading import Group, Reading, Readings
 from tests.simulator.record import Outcome, Trace, Violation
 from tests.simulator.rest import PATIENCE_S, Rest
 from tests.simulator.script import ALL, Script
-from tests.simulator.shape import TALLIES, TOPIC, draw_aims, draw_shape
 from tests.simulator.trimming import trims_checked
 from tests.simulator.zombies import Zombies
+from tests.simulator.shape import TALLIES, TOPIC, draw_aims, draw_retention, draw_shape
 
 LIFE_S_MAX = 1_000
 
@@ -52,7 +52,9 @@ class History:
         self._drawing = cluster.stream("shape")
         drawn = draw_shape(self._drawing)
         drawn = draw_compaction(cluster.stream("compacting"), drawn)
-        self.shape = shape = drawn._replace(aims=draw_aims(cluster.stream("aims")))
+        topics = draw_retention(cluster.stream("retention"), drawn.topics)
+        aims = draw_aims(cluster.stream("aims"))
+        self.shape = shape = drawn._replace(topics=topics, aims=aims)
         cluster.settings |= shape.settings
         cluster.hosts = shape.hosts
         cluster.interrupts_threads = INTERRUPTED in shape.aims

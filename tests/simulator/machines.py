@@ -149,12 +149,15 @@ class Machines:
         self.trace.note(f"m{broker_id} has a new disk")
         self.trace.count("disk replaced")
 
-    def end(self, broker_id: int, *, is_power_lost: bool = False) -> None:
-        """Kill a broker; it returns after a while, within its session's time or not."""
+    def end(
+        self, broker_id: int, *, is_power_lost: bool = False, is_in_a_call: bool = False
+    ) -> None:
+        """Kill a broker; it returns after a while, within its session's time or not. What one that
+        dies in a call has in memory may be half of something."""
         if broker_id in self.down:
             return
         broker = self.cluster.brokers[broker_id]
-        if broker.state is State.READY:
+        if broker.state is State.READY and not is_in_a_call:
             self.on_ending(broker)
         if broker._service is not None:
             logs = broker.service.directory.logs
@@ -218,7 +221,7 @@ class Machines:
             moment, is_power_lost = doomed
             self.trace.count("died in a call on the disk")
             self.trace.count(f"died in {moment}", bool(moment))
-            end = partial(self.end, broker_id, is_power_lost=is_power_lost)
+            end = partial(self.end, broker_id, is_power_lost=is_power_lost, is_in_a_call=True)
             Context().run(self.loop.call_soon, end)
 
     def spare(self) -> None:

@@ -108,8 +108,19 @@ def draw_shape(rng: random.Random) -> Shape:
     )
 
 
+def draw_retention(rng: random.Random, topics: Mapping[str, TopicShape]) -> dict[str, TopicShape]:
+    """The topics, of which some delete by time while the history lasts. Of a stream of its own, as
+    are the aims."""
+    found = dict(topics)
+    for name in (TOPIC, *MORTAL):
+        retention_ms = rng.choice((*[None] * 3, 5_000, 10_000))
+        if retention_ms is not None:
+            found[name] = found[name]._replace(own={"retention.ms": str(retention_ms)})
+    return found
+
+
 def draw_aims(rng: random.Random) -> tuple[str, ...]:
-    """Which kinds of them are on. A stream of its own draws them."""
+    """Which kinds of them are on."""
     return tuple(each for each in AIMS if rng.random() < _AIMS_SHARE)
 
 
@@ -133,7 +144,7 @@ def _settings(rng: random.Random, offsets: TopicShape) -> dict[str, str]:
         "message.max.bytes": str(MESSAGE_BYTES_MAX),
         "log.segment.bytes": str(rng.choice((10_000, 40_000, 1 << 30))),
         "log.retention.check.interval.ms": str(rng.choice((500, 3_000))),
-        "log.retention.bytes": str(rng.choice((-1, -1, 1_000, 1_000))),
+        "log.retention.bytes": str(rng.choice((-1, -1, -1, 1_000))),
         "log.segment.delete.delay.ms": str(rng.choice((0, 500, 3_000))),
         "max.incremental.fetch.session.cache.slots": str(rng.choice((1, 2, 1_000))),
         "log.message.timestamp.type": rng.choice(("CreateTime", "CreateTime", "LogAppendTime")),
