@@ -147,7 +147,7 @@ class Aiming:
 
     def diverging(self, leader: int, follower: int) -> None:
         """A leader is about to tell a follower where their logs diverge."""
-        rng = self._comes(JOINED, "a divergence", 0.5)
+        rng = self._comes(JOINED, "a divergence", 0.9)
         if rng is not None:
             until_s = 1.2 * self._history.shape.session_s
             wanted = Wanted(FETCHED, leader, (LEADER_AND_ISR,), until_s)
