@@ -117,6 +117,10 @@ class Copy:
                 return
             yield each
 
+    def is_across(self, end: int, batch: Batch) -> bool:
+        """Whether a batch lies on both sides of an offset, and its log does not begin there."""
+        return batch.base < end < batch.end and end > self.partition.log.start_offset
+
 
 class Loss(NamedTuple):
     """In this time all who might be elected had lost what lies from this offset on, perhaps."""
@@ -336,6 +340,8 @@ class Copies:
 
     def _commit(self, found: Committed, copy: Copy) -> None:
         for each in copy.between(found.end, copy.partition.high_watermark):
+            if copy.is_across(found.end, each):
+                return  # it has taken the place of what was committed: see `_fault`
             if found.table is not None and copy.kept is not None:
                 fault = found.table.commit(copy.kept[each.base], self._trace.now_s)
                 sentence = f"S25: {copy.partition.key} {fault}"
@@ -436,6 +442,9 @@ class Copies:
                     raise Violation(f"S2: {key} has {each}, and {committed} is committed", key)
                 return f"has {each} where {committed} is committed"
             copy.agreed_end = each.end
+        after = copy.batches[bisect_left(copy.batches, found.end + 1, key=_end) :][:1]
+        if after and copy.is_across(found.end, after[0]):
+            return f"has {after[0]}, and all below {found.end} is committed"
         end = copy.partition.log.end_offset
         return f"ends at {end}, and {found.end} is committed" if end < found.end else ""
 
