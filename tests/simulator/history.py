@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from kdist.groups.context import partition_for
 from kdist.model import OFFSETS_TOPIC, TopicPartition
@@ -22,6 +23,7 @@ from tests.simulator.compacting import Tallies, check_limit, draw_compaction
 from tests.simulator.core import Core
 from tests.simulator.faults import CONDITIONS, ZOOKEEPER, Faults
 from tests.simulator.invariants import Invariants
+from tests.simulator.limits import Limits
 from tests.simulator.machines import Machines
 from tests.simulator.moments import witnessed
 from tests.simulator.moving import Moving
@@ -59,6 +61,7 @@ class History:
         cluster.hosts = shape.hosts
         cluster.interrupts_threads = INTERRUPTED in shape.aims
         self.nearest = Nearest(cluster)
+        self.limits = Limits(cluster)
         cluster.network.conditions = CONDITIONS
         self.trace = Trace(cluster)
         self.machines = Machines(self.trace, shape.broker_ids, cluster.stream("machines"))
@@ -80,7 +83,11 @@ class History:
         """Let it happen."""
         self.cluster.loop.before_time_moves = self._before_time_moves
         try:
-            with witnessed(self), trims_checked(self), self.assignments.witnessed():
+            with ExitStack() as stack:
+                stack.enter_context(self.limits.applied(self.count))
+                stack.enter_context(witnessed(self))
+                stack.enter_context(trims_checked(self))
+                stack.enter_context(self.assignments.witnessed())
                 self.cluster.run(self._traced())
         except Exception as error:  # noqa: BLE001 - a bug ends the history, and is what it found
             self._end(error)  # unless it came of ending what was left

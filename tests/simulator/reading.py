@@ -92,7 +92,8 @@ class Reading:
         brokers = [Address(f"m{each}", PORT) for each in self._history.shape.broker_ids]
         waits = {"fetch_min_bytes": self._rng.choice((1, 500)), "fetch_max_wait_ms": 500}
         where = {"client_rack": self._history.nearest.draw_rack()}
-        found = read_settings(_HASTY | waits | where | (settings or {}))
+        limits = self._history.limits.draw_of_consumer()
+        found = read_settings(_HASTY | waits | where | limits | (settings or {}))
         rng, network = cluster.stream(self.name), cluster.network.host(self.name)
         consumer = Consumer.over(Core(network, brokers, found, rng, (None, None), call_back))
         if self._is_member:

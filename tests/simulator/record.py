@@ -33,6 +33,7 @@ SOMETIMES = (
     *("consumer sent to a follower", "read from a follower"),
     *("acknowledged", "not acknowledged", "refused for good", "retry was a duplicate"),
     *("rebalance", "member expired", "member died", "offset committed", "commit in doubt"),
+    "write in several multis",
     *("producer epoch raised", "zombie fenced", "wrong sequence refused"),
     *("member committed", "commit refused", "commit fenced"),
     *("offsets partition loaded again", "fetch session evicted"),
