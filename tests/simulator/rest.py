@@ -23,6 +23,7 @@ from kdist.storage.meta import decode_partition_metadata
 from kdist.storage.names import PARTITION_METADATA, DirectoryState, directory_name
 from kdist.zk import znodes
 from tests.simulator.assignments import GROUP
+from tests.simulator.calm import Calm
 from tests.simulator.faults import EMPTY_DISK
 from tests.simulator.likeness import compare, difference
 from tests.simulator.machines import LOG_DIR
@@ -79,6 +80,9 @@ class Rest:
         await self._in_time(self._change_something(), "L7: the operator is not answered")
         await self._until(self._are_at_one, "at rest: ")
         compare(history)
+        await self._in_time(Calm(history, self._leader).judge(), "L5: the operator is not answered")
+        await self._until(self._are_led, "L1: a partition has no leader")
+        await self._until(self._are_at_one, "at rest: ")
         await self._until(self._are_disks_clean, "S14: ")
         await self._in_time(history.operating.admin.close(), "L5: the operator cannot be closed")
         await self._be_quiet()
