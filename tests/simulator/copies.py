@@ -211,6 +211,8 @@ class Copies:
         self._is_of_topic = is_of_topic
         self._disks = trace.cluster.disks
         self._shapes = topics
+        self._unflushed: set[str] = set()  # topics that were not flushed at some time
+        self._unclean: set[str] = set()  # that may have had unclean elections
         self._copies: dict[Partition, Copy] = {}
         self._partitions: dict[TopicPartition, Committed] = {}
 
@@ -218,6 +220,8 @@ class Copies:
         found = self._partitions.get(key)
         if found is None:
             shape = self._shapes.get(key.topic, TopicShape(1, 1, is_flushed=False))
+            if key.topic in self._unflushed:
+                shape = shape._replace(is_flushed=False)
             found = self._partitions[key] = Committed(shape)
         return found
 
@@ -227,6 +231,16 @@ class Copies:
         found = (e._service.replicas.partitions.get(key) for e in brokers if e._service is not None)
         starts = [each.log.start_offset for each in found if each is not None]
         return max(self.of(key).last_start, *starts, 0)
+
+    def will_set(self, topic: str, name: str, value: str) -> None:
+        """A setting is about to be changed: records may be less safe, from now on."""
+        if (name, value) == ("flush.before.expose", "false") and topic in self._shapes:
+            self._unflushed.add(topic)
+            for key, found in self._partitions.items():
+                if key.topic == topic:
+                    found.shape = found.shape._replace(is_flushed=False)
+        if (name, value) == ("unclean.leader.election.enable", "true"):
+            self._unclean.add(topic)
 
     def forget_topic(self, name: str) -> None:
         """It was deleted; another of the name may come."""
@@ -260,6 +274,11 @@ class Copies:
             hurt = self.electable.hurt()
             found.suspect = {each: new for each, new in hurt.items() if each in state.isr}
         else:
+            is_new = not {*state.isr} <= {*before.isr, *before.eligible}
+            if is_new and state.is_recovering and key.topic in self._unclean:
+                # Others who are dead may have had more: that was announced.
+                found.damaged |= dict.fromkeys(state.isr, 0)
+                self._trace.count("unclean election")
             may_lack = {*found.damaged, *found.suspect}
             self.electable.check(key, before, state, assignment, may_lack, alive)
             for each in {*state.isr} - {*before.isr}:

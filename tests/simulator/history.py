@@ -17,6 +17,7 @@ from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.replication.partition import Partition
 from kdist.storage.log import Log
 from tests.simulator.aiming import INTERRUPTED, Aiming
+from tests.simulator.asking import Asking
 from tests.simulator.assignments import Assignments
 from tests.simulator.cluster import SETTINGS, Cluster
 from tests.simulator.compacting import Tallies, check_limit, draw_compaction
@@ -146,6 +147,7 @@ class History:
         self.probing = Probing(self)
         self.tallies = Tallies(self)
         self.zombies = Zombies(self)
+        self.asking = Asking(self)
         faults = self.faults = Faults(self)
         self.moving = Moving(self)
         self.operating.begin()

@@ -34,6 +34,8 @@ SOMETIMES = (
     *("acknowledged", "not acknowledged", "refused for good", "retry was a duplicate"),
     *("rebalance", "member expired", "member died", "offset committed", "commit in doubt"),
     "write in several multis",
+    *("preferred leader elected", "group deleted", "group's offsets deleted"),
+    *("unclean election", "flush.before.expose was set", "cleanup.policy was set"),
     *("producer epoch raised", "zombie fenced", "wrong sequence refused"),
     *("member committed", "commit refused", "commit fenced"),
     *("offsets partition loaded again", "fetch session evicted"),

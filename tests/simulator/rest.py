@@ -59,6 +59,7 @@ class Rest:
         for producer in history.producers:
             await self._in_time(producer.end(), f"L5: {producer.name} is not answered")
         await self._in_time(history.zombies.end(), "L5: the zombie is not answered")
+        await self._in_time(history.asking.end(), "L5: the asker is not answered")
         await self._in_time(history.operating.end(), "L5: the operator is not answered")
         await self._in_time(history.moving.end(), "L5: the mover is not answered")
         await self._in_time(self._order_elections(), "L5: the operator is not answered")
