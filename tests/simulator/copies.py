@@ -236,9 +236,11 @@ class Copies:
         """A setting is about to be changed: records may be less safe, from now on."""
         if (name, value) == ("flush.before.expose", "false") and topic in self._shapes:
             self._unflushed.add(topic)
+            hurt = self.electable.hurt()
             for key, found in self._partitions.items():
                 if key.topic == topic:
                     found.shape = found.shape._replace(is_flushed=False)
+                    found.suspect = hurt | found.suspect  # who is judged by what is set then
         if (name, value) == ("unclean.leader.election.enable", "true"):
             self._unclean.add(topic)
 
@@ -281,8 +283,9 @@ class Copies:
                 self._trace.count("unclean election")
             may_lack = {*found.damaged, *found.suspect}
             self.electable.check(key, before, state, assignment, may_lack, alive)
-            for each in {*state.isr} - {*before.isr}:
-                found.suspect.pop(each, None)
+            if state.leader_epoch == before.leader_epoch:  # their leader found them to be in sync
+                for each in {*state.isr} - {*before.isr}:
+                    found.suspect.pop(each, None)
         is_alone = len(state.isr) == 1
         if found.state is not None and not (is_alone and state.isr == found.state.isr):
             found.handed_over_s = self._trace.now_s
