@@ -15,8 +15,9 @@ from network_world import Answering, RawPeer, Served, World, real_world, turning
 
 from kdist.network import socket_transport
 from kdist.network.connection import Connection
+from kdist.runtime import tick_loop
 from kdist.runtime.disk import Disk
-from kdist.runtime.tick_loop import TURN_S, TickLoop
+from kdist.runtime.tick_loop import TickLoop
 
 HEAD_BYTES = 5
 CONTENT = random.Random(6).randbytes(3_000_000)
@@ -251,7 +252,7 @@ def test_files_that_take_long_to_send_let_another_connection_in(
 
     def slowly(*arguments: int) -> int:
         nonlocal burnt_s
-        burnt_s += TURN_S
+        burnt_s += tick_loop.TURN_S
         sent.append(1)
         return send_file(*arguments)
 

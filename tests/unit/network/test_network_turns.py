@@ -10,7 +10,8 @@ import pytest
 from network_world import Answering, RawPeer, Served, World, framed, real_world, until
 
 from kdist.network.connection import Connection
-from kdist.runtime.tick_loop import TURN_S, TickLoop
+from kdist.runtime import tick_loop
+from kdist.runtime.tick_loop import TickLoop
 
 BURST = 40
 
@@ -36,7 +37,7 @@ class Burning(Answering):
         super().on_frame(connection, frame)
         is_slow = bytes(frame).startswith((b"slow", b"quiet slow"))
         if is_slow:
-            self.clock.burnt_s += TURN_S
+            self.clock.burnt_s += tick_loop.TURN_S
         return not is_slow
 
 
@@ -204,7 +205,7 @@ def _slow_down(connection: Connection, clock: Clock, sent: list[int], number: in
 
     def slowly() -> object:
         sent.append(number)
-        clock.burnt_s += TURN_S
+        clock.burnt_s += tick_loop.TURN_S
         return begin_writing()
 
     connection.begin_writing = slowly  # type: ignore[method-assign, assignment]

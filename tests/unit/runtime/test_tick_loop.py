@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from kdist.runtime import tick_loop
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.tick_loop import READABLE, WRITABLE, TickLoop, ending_ticks, ringing, watch
 from kdist.runtime.virtual_loop import VirtualLoop
@@ -17,6 +18,12 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
     "virtual": lambda: VirtualLoop(VirtualClock()),
 }
+
+
+@pytest.fixture(autouse=True)
+def _turns_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine ends none: see `test_tick_loop_turns.py`."""
+    monkeypatch.setattr(tick_loop, "TURN_S", 60.0)
 
 
 @pytest.fixture(params=LOOPS)
