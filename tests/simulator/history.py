@@ -38,9 +38,9 @@ from tests.simulator.reading import Group, Reading, Readings
 from tests.simulator.record import Outcome, Trace, Violation
 from tests.simulator.rest import PATIENCE_S, Rest
 from tests.simulator.script import ALL, Script
+from tests.simulator.shape import TALLIES, TOPIC, draw_aims, draw_retention, draw_shape
 from tests.simulator.trimming import trims_checked
 from tests.simulator.zombies import Zombies
-from tests.simulator.shape import TALLIES, TOPIC, draw_aims, draw_retention, draw_shape
 
 LIFE_S_MAX = 1_000
 
