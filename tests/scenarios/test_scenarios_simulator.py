@@ -10,7 +10,7 @@ import pytest
 
 from tests.examples import first_of
 from tests.simulator.__main__ import options, parsed, script_of
-from tests.simulator.bug import Bug, patched
+from tests.simulator.bug import Edit, patched, places_of
 from tests.simulator.planted import PLANTED
 from tests.simulator.playing import run
 from tests.simulator.script import Script
@@ -45,7 +45,7 @@ def test_a_history_that_breaks_a_promise_is_made_smaller() -> None:
     outcomes = (run(seed, bug) for seed in range(20))
     found = next(each for each in outcomes if each.violation and len(each.faults) > 2)
     shortest, script = shrink(found, bug, seconds=10)
-    assert script.faults == ()  # consumers need no fault to read too far
+    assert len(script.faults) <= 1  # consumers need hardly a fault to read too far
     assert promise(shortest) == promise(found)
     printed = " ".join(options(found.seed, script))
     again = run(found.seed, bug, script_of(parsed(printed.split())))
@@ -78,8 +78,9 @@ def test_what_is_not_needed_is_left_out(needed: set[int], most_runs: int) -> Non
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_called_as_what_it_replaces(name: str) -> None:
-    found = PLANTED[name]
-    for bug in [found] if isinstance(found, Bug) else found:
+    for bug in places_of(PLANTED[name]):
+        if isinstance(bug, Edit):
+            continue
         sound = getattr(bug.owner, bug.name)
         with patched(bug):
             planted = getattr(bug.owner, bug.name)
@@ -87,6 +88,18 @@ def test_a_planted_bug_is_called_as_what_it_replaces(name: str) -> None:
         if callable(sound):
             for given, named in _calls(signature(sound)):
                 signature(planted).bind(*given, **named)  # a TypeError if it takes other arguments
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_line_is_in_the_code_until_the_history_is_over(name: str) -> None:
+    for bug in places_of(PLANTED[name]):
+        if isinstance(bug, Edit):
+            sound = bug.sound.__code__
+            with patched(bug):
+                planted = bug.sound.__code__
+            assert planted is not sound
+            assert planted.co_freevars == sound.co_freevars
+            assert bug.sound.__code__ is sound
 
 
 def _calls(sound: Signature) -> Iterator[tuple[list[Any], dict[str, Any]]]:

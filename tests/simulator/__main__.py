@@ -18,13 +18,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import suppress
 from itertools import zip_longest
 from statistics import median
 from typing import TypeVar
 
-from tests.simulator.planted import PLANTED
-from tests.simulator.playing import run
-from tests.simulator.record import SOMETIMES, Outcome
+from tests.simulator.bug import places_of
+from tests.simulator.planted import PLANTED, may_be_met
+from tests.simulator.playing import run, run_apart
+from tests.simulator.record import MET, SOMETIMES, Outcome
 from tests.simulator.script import ALL, Script
 from tests.simulator.shrinking import shrink
 
@@ -34,6 +36,7 @@ CORES = os.cpu_count() or 1
 MANY = 200  # seeds, in which each of `SOMETIMES` must come up
 TWICE_EVERY = 10
 TELL_EVERY = 20
+TOGETHER = 48  # planted bugs in one history, once those are found that are easy to find
 
 
 class Workers:
@@ -114,42 +117,52 @@ def replay(seed: int, script: Script) -> int:
     return 1 if outcome.violation else 0
 
 
-def hunt(seeds: range) -> int:
-    """How many seeds it takes to find each planted bug; the exit status. Only a violated promise
-    is a find: what is merely raised may be a fault of the patch."""
+def hunt(seeds: range, bugs: Sequence[str], processes: int) -> int:
+    """In how many seeds each of the planted bugs is found; the exit status. Only a violated promise
+    is a find: what is merely raised may be a fault of the patch.
+
+    Most seeds find none of those that are left, so many are planted together. If such a history
+    breaks a promise, each half of them is played by itself, and so on.
+    """
     needed: dict[str, int] = {}
-    workers = Workers(1, CORES)
+    met = Counter[str]()
+    workers = Workers(1, processes)
     print("seeds  bug: violation", flush=True)
-    for some in _growing(seeds):  # so that a bug that is hard to find keeps none waiting for long
-        for bug in [each for each in PLANTED if each not in needed]:
-            found = find(workers, bug, some)
-            if found is not None:
-                needed[bug] = found.seed - seeds.start + 1
-                print(f"{needed[bug]:>5}  {bug}: {found.violation}", flush=True)
+    seen = 0
+    with suppress(KeyboardInterrupt):  # by hand: then it tells how far it came
+        for number, seed in enumerate(seeds, 1):
+            seen, sound = number, workers.submit(run, seed).result()
+            if sound.violation:
+                print(f"seed {seed} is not good by itself: {sound.violation}", flush=True)
+                continue
+            left = [each for each in bugs if each not in needed]
+            groups = _groups(left, min(8 + 4 * number, TOGETHER))
+            for played in [workers.submit(run_apart, seed, each) for each in groups]:
+                for names, outcome in played.result():
+                    met.update(each for each in names if f"{MET}{each}" in outcome.sometimes)
+                    if outcome.is_promise and len(names) == 1:
+                        needed[names[0]] = number
+                        print(f"{number:>5}  {names[0]}: {outcome.violation}", flush=True)
     workers.close()
-    for bug in [each for each in PLANTED if each not in needed]:
-        print(f" none  {bug}")
+    for bug in [each for each in bugs if each not in needed]:
+        print(f" none  {bug}{'' if met[bug] or may_be_met(bug) else ', not met'}")
     middle = f", in {median(needed.values()):.0f} seeds (the median)" if needed else ""
-    print(f"{len(needed)} of {len(PLANTED)} planted bugs found within {len(seeds)} seeds{middle}")
-    return 0 if len(needed) == len(PLANTED) else 1
+    print(f"{len(needed)} of {len(bugs)} planted bugs found within {seen} seeds{middle}")
+    return 0 if len(needed) == len(bugs) else 1
 
 
-def _growing(seeds: range) -> Iterator[range]:
-    """Parts of the seeds, each as large as all before it."""
-    done, size = 0, 2 * CORES
-    while done < len(seeds):
-        yield seeds[done : done + size]
-        done, size = done + size, max(size, done + size)
-
-
-def find(workers: Workers, bug: str, seeds: range) -> Outcome | None:
-    """The first seed's history that finds a planted bug."""
-    for start in range(0, len(seeds), CORES):
-        outcomes = [workers.submit(run, seed, bug) for seed in seeds[start : start + CORES]]
-        found = [each.result() for each in outcomes if each.result().is_promise]
-        if found:
-            return found[0]
-    return None
+def _groups(bugs: Sequence[str], size: int) -> Iterator[list[str]]:
+    """All of them, in groups of so many at most, whose places differ."""
+    left = list(bugs)
+    while left:
+        group, taken = list[str](), set[object]()
+        for bug in left:
+            places = {each.place for each in places_of(PLANTED[bug])}
+            if len(group) < size and taken.isdisjoint(places):
+                group.append(bug)
+                taken |= places
+        left = [each for each in left if each not in group]
+        yield group
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -158,6 +171,8 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--planted", action="store_true")
+    parser.add_argument("--only", default="", help="planted bugs with this in their names, or that")
+    parser.add_argument("--processes", type=int, default=CORES, help="of a hunt")
     parser.add_argument("--faults", help="those to be played, of one seed that was shrunk")
     parser.add_argument("--idle", default="", help="clients that do nothing then")
     parser.add_argument("--ends-early", action="store_true", help="after the last of the faults")
@@ -177,7 +192,8 @@ def main() -> int:
     chosen = range(given.first_seed, given.first_seed + given.seeds)
     if script_of(given) != ALL:
         return replay(chosen.start, script_of(given))
-    return hunt(chosen) if given.planted else simulate(chosen)
+    named = [each for each in PLANTED if any(part in each for part in given.only.split("|"))]
+    return hunt(chosen, named, given.processes) if given.planted else simulate(chosen)
 
 
 if __name__ == "__main__":

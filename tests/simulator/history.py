@@ -23,6 +23,7 @@ from tests.simulator.cluster import SETTINGS, Cluster
 from tests.simulator.compacting import Tallies, check_limit, draw_compaction
 from tests.simulator.core import Core
 from tests.simulator.faults import CONDITIONS, ZOOKEEPER, Faults
+from tests.simulator.forgetting import Forgetting
 from tests.simulator.invariants import Invariants
 from tests.simulator.limits import Limits
 from tests.simulator.machines import Machines
@@ -145,6 +146,7 @@ class History:
         self.reader = Reading(self, "reader", None)
         self.group = Group(self)
         self.probing = Probing(self)
+        self.forgetting = Forgetting(self)
         self.tallies = Tallies(self)
         self.zombies = Zombies(self)
         self.asking = Asking(self)

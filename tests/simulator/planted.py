@@ -5,6 +5,7 @@ Each has been in some broker's history, or is what a rule of ours is for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,11 +21,15 @@ from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
 from kdist.storage.producers import ProducerStates
 from kdist.zk.client import Operation, ZooKeeper
-from tests.simulator.bug import Bug, Planted, patched
+from tests.simulator.bug import Bug, Edit, Planted, patched, places_of
 from tests.simulator.nearest import PLANTED_IN_FOLLOWERS
 from tests.simulator.planted_cleaning import PLANTED_IN_CLEANING
+from tests.simulator.planted_controlling import PLANTED_IN_CONTROLLING
+from tests.simulator.planted_following import PLANTED_IN_FOLLOWING
 from tests.simulator.planted_moves import PLANTED_IN_MOVES
 from tests.simulator.planted_replicas import PLANTED_IN_REPLICATION
+from tests.simulator.planted_serving import PLANTED_IN_SERVING
+from tests.simulator.planted_storing import PLANTED_IN_STORING
 
 
 def _begin_epoch_at_end(begin: Callable[..., None]) -> Callable[..., None]:
@@ -105,15 +110,33 @@ PLANTED: dict[str, Planted] = {
     **PLANTED_IN_MOVES,
     **PLANTED_IN_CLEANING,
     **PLANTED_IN_FOLLOWERS,
+    **PLANTED_IN_FOLLOWING,
+    **PLANTED_IN_CONTROLLING,
+    **PLANTED_IN_STORING,
+    **PLANTED_IN_SERVING,
 }
 
 
+AND = "; "  # between bugs that are planted together
+
+
 @contextmanager
-def planted(bug: str) -> Iterator[None]:
-    """Within the block the bug is in the code; none if it is empty."""
-    if not bug:
-        yield
-        return
-    found = PLANTED[bug]
-    with patched(*([found] if isinstance(found, Bug) else found)):
-        yield
+def planted(bugs: str) -> Iterator[Counter[str]]:
+    """Within the block the bug, or all of these, are in the code; none if it is empty. Yields how
+    often each `Edit` of them is met."""
+    places = [(each, name) for name in names_in(bugs) for each in places_of(PLANTED[name])]
+    met = Counter[str]()
+    with patched(*(each for each, _ in places)) as counts:
+        yield met
+    for number, count in counts.items():
+        met[places[number][1]] += count
+
+
+def names_in(bugs: str) -> list[str]:
+    """Those that are planted together."""
+    return bugs.split(AND) if bugs else []
+
+
+def may_be_met(bug: str) -> bool:
+    """Whether nothing tells if it is met, as some of it is no `Edit`."""
+    return not all(isinstance(each, Edit) for each in places_of(PLANTED[bug]))

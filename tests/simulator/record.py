@@ -19,6 +19,7 @@ EVENTS_KEPT = 5_000
 EVENTS_SHOWN = 50
 NEVER_S = float("-inf")
 EVERY_S = 0.2  # between two looks at everything
+MET = "met: "  # begins the names of planted bugs that were, among the rare states
 
 CORE_WAYS = ("dead", "stopped", "cut off", "out of touch")
 SOMETIMES = (

@@ -63,6 +63,7 @@ class Rest:
         await self._in_time(history.operating.end(), "L5: the operator is not answered")
         await self._in_time(history.moving.end(), "L5: the mover is not answered")
         await self._in_time(self._order_elections(), "L5: the operator is not answered")
+        await self._in_time(history.forgetting.end(), "L5: the forgetter is not answered")
         await self._in_time(history.probing.end(), "L5: the prober is not answered")
         await self._in_time(history.tallies.end_producers(), "L5: a tallier is not answered")
         await self._until(lambda: not self._known.to_be_deleted, "L6: a topic is still there")

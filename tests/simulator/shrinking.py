@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+from tests.simulator.forgetting import HOST as FORGETTER
 from tests.simulator.operating import HOST as OPERATOR
 from tests.simulator.playing import run
 from tests.simulator.probing import HOST as PROBER
@@ -21,7 +22,7 @@ from tests.simulator.script import ALL, Script
 T = TypeVar("T")
 
 SECONDS = 120.0
-CLIENTS = ("p0", "p1", "p2", "t0", "t1", OPERATOR, PROBER, CHANGES)
+CLIENTS = ("p0", "p1", "p2", "t0", "t1", OPERATOR, PROBER, FORGETTER, CHANGES)
 
 
 class Shrunk(NamedTuple):
