@@ -67,7 +67,7 @@ class Segment:
     ) -> None:
         """`size`: bytes of whole batches in the file. See `create`, `load` and `create_files`.
 
-        `state` is that of its files' names, which are not the log's before `go_live`.
+        `state` is that of its files' names, which are not the log's before `take_names`.
         """
         self._state = state
         self.base_offset = base_offset
@@ -407,10 +407,10 @@ class Segment:
         if not self._pins:
             self._close()
 
-    def go_live(self) -> None:
-        """Its files, which are open, have been renamed to those of a log's segment."""
+    def take_names(self, state: FileState) -> None:
+        """Its files, which are open, have been renamed to those of this state."""
         assert self._pins
-        self._state = FileState.LIVE
+        self._state = state
         self.offset_index.move_to(self._path(Suffix.INDEX))
         self.time_index.move_to(self._path(Suffix.TIME_INDEX))
 

@@ -27,6 +27,7 @@ from kdist.storage.faults import CorruptFile
 from kdist.storage.index import OffsetIndex, TimeIndex
 from kdist.storage.log import Log
 from kdist.storage.lookup import Found, find_batch, walk_from
+from kdist.storage.names import FileState
 from kdist.storage.scan import Piece, ScannedBatch, walk_batches, walk_spans
 from kdist.storage.segment import Segment
 from kdist.wire.varint import Buffer
@@ -145,17 +146,29 @@ class _CachedFiles:
         self._files = files
         self._opened: list[File] = []
         self._missed: set[tuple[str, int]] = set()
-        self.size = files.size
-        self.exists = files.exists
+
+    def size(self, path: str) -> int:
+        return _now_at(path, self._files.size)
+
+    def exists(self, path: str) -> bool:
+        return any(map(self._files.exists, (path, path.removesuffix(FileState.SWAP))))
 
     def open(self, path: str) -> File:
-        file = self._files.open_readonly(path)
+        file = _now_at(path, self._files.open_readonly)
         self._opened.append(file)
         return cast(File, _CachedFile(file, self._missed))
 
     def close(self) -> None:
         for file in self._opened:
             file.close()
+
+
+def _now_at(path: str, call: Callable[[str], T]) -> T:
+    """What it returns for the file, which a swap's thread may just have given its last name."""
+    try:
+        return call(path)
+    except FileNotFoundError:
+        return call(path.removesuffix(FileState.SWAP))
 
 
 class _CachedFile:

@@ -79,6 +79,7 @@ class Swap:
             self._context.on_failure(error)
         else:
             assert self._new is not None
+            self._new.take_names(FileState.SWAP)
             self._log.replace_segments(self._old, self._new)
             self._put_in_place()
 
@@ -133,7 +134,7 @@ class Swap:
             self._context.on_failure(error)
             return
         assert new is not None
-        new.go_live()
+        new.take_names(FileState.LIVE)
         new.unpin()
         self._directory.background.discard(self._retired, log.settings.file_delete_delay_ms)
         self._end(None)

@@ -18,6 +18,7 @@ from kdist.runtime.simulated_faults import Call
 from kdist.storage.cleaning.requests import Fault, MapKeys, Report, Request
 from kdist.storage.cleaning.worker import ThreadWorker
 from kdist.storage.names import FileState, Suffix
+from kdist.storage.reading import find_by_timestamp, find_newest
 from tests.unit.storage.storage_world import CLICKS, VIEWS
 
 
@@ -251,6 +252,44 @@ def test_a_log_whose_swap_waits_is_flushed(swap_waits: CleaningWorld) -> None:
         world.settle(1_100)
     assert log.is_swapping
     check_ends(world)
+
+
+def test_a_log_whose_swap_waits_is_looked_up_by_time(swap_waits: CleaningWorld) -> None:
+    log = swap_waits.log()
+    found = find_by_timestamp(log, 0)
+    assert found is not None
+    assert found.offset == LEFT[0][0]
+    newest = find_newest(log)
+    assert newest is not None
+    assert newest.offset == 5
+
+
+def test_a_start_completes_a_swap_that_waited_though_its_index_was_rebuilt_meanwhile(
+    swap_waits: CleaningWorld,
+) -> None:
+    world, log = swap_waits, swap_waits.log()
+    log.rebuild_indexes(log.segments[0])
+    world.kill()
+    world.open()
+    check_ends(world)
+
+
+def test_a_log_is_looked_up_by_time_at_every_step_of_a_swap() -> None:
+    world = dirty()
+    log, found = world.log(), []
+
+    def looks_up(call: Call) -> bool:
+        if call.name in ("rename", "sync_directory", "remove") and log.is_swapping:
+            world.disk.heal()  # so that the look-up's own calls are let alone
+            found.append((find_by_timestamp(log, 0), find_newest(log)))
+            world.disk.fail(when=looks_up)
+        return False
+
+    world.disk.fail(when=looks_up)
+    world.clean()
+    assert len(found) > 10
+    assert {by_time and by_time.offset for by_time, _ in found} == {0, LEFT[0][0]}
+    assert all(newest is not None for _, newest in found)
 
 
 @pytest.mark.parametrize("refused", range(1, 5))
