@@ -158,15 +158,16 @@ class OffsetsLoader:
 
     def _watched(self, loading: Loading, steps: Steps, then: Callable[[], None]) -> Steps:
         """Do the steps, `then` the rest: as long as the partition is led, and its log is sound."""
-        try:
-            for step_us in steps:
-                yield step_us
-                if not self._coordinator.is_wanted(loading):
-                    return
-        except (CorruptRecords, ProtocolError) as fault:
-            self._give_up(loading, fault)
-            return
-        then()
+        while self._coordinator.is_wanted(loading):
+            try:
+                step_us = next(steps, None)
+            except (CorruptRecords, ProtocolError) as fault:
+                self._give_up(loading, fault)
+                return
+            if step_us is None:
+                then()
+                return
+            yield step_us
 
     def _give_up(self, loading: Loading, error: Exception) -> None:
         """Leave its groups without a coordinator, rather than with one that lost their offsets."""

@@ -247,7 +247,6 @@ class GroupMaintenance:
 
     def _remove(self, group: Group) -> None:
         self._registry.remove(group)
-        group.become(DEAD, self._context.clock.now_ms())
         self._bury(group)
 
     def _bury_all(self, groups: list[Group]) -> Steps:

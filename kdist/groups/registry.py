@@ -76,6 +76,8 @@ class Registry:
         return group
 
     def remove(self, group: Group) -> None:
+        """It is DEAD from here on, as long works may still have to do with it."""
+        group.become(DEAD, self._context.clock.now_ms())
         del self._groups[group.group_id]
         del group.home.groups[group.group_id]
 

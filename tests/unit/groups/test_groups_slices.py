@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 
+import pytest
 from groups_world import PARTITIONS, GroupsWorld, home_of, load, replay
 from test_groups_coordinator import commit, fetch, join_request
 
+from kdist.broker.offsets_log import OffsetsLoader
 from kdist.errors import Error
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.groups.loading import Loading
@@ -23,6 +25,7 @@ from kdist.protocol.offset_commit import (
     OffsetCommitTopic,
 )
 from kdist.protocol.offset_fetch import OffsetFetchRequest
+from kdist.records.build import build_batch
 from kdist.runtime.slices import SLICE_US, Slices, Steps, take_slice
 
 CALLER = Caller(8, "client", "/10.0.0.1")
@@ -123,6 +126,26 @@ def test_a_load_that_begins_anew_while_the_first_is_decoded_counts_alone() -> No
     assert world.coordinator._registry.totals() == recounted(world.coordinator)
 
 
+def test_a_load_that_begins_anew_is_not_ended_by_what_the_first_has_read() -> None:
+    """As what was read of the first may have been cut off in the meantime."""
+    world = world_of_groups(1)
+    coordinator, failures = world.coordinator, list[BaseException]()
+    partition = home_of(coordinator, "g0")
+    coordinator.unload(partition)
+    coordinator.slices.add(iter([SLICE_US] * 3))  # else the first step is done at once
+    first = coordinator.begin_loading(partition)
+    without_key = build_batch([b""], [None], timestamp_ms=0)
+    loader = OffsetsLoader(coordinator, world.tasks, failures.append)
+    loader._work(first, first.replay(without_key), lambda: None)
+    coordinator.unload(partition)
+    second = coordinator.begin_loading(partition)
+    world.tasks.run_for_ms(10)
+    replay(second, *world.log.batches(partition))
+    finished(world, second)
+    assert group_ids(world) == ["g0"]
+    assert failures == []
+
+
 def test_a_partition_that_is_deleted_while_groups_are_decoded_takes_their_offsets() -> None:
     world = world_of_groups(MANY * PARTITIONS)
     loading = half_decoded(world, "g0")
@@ -171,6 +194,24 @@ def test_expiry_goes_through_a_group_of_many_offsets_in_slices() -> None:
     assert tombstones_in(world) == 20_000
     assert group_ids(world) == []
     world.coordinator.stop()
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_group_that_a_refused_join_drops_while_others_expire_has_no_part_in_that(
+    is_back: bool,
+) -> None:
+    world = world_of_groups(4_000)
+    answers: list[JoinGroupResponse] = []
+    world.coordinator.join_group(join_request(), Caller(5, "c", "h"), answers.append)
+    world.tasks.run_for_ms(400_000)  # the id that it was given is not waited for any more
+    assert "g" in group_ids(world)
+    world.coordinator._maintenance._begin_round()
+    world.coordinator.join_group(join_request(member_id="x"), Caller(5, "c", "h"), answers.append)
+    assert "g" not in group_ids(world)
+    assert not is_back or commit(world, "g") is Error.NONE
+    world.tasks.run_for_ms(100)
+    assert ("g" in group_ids(world)) == is_back
+    assert len(group_ids(world)) == 4_000 + is_back
 
 
 def test_a_group_that_comes_again_while_its_tombstones_are_written_keeps_what_it_commits() -> None:
