@@ -63,12 +63,7 @@ def drop(log: Log, segments: Sequence[Segment], *, is_start_saved: bool) -> None
         if not is_start_saved:
             log.context.files.sync_directory(log.directory)
     discard_snapshots(log.context.files, log.directory, log.forget_snapshots())
-    forget_epochs(log)
-
-
-def forget_epochs(log: Log) -> None:
-    """Drop the leader epochs of records below the start offset, once that is saved."""
-    log.epochs.truncate_from_start(log.start_offset)
+    log.epochs.truncate_from_start(log.segments[0].base_offset)
 
 
 def _facts(segment: Segment) -> SegmentFacts:

@@ -20,7 +20,7 @@ from kdist.storage import names
 from kdist.storage.background import Background
 from kdist.storage.checkpoints import encode_offsets, load_offsets
 from kdist.storage.context import DirectoryContext, Done, Identity
-from kdist.storage.deletion import drop, forget_epochs, release
+from kdist.storage.deletion import drop, release
 from kdist.storage.faults import CorruptFile
 from kdist.storage.file_creation import FileCreator
 from kdist.storage.flushing import Flusher, flush_now
@@ -419,12 +419,13 @@ class LogDirectory:
         waits for its check. NOT_LEADER_OR_FOLLOWER while the log is being truncated.
         """
         log.delete_records(offset)
+        start_offset = log.start_offset  # by then another call may have moved it, yet to be saved
         self._bounds_moved(log)
 
         def saved(error: BaseException | None) -> None:
             if error is None:
-                forget_epochs(log)
-                below = log.segments[: log.segment_index(log.start_offset)]
+                log.epochs.truncate_from_start(start_offset)
+                below = log.segments[: log.segment_index(start_offset)]
                 if below:
                     logger.info("%r: %d segments lie below its start", log, len(below))
                     self._drop(log, below, is_start_saved=True)

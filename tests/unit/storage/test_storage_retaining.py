@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -235,6 +236,22 @@ def test_a_delete_of_records_takes_what_lies_wholly_before_it_and_no_more(offset
     assert lines(log) == expected_lines(60, log.segments[0].base_offset)
     assert retain(world) > 0
     assert log.start_offset == log.end_offset
+
+
+def test_a_delete_takes_no_segment_below_a_start_that_another_has_yet_to_save() -> None:
+    """Else a power loss could leave a hole, before which all would seem to be lost."""
+    for seed in range(60):
+        world = World(seed=seed)
+        log = grown(world, 40)
+        world.wait(world.directory.saver.request)
+        ended: list[BaseException | None] = []
+        world.directory.delete_records(log, 5, ended.append)
+        world.directory.delete_records(log, 150, lambda _: None)
+        assert world.tasks.run_until(partial(bool, ended), 1_000)
+        world.lose_power()
+        log = world.open().logs[CLICKS]
+        assert log.end_offset == 200
+        assert lines(log) == expected_lines(200, log.segments[0].base_offset)
 
 
 def test_segments_below_the_start_of_a_log_that_is_being_cut_wait_for_retention() -> None:
