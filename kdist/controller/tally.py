@@ -113,10 +113,11 @@ def _concerned(each: Counted) -> Iterable[int]:
 
 
 def _drop(index: Index, broker_id: int, partition: TopicPartition) -> None:
-    of_broker = index[broker_id]
-    del of_broker[partition]
+    """Also where a znode names the broker twice."""
+    of_broker = index.get(broker_id, {})
+    of_broker.pop(partition, None)
     if not of_broker:
-        del index[broker_id]
+        index.pop(broker_id, None)
 
 
 def _add(counts: dict[int, int], broker_id: int, number: int) -> None:

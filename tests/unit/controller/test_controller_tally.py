@@ -41,6 +41,11 @@ class World:
     def some(self, least: int = 1) -> tuple[int, ...]:
         return tuple(self.rng.sample(BROKERS, self.rng.randint(least, 3)))
 
+    def written(self, least: int = 1) -> tuple[int, ...]:
+        """As `some`; whoever writes a topic's znode may name a broker twice."""
+        found = self.some(least)
+        return (*found, *found[:1]) if self.rng.random() < 0.2 else found
+
     def topic(self) -> None:
         """A topic is created, grows, is moved or written by somebody."""
         name = self.rng.choice("abc")
@@ -48,13 +53,13 @@ class World:
         if name in self.cluster.queued_for_deletion:
             return
         if known is None or self.rng.random() < 0.2:
-            assignment = {i: self.some() for i in range(self.rng.randint(1, 4))}
+            assignment = {i: self.written() for i in range(self.rng.randint(1, 4))}
             topic_id = uuid.UUID(int=self.rng.getrandbits(64))
             self.cluster.put_topic(Topic(name, topic_id, assignment, 0))
             return
         index = self.rng.choice(sorted(known.assignment))
         moved = known.assigned(index)._replace(
-            replicas=self.some(), adding=self.some(0)[:1], removed=self.some(0)[:2]
+            replicas=self.written(), adding=self.some(0)[:1], removed=self.written(0)
         )
         self.cluster.put_topic(known.with_assigned({index: moved}), [index])
 
