@@ -321,20 +321,22 @@ class Cleaner:
     def _is_there(self, current: _Pass) -> bool:
         """Whether all that is still to be read is there, as it was.
 
-        Of a truncation in any of it the map may hold keys of what was cut off.
+        Of a truncation in any of it the map may hold keys of what was cut off. One of what is done
+        with may have been called off, but has lowered the recovery point, see `_begin`.
         """
         log = current.log
         is_same = log.first_dirty_offset == current.first_dirty_before
+        is_same &= current.mapped_end <= log.recovery_point
         is_unchanged = self._is_compacted(log) and is_same and not log.is_truncating
         return is_unchanged and _is_whole(log, current.groups)
 
     def _next_group(self, current: _Pass) -> None:
         log = current.log
-        if not current.groups:
-            self._complete(current)
-            return
         if not self._is_there(current):
             self._give_up(current, "the log has changed meanwhile")
+            return
+        if not current.groups:
+            self._complete(current)
             return
         group = current.groups[0]
         current.old_bytes = sum(each.size for each in group)
@@ -459,6 +461,8 @@ def _kept(log: Log, start: int, end: int) -> list[_Kept]:
 def _is_whole(log: Log, groups: Sequence[Sequence[_Kept]]) -> bool:
     """Whether the segments of these groups are still the log's, one behind the other."""
     kept = [each for group in groups for each in group]
+    if not kept:
+        return True
     number = log.segment_index(kept[0].segment.base_offset)
     present = log.segments[number : number + len(kept)]
     are_there = present == [each.segment for each in kept]

@@ -15,7 +15,7 @@ from kdist.errors import DiskFull
 from kdist.model import TopicPartition
 from kdist.runtime.disk import Disk
 from kdist.runtime.simulated_faults import Call
-from kdist.storage.cleaning.requests import Fault, MapKeys, Report, Request
+from kdist.storage.cleaning.requests import Fault, MapKeys, Report, Request, Rewrite
 from kdist.storage.cleaning.worker import ThreadWorker
 from kdist.storage.names import FileState, Suffix
 from kdist.storage.reading import find_by_timestamp, find_newest
@@ -203,6 +203,43 @@ def test_nothing_is_cleaned_whose_producer_snapshot_is_not_on_the_disk() -> None
     world.flush(log)
     world.settle()
     assert pairs_in(log) == [(1, A, b"2")]
+
+
+class CutOffWorker(ThreadWorker):
+    """One whose last report comes when a truncation of what was read before was just called off."""
+
+    def __init__(self, world: CleaningWorld) -> None:
+        super().__init__(world.files, world.clock, world.tasks)
+        self._world = world
+        self.recovery_points: list[int] = []
+
+    def ask(self, request: Request, on_report: Callable[[Report], None]) -> None:
+        log = self._world.log()
+        is_last = isinstance(request, Rewrite) and request.sources[-1].base_offset > 0
+        if not is_last or self.recovery_points:
+            super().ask(request, on_report)
+            return
+
+        def called_off(_: BaseException | None) -> None:
+            self.recovery_points.append(log.recovery_point)
+            on_report(Report(seen_records=1, kept_records=1))
+
+        answers = [False, True, True]  # it is wanted until the files are about to be cut
+        self._world.directory.truncate(log, 0, called_off, answers.pop)
+
+
+def test_a_truncation_that_is_called_off_behind_a_pass_ends_that_pass_alone() -> None:
+    """It has lowered the recovery point, above which nothing may count as clean."""
+    world = CleaningWorld()
+    world.cleaner._worker = worker = CutOffWorker(world)
+    for key in (b"a", b"b"):
+        world.put([(key, bytes(250))])
+        world.close_segment()
+    world.clean(2_000)
+    assert worker.recovery_points == [0]
+    log = world.log()
+    assert (log.first_dirty_offset, log.recovery_point, world.cleaned.passes) == (2, 2, 1)
+    assert world.failures == []
 
 
 # A swap that waits for room
