@@ -118,6 +118,7 @@ class Log:
         self.producers = ProducerStates()
         self.unflushed_since_ms: int | None = None
         self.has_files = True  # its files exist; see `file_creation.py`
+        self.is_closed = False  # for good: at its path there may be another log by now
         # Whether a clean stop has to flush this log.
         self.is_changed = False
         # A flush or a truncation is in progress; the other has to wait.
@@ -758,6 +759,7 @@ class Log:
 
     def close(self) -> None:
         """Close all files for good, each once nobody uses it."""
+        self.is_closed = True
         self.context.unflushed.pop(self, None)
         for segment in self.segments:
             segment.close()

@@ -7,7 +7,8 @@ thread, and then tried again. The indexes' entries that are only in memory are d
 at some more headers finds the same.
 
 Between two steps the log may change. A segment that was replaced or cut meanwhile is looked up
-anew; what was found in it before that is as true as an answer a moment earlier.
+anew; what was found in it before that is as true as an answer a moment earlier. Of a log that was
+deleted no file is opened any more: at its path there may be another's.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def finding_by_timestamp(log: Log, timestamp: int) -> Steps[TimestampedOffset | 
     """The first record whose timestamp is `timestamp` ms or later; None if there is none.
 
     First by offset, as in ListOffsets: timestamps need not increase with offsets.
-    NOT_LEADER_OR_FOLLOWER while a truncation changes the log.
+    NOT_LEADER_OR_FOLLOWER while a truncation changes the log, and once it is deleted.
     """
     offset = log.start_offset
     while True:
@@ -99,8 +100,9 @@ def _newest_left(log: Log, largest: tuple[int, int], search: _Search) -> Steps[i
 
 def _segments_from(log: Log, offset: int) -> list[Segment]:
     """The segments from the one that covers `offset` on."""
-    if log.is_truncating:
-        raise ApiError(Error.NOT_LEADER_OR_FOLLOWER, f"{log.partition} is being truncated")
+    if log.is_truncating or log.is_closed:
+        what = "deleted" if log.is_closed else "being truncated"
+        raise ApiError(Error.NOT_LEADER_OR_FOLLOWER, f"{log.partition} is {what}")
     return log.segments[log.segment_index(max(offset, log.start_offset)) :]
 
 
@@ -120,7 +122,7 @@ def _in_segment(log: Log, segment: Segment, look: Callable[[_Search], Steps[T]])
                 search.close()
         except (CorruptRecords, CorruptFile, FileNotFoundError) as error:
             is_same = segment.generation == generation and segment in log.segments
-            if not is_same or log.is_truncating:
+            if not is_same or log.is_truncating or log.is_closed:
                 raise _ReplacedError from error
             if is_rebuilt or not isinstance(error, CorruptFile):
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
@@ -295,16 +296,20 @@ def test_a_cold_look_up_reads_nothing_on_the_loop_and_holds_up_no_other_request(
     assert world.disk.calls["read"] > reads
 
 
-@pytest.mark.parametrize("what", ["resigned", "deleted", "more appended", "disk"])
-def test_what_happens_during_a_look_up_is_heeded(world: World, what: str) -> None:
+@pytest.mark.parametrize("timestamp", [START_MS + 200, NEWEST])
+@pytest.mark.parametrize("what", ["resigned", "deleted", "re-created", "more appended", "disk"])
+def test_what_happens_during_a_look_up_is_heeded(world: World, what: str, timestamp: int) -> None:
     fill(world)
     make_cold(world, CLICKS)
-    call = ask_for(world, START_MS + 200, CLICKS)
+    call = ask_for(world, timestamp, CLICKS)
     partition = world.replicas.partitions[CLICKS]
     if what == "resigned":
         partition.resign()
-    elif what == "deleted":
+    elif what in ("deleted", "re-created"):
         world.stop(leader_epoch=9)
+        if what == "re-created":
+            world.tell(topic_id=uuid.UUID(int=99))
+            append(world, world.replicas.partitions[CLICKS], b"x", timestamp=START_MS + 900)
     elif what == "disk":
         world.disk.fail(when=lambda call: call.name == "read")
     else:
