@@ -54,7 +54,8 @@ class Turn:
 
     def __init__(self, now_s: Callable[[], float] = monotonic) -> None:
         self.now_s = now_s
-        self.end_s = self._began_s = now_s()
+        self._began_s = now_s()
+        self.end_s = self._began_s + TURN_S
         self._longest_s = 0.0
 
     def begin(self) -> None:
@@ -188,7 +189,8 @@ class _Selector(selectors.EpollSelector):
         polled.sort(key=lambda each: ranks.get(each[0], len(ranks)))
         for descriptor, _ in polled:
             ranks.pop(descriptor, None)
-        self._passed_over = list(ranks)  # more are ready than one poll finds
+        # More are ready than one poll finds; others are not watched any more.
+        self._passed_over = [each for each in ranks if each in self._watched]
 
     def _run_wanted(self) -> None:
         handles, self.wanted = self.wanted, []

@@ -121,6 +121,18 @@ def test_a_scheduled_callback_and_a_timer_run_between_descriptors_that_each_take
     assert {"soon", "timer"} <= set(seen[:4])
 
 
+def test_a_descriptor_that_is_watched_no_more_is_not_among_those_passed_over(
+    loop: TickLoop, clock: Clock, ready: list[socket.socket]
+) -> None:
+    def burn(number: int) -> None:
+        for each in ready[:number] + ready[number + 1 :]:
+            loop.watch(each.fileno(), 0, print)
+        clock.burn()
+
+    serving(loop, ready, burn, 3)
+    assert loop._tick_selector._passed_over == []
+
+
 def test_the_hook_at_a_ticks_end_runs_after_each_turn(
     loop: TickLoop, clock: Clock, ready: list[socket.socket]
 ) -> None:
@@ -222,6 +234,7 @@ def test_the_turn_of_another_loop_is_never_over() -> None:
     loop = asyncio.new_event_loop()
     turn = turn_of(loop)
     loop.close()
+    assert not turn.is_over()
     turn.begin()
     assert not turn.is_over()
     assert turn.end() == turn.take_longest_s() == 0
