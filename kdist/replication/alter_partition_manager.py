@@ -1,6 +1,6 @@
 """Sends the ISRs that this broker's leaders propose to the controller, by AlterPartition.
 
-One request is in flight; what is proposed meanwhile goes with the next. A request that gets no
+One request is in flight; what is proposed meanwhile goes with the next, if it is not too much. A request that gets no
 answer, or is refused as a whole, is sent again until the controller, whichever it is by then, has
 judged every partition. So a proposal may have been written although its answer never came: until it
 is answered, the leader must reckon with either.
@@ -14,6 +14,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from kdist.errors import ApiError, Error
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_MS = 50
 RETRY_MS_MAX = 1_000
+# In one request: each member of an ISR counts among the entries that a broker decodes of one.
+PROPOSALS_MAX = 20_000
 
 # Any other error of a partition means that the controller could not judge it: ask again.
 _FINAL = frozenset(
@@ -138,10 +141,10 @@ class AlterPartitionManager:
         self._task = None
 
     def _wanted(self) -> dict[TopicPartition, PendingProposal]:
-        """Those whose answer is still wanted; the others are forgotten."""
+        """The longest waiting whose answer is still wanted; those of others are forgotten."""
         for key in [key for key, each in self._waiting.items() if each.answer.done()]:
             del self._waiting[key]
-        return dict(self._waiting)
+        return dict(islice(self._waiting.items(), PROPOSALS_MAX))
 
     def _request(self, sent: Iterable[PendingProposal]) -> AlterPartitionRequest:
         proposals = [proposal for proposal, _ in sent]

@@ -19,6 +19,8 @@ from kdist.protocol.alter_partition import (
     AlterPartitionResponse,
 )
 from kdist.protocol.compiler import codec_for
+from kdist.protocol.decoding import ENTRIES_MAX
+from kdist.replication import alter_partition_manager as manager_module
 from kdist.replication.alter_partition_manager import AlterPartitionManager, CommittedIsr, Proposal
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
@@ -87,6 +89,23 @@ def test_what_is_proposed_while_a_request_is_in_flight_goes_together_with_the_ne
         for answer in (first, *others):
             assert await answer == CommittedIsr((1, 2), 9)
         assert controller.requests == [[0], [1, 2, 3]]
+
+    play(scenario)
+
+
+def test_more_proposals_than_a_request_may_have_go_with_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members = 30  # each of which a broker counts as an entry, as it does partition and topic
+    assert manager_module.PROPOSALS_MAX * (2 + members) <= ENTRIES_MAX
+    monkeypatch.setattr(manager_module, "PROPOSALS_MAX", 3)
+
+    async def scenario(controller: FakeController, manager: AlterPartitionManager) -> None:
+        answers = [manager.propose(proposal(partition)) for partition in range(7)]
+        answers[1].cancel()
+        for answer in (answers[0], *answers[2:]):
+            assert await answer == CommittedIsr((1, 2), 9)
+        assert controller.requests == [[0, 2, 3], [4, 5, 6]]
 
     play(scenario)
 
