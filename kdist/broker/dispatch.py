@@ -6,8 +6,8 @@ handed to a function that answers through its `Call`, or a coroutine function th
 answer (see `Routes`). `crashes.py` says what an unexpected exception from a handler costs.
 
 One connection's requests take effect in order, as Kafka promises, as far as a client can tell: all
-after a `changing` request wait for it, and all but other produces wait for earlier produces.
-Of those that a task carries out, one connection has one under way at a time.
+after a `holding` request wait for it, and all but other produces wait for earlier produces.
+Of those that take long, one connection has one under way at a time.
 
 A request that is unknown or cannot be decoded closes its connection, since the peer could not read
 an answer; but an unknown version of ApiVersions is answered in version 0 (KIP-511).
@@ -62,7 +62,7 @@ class Call:
 
     __slots__ = (
         "_dispatch",
-        "_is_changing",
+        "_is_holding",
         "_metrics",
         "_slot",
         "_started_ns",
@@ -79,7 +79,7 @@ class Call:
         self.api_key, self.version, self.correlation_id, self.client_id = header
         self.connection = connection
         self._dispatch = dispatch
-        self._is_changing = False
+        self._is_holding = False
         self._throttle: Throttle | None = None
         self._metrics = dispatch.metrics[self.api_key]
         self.response: Any = None  # once it is answered
@@ -96,10 +96,10 @@ class Call:
         """The client, as `kdist.groups` wants to know it."""
         return Caller(self.version, self.client_id or "", f"/{self.connection.host}")
 
-    def begin_change(self) -> None:
+    def begin_hold(self) -> None:
         """Hold back the connection's later requests until this one is answered."""
         if self._slot.chunks is None:
-            self._is_changing = True
+            self._is_holding = True
             self.connection.hold(CHANGE)
 
     def answer(self, response: Any) -> None:
@@ -113,7 +113,7 @@ class Call:
             self._slot.discard()
         else:
             self._slot.send((frame,) if frame.splices is None else frame.chunks())
-        if self._is_changing:
+        if self._is_holding:
             self.connection.end_hold(CHANGE)
         metrics = self._metrics
         metrics.answered += 1
@@ -167,8 +167,9 @@ class Routes(NamedTuple):
     waiting: Mapping[int, WaitingHandler]
     """Carried out by tasks, one at a time for each connection: their answers grow with the cluster,
     and a burst of requests must cost neither the time nor the memory of all answers at once."""
-    changing: frozenset[int]
-    """API keys whose effect the connection's later requests must see, so they wait for it."""
+    holding: frozenset[int]
+    """API keys that the connection's later requests wait for, unless they are answered at once:
+    they must see its effect, or its long answer, made in steps, must be the only one under way."""
     held: DirectHandler
     """What answers a fetch instead while its client owes for earlier ones."""
 
@@ -294,8 +295,8 @@ class Dispatch:
                     throttle.end_step(self.now_ns())
             else:
                 self._start(self._routes.waiting[key](request, call), call, throttle)
-            if key in self._routes.changing:
-                call.begin_change()
+            if key in self._routes.holding:
+                call.begin_hold()
             path = self._fast_paths.get(key)
             if path is not None and throttle is None:
                 scope = connection.principal, self.listener

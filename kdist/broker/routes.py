@@ -53,6 +53,7 @@ _CHANGING = (
     "DeleteGroups",
     "AlterClientQuotas",
 )
+_LONG = ("ListOffsets", "ListGroups", "DescribeGroups")
 
 
 class Handlers(NamedTuple):
@@ -78,8 +79,8 @@ class Handlers(NamedTuple):
 
 def routes_to(to: Handlers) -> Routes:
     """A row for every API of the version table."""
-    changing = frozenset(_KEYS[name] for name in _CHANGING)
-    routes = Routes(_by_key(_direct(to)), _by_key(_waiting(to)), changing, to.fetch.hold)
+    holding = frozenset(_KEYS[name] for name in (*_CHANGING, *_LONG))
+    routes = Routes(_by_key(_direct(to)), _by_key(_waiting(to)), holding, to.fetch.hold)
     routes.check()
     return routes
 

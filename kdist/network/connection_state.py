@@ -17,7 +17,8 @@ The reasons come and go independently of each other:
     LIMIT       too many requests are in flight, or too   the peer took answers
                 many bytes of answers wait
     CHANGE      a request is under way whose effect all   it is answered
-                later ones must see
+                later ones must see, or whose answer
+                takes long to make
     PRODUCES    one comes that must see produces done     none is under way
                 that are under way
     WORK        one comes that needs a task, while one    that one is answered

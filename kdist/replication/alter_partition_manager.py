@@ -1,9 +1,9 @@
 """Sends the ISRs that this broker's leaders propose to the controller, by AlterPartition.
 
-One request is in flight; what is proposed meanwhile goes with the next, if it is not too much. A request that gets no
-answer, or is refused as a whole, is sent again until the controller, whichever it is by then, has
-judged every partition. So a proposal may have been written although its answer never came: until it
-is answered, the leader must reckon with either.
+One request is in flight; what is proposed meanwhile goes with the next, but for what would be too
+much. A request that gets no answer, or is refused as a whole, is sent again until the controller,
+whichever it is by then, has judged every partition. So a proposal may have been written although
+its answer never came: until it is answered, the leader must reckon with either.
 
 Source: Apache Kafka's `DefaultAlterPartitionManager`; KIP-497.
 """

@@ -12,9 +12,12 @@ import pytest
 from kdist.broker.broker import Broker
 from kdist.broker.dispatch import Dispatch
 from kdist.errors import Error
+from kdist.groups import describing
+from kdist.network.connection import Connection, ResponseSlot
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic, TopicSetting
 from kdist.protocol.delete_topics import DeleteTopicsRequest, TopicToDelete
 from kdist.protocol.describe_configs import TOPIC
+from kdist.protocol.describe_groups import DescribeGroupsRequest
 from kdist.protocol.envelope import decode_response, encode_request
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kdist.protocol.headers import RequestHeader
@@ -24,9 +27,16 @@ from kdist.protocol.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     SettingChange,
 )
+from kdist.protocol.list_groups import ListGroupsRequest
+from kdist.protocol.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from kdist.protocol.metadata import MetadataRequest
 from kdist.protocol.versions import api_for
 from kdist.replication.writer import Writers
+from kdist.runtime.slices import SLICE_US
 from tests.simulator.cluster import Cluster, create, produce_request
 from tests.unit.broker.broker_produces import long_batch
 from tests.unit.broker.test_broker_dispatch import Raw, end_request, raw
@@ -390,3 +400,44 @@ def test_malformed_bytes_behind_produces_end_the_connection_once_these_are_answe
         assert error_of(decode_response(api_for(0), 9, frame)[1]) == 0
 
     run(scenario, is_careful=True)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        (DescribeGroupsRequest(groups=["g"]), 5),
+        (ListGroupsRequest(), 4),
+        (
+            ListOffsetsRequest(
+                topics=[
+                    ListOffsetsTopic(
+                        name="clicks",
+                        partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)] * 1500,
+                    )
+                ]
+            ),
+            7,
+        ),
+    ],
+    ids=lambda asked: str(asked[0].api.name),
+)
+def test_of_requests_whose_answers_take_steps_one_of_a_connection_is_under_way(
+    asked: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, under_way = Dispatch._handle, []
+
+    def counting(self: Dispatch, connection: Connection, *arguments: Any) -> None:
+        handle(self, connection, *arguments)
+        slots = [each for each in connection._responses if isinstance(each, ResponseSlot)]
+        under_way.append(sum(each.chunks is None for each in slots))
+
+    monkeypatch.setattr(Dispatch, "_handle", counting)
+    for name in ("describe_groups", "list_groups"):
+        monkeypatch.setattr(describing, name, lambda *_: iter([SLICE_US] * 5))
+
+    async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
+        under_way.clear()
+        await ask(cluster, way, [asked] * 5)
+        assert under_way == [1] * 5
+
+    run(scenario)
