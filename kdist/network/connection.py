@@ -251,10 +251,12 @@ class Connection(RequestReceiver):
         self.hold(LIMIT)
 
     def _is_full(self) -> bool:
-        return (
-            len(self._responses) >= self._in_flight_max
-            or self._sender.waiting_bytes >= self._waiting_bytes_max
-        )
+        return len(self._responses) >= self._in_flight_max or not self.has_room
+
+    @property
+    def has_room(self) -> bool:
+        """Whether an answer that takes memory may be made: the peer is there, and reads."""
+        return self.state is not CLOSED and self._sender.waiting_bytes < self._waiting_bytes_max
 
     def end_hold(self, reason: Reason) -> None:
         """The reason is gone, if it was one. After the last, requests are handed over again."""

@@ -36,20 +36,23 @@ def convert(
     conversions: LongWork,
     asked: Asked,
     magic: int,
+    has_room: Callable[[], bool],
     converted: Callable[[MessageSets], None],
     failed: Callable[[BaseException], None],
 ) -> None:
     """Convert and release the slices; call `converted` with each partition's message set or error.
 
     It is called at once or, if conversion takes long, later. After an unexpected error `failed` is
-    called instead, and the fetch is not answered.
+    called instead, and the fetch is not answered. Nothing is converted if the client has no room
+    once it would begin: many may wait that were sent without waiting for an answer.
     """
-    conversions.begin(_message_sets(asked, magic, Budget()), converted, failed)
+    conversions.begin(_message_sets(asked, magic, has_room), converted, failed)
 
 
-def _message_sets(asked: Asked, magic: int, budget: Budget) -> Steps[MessageSets]:
+def _message_sets(asked: Asked, magic: int, has_room: Callable[[], bool]) -> Steps[MessageSets]:
     message_sets: MessageSets = []
     try:
+        budget = Budget() if has_room() else Budget(records=0)
         for part, offset in asked:
             try:
                 message_set = b""

@@ -59,6 +59,15 @@ from kdist.replication.throttles import is_listed
 from kdist.storage.reading import Slice, is_followed, read, trim
 
 
+class Client(Protocol):
+    """What the handler needs of the connection that a request came on."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether an answer that takes memory may be made for it."""
+        ...
+
+
 class Call(Protocol):
     """What the handler needs of a request; `kdist.broker.dispatch.Call` has it."""
 
@@ -71,7 +80,7 @@ class Call(Protocol):
         ...
 
     @property
-    def connection(self) -> object:
+    def connection(self) -> Client:
         """Whose end cancels the request."""
         ...
 
@@ -535,7 +544,8 @@ class _Fetch(DelayedOperation):
             except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
                 self._call.crash(error)
 
-        convert(handler.replicas.conversions, asked, magic, converted, self._call.crash)
+        conversions, client = handler.replicas.conversions, self._call.connection
+        convert(conversions, asked, magic, lambda: client.has_room, converted, self._call.crash)
 
     def _release(self) -> None:
         """Release the slices that will not be sent."""

@@ -1,4 +1,4 @@
-"""Large requests are decoded in steps, between which others get their turn; order is kept."""
+"""Large requests and answers: decoded and made in steps, for as much memory as one may take."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kdist.broker.dispatch import Dispatch
 from kdist.errors import Error
 from kdist.protocol import decoding
 from kdist.protocol.envelope import decode_response, encode_request
+from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kdist.protocol.headers import RequestHeader
 from kdist.protocol.heartbeat import HeartbeatRequest
 from kdist.protocol.metadata import MetadataRequest, MetadataTopic
@@ -20,7 +21,7 @@ from tests.simulator.cluster import Cluster, create, produce
 from tests.unit.broker.test_broker_dispatch import Raw, raw
 
 NAMES = 5000
-METADATA, HEARTBEAT = 3, 12
+FETCH, METADATA, HEARTBEAT = 1, 3, 12
 
 
 def many_names(number: int, count: int = NAMES) -> bytes:
@@ -127,5 +128,35 @@ def test_a_large_request_of_an_unknown_version_is_answered_if_it_asks_for_versio
         answer = decode_response(api_for(18), 0, way.frames()[0])[1]
         assert answer.error_code == Error.UNSUPPORTED_VERSION
         assert numbers_of(way) == [7, 8]
+
+    cluster.run(scenario())
+
+
+def test_a_client_that_does_not_read_has_no_more_than_a_few_answers_converted_for_it() -> None:
+    cluster, count = Cluster(), 12
+
+    def old_fetch(number: int) -> bytes:
+        part = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 21)
+        topic = FetchTopic(topic="clicks", partitions=[part])
+        request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 21, topics=[topic])
+        return bytes(encode_request(RequestHeader(FETCH, 3, number, "c"), request))
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks")
+        for _ in range(2):
+            assert (await produce(client, "clicks", bytes(900_000))).error_code == 0
+        way = await raw(cluster)
+        way.transport.pause_reading()  # type: ignore[attr-defined]
+        way.send(b"".join(map(old_fetch, range(count))))
+        await asyncio.sleep(5)
+        [listener] = broker._gateway._listeners
+        waiting = sum(each._sender.waiting_bytes for each in listener.connections)
+        assert 1 << 20 < waiting < 5 << 20
+        way.transport.resume_reading()  # type: ignore[attr-defined]
+        await cluster.until(lambda: numbers_of(way) == list(range(count)))
+        first = decode_response(api_for(FETCH), 3, way.frames()[0])[1]
+        assert len(first.responses[0].partitions[0].records) > 1_800_000
 
     cluster.run(scenario())

@@ -76,6 +76,7 @@ class Client:
         self.is_closed = False
         self.pending_produces = 0
         self.is_held = False
+        self.has_room = True
 
     def hold(self, _reason: Reason) -> None:
         assert not self.is_held

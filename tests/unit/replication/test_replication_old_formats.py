@@ -109,6 +109,7 @@ def test_each_partition_has_its_message_set_or_error_and_its_slice_is_released(
         world.replicas.conversions,
         list(zip(parts, (1, 5, 0), strict=True)),
         1,
+        lambda: True,
         heard.append,
         _raise,
     )
