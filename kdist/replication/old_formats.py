@@ -10,7 +10,7 @@ import functools
 import struct
 from collections.abc import Callable, Sequence
 
-from kdist.errors import ApiError
+from kdist.errors import ApiError, Error
 from kdist.records.batch import HEADER_SIZE, is_partial, read_header
 from kdist.records.convert import Budget, down_convert
 from kdist.runtime.heap import keep_freed_blocks
@@ -61,6 +61,9 @@ def _message_sets(asked: Asked, magic: int, has_room: Callable[[], bool]) -> Ste
                 message_sets.append(message_set)
             except ApiError as error:
                 message_sets.append(error)
+            if isinstance(part, Slice) and part.generation != part.segment.generation:
+                # Cut off meanwhile, by an unclean election: what was read may be another leader's.
+                message_sets[-1] = ApiError(Error.NOT_LEADER_OR_FOLLOWER)
     finally:
         for part, _ in asked:
             if isinstance(part, Slice):

@@ -15,7 +15,7 @@ from kdist.records.compression import Codec
 from kdist.records.convert import Budget
 from kdist.records.message_set import iter_messages
 from kdist.replication.old_formats import MessageSets, convert, converting
-from kdist.runtime.steps import run_steps
+from kdist.runtime.steps import Steps, run_steps
 from kdist.storage.reading import Slice, read
 from tests.unit.replication.replication_world import VIEWS, World, append
 
@@ -26,7 +26,7 @@ from types import SimpleNamespace
 from kdist.records.build import build_batch
 from kdist.records.convert import Budget
 from kdist.replication.old_formats import converting
-from kdist.runtime.steps import run_steps
+from kdist.runtime.steps import Steps, run_steps
 
 batch = bytes(build_batch([b"x" * 1024] * 1000, timestamp_ms=0))
 part = SimpleNamespace(size=len(batch), read=lambda bytes_max: bytes(bytearray(batch)))
@@ -122,6 +122,30 @@ def test_each_partition_has_its_message_set_or_error_and_its_slice_is_released(
     assert refused.error is Error.UNSUPPORTED_COMPRESSION_TYPE
     for partition in (clicks, views):
         assert not partition.log.active._pins
+
+
+def test_what_is_cut_off_before_its_conversion_begins_is_not_sent() -> None:
+    world = World()
+    partition = world.lead()
+    append(world, partition, b"lost")
+    part = read(partition.log, 0, 999)
+    heard: list[MessageSets] = []
+    conversions, is_over = world.replicas.conversions, [False]
+
+    def earlier() -> Steps[None]:
+        while not is_over[0]:
+            yield lambda: None
+
+    conversions.begin(earlier(), lambda _: None, _raise)
+    convert(conversions, [(part, 0), (None, 0)], 1, lambda: True, heard.append, _raise)
+    world.directory.truncate(partition.log, 0, lambda _: None)
+    assert world.tasks.run_until(lambda: partition.log.end_offset == 0, 1000)
+    append(world, partition, b"other")
+    is_over[0] = True
+    world.settle()
+    ((refused, nothing),) = heard
+    assert isinstance(refused, ApiError)
+    assert (refused.error, nothing) == (Error.NOT_LEADER_OR_FOLLOWER, b"")
 
 
 def _raise(error: BaseException) -> None:
