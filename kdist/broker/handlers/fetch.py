@@ -36,6 +36,7 @@ from kdist.broker.handlers.fetch_checks import (
     is_cut_short,
     require_replica,
 )
+from kdist.broker.handlers.produce import Client
 from kdist.broker.leader_hints import LeaderHints
 from kdist.broker.nearest_replica import NearestReplica
 from kdist.errors import ApiError, Error
@@ -57,15 +58,6 @@ from kdist.replication.partition import READ_COMMITTED, Partition
 from kdist.replication.replicas import Replicas
 from kdist.replication.throttles import is_listed
 from kdist.storage.reading import Slice, is_followed, read, trim
-
-
-class Client(Protocol):
-    """What the handler needs of the connection that a request came on."""
-
-    @property
-    def has_room(self) -> bool:
-        """Whether an answer that takes memory may be made for it."""
-        ...
 
 
 class Call(Protocol):

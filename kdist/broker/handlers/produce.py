@@ -52,6 +52,11 @@ class Client(Protocol):
     pending_produces: int
     """How many of its produces are unfinished; its other requests wait until none is."""
 
+    @property
+    def has_room(self) -> bool:
+        """Whether an answer that takes memory may be made for it."""
+        ...
+
     def end_pending_produce(self) -> None:
         """Note that one of them has finished."""
         ...
