@@ -60,7 +60,7 @@ def _message_sets(asked: Asked, magic: int, has_room: Callable[[], bool]) -> Ste
                     message_set = yield from converting(part, magic, offset, budget)
                 message_sets.append(message_set)
             except ApiError as error:
-                message_sets.append(error)
+                message_sets.append(ApiError(error.error, error.detail))  # without its frames
             if isinstance(part, Slice) and part.generation != part.segment.generation:
                 # Cut off meanwhile, by an unclean election: what was read may be another leader's.
                 message_sets[-1] = ApiError(Error.NOT_LEADER_OR_FOLLOWER)

@@ -52,6 +52,7 @@ class AsyncioProcess(Process):
         except BaseException as raised:  # noqa: BLE001 - passed to the owner, whatever it is
             error = raised
         self._results.append((done, error))
+        del error  # its traceback has this frame: see `Done`
         self.loop.call_soon_threadsafe(self._deliver, context=self.context)
 
     def _deliver(self) -> None:

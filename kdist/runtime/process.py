@@ -92,17 +92,19 @@ class Process(ABC):
     async def blocking(self, work: Callable[[], None]) -> None:
         """Run `work` in a thread; raises what it raises. It runs on if cancelled: see `idle`."""
         ended: asyncio.Future[None] = self.loop.create_future()
+        raised: list[BaseException] = []  # not kept by a future, as the thread's frames reach that
 
         def done(error: BaseException | None) -> None:
             if ended.cancelled():
                 return
-            if error is None:
-                ended.set_result(None)
-            else:
-                ended.set_exception(error)
+            if error is not None:
+                raised.append(error)
+            ended.set_result(None)
 
         self.run_blocking(work, done)
         await ended
+        if raised:
+            raise raised.pop()
 
     async def idle(self) -> None:
         """Return once no blocking work runs, including work started by other work's callback."""

@@ -119,9 +119,9 @@ class LongWork:
         job = self._ready.popleft()
         if self._ready:
             self._tasks.call_soon(self._turn)
-        steps, error = job.steps, job.error
+        steps = job.steps
         try:
-            work = next(steps) if error is None else steps.throw(error)
+            work = next(steps) if job.error is None else steps.throw(job.error)
         except StopIteration as end:
             self._end()
             job.done(end.value)
@@ -130,6 +130,8 @@ class LongWork:
             job.failed(raised)
         else:
             self._continue(job._replace(work=work, error=None))
+        finally:
+            del job  # its error may have this frame in its traceback: see `tasks.Done`
 
     def _end(self) -> None:
         self.under_way -= 1

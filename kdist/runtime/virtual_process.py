@@ -206,6 +206,7 @@ class VirtualProcess(Process):
             took_ns = clock.world_ns() - self.loop.clock.monotonic_ns()
             clock.busy_until_ns = busy_until_ns
         self._later(took_ns / 1e6 + self._some_ms(), partial(done, error))
+        del error  # its traceback has this frame: see `Done`
 
     def _later(self, delay_ms: float, callback: Callable[[], None]) -> None:
         self.loop.call_later(delay_ms / 1000, callback, context=self.context)

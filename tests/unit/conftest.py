@@ -6,6 +6,7 @@ busy machine: a test in which one takes long runs again.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -29,6 +30,15 @@ def _callbacks_are_short(request: pytest.FixtureRequest) -> Iterator[None]:
     wrong = slow_callbacks.judge(test, slow_callbacks.slow)
     request.node.stash[_is_wrong] = bool(wrong)
     assert not wrong, wrong
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    """Cycles stay, as they long do in a broker."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

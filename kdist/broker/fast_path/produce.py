@@ -103,7 +103,7 @@ class _Coalesced:
             except ApiError as error:  # of the first batch alone
                 partition.refused.note_batch(self.key, batches[0].header)
                 offsets.append(NO_OFFSET)
-                outcomes.append(error)
+                outcomes.append(error.with_traceback(None))  # which has this frame
                 batches = batches[1:]
                 continue
             taken = append.offsets

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+import random
 import uuid
 from collections import deque
 
 import pytest
 
-from kdist.errors import DiskFailed, Error, PoisonousRequest
+from kdist.errors import ApiError, DiskFailed, Error, PoisonousRequest
 from kdist.network.connection_state import Reason
 from kdist.protocol.produce import ProducePartition, ProduceTopic
+from kdist.records import message_set
 from kdist.records import validate as validate_module
 from kdist.records.batch import HEADER, read_header, seal
 from kdist.records.build import read_batch
-from kdist.records.compression import Codec
+from kdist.records.compression import Codec, compress
+from kdist.records.record import Record
 from tests.unit.broker.broker_produces import (
     LONG,
     Broker,
@@ -24,6 +28,8 @@ from tests.unit.broker.broker_produces import (
     long_batch,
 )
 from tests.unit.replication.replication_world import CLICKS, START_MS, VIEWS, World, batch
+
+BOMBS = (Codec.GZIP, Codec.LZ4, Codec.ZSTD)
 
 
 class Connection(Peer):
@@ -216,3 +222,55 @@ def test_no_more_checks_than_two_are_under_way() -> None:
     broker.world.settle(500)
     assert [errors_of(peer) for peer in peers] == [[0]] * 6
     assert broker.world.replicas.produce_checks.under_way == 0
+
+
+def miscounted(codec: Codec) -> bytes:
+    data = long_batch(codec=codec)
+    HEADER.pack_into(data, 0, *read_header(data)._replace(record_count=2, last_offset_delta=1))
+    seal(data, 0, len(data))
+    return bytes(data)
+
+
+def wrapped_twice(codec: Codec) -> bytes:
+    inner = message_set.write_message_set([Record(0, START_MS, None, LONG)], 1, codec)
+    packed = compress(
+        codec, inner + message_set.write_message(1, 1, 0, 0, None, random.Random(1).randbytes(9000))
+    )
+    return message_set.write_message(1, 1, codec, START_MS, None, packed)
+
+
+REFUSED = {
+    **{
+        f"bomb {codec.name}": (bytes(long_batch(bytes(9 << 20), codec=codec)), 9) for codec in BOMBS
+    },
+    **{f"miscounted {codec.name}": (miscounted(codec), 9) for codec in (*BOMBS, Codec.SNAPPY)},
+    **{f"wrapped {codec.name}": (wrapped_twice(codec), 2) for codec in (Codec.GZIP, Codec.LZ4)},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_records_leave_nothing_to_the_garbage_collector(
+    name: str, without_collector: None
+) -> None:
+    """Else all that was unpacked stays in memory until that runs, seldom as it does."""
+    records, version = REFUSED[name]
+    broker, peer = Broker(has_fast_path=False), Peer()
+    broker.send(frame_of(records, version=version), peer)
+    assert peer.is_held, "a thread unpacks it"
+    broker.world.settle()
+    assert errors_of(peer, version) in ([Error.INVALID_RECORD], [Error.CORRUPT_MESSAGE])
+    assert [each for each in gc.get_objects() if isinstance(each, ApiError)] == []
+
+
+def test_an_append_that_is_refused_leaves_nothing_to_the_garbage_collector(
+    without_collector: None,
+) -> None:
+    broker, peer = Broker(), Peer()
+    for sequence in (0, 1, 7):
+        broker.produce(peer, b"a", **fields_of(3, sequence))
+        broker.usual.flush()
+    assert broker.taken == 2
+    assert errors_of(peer) == [0, 0, Error.OUT_OF_ORDER_SEQUENCE_NUMBER]
+    broker.produce(peer, b"a", **fields_of(3, 2))
+    broker.usual.flush()
+    assert [each for each in gc.get_objects() if isinstance(each, ApiError)] == []

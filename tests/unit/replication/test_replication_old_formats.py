@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from typing import cast
@@ -9,7 +10,7 @@ from typing import cast
 import pytest
 
 from kdist.errors import ApiError, Error
-from kdist.records.batch import HEADER, HEADER_SIZE, read_header, seal
+from kdist.records.batch import HEADER, HEADER_SIZE, Batch, read_header, seal
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec
 from kdist.records.convert import Budget
@@ -146,6 +147,27 @@ def test_what_is_cut_off_before_its_conversion_begins_is_not_sent() -> None:
     ((refused, nothing),) = heard
     assert isinstance(refused, ApiError)
     assert (refused.error, nothing) == (Error.NOT_LEADER_OR_FOLLOWER, b"")
+
+
+def test_records_that_cannot_be_converted_leave_nothing_to_the_garbage_collector(
+    without_collector: None,
+) -> None:
+    damaged = build_batch([bytes(100_000)], timestamp_ms=0, codec=Codec.GZIP)
+    damaged[-1] ^= 1
+    seal(damaged, 0, len(damaged))
+    world = World()
+    clicks = world.lead()
+    clicks.append([Batch(read_header(damaged), memoryview(damaged))], world.clock.now_ms())
+    heard: list[MessageSets] = []
+    asked = [(read(clicks.log, 0, 999), 0)]
+    convert(world.replicas.conversions, asked, 1, lambda: True, heard.append, _raise)
+    world.settle()
+    ((refused,),) = heard
+    assert isinstance(refused, ApiError)
+    assert refused.error is Error.CORRUPT_MESSAGE
+    heard.clear()
+    del refused
+    assert [each for each in gc.get_objects() if isinstance(each, ApiError)] == []
 
 
 def _raise(error: BaseException) -> None:

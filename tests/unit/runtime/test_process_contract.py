@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -103,6 +104,35 @@ def test_done_gets_what_the_work_raised(stage: Stage) -> None:
     stage.process.run_blocking(work, seen.append)
     stage.run_until(lambda: bool(seen))
     assert seen == [error]
+
+
+class Unpacked:
+    """What work has in its locals when it raises."""
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_what_work_held_when_it_raised_is_freed_without_the_garbage_collector(
+    stage: Stage, without_collector: None, is_awaited: bool
+) -> None:
+    held: list[weakref.ref[Unpacked]] = []
+    told: list[str] = []
+
+    def work() -> None:
+        unpacked = Unpacked()
+        held.append(weakref.ref(unpacked))
+        raise UserError("no")
+
+    async def wait() -> None:
+        try:
+            await stage.process.blocking(work)
+        except UserError as error:
+            told.append(str(error))
+
+    if is_awaited:
+        stage.process.start(wait(), "wait")
+    else:
+        stage.process.run_blocking(work, lambda error: told.append(str(error)))
+    stage.run_until(lambda: told == ["no"] and held[0]() is None)
 
 
 def test_each_piece_of_work_gets_its_done(stage: Stage) -> None:

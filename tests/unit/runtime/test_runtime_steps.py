@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,10 @@ from kdist.runtime.steps import LongWork, Steps, in_thread, run_steps
 from tests.stepped_process import SteppedProcess
 
 Jobs = list[str]
+
+
+class Unpacked:
+    """What a thread has in its locals."""
 
 
 def steps(name: str, seen: Jobs, count: int, result: str = "done") -> Steps[str]:
@@ -79,6 +84,26 @@ def test_what_a_thread_raises_is_raised_in_the_job_and_then_goes_to_its_owner() 
     assert (seen, ended) == (["before", "b0"], ["done"])
     assert [type(error) for error in heard] == [ValueError]
     assert work.under_way == 0
+
+
+def test_what_a_thread_had_unpacked_when_it_raised_is_freed_without_the_garbage_collector(
+    without_collector: None,
+) -> None:
+    tasks, ended, heard = SteppedProcess(), Jobs(), Jobs()
+    held: list[weakref.ref[Unpacked]] = []
+
+    def unpack() -> str:
+        unpacked = Unpacked()
+        held.append(weakref.ref(unpacked))
+        raise ValueError
+
+    def hear(error: BaseException) -> None:
+        heard.append(type(error).__name__)
+
+    LongWork(tasks, jobs_max=1).begin(threaded([], unpack), ended.append, hear)
+    tasks.run_until_idle()
+    assert (heard, ended) == (["ValueError"], [])
+    assert held[0]() is None
 
 
 def test_a_job_that_another_ends_may_be_begun_by_what_its_end_calls() -> None:
