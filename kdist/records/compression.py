@@ -10,11 +10,12 @@ compressed bytes begin and end (`codec`, `message_set`), and magic 0's wrong LZ4
     ZSTD    RFC 8878, one or more frames, with or without the content size
 
 Invariant: no length that the data claims is trusted. Whatever its input, `decompress` touches at
-most `size_max` bytes of memory and a copy of its result. See docs/formats/compression.md.
+most `size_max` bytes of memory and a copy of a small result. See docs/formats/compression.md.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import mmap
 import struct
@@ -33,6 +34,8 @@ CODEC_MASK = 0x07  # of a batch's or message's attributes
 
 _GZIP_WINDOW_BITS = 31  # 15 bits of window, plus 16 for the gzip header and trailer
 _GZIP_PIECE_BYTES = 4 << 10  # what a member is given at first
+_GZIP_PIECE_BYTES_MAX = 256 << 10
+_GZIP_PART_BYTES = 1 << 20  # what it gives at a time
 _ZSTD_LEVEL = 3  # Java's default
 
 # Block sizes. In blocks of up to 64 KiB the library looks for matches of four bytes, in larger ones
@@ -82,7 +85,7 @@ def compress(codec: Codec, data: Buffer) -> bytes:
     return _COMPRESS[codec](data)
 
 
-def decompress(codec: Codec, data: Buffer, size_max: int) -> bytes:
+def decompress(codec: Codec, data: Buffer, size_max: int) -> Buffer:
     """The inverse of `compress`: at most `size_max` bytes, from all of `data`.
 
     `CorruptRecords` if `data` is damaged, truncated, followed by other bytes, or holds more than
@@ -109,34 +112,39 @@ def _compress_gzip(data: Buffer) -> bytes:
     return stream.compress(data) + stream.flush()
 
 
-def _decompress_gzip(data: Buffer, size_max: int) -> bytes:
+def _decompress_gzip(data: Buffer, size_max: int) -> Buffer:
     view = memoryview(data)
-    parts: list[bytes] = []
-    member_count = size = at = 0
+    # It grows in place, without a second copy, as pages are moved; and no piece is so large that
+    # other threads wait while it is copied.
+    whole = bytearray()
+    member_count = at = 0
     while at < len(view) or not member_count:
         member_count += 1
-        check_part_count(member_count, size)
+        check_part_count(member_count, len(whole))
         stream = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
         # What is behind the end of a member is copied. So pieces grow with what it has taken: else
         # all that is left would be copied for each member.
         piece_bytes = _GZIP_PIECE_BYTES
         while not stream.eof:
-            piece = view[at : at + piece_bytes]
+            piece: Buffer = stream.unconsumed_tail
             if not piece:
-                raise CorruptRecords("the gzip data is cut short")
+                piece = view[at : at + piece_bytes]
+                at += len(piece)
+                piece_bytes = min(2 * piece_bytes, _GZIP_PIECE_BYTES_MAX)
             try:
                 # One byte more than allowed: 0 would mean "no limit", and the end of a stream that
                 # fills the limit exactly is detected only with some room left.
-                part = stream.decompress(piece, size_max - size + 1)
+                room = min(size_max - len(whole) + 1, _GZIP_PART_BYTES)
+                part = stream.decompress(piece, room)
             except zlib.error as cause:
                 raise CorruptRecords(f"the gzip data is damaged: {cause}") from cause
-            parts.append(part)
-            size += len(part)
-            if size > size_max:
+            if not piece and not part and not stream.eof:
+                raise CorruptRecords("the gzip data is cut short")
+            whole += part
+            if len(whole) > size_max:
                 raise _too_large(size_max)
-            at += len(piece) - len(stream.unused_data)
-            piece_bytes *= 2
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        at -= len(stream.unused_data)
+    return whole
 
 
 # --- lz4 ----------------------------------------------------------------------------------------
@@ -168,7 +176,7 @@ def _compress_lz4(data: Buffer) -> bytes:
         _return_buffer(buffer)
 
 
-def _decompress_lz4(data: Buffer, size_max: int) -> bytes:
+def _decompress_lz4(data: Buffer, size_max: int) -> Buffer:
     # cramjam before 2.14 ignores what follows the first frame: hence pyproject.toml's minimum.
     bound = lz4_bound(data)
     if bound is not None and bytes(data[:_LZ4_HEADER_SIZE]) in _LZ4_USUAL:
@@ -204,7 +212,7 @@ def _compress_zstd(data: Buffer) -> bytes:
     return bytes(cramjam.zstd.compress(data, _ZSTD_LEVEL))
 
 
-def _decompress_zstd(data: Buffer, size_max: int) -> bytes:
+def _decompress_zstd(data: Buffer, size_max: int) -> Buffer:
     return _decompress_bounded(cramjam.zstd.decompress_into, data, zstd_bound(data), size_max)
 
 
@@ -221,7 +229,7 @@ _free_buffers: list[mmap.mmap] = []
 
 def _decompress_bounded(
     decompress_into: _DecompressInto, data: Buffer, bound: int | None, size_max: int
-) -> bytes:
+) -> Buffer:
     """Decompress data of at most `bound` bytes; None: the bound is not known.
 
     Mapped pages take memory only once they are written: so a decompression bomb costs no more than
@@ -231,7 +239,11 @@ def _decompress_bounded(
     buffer = _take_buffer(size)
     try:
         with memoryview(buffer) as whole, whole[:size] as output:
-            return bytes(output[: decompress_into(data, output)])
+            end = decompress_into(data, output)
+            if end <= _BUFFER_BYTES:
+                return bytes(output[:end])
+        # To copy this would keep other threads from the interpreter for as long as decompression.
+        return memoryview(buffer)[:end].toreadonly()
     except cramjam.DecompressionError as cause:
         reason = f"the data is damaged or holds more than {size_max} bytes: {cause}"
         raise CorruptRecords(reason) from cause
@@ -255,7 +267,8 @@ def _return_buffer(buffer: mmap.mmap) -> None:
     if len(buffer) == _BUFFER_BYTES:
         _free_buffers.append(buffer)
     else:
-        buffer.close()
+        with contextlib.suppress(BufferError):  # the result is a view of it, and so its owner
+            buffer.close()
 
 
 def _pages(size: int) -> mmap.mmap:
@@ -273,7 +286,7 @@ _COMPRESS: dict[Codec, Callable[[Buffer], bytes]] = {
     Codec.LZ4: _compress_lz4,
     Codec.ZSTD: _compress_zstd,
 }
-_DECOMPRESS: dict[Codec, Callable[[Buffer, int], bytes]] = {
+_DECOMPRESS: dict[Codec, Callable[[Buffer, int], Buffer]] = {
     Codec.NONE: _copy_bounded,
     Codec.GZIP: _decompress_gzip,
     Codec.SNAPPY: xerial.read,

@@ -60,13 +60,32 @@ def test_data_comes_back_as_it_went_in_within_its_own_size(codec: Codec, data: b
 def test_every_kind_of_buffer_is_taken(codec: Codec, kind: type) -> None:
     packed = compress(codec, kind(WORDS))
     assert type(packed) is bytes
-    assert type(decompress(codec, kind(packed), MIB)) is bytes
+    assert decompress(codec, kind(packed), MIB) == WORDS
 
 
 @given(st.sampled_from(CODECS), st.binary(max_size=3000), st.integers(1, 40))
 def test_any_data_comes_back_as_it_went_in(codec: Codec, data: bytes, times: int) -> None:
     data *= times
     assert decompress(codec, compress(codec, memoryview(data)), len(data)) == data
+
+
+@every_real_codec
+def test_large_data_stays_what_it_is_when_others_are_decompressed(codec: Codec) -> None:
+    large = (WORDS + NOISE) * (10 * MIB // len(WORDS + NOISE) + 1)
+    packed = compress(codec, large)
+    found = decompress(codec, packed, len(large))
+    for data in (bytes(len(large)), WORDS):
+        assert decompress(codec, compress(codec, data), len(data)) == data
+    assert bytes(found) == large
+    with pytest.raises(CorruptRecords):
+        decompress(codec, packed, len(large) - 1)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_large_data_is_not_copied_once_more(codec: Codec) -> None:
+    """A copy holds up the other threads of the process."""
+    found = decompress(codec, compress(codec, bytes(9 * MIB)), 9 * MIB)
+    assert isinstance(found, bytearray if codec == Codec.GZIP else memoryview)
 
 
 @every_real_codec
