@@ -49,6 +49,7 @@ LEFT_S = 10
 _MIB = 1 << 20
 _PARTITIONS, _COLD = 1500, 300
 _ANSWER_S = 60
+_NOISE_S = 3  # for which the healthy client is alone: what it waits then, the machine costs
 _LENGTH = struct.Struct(">i")
 _LENGTH_POSITION = 8
 
@@ -327,6 +328,8 @@ def suffer(broker: Broker, attack: Attack, session: Callable[[], object]) -> Fou
     peers.start()
     os.setpriority(os.PRIO_PROCESS, peers.pid or 0, 10)
     peers.join(_ANSWER_S)
+    if not attack.peers:
+        time.sleep(_NOISE_S)
     took_s = time.monotonic() - begun_s
     if peers.is_alive():
         peers.kill()

@@ -28,7 +28,13 @@ from kdist.records.batch import (
 )
 from kdist.records.build import build_batch, decode_body, read_body, read_brief_body
 from kdist.records.compression import CODEC_MASK, Codec, compress
-from kdist.records.message_set import Message, inner_records, open_wrapper, writing_message_set
+from kdist.records.message_set import (
+    Message,
+    Piece,
+    inner_records,
+    open_wrapper,
+    writing_message_set,
+)
 from kdist.records.record import Record
 from kdist.runtime.steps import Steps, in_thread
 from kdist.wire.varint import Buffer, get_signed32
@@ -38,6 +44,7 @@ _BATCH_BYTES = 4 << 10  # the fixed cost of a batch, in bytes that take as long
 _COMPRESSED_WEIGHT = 4
 
 _PIECE_RECORDS = 500  # are decoded or encoded in one step: some 2 ms
+_PIECE_BYTES = 512 << 10  # likewise
 _BATCH_RECORDS = 10_000  # are encoded in one step, as a batch
 _BRIEF_PACKED_BYTES = 4 << 10  # of a wrapper that is opened on the event loop
 
@@ -188,12 +195,20 @@ def _down_convert_batch(
     append_time_ms = header.max_timestamp if header.is_log_append_time else None
     last_offset = NO_OFFSET
 
-    def pieces() -> Iterator[list[Record]]:
+    def decode(piece: memoryview, record_count: int) -> list[Record]:
         nonlocal last_offset
-        for records in _pieces_from(body, header, lowest_offset, budget):
-            if records:
-                last_offset = records[-1].offset
-            yield records
+        found = decode_body(piece, header._replace(record_count=record_count))
+        records = [each for each in found if each.offset >= lowest_offset][: budget.records]
+        budget.records -= len(records)
+        if records:
+            last_offset = records[-1].offset
+        return records
+
+    def pieces() -> Iterator[Piece]:
+        for piece, record_count in _pieces(memoryview(body), header.record_count):
+            yield Piece(len(piece), partial(decode, piece, record_count))
+            if budget.records <= 0:
+                return
 
     written = writing_message_set(pieces(), magic, codec, append_time_ms=append_time_ms)
     message_set = yield from written
@@ -201,22 +216,9 @@ def _down_convert_batch(
     return message_set if last_offset >= fetch_offset else b""
 
 
-def _pieces_from(
-    body: Buffer, header: BatchHeader, lowest_offset: int, budget: Budget
-) -> Iterator[list[Record]]:
-    """The batch's records from an offset on, within the budget, as many at a time as are a step."""
-    for piece, count in _pieces(memoryview(body), header.record_count):
-        found = decode_body(piece, header._replace(record_count=count))
-        records = [each for each in found if each.offset >= lowest_offset][: budget.records]
-        budget.records -= len(records)
-        yield records
-        if budget.records <= 0:
-            return
-
-
 def _pieces(body: memoryview, record_count: int) -> Iterator[tuple[memoryview, int]]:
-    """Successive parts of a body and their numbers of records."""
-    start = end = 0
+    """Successive parts of a body and their numbers of records: a step each, or one large record."""
+    start = end = count = 0
     for number in range(1, record_count + 1):
         try:
             size, end = get_signed32(body, end)
@@ -225,9 +227,10 @@ def _pieces(body: memoryview, record_count: int) -> Iterator[tuple[memoryview, i
         if not 0 <= size <= len(body) - end:
             raise CorruptRecords(f"a record of {size} bytes at byte {end} of {len(body)}")
         end += size
-        if not number % _PIECE_RECORDS or number == record_count:
-            yield body[start:end], (number - 1) % _PIECE_RECORDS + 1
-            start = end
+        count += 1
+        if count == _PIECE_RECORDS or end - start >= _PIECE_BYTES or number == record_count:
+            yield body[start:end], count
+            start, count = end, 0
     if end != len(body):
         raise CorruptRecords(f"{len(body) - end} bytes are left behind {record_count} records")
 

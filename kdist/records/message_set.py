@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -46,6 +46,7 @@ _CHECKED_POSITION = 16  # the CRC covers everything from here to the end of the 
 SIZE_MIN = (14, 22)  # the size field of a message without key and value, by magic
 MAGIC_MAX = 1
 _COPIED_BYTES_MAX = 4 << 20
+_PIECE_BYTES_MAX = 1 << 20  # that the event loop decodes and encodes in a step
 BRIEF_BYTES = 64 << 10  # of a message set that is compressed in less than a millisecond or two
 LOG_APPEND_TIME = 0x08
 
@@ -229,30 +230,40 @@ def write_message_set(
     With `append_time_ms` the messages have this log append time. Headers are dropped, and in magic
     0 timestamps, as these formats have none. Without records the set is empty.
     """
-    return run_steps(writing_message_set([records], magic, codec, append_time_ms=append_time_ms))
+    pieces = [Piece(0, lambda: records)]
+    return run_steps(writing_message_set(pieces, magic, codec, append_time_ms=append_time_ms))
+
+
+class Piece(NamedTuple):
+    """Some records of a message set, which a call decodes from so many bytes."""
+
+    size: int
+    decode: Callable[[], Sequence[Record]]
 
 
 def writing_message_set(
-    pieces: Iterable[Sequence[Record]],
+    pieces: Iterable[Piece],
     magic: int,
     codec: Codec,
     *,
     append_time_ms: int | None = None,
 ) -> Steps[bytes]:
-    """As `write_message_set`, for records that come in pieces: a step each."""
+    """As `write_message_set`, for records that come in pieces: a step each.
+
+    A thread does those that hold megabytes.
+    """
     assert 0 <= magic <= MAGIC_MAX
     assert codec != Codec.ZSTD, "zstd does not exist in magic 0 and 1"
     append_time = LOG_APPEND_TIME if append_time_ms is not None and magic > 0 else 0
     base_offset: int | None = None if codec != Codec.NONE and magic > 0 else 0
     last_offset = newest = NO_TIMESTAMP
     contents = []
-    for number, records in enumerate(pieces):
-        if number:
-            yield None
+
+    def encode(decode: Callable[[], Sequence[Record]]) -> None:
+        nonlocal base_offset, last_offset, newest
+        records = _stamped(decode(), append_time_ms)
         if not records:
-            continue
-        if append_time_ms is not None:
-            records = [record._replace(timestamp=append_time_ms) for record in records]
+            return
         if base_offset is None:
             base_offset = records[0].offset
         contents.append(
@@ -263,6 +274,14 @@ def writing_message_set(
         )
         last_offset = records[-1].offset
         newest = max(newest, max(record.timestamp for record in records))
+
+    for number, (size, decode) in enumerate(pieces):
+        if number:
+            yield None
+        if size > _PIECE_BYTES_MAX:
+            yield from in_thread(partial(encode, decode))
+        else:
+            encode(decode)
     content = b"".join(contents)
     if codec == Codec.NONE or not content:
         return content
@@ -273,6 +292,12 @@ def writing_message_set(
     if magic == 0 and codec == Codec.LZ4:
         packed = lz4_legacy.break_checksum(packed)
     return write_message(last_offset, magic, codec | append_time, newest, None, packed)
+
+
+def _stamped(records: Sequence[Record], append_time_ms: int | None) -> Sequence[Record]:
+    if append_time_ms is None:
+        return records
+    return [record._replace(timestamp=append_time_ms) for record in records]
 
 
 def write_message(

@@ -316,6 +316,28 @@ def test_what_takes_long_is_unpacked_by_a_thread_and_converted_in_steps(codec: C
     assert [record.offset for record in read_set(message_set)] == list(range(3000))
 
 
+@pytest.mark.parametrize("codec", OLD_CODECS)
+def test_records_of_megabytes_are_converted_by_a_thread_and_those_beside_them_are_not(
+    codec: Codec,
+) -> None:
+    sizes = [10] * 600 + [3 << 20] + [10] * 600 + [300_000] * 6
+    records = [Record(n, NOW_MS, None, bytes(size)) for n, size in enumerate(sizes)]
+    [steps] = down_convert(batch_of(records, codec), 1, 0, Budget())
+    works = []
+    while True:
+        try:
+            works.append(next(steps))
+        except StopIteration as end:
+            message_set = end.value
+            break
+        if works[-1] is not None:
+            works[-1]()
+    assert list(iter_records(message_set, 8 << 20)) == records
+    others = 0 if codec == Codec.NONE else 2  # it is unpacked, and compressed
+    assert sum(work is not None for work in works) == others + 1
+    assert works.count(None) >= 5
+
+
 def test_a_piece_that_ends_within_a_record_is_corrupt() -> None:
     for size in (-1, 1):
         batch = bytearray(batch_of(RECORDS))
