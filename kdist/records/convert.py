@@ -29,6 +29,8 @@ from kdist.records.batch import (
 from kdist.records.build import build_batch, decode_body, read_body, read_brief_body
 from kdist.records.compression import CODEC_MASK, Codec, compress
 from kdist.records.message_set import (
+    BRIEF_BYTES,
+    BRIEF_CONTENT_BYTES,
     Message,
     Piece,
     inner_records,
@@ -46,6 +48,7 @@ _COMPRESSED_WEIGHT = 4
 _PIECE_RECORDS = 500  # are decoded or encoded in one step: some 2 ms
 _PIECE_BYTES = 512 << 10  # likewise
 _BATCH_RECORDS = 10_000  # are encoded in one step, as a batch
+_BRIEF_RUN_BYTES = 4 << 20  # are encoded on the event loop, if not compressed
 _BRIEF_PACKED_BYTES = 4 << 10  # of a wrapper that is opened on the event loop
 
 
@@ -70,29 +73,54 @@ def up_converting(
             else:
                 content, base_offset = opened()
             records = inner_records(wrapper, content, base_offset)
-            yield from _batches_of(records, wrapper.codec if codec is None else codec, batches)
+            is_large = len(content) > BRIEF_CONTENT_BYTES
+            own = wrapper.codec if codec is None else codec
+            yield from _batches_of(records, own, batches, is_large=is_large)
     return batches
 
 
 def _batches_of(
-    records: Iterable[Record | Message], codec: Codec, batches: list[bytearray]
+    records: Iterable[Record | Message],
+    codec: Codec,
+    batches: list[bytearray],
+    *,
+    is_large: bool = False,
 ) -> Steps[None]:
-    """Add the batches that records or messages make."""
+    """Add the batches that records or messages make; a thread reads them if they are large."""
     left = iter(records)
     while True:
         run: list[Record | Message] = []
-        while piece := list(itertools.islice(left, min(_PIECE_RECORDS, _BATCH_RECORDS - len(run)))):
+        run_bytes = 0
+        while len(run) < _BATCH_RECORDS:
+            take = partial(_take, left, min(_PIECE_RECORDS, _BATCH_RECORDS - len(run)))
+            piece, piece_bytes = (yield from in_thread(take)) if is_large else take()
+            if not piece:
+                break
             if run:
                 yield None
             run += piece
+            run_bytes += piece_bytes
         if not run:
             return
         if batches:
             yield None
-        if codec == Codec.NONE or len(run) <= _PIECE_RECORDS:
+        is_brief = codec == Codec.NONE or (len(run) <= _PIECE_RECORDS and run_bytes <= BRIEF_BYTES)
+        if is_brief and run_bytes <= _BRIEF_RUN_BYTES:
             batches.append(batch_of(run, codec))
         else:
             batches.append((yield from in_thread(partial(batch_of, run, codec))))
+
+
+def _take(left: Iterator[Record | Message], count_max: int) -> tuple[list[Record | Message], int]:
+    """The next records, as many as are a step, and the bytes of their values."""
+    taken: list[Record | Message] = []
+    size = 0
+    for record in left:
+        taken.append(record)
+        size += len(record.value or b"")
+        if len(taken) == count_max or size >= _PIECE_BYTES:
+            break
+    return taken, size
 
 
 def batch_of(

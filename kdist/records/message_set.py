@@ -45,7 +45,7 @@ _CHECKED_POSITION = 16  # the CRC covers everything from here to the end of the 
 
 SIZE_MIN = (14, 22)  # the size field of a message without key and value, by magic
 MAGIC_MAX = 1
-_COPIED_BYTES_MAX = 4 << 20
+BRIEF_CONTENT_BYTES = 1 << 20  # of a wrapper, to be copied or read on the event loop
 _PIECE_BYTES_MAX = 1 << 20  # that the event loop decodes and encodes in a step
 BRIEF_BYTES = 64 << 10  # of a message set that is compressed in less than a millisecond or two
 LOG_APPEND_TIME = 0x08
@@ -96,8 +96,13 @@ def iter_messages(
     With `may_end_partial`, as in a fetch response cut by a byte limit, an incomplete last message
     ends the iteration. Any other fault raises `CorruptRecords`.
     """
-    # Slices of bytes cost a third of a memoryview's; but to copy tens of megabytes takes long.
-    data = bytes(buffer) if len(buffer) <= _COPIED_BYTES_MAX else memoryview(buffer)
+    data = bytes(buffer)  # slices of bytes cost a third of a memoryview's
+    return _iter_messages(data, may_end_partial, check_crcs)
+
+
+def _iter_messages(
+    data: bytes | memoryview, may_end_partial: bool, check_crcs: bool
+) -> Iterator[Message]:
     position = 0
     while position < len(data):
         left = len(data) - position
@@ -171,7 +176,9 @@ def inner_records(
     wrapper: Message, content: Buffer, base_offset: int, *, check_crcs: bool = True
 ) -> Iterator[Record]:
     """The records in a wrapper, which `open_wrapper` has opened."""
-    for inner in iter_messages(content, check_crcs=check_crcs):
+    # What a wrapper holds may be tens of megabytes, which take long to copy.
+    data = bytes(content) if len(content) <= BRIEF_CONTENT_BYTES else memoryview(content)
+    for inner in _iter_messages(data, False, check_crcs):
         if inner.is_wrapper:
             raise CorruptRecords("a wrapper within a wrapper")
         if inner.magic != wrapper.magic:

@@ -338,6 +338,29 @@ def test_records_of_megabytes_are_converted_by_a_thread_and_those_beside_them_ar
     assert works.count(None) >= 5
 
 
+@pytest.mark.parametrize("codec", OLD_CODECS[1:])
+@pytest.mark.parametrize("sizes", [[3 << 20], [30_000] * 100])
+def test_a_wrapper_of_megabytes_is_read_and_its_batch_is_made_by_a_thread(
+    codec: Codec, sizes: list[int]
+) -> None:
+    records = [Record(n, NOW_MS, None, bytes(size)) for n, size in enumerate(sizes)]
+    messages = list(iter_messages(write_message_set(records, 1, codec)))
+    steps, is_threaded = up_converting(messages, 8 << 20), []
+    while True:
+        try:
+            work = next(steps)
+        except StopIteration as end:
+            [batch] = end.value
+            break
+        is_threaded.append(work is not None)
+        if work is not None:
+            work()
+    assert is_threaded[0], "it is unpacked"
+    assert sum(is_threaded) >= 3
+    assert is_threaded[-1], "it is compressed"
+    assert read_batch(batch) == records
+
+
 def test_a_piece_that_ends_within_a_record_is_corrupt() -> None:
     for size in (-1, 1):
         batch = bytearray(batch_of(RECORDS))

@@ -30,6 +30,7 @@ from kdist.records.frames import content_bound
 from kdist.records.message_set import Message, write_message, write_message_set
 from kdist.records.record import Record
 from kdist.records.validate import InvalidRecords, Rules, validate, validating
+from kdist.runtime.steps import run_steps
 from tests.written_records import patch
 
 NOW_MS = 1_700_000_000_000
@@ -460,3 +461,14 @@ def test_timestamp_limits_apply_to_message_sets_except_magic_0() -> None:
     rules = Rules(10_000, timestamp_before_max_ms=10, timestamp_after_max_ms=1)
     assert refusal(write_message_set(OLD, 1), rules, version=2) == Error.INVALID_TIMESTAMP
     assert accepted(write_message_set(OLD, 0), rules, version=2)
+
+
+def test_a_large_message_set_is_not_used_after_the_first_step() -> None:
+    """Its request's bytes are gone after the tick."""
+    records = [Record(n, NOW_MS, None, bytes([n]) * 900_000) for n in range(8)]
+    received = bytearray(write_message_set(records, 1))
+    steps = validating(received, Rules(message_bytes_max=16 << 20), 2, NOW_MS)
+    assert next(steps) is None
+    received[:] = bytes(len(received))
+    [(_, data)] = run_steps(steps)
+    assert read_batch(data) == records
