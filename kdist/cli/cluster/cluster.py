@@ -81,34 +81,37 @@ def describe(clients: Clients, as_json: bool) -> None:
     """Show the cluster's id and its brokers: racks, the controller, leaders and replicas.
 
     APIS is the number of APIs that a broker supports, PRODUCE and FETCH the newest versions of
-    these two. Brokers that differ in them run different releases.
+    these two. Brokers that differ in them run different releases. Of a broker that is down only
+    the number of its replicas is known.
     """
 
-    async def work(asked: Cluster) -> tuple[ClusterView, list[Described]]:
+    async def work(asked: Cluster) -> tuple[ClusterView, list[Described], dict[int, int]]:
         from kdist.client.admin.brokers import describe_cluster, describe_versions
         from kdist.client.admin.health import PATIENCE_S
 
         view = await describe_cluster(asked)
         versions = await describe_versions(asked, PATIENCE_S)
         leads, holds = await _shares(asked)
-        return view, [
+        described = [
             Described(
                 each,
                 each.id == view.controller,
                 versions.get(each.id),
                 leads[each.id],
-                holds[each.id],
+                holds.pop(each.id, 0),
             )
             for each in view.brokers
         ]
+        return view, described, dict(sorted(holds.items()))
 
-    view, brokers = ask_cluster(clients, work)
+    view, brokers, down = ask_cluster(clients, work)
     if as_json:
         print_json(
             {
                 "cluster": view.id,
                 "controller": view.controller,
                 "brokers": [json_row(_BROKERS, each) for each in brokers],
+                "down": [*down],
             }
         )
         return
@@ -116,6 +119,8 @@ def describe(clients: Clients, as_json: bool) -> None:
     controller = "no controller" if view.controller is None else f"controller {view.controller}"
     click.echo(f"Cluster {view.id or 'without an id'}: {count}, {controller}")
     print_rows(_BROKERS, brokers, indent=2)
+    for broker, replicas in down.items():
+        click.echo(f"Broker {broker} is down, and has {show_count(replicas, 'replica')}.")
 
 
 async def _shares(asked: Cluster) -> tuple[Counter[int | None], Counter[int]]:

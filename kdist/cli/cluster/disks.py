@@ -14,6 +14,7 @@ from kdist.cli.shared.table import Field, json_row, print_rows
 
 if TYPE_CHECKING:
     from kdist.client.admin.disks import LogDirectory, Replica
+    from kdist.client.cluster import Cluster
 
 
 def _state(error: str | None) -> str:
@@ -53,18 +54,29 @@ _DIRECTORIES: tuple[Field[tuple[int, LogDirectory]], ...] = (
 @click.option("--replicas", is_flag=True, help="Every replica with its size, the largest first.")
 @client_options()
 @json_option
-def disks(brokers: tuple[int, ...], replicas: bool, clients: Clients, as_json: bool) -> None:
+def disks(brokers: tuple[int, ...], replicas: bool, clients: Clients, as_json: bool) -> int:
     """Show each broker's log directory: how full its volume is, how much is in its logs.
 
-    LAG is how many records a replica is behind the high watermark.
+    LAG is how many records a replica is behind the high watermark. The exit status is 1 if a broker
+    that has replicas is down, so that its disk is not shown.
     """
-    from kdist.client.admin.disks import describe_log_dirs
 
-    told = ask_cluster(clients, lambda cluster: describe_log_dirs(cluster, brokers or None))
+    async def work(cluster: Cluster) -> tuple[dict[int, list[LogDirectory]], list[int]]:
+        from kdist.client.admin.disks import describe_log_dirs
+        from kdist.client.admin.health import missing_brokers
+
+        told = await describe_log_dirs(cluster, brokers or None)
+        return told, [] if brokers else await missing_brokers(cluster)
+
+    told, missing = ask_cluster(clients, work)
+    for broker in missing:
+        click.echo(f"Broker {broker} is down: its disk is not shown.", err=True)
+    status = 1 if missing else 0
     found = [(id_, each) for id_, all_ in told.items() for each in all_]
     if as_json or not replicas:
         print_rows(_DIRECTORIES, found, as_json=as_json)
-        return
+        return status
     rows = [(id_, each, replica) for id_, each in found for replica in each.replicas]
     rows.sort(key=lambda row: (-row[2].size_bytes, row[0], row[2]))
     print_rows(_REPLICAS, rows, if_none="There are no replicas.")
+    return status

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -92,6 +92,7 @@ def delete_records(
         from kdist.client.admin.records import delete_records as delete_before
 
         partitions = await resolve_partitions(cluster, topics)
+        await _check_policies(cluster, {each.topic for each in partitions})
         trims = await _plan(cluster, partitions, before_offset, before_time, is_done=not dry_run)
         if not dry_run:
             wanted = {each.partition: each.new_start for each in trims if each.offsets}
@@ -99,6 +100,16 @@ def delete_records(
         return trims
 
     _show(ask_cluster(clients, work), dry_run, as_json)
+
+
+async def _check_policies(cluster: Cluster, topics: Collection[str]) -> None:
+    """`UserError` for a topic that is compacted only: nothing of it may be deleted by offset."""
+    from kdist.client.admin.settings import describe_topic_configs
+
+    for topic, settings in (await describe_topic_configs(cluster, topics)).items():
+        policy = settings["cleanup.policy"].value or ""
+        if "delete" not in policy:
+            raise UserError(f"topic {topic} has cleanup.policy={policy}, which has no delete")
 
 
 async def _plan(

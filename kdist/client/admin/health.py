@@ -62,6 +62,17 @@ async def examine(cluster: Cluster) -> list[Finding]:
     return sorted(judge(examined), key=lambda each: each.level)
 
 
+async def missing_brokers(cluster: Cluster) -> list[int]:
+    """The brokers that have replicas, and are not there."""
+    topics = await list_topics(cluster)
+    alive = {each.id for each in (await describe_cluster(cluster)).brokers}
+    return sorted(_assigned(topics) - alive)
+
+
+def _assigned(topics: Sequence[Topic]) -> set[int]:
+    return {broker for topic in topics for each in topic.partitions for broker in each.replicas}
+
+
 async def _min_isr(cluster: Cluster, topics: Sequence[Topic]) -> dict[str, int]:
     try:
         found = await describe_topic_configs(cluster, [topic.name for topic in topics])
@@ -93,8 +104,7 @@ def _judge_brokers(examined: Examined) -> Iterator[Finding]:
     if examined.view.controller is None:
         yield Finding("bad", "NoActiveController", "The cluster has no controller.")
     alive = {each.id for each in examined.view.brokers}
-    assigned = {replica for _, each in _partitions(examined) for replica in each.replicas}
-    if gone := [f"broker {each}" for each in sorted(assigned - alive)]:
+    if gone := [f"broker {each}" for each in sorted(_assigned(examined.topics) - alive)]:
         yield Finding("bad", "BrokerDown", "Brokers that have replicas are not there.", gone)
     answers = examined.versions.items()
     if silent := [f"broker {each}" for each, said in answers if isinstance(said, ApiError)]:

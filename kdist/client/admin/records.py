@@ -51,4 +51,6 @@ def _told(found: TrimmedPartitionResult, wanted: int) -> int | str | None:
     """The new log start offset, or a message that says more than the error code does."""
     if found.error_code == Error.OFFSET_OUT_OF_RANGE:
         return f"it has no offset {wanted}"
+    if found.error_code == Error.POLICY_VIOLATION:
+        return "its topic's cleanup.policy has no `delete`"
     return None if found.error_code else found.low_watermark

@@ -56,9 +56,27 @@ def test_a_missing_broker_is_a_bad_finding(tmp_path: Path) -> None:
             result = running.run("cluster", "health", "--json")
             bad = {each["name"] for each in json.loads(result.stdout)["findings"]}
         assert result.exit_code == 1
+        described = json.loads(running.done("cluster", "describe", "--json"))
+        assert ([each["broker"] for each in described["brokers"]], described["down"]) == ([1], [2])
+        assert "Broker 2 is down, and has 1 replica." in running.done("cluster", "describe")
+        for words in ((), ("--json",), ("--replicas",)):
+            shown = running.run("cluster", "disks", *words)
+            assert (shown.exit_code, "Broker 2 is down" in shown.stderr) == (1, True)
+            assert shown.stdout
+        running.done("cluster", "disks", 1)
         text = running.run("cluster", "health").stdout
         assert "Partitions have no leader." in text
         assert "broker 2" in text
+
+
+def test_records_of_a_compacted_topic_are_not_deleted_nor_said_to_be(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "kept", "--config", "cleanup.policy=compact")
+    cluster.done("produce", "kept", "--key", "k", text="x\n" * 3)
+    for words in ((), ("--dry-run",)):
+        told = cluster.refused("topics", "delete-records", "kept", "--all", *words)
+        assert "cleanup.policy=compact" in told
+    cluster.done("topics", "alter", "kept", "--config", "cleanup.policy=compact,delete")
+    cluster.done("topics", "delete-records", "kept", "--all")
 
 
 def test_the_oldest_records_are_deleted(cluster: CliCluster) -> None:
