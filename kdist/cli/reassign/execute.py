@@ -161,19 +161,25 @@ def cancel(path: str, reverse: bool, clients: Clients, as_json: bool) -> None:
         cancelled = await execution.cancel(cluster, moves)
         return cancelled, await execution.unthrottle_if_idle(cluster, moves)
 
-    (cancelled, going_back), (dead, is_throttled) = ask_cluster(clients, work)
+    (cancelled, going_back, going_on), (dead, is_throttled) = ask_cluster(clients, work)
     _warn_of(dead)
     text = f"{show_count(len(cancelled), 'move')} cancelled."
     if going_back:
-        here, back = (_words(path, each) for each in (reverse, not reverse))
+        here = _words(path, reverse)
         text += (
             f" {show_count(len(going_back), 'partition')} on the way back:"
             f" `kdist reassign verify {here}` shows how far,"
-            f" `kdist reassign cancel {back}` undoes it."
+            f" `kdist reassign execute {here}` has them go on."
         )
-    elif is_throttled:
+    if going_on:
+        text += (
+            f" {show_count(len(going_on), 'partition')} still on the way, as that is back from a"
+            f" cancelled move: `kdist reassign execute {_words(path, not reverse)}` goes on with it."
+        )
+    elif is_throttled and not going_back:
         text += " Other partitions are moving, so that the throttles stay."
-    say(text, as_json, cancelled=len(cancelled), going_back=len(going_back))
+    counts = {"going_back": len(going_back), "going_on": len(going_on)}
+    say(text, as_json, cancelled=len(cancelled), **counts)
 
 
 def _words(path: str, is_reversed: bool) -> str:

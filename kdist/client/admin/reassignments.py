@@ -34,6 +34,11 @@ class Reassignment(NamedTuple):
     adding: tuple[int, ...]
     removing: tuple[int, ...]
 
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas that there will be."""
+        return tuple(each for each in self.replicas if each not in self.removing)
+
 
 async def alter_partition_reassignments(
     cluster: Cluster, targets: Mapping[TopicPartition, Sequence[int] | None]

@@ -311,10 +311,12 @@ class Cancelled(NamedTuple):
 
     `going_back`: those of the plan's partitions that are on their way back still, as too few of
     their former replicas are in sync, or as the way back was being carried out.
+    `going_on`: those that were on the way back from a cancelled move, which is not cancelled.
     """
 
     partitions: list[TopicPartition]
     going_back: list[TopicPartition]
+    going_on: list[TopicPartition]
 
 
 async def cancel(cluster: Cluster, moves: Sequence[Move]) -> Cancelled:
@@ -331,10 +333,10 @@ async def cancel(cluster: Cluster, moves: Sequence[Move]) -> Cancelled:
                 raise error from some
             ended.add(partition)
     under_way = await list_partition_reassignments(cluster)
-    going_back = [
-        each.partition
-        for each in moves
-        if each.partition in under_way
-        and status_of(each, each.before, under_way[each.partition]) is Status.GOING_BACK
-    ]
-    return Cancelled([each for each in moving if each not in ended], going_back)
+    left: dict[Status, list[TopicPartition]] = {}
+    for each in moves:
+        if move := under_way.get(each.partition):
+            left.setdefault(status_of(each, each.before, move), []).append(each.partition)
+    going_on = left.get(Status.MOVING, [])
+    cancelled = [each for each in moving if each not in ended and each not in going_on]
+    return Cancelled(cancelled, left.get(Status.GOING_BACK, []), going_on)

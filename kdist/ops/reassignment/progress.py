@@ -47,9 +47,8 @@ def status_of(
     if replicas is None:
         return Status.GONE
     if under_way is not None:
-        target = tuple(each for each in under_way.replicas if each not in under_way.removing)
         known = {move.before: Status.GOING_BACK, move.after: Status.MOVING}
-        return known.get(target, Status.ELSEWHERE)
+        return known.get(under_way.target, Status.ELSEWHERE)
     known = {move.before: Status.WAITING, move.after: Status.DONE}
     if replicas in known:
         return known[replicas]

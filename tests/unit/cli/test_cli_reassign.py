@@ -288,10 +288,10 @@ def test_a_factor_is_raised_and_the_raise_taken_back(tmp_path: Path) -> None:
         cluster.done("reassign", "execute", path, "--reverse")
         assert replicas(cluster, "rf") == before
         cancelled = cluster.done("reassign", "cancel", path, "--reverse", "--json")
-        assert json.loads(cancelled) == {"cancelled": 0, "going_back": 0}
+        assert json.loads(cancelled) == {"cancelled": 0, "going_back": 0, "going_on": 0}
 
 
-def test_a_cancellation_of_the_wrong_way_names_the_right_one(
+def test_a_cancellation_says_how_what_is_under_way_still_is_turned_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "plan.json"
@@ -300,12 +300,18 @@ def test_a_cancellation_of_the_wrong_way_names_the_right_one(
         cluster.done("reassign", "plan", "--drain", 2, "--sample", 0, "--output", path)
 
         async def cancelled(*_: object) -> execution.Cancelled:
-            return execution.Cancelled([], [TopicPartition("clicks", 0)])
+            return some
 
         monkeypatch.setattr(execution, "cancel", cancelled)
+        one = [TopicPartition("clicks", 0)]
+        some = execution.Cancelled([], one, [])
+        for words in ((), ("--reverse",)):
+            told = cluster.done("reassign", "cancel", path, *words)
+            assert f"`kdist reassign execute {' '.join(map(str, (path, *words)))}`" in told
+        some = execution.Cancelled([], [], one)
         for words, other in (((), " --reverse"), (("--reverse",), "")):
             told = cluster.done("reassign", "cancel", path, *words)
-            assert f"`kdist reassign cancel {path}{other}` undoes it" in told
+            assert f"`kdist reassign execute {path}{other}`" in told
 
 
 def test_without_a_throttle_an_earlier_one_is_removed_first(

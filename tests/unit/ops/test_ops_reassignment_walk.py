@@ -335,6 +335,8 @@ def test_a_cancelled_move_whose_former_replicas_are_not_in_sync_is_known_to_go_b
         assert len(cancelled.partitions) == len(cancelled.going_back) == 1
         assert await site.verify(site.moves) == {"going back": 1}
         assert await site.verify(site.back) == {"moving": 1}
+        again = await execution.cancel(site.connected, site.back)
+        assert again == ([], [], [site.moves[0].partition])
         assert site.throttled()
         # Who changes his mind goes on with what was cancelled.
         site.let_go_of(4)
