@@ -174,7 +174,8 @@ def cancel(path: str, reverse: bool, clients: Clients, as_json: bool) -> None:
     if going_on:
         text += (
             f" {show_count(len(going_on), 'partition')} still on the way, as that is back from a"
-            f" cancelled move: `kdist reassign execute {_words(path, not reverse)}` goes on with it."
+            " cancelled move:"
+            f" `kdist reassign execute {_words(path, not reverse)}` goes on with it."
         )
     elif is_throttled and not going_back:
         text += " Other partitions are moving, so that the throttles stay."
