@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -19,7 +20,9 @@ from kdist.errors import UserError
 from kdist.storage.names import some_of
 
 if TYPE_CHECKING:
+    from kdist.client.admin.reassignments import Reassignment
     from kdist.client.cluster import Cluster
+    from kdist.model import TopicPartition
     from kdist.ops.reassignment.plan import Move, Plan
     from kdist.ops.reassignment.site import Disk, Share, Site
 
@@ -139,7 +142,7 @@ def plan(  # noqa: PLR0913 - one for each option
     All disks are made equally full, each in share of its room, with the least bytes copied; then
     leaders are spread. Nothing else than the TOPICs is moved, if any are named. No host has two
     replicas of a partition, and none is over fewer racks than before. What brokers have that are
-    down is left there, unless they are drained.
+    down is left there, unless they are drained; then moves that wait for them are planned anew.
     """
     if replication_factor is not None and not topics:
         raise click.UsageError("--replication-factor needs the topics that are to have it.")
@@ -153,12 +156,14 @@ def plan(  # noqa: PLR0913 - one for each option
         from kdist.ops.reassignment.survey import read_site
 
         await describe_topics(cluster, topics)  # an error names one that there is not
-        if moving := await list_partition_reassignments(cluster):
-            count = show_count(len(moving), "partition")
-            raise UserError(f"{count} moving already: let them arrive, or cancel them, first")
-        site = await read_site(cluster, 0.0 if only_needed else sample)
+        moving = await list_partition_reassignments(cluster)
+        if not (drained or drain_dead):
+            _check_ended(moving)
+        site = await read_site(cluster, 0.0 if only_needed else sample, moving)
+        emptied = _emptied(site, drained, drained_hosts) | (site.down if drain_dead else set())
+        _check_ended(moving, emptied & site.down)
         wish = Wish(
-            emptied=_emptied(site, drained, drained_hosts) | (site.down if drain_dead else set()),
+            emptied=emptied,
             factors=dict.fromkeys(topics, replication_factor) if replication_factor else {},
             levels_disks=not only_needed,
             spreads_leaders=not only_needed,
@@ -172,6 +177,15 @@ def plan(  # noqa: PLR0913 - one for each option
         from kdist.ops.reassignment.plan_file import encode_plan
 
         write_new(output, encode_plan(made.moves))
+
+
+def _check_ended(
+    moving: Mapping[TopicPartition, Reassignment], given_up: Collection[int] = ()
+) -> None:
+    """`UserError` if moves are under way, but those that wait for brokers that are given up."""
+    if left := [each for each, move in moving.items() if not {*move.target} & {*given_up}]:
+        count = show_count(len(left), "partition")
+        raise UserError(f"{count} moving already: let them arrive, or cancel them, first")
 
 
 def _emptied(site: Site, drained: tuple[int, ...], hosts: tuple[str, ...]) -> frozenset[int]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from kdist.client.admin.asking import ask_brokers
 from kdist.client.admin.brokers import describe_cluster
 from kdist.client.admin.disks import LogDirectory, log_directories
+from kdist.client.admin.reassignments import Reassignment
 from kdist.client.admin.topics import list_topics
 from kdist.client.cluster import Cluster
 from kdist.errors import ApiError, UserError
@@ -20,9 +21,12 @@ Sizes = dict[TopicPartition, int]
 _PATIENCE_S = 10.0
 
 
-async def read_site(cluster: Cluster, sample_s: float) -> Site:
+async def read_site(
+    cluster: Cluster, sample_s: float, moving: Mapping[TopicPartition, Reassignment] | None = None
+) -> Site:
     """The site now. A partition's rate is by how much its largest replica grows in `sample_s`.
 
+    Partitions that are `moving` count as where they are going.
     What is deleted meanwhile makes it look slower. A broker that does not answer counts as one that
     is down: so does one that has died, until its session ends. `UserError` if a broker does not say
     how large its volume is, as Apache Kafka does from 3.3 on.
@@ -50,7 +54,9 @@ async def read_site(cluster: Cluster, sample_s: float) -> Site:
             grown = max(size - before.get(partition, size), 0)
             rate = grown / sample_s if sample_s else 0.0
             is_led = found.leader is not None
-            partitions.append(Placed(partition, found.replicas, size, rate, is_led))
+            move = moving.get(partition) if moving else None
+            replicas = move.target if move else found.replicas
+            partitions.append(Placed(partition, replicas, size, rate, is_led))
     return Site(disks, tuple(partitions))
 
 

@@ -247,6 +247,27 @@ def test_brokers_that_die_while_rates_are_set_stop_a_plan_only_if_they_are_to_ge
         assert throttles(cluster) == []
 
 
+def test_a_move_that_waits_for_a_dead_broker_ends_elsewhere_once_that_is_drained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "_RETURN_S", 0.0)
+    path = tmp_path / "drained.json"
+    with cli_cluster(tmp_path, brokers=3) as cluster:
+        lose_a_replica(cluster, tmp_path)
+        stuck = a_plan(tmp_path / "stuck.json", ("clicks", 0, [1, 3], [2, 3]))
+        assert "without broker 3" in cluster.refused("reassign", "execute", stuck)
+        words = ("reassign", "plan", "--only-needed", "--output", path)
+        for drained in ((), ("--drain", 1)):
+            told = cluster.refused(*words, *drained)
+            assert told.startswith("1 partition moving already")
+        cluster.done(*words, "--drain", 3)
+        cluster.done("reassign", "execute", path)
+        ((first, second),) = replicas(cluster)
+        assert {first, second} == {1, 2}
+        assert "1 done." in cluster.done("reassign", "verify", path)
+        assert throttles(cluster) == []
+
+
 def test_interrupted_before_a_move_has_begun_it_leaves_no_throttle(
     cluster: CliCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
