@@ -224,6 +224,7 @@ def _end(cursor: cython.pointer[_Cursor], count: _Size) -> cython.int:
 class Sieve:
     """As `_reference_cleaning.Sieve`."""
 
+    latest_epoch = cython.declare(_Long, visibility="readonly")
     seen_records = cython.declare(_Long, visibility="readonly")
     kept_records = cython.declare(_Long, visibility="readonly")
     seen_batches = cython.declare(_Long, visibility="readonly")
@@ -248,7 +249,9 @@ class Sieve:
         horizon_ms: _Long,
         expires: cython.bint,
         last_offsets: object,
+        latest_epoch: _Long,
     ):
+        self.latest_epoch = latest_epoch
         self.seen_records = self.kept_records = 0
         self.seen_batches = self.kept_batches = self.rewritten_batches = 0
         self._key_map = key_map
@@ -305,7 +308,10 @@ class Sieve:
         )
         sets_horizon: cython.bint = self._has_tombstones and not attributes & _HORIZON
         self.seen_batches += 1
-        if not self._kept and not self._is_last(at):
+        begins_epoch: cython.bint = int32(at + 12) > self.latest_epoch
+        if begins_epoch:
+            self.latest_epoch = int32(at + 12)
+        if not self._kept and not begins_epoch and not self._is_last(at):
             return end
         self.kept_batches += 1
         memcpy(out, at, _HEADER_SIZE)
@@ -482,7 +488,11 @@ class Sieve:
         """As `_reference_cleaning.Sieve.batch_left`."""
         self.seen_batches += 1
         count = header.record_count if sifted is None else sifted.record_count
-        if not count and self._last_offsets.get(header.producer_id) != header.last_offset:
+        begins_epoch: cython.bint = header.partition_leader_epoch > self.latest_epoch
+        if begins_epoch:
+            self.latest_epoch = header.partition_leader_epoch
+        is_last: cython.bint = self._last_offsets.get(header.producer_id) == header.last_offset
+        if not (count or is_last or begins_epoch):
             return None
         self.kept_batches += 1
         if sifted is None:

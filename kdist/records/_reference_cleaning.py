@@ -4,6 +4,11 @@ A `KeyMap` holds the last offset of each key in the dirty section. A `Sieve` dro
 have a later one of their key, tombstones past their delete horizon, and records without a key; it
 leaves alone what is at or beyond `mapped_end`. A batch keeps its base and last offset, sequence and
 epochs. The rules are Kafka's (`Cleaner`, `MemoryRecords.filterTo`); KIP-534 has the horizon.
+
+In addition to Kafka's the first batch of each leader epoch stays, without records if they are gone.
+Who copies the log, or recovers it, learns from that batch alone where the epoch begins; one that
+does not know would lead others to cut off what is committed, or to keep what is not. Epoch 0 has
+none before it, so nobody is asked where it begins.
 """
 
 from __future__ import annotations
@@ -135,7 +140,8 @@ class Sieve:
 
     `horizon_ms`: what a batch that has a tombstone and no horizon gets. `expires`: whether
     tombstones whose horizon is not above `now_ms` go. `last_offsets`: of the last batch of each
-    producer, which stays even if it is empty.
+    producer, which stays even if it is empty. `latest_epoch`: of the batches before, and then of
+    those that were seen, so that the next part of the log is sifted with it.
     """
 
     def __init__(
@@ -146,7 +152,9 @@ class Sieve:
         horizon_ms: int,
         expires: bool,
         last_offsets: Mapping[int, int],
+        latest_epoch: int,
     ) -> None:
+        self.latest_epoch = latest_epoch
         self.seen_records = self.kept_records = 0
         self.seen_batches = self.kept_batches = 0
         self.rewritten_batches = 0
@@ -221,7 +229,10 @@ class Sieve:
         """The batch to write for an uncompressed one; None for none. Counts it."""
         self.seen_batches += 1
         count = header.record_count if sifted is None else sifted.record_count
-        if not count and self._last_offsets.get(header.producer_id) != header.last_offset:
+        begins_epoch = header.partition_leader_epoch > self.latest_epoch
+        self.latest_epoch = max(header.partition_leader_epoch, self.latest_epoch)
+        is_last = self._last_offsets.get(header.producer_id) == header.last_offset
+        if not (count or is_last or begins_epoch):
             return None
         self.kept_batches += 1
         if sifted is None:

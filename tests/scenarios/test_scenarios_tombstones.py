@@ -1,4 +1,4 @@
-"""Three replicas that clean their logs: a key that was deleted stays so, whoever was away."""
+"""Three replicas that clean their logs: what is deleted or cut off stays so, whoever was away."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from test_scenarios_replicas import IDS, TOPIC, Stage, play
 
+from kdist.broker.broker import Broker
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.records.batch import read_header
 from kdist.records.build import build_batch, read_batch
@@ -24,7 +25,7 @@ TABLE = {
 Table = dict[bytes, bytes | None]
 
 
-async def put(stage: Stage, pairs: list[tuple[bytes, bytes | None]]) -> None:
+async def put(stage: Stage, pairs: list[tuple[bytes, bytes | None]], acks: int = -1) -> None:
     """Produce each pair in a batch of its own."""
     client = await stage.cluster.client(stage.leader().id)
     for key, value in pairs:
@@ -33,7 +34,7 @@ async def put(stage: Stage, pairs: list[tuple[bytes, bytes | None]]) -> None:
             index=0, records=bytes(build_batch([value], [key], timestamp_ms=now_ms))
         )
         topics = [ProduceTopic(name=TOPIC, partition_data=[part])]
-        request = ProduceRequest(acks=-1, timeout_ms=20_000, topic_data=topics)
+        request = ProduceRequest(acks=acks, timeout_ms=20_000, topic_data=topics)
         answer: Any = await client.send(request, 9)
         assert answer.responses[0].partition_responses[0].error_code == 0
 
@@ -67,8 +68,8 @@ async def churn(stage: Stage, seconds: float) -> None:
         await asyncio.sleep(RETENTION_MS / 4000)
 
 
-def played(scenario: Callable[[Stage], Awaitable[None]], seed: int = 0) -> None:
-    play(scenario, seed, log_cleaner_backoff_ms="100")
+def played(scenario: Callable[[Stage], Awaitable[None]], seed: int = 0, **settings: str) -> None:
+    play(scenario, seed, log_cleaner_backoff_ms="100", **settings)
 
 
 def isr_of(stage: Stage) -> list[int]:
@@ -127,3 +128,56 @@ def test_a_leader_that_dies_within_a_clean_leaves_every_replica_with_the_same_ta
         assert tables == [{b"a": b"after 2", b"b": b"2", b"busy": bytes(150)}] * 3
 
     played(scenario, seed)
+
+
+async def succeeded(stage: Stage, dead: Broker) -> Broker:
+    """Who leads once `dead` has been killed."""
+    stage.cluster.kill(dead)
+    await stage.cluster.until(lambda: any(p.is_leader for p in stage.replicas().values()))
+    return stage.leader()
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_copy_of_a_cleaned_log_tells_a_former_leader_where_its_epoch_ended(stays: bool) -> None:
+    """What it alone had goes, what was committed stays; `stays`: a record of its epoch, too."""
+
+    async def scenario(stage: Stage) -> None:
+        await stage.begin(**TABLE)
+        cluster, first = stage.cluster, stage.leader()
+        await put(stage, [(b"old", b"0")])
+        await stage.settle(1)
+        former = await succeeded(stage, first)
+        await cluster.started(first.id)
+        await cluster.until(lambda: isr_of(stage) == list(IDS))
+        await put(stage, [(b"kept" if stays else b"busy", b"1"), (b"busy", b"2")])
+        await stage.settle(3)
+        await asyncio.sleep(10)  # until the high watermark is in the checkpoint
+
+        others = [f"m{each.id}" for each in stage.followers()]
+        cluster.network.partition((f"m{former.id}", "client"), others)
+        await put(stage, [(b"stale", b"3")], acks=1)
+        mark = stage.replicas()[former.id].high_watermark
+        source = await succeeded(stage, former)
+        cluster.network.heal()
+        assert stage.replicas()[source.id].log.end_offset == mark == 3
+        await churn(stage, 2 * RETENTION_MS / 1000)
+        began = stage.replicas()[source.id].log.epochs.entries
+
+        (copy,) = (each for each in IDS if each not in (former.id, source.id))
+        cluster.kill(cluster.brokers[copy])
+        del cluster.disks[copy]
+        await cluster.started(copy)
+        await cluster.until(lambda: isr_of(stage) == sorted((copy, source.id)))
+        assert 4 not in [offset for offset, *_ in rows(stage.replicas()[copy])]
+        assert [each for each in stage.replicas()[copy].log.epochs.entries if each.epoch] == [
+            each for each in began if each.epoch
+        ]
+
+        assert (await succeeded(stage, source)).id == copy
+        await cluster.started(former.id)
+        await cluster.until(lambda: former.id in isr_of(stage))
+        back = cluster.brokers[former.id].service.replicas
+        assert back._context.metrics.truncated_committed == 0
+        assert b"stale" not in [key for _, key, _ in rows(stage.replicas()[former.id])]
+
+    played(scenario, auto_leader_rebalance_enable="false")

@@ -10,6 +10,11 @@ The answer is about the largest epoch of the leader's that is not above the foll
 epochs count: to cut off at the own high watermark loses what was committed (KIP-101), and to take
 the leader's end without comparing own epochs leaves a wrong tail (KIP-279). The last row is what
 Kafka does: it concerns leaders that have lost their epochs, and have the old protocol.
+
+Invariant: a leader knows each epoch that has had a record in its log, and where that began. So the
+cleaner leaves the first batch of each (`records/_reference_cleaning.py`): whoever has copied a log
+without it answers with an older epoch, at whose end what is committed is cut off, or with an end
+that is too late, below which what is not committed stays.
 """
 
 from __future__ import annotations

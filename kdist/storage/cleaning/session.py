@@ -105,6 +105,7 @@ class Pass:
         self._found: Transactions | None = None
         self._producers: dict[int, int] = {}  # as `NoteProducers` has them
         self._unmarked: dict[int, int] = {}
+        self._latest_epoch = 0  # of what is rewritten
 
     def _on_read(self, size: int) -> None:
         self._read_bytes += size
@@ -190,6 +191,7 @@ class Pass:
             request,
             (self._producers, self._unmarked),
             lambda: self._transactions,
+            self._latest_epoch,
         )
         output = Output(self._files, self._request.directory, request, self._throttle, writes)
         try:
@@ -203,6 +205,7 @@ class Pass:
         except BaseException:
             output.remove()
             raise
+        self._latest_epoch = sifting.sieve.latest_epoch
         return Report(
             end_offset=self._mapped_end,
             is_changed=is_changed,
@@ -249,8 +252,12 @@ class Sifting:
         request: Rewrite,
         producers: tuple[dict[int, int], dict[int, int]],
         transactions: Callable[[], Transactions],
+        latest_epoch: int,
     ) -> None:
-        """`producers`: those whose last batch stays, and those whose marker does."""
+        """`producers`: those whose last batch stays, and those whose marker does.
+
+        `latest_epoch`: of the log before these segments.
+        """
         self._request = request
         self._transactions = transactions
         self._mapped_end = mapped_end
@@ -263,6 +270,7 @@ class Sifting:
             self._horizon_ms,
             request.expires,
             last_offsets,
+            latest_epoch,
         )
 
     @property

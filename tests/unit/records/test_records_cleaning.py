@@ -12,7 +12,7 @@ from kdist.errors import CorruptRecords
 from kdist.records import _compiled_cleaning, _compiled_key_map, _reference_cleaning
 from kdist.records._reference_cleaning import empty_batch, rebuilt_batch
 from kdist.records.batch import HEADER_SIZE, crc_fault, header_fault, read_header
-from kdist.records.build import build_batch, read_batch, read_records
+from kdist.records.build import build_batch, read_batch, read_body, read_records
 from kdist.records.compression import Codec
 from kdist.records.record import Record
 
@@ -88,7 +88,7 @@ def some_batch(rng: random.Random, base_offset: int, **fields: Any) -> bytearray
         timestamps,
         timestamp_ms=NOW_MS,
         base_offset=base_offset,
-        leader_epoch=3,
+        leader_epoch=3 + base_offset // 30,
         **fields,
     )
 
@@ -114,7 +114,10 @@ def sifted(code: ModuleType, data: bytes, mapped_end: int, **rules: Any) -> tupl
     key_map = MAPS[code](1000, SECRET)
     at, end = code.map_batches(key_map, data, 0, 0, 0)
     assert at == len(data)
-    arguments = {"now_ms": NOW_MS, "horizon_ms": NOW_MS + 500, "expires": True, "last_offsets": {}}
+    arguments = {"now_ms": NOW_MS, "horizon_ms": NOW_MS + 500, "expires": True} | {
+        "last_offsets": {},
+        "latest_epoch": 9,
+    }
     sieve = code.Sieve(key_map, min(mapped_end, end), **(arguments | rules))
     out = bytearray(3 * len(data))
     at, next_offset, size = sieve.sift(data, 0, 0, out, 0)
@@ -129,7 +132,8 @@ def test_both_sift_alike(seed: int) -> None:
     rng = random.Random(seed)
     mapped_end = rng.choice([FAR, rng.choice(ends), rng.randrange(ends[-1] + 1)])
     last_offsets = {7: rng.choice(ends) - 1}
-    left = [sifted(code, data, mapped_end, last_offsets=last_offsets) for code in BOTH]
+    rules = {"last_offsets": last_offsets, "latest_epoch": rng.choice([0, 2, 5])}
+    left = [sifted(code, data, mapped_end, **rules) for code in BOTH]
     assert left[0] == left[1]
 
 
@@ -195,6 +199,41 @@ def test_a_producers_last_batch_stays_without_records(code: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("code", BOTH)
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_the_first_batch_of_each_epoch_stays_without_records(
+    code: ModuleType, codec: Codec
+) -> None:
+    batches = [
+        build_batch(
+            [b"1"], [b"a"], timestamp_ms=NOW_MS, base_offset=at, leader_epoch=epoch, codec=codec
+        )
+        for at, epoch in enumerate([-1, 0, 2, 2, 3, 3, 3])
+    ]
+    key_map = MAPS[code](10, SECRET)
+    assert key_map.put(b"a", 6)
+    left = bytearray()
+    latest_epoch, in_parts = 0, [batches[:3], batches[3:5], batches[5:]]
+    for part in in_parts:
+        sieve = code.Sieve(key_map, FAR, NOW_MS, NOW_MS, True, {}, latest_epoch)
+        for header, batch in ((read_header(each), each) for each in part):
+            if codec is Codec.NONE:
+                out = bytearray(3 * len(batch))
+                left += out[: sieve.sift(bytes(batch), 0, 0, out, 0)[2]]
+            else:
+                body = sieve.sift_body(read_body(batch, 0, header), header)
+                left += sieve.batch_left(header, batch, body) or b""
+        latest_epoch = sieve.latest_epoch
+    told, at = [], 0
+    while at < len(left):
+        header = read_header(left, at)
+        assert crc_fault(left, at, header) is None
+        told.append((header.partition_leader_epoch, header.base_offset, header.record_count))
+        at += header.size
+    assert told == [(2, 2, 0), (3, 4, 0), (3, 6, 1)]
+    assert latest_epoch == 3
+
+
+@pytest.mark.parametrize("code", BOTH)
 def test_a_tombstone_gets_a_horizon_and_goes_once_that_is_past(code: ModuleType) -> None:
     batch = build_batch(
         [None, b"x"],
@@ -235,7 +274,7 @@ def test_both_sift_a_compressed_batchs_body_alike(codec: Codec) -> None:
         for code in BOTH:
             key_map = MAPS[code](1000, SECRET)
             assert code.map_body(key_map, body, header.record_count, 5, 0) is None
-            sieve = code.Sieve(key_map, rng.randrange(1) + FAR, NOW_MS, NOW_MS + 5, True, {})
+            sieve = code.Sieve(key_map, rng.randrange(1) + FAR, NOW_MS, NOW_MS + 5, True, {}, 0)
             results.append(sieve.sift_body(body, header))
         assert results[0] == results[1]
         if results[0] is not None and results[0].record_count:
@@ -261,7 +300,7 @@ def test_they_stop_in_front_of_what_is_not_plain(code: ModuleType, damage: str) 
     data = bytes(good + bad)[: -1 if damage == "cut" else None]
     key_map = MAPS[code](10, SECRET)
     assert code.map_batches(key_map, data, 0, 0, 0) == (len(good), 1)
-    sieve = code.Sieve(key_map, FAR, NOW_MS, NOW_MS, True, {})
+    sieve = code.Sieve(key_map, FAR, NOW_MS, NOW_MS, True, {}, 0)
     out = bytearray(3 * len(data))
     assert sieve.sift(data, 0, 0, out, 0) == (len(good), 1, len(good))
 

@@ -51,6 +51,7 @@ class CleaningWorld(World):
         pairs: Sequence[Pair],
         partition: TopicPartition = CLICKS,
         timestamp: int | None = None,
+        epoch: int = 0,
         **fields: Any,
     ) -> Log:
         """Append each pair of key and value in a batch of its own."""
@@ -58,7 +59,7 @@ class CleaningWorld(World):
         for key, value in pairs:
             stamp = now_ms if timestamp is None else timestamp
             data = build_batch([value], [key], timestamp_ms=stamp, **fields)
-            log.append_as_leader([Batch(read_header(data), data)], 0, now_ms)
+            log.append_as_leader([Batch(read_header(data), data)], epoch, now_ms)
         return log
 
     def close_segment(self, partition: TopicPartition = CLICKS) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from cleaning_world import SETTINGS, A, CleaningWorld, pairs_in
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from kdist.records.batch import Batch, read_header
+from kdist.records.build import build_batch
 from kdist.storage.epochs import (
     EpochEnd,
     EpochStart,
@@ -15,6 +20,8 @@ from kdist.storage.epochs import (
     encode_epochs,
 )
 from kdist.storage.faults import CorruptFile
+from kdist.storage.names import LEADER_EPOCHS
+from tests.unit.storage.storage_world import CLICKS, overwrite
 
 PATH = "/d/leader-epoch-checkpoint"
 
@@ -282,3 +289,30 @@ def test_a_malformed_checkpoint_is_corrupt_at_its_line(content, line):
     with pytest.raises(CorruptFile) as caught:
         decode_epochs(content, PATH)
     assert caught.value.line == line
+
+
+@pytest.mark.parametrize("checkpoint", [None, b"garbage"])
+def test_where_each_epoch_begins_outlives_its_records_and_the_checkpoint(
+    checkpoint: bytes | None,
+) -> None:
+    world = CleaningWorld(topic=replace(SETTINGS, min_cleanable_dirty_ratio=0.0))
+    log = world.log()
+    for epoch in (0, 0, 2, 2, 2, 3, 5, 5):
+        record = build_batch([b"x" * 150], [A], timestamp_ms=world.clock.now_ms())
+        log.append_as_leader([Batch(read_header(record), record)], epoch, world.clock.now_ms())
+    world.close_segment()
+    before = log.epochs.entries
+    for _ in range(3):  # what is left of a pass goes through the next
+        world.put([(A, b"x")], epoch=5)
+        world.close_segment()
+        world.clean()
+    assert world.cleaned.passes == 3
+    assert len(pairs_in(log)) == 1
+    world.stop()
+    path = f"{world.path}/{CLICKS}/{LEADER_EPOCHS}"
+    world.files.remove(path)
+    if checkpoint is not None:
+        overwrite(world.disk, path, checkpoint)
+    # Epoch 0, of which no batch is left, has none before it: nobody asks where it begins.
+    assert world.open().logs[CLICKS].epochs.entries == before[1:]
+    assert before == [(0, 0), (2, 2), (3, 5), (5, 6)]
