@@ -3,7 +3,8 @@
 Its batches differ from replica to replica, as each cleans its own log. So a copy is compared with
 a table of what was ever committed: records have kept their offsets, only what is committed is
 cleaned, the last of each key is there, and one that was deleted has not come back. A producer's
-last batch stays, emptied perhaps, for the sake of its sequence.
+last batch stays, emptied perhaps, for the sake of its sequence; and the first of a leader epoch,
+for the sake of who copies the log.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Kept(NamedTuple):
     base: int
     end: int
     producer: int
+    epoch: int
     records: dict[int, Pair]
 
 
@@ -32,7 +34,8 @@ def read_kept(data: bytearray, position: int, header: BatchHeader) -> Kept:
         each.offset: (each.key and bytes(each.key), each.value)
         for each in read_records(data, position, header)
     }
-    return Kept(header.base_offset, header.next_offset, header.producer_id, records)
+    epoch = header.partition_leader_epoch
+    return Kept(header.base_offset, header.next_offset, header.producer_id, epoch, records)
 
 
 class Row(NamedTuple):
@@ -52,6 +55,7 @@ class Table:
         self.last: dict[bytes | None, Row] = {}  # of each key
         self._last_of: dict[int, int] = {}  # base offset of each producer's last batch
         self._batches: list[tuple[Kept, float]] = []  # with the times when they were committed
+        self._first_of: dict[int, int] = {}  # of each leader epoch's first, but for epoch 0
         self.end = 0
         # A replica has lost the deletion of a key, or was not known to be away: it may be behind
         # for longer than deletions stay, and bring the key back.
@@ -67,13 +71,15 @@ class Table:
             self.last[key] = Row(offset, value, now_s)
         if batch.producer >= 0:
             self._last_of[batch.producer] = batch.base
+        if batch.epoch > max(self._first_of, default=0):
+            self._first_of[batch.epoch] = batch.base
         self.end = batch.end
         return fault
 
     def cut(self, end: int) -> None:
         """What was committed from there on is lost: deletions with it, perhaps."""
         kept = [each for each in self._batches if each[0].end <= end]
-        self.pairs, self.last, self._last_of, self._batches = {}, {}, {}, []
+        self.pairs, self.last, self._last_of, self._first_of, self._batches = {}, {}, {}, {}, []
         for batch, committed_s in kept:
             self.commit(batch, committed_s)
         self.end = min(self.end, end)
@@ -98,9 +104,11 @@ class Table:
         """
         newest: dict[bytes | None, int] = {}
         producers: dict[int, int] = {}
+        bases: set[int] = set()
         expected = self.end
         for batch in batches:
             producers[batch.producer] = batch.base
+            bases.add(batch.base)
             if batch.base >= self.end:
                 if fault := self._gap(batch, expected):
                     return fault
@@ -113,10 +121,18 @@ class Table:
                     return f"has {pair} at {offset}, {self.pairs.get(offset)} was committed"
                 if offset >= start_offset:
                     newest[pair[0]] = offset
+        missing = self._missing(producers, bases, start_offset)
+        return missing or self._fault_of_keys(newest, start_offset, now_s)
+
+    def _missing(self, producers: dict[int, int], bases: set[int], start_offset: int) -> str:
+        """Which batch is not there that stays whatever its records: "" if none."""
         for producer, base in self._last_of.items():
             if base >= start_offset and producers.get(producer, -1) < base:
                 return f"lacks the last batch of producer {producer}, at {base}"
-        return self._fault_of_keys(newest, start_offset, now_s)
+        for epoch, base in self._first_of.items():
+            if base >= start_offset and base not in bases:
+                return f"lacks the first batch of epoch {epoch}, at {base}"
+        return ""
 
     def _fault_of_keys(
         self, newest: dict[bytes | None, int], start_offset: int, now_s: float

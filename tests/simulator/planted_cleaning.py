@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kdist.config.kinds import INT32_MAX
 from kdist.storage import loading
-from kdist.storage.cleaning import cleaner
+from kdist.storage.cleaning import cleaner, session
 from kdist.storage.cleaning.cleaner import Cleaner
 from kdist.storage.cleaning.selection import Dirt
 from kdist.storage.log import Log
@@ -42,6 +43,9 @@ PLANTED_IN_CLEANING: dict[str, Planted] = {
     ),
     "tombstones go while a replica is away": Bug(cleaner, "Rewrite", _asking(expires=True)),
     "a producer's last batch is cleaned away": Bug(cleaner, "NoteProducers", _asking(producers=())),
+    "an epoch's first batch is cleaned away": Bug(
+        session, "Sifting", lambda sound: lambda *given: sound(*given[:-1], INT32_MAX)
+    ),
     "what is not committed is cleaned": Bug(
         cleaner, "dirt_of", _clean_to(lambda log, _: log.end_offset)
     ),
