@@ -273,25 +273,32 @@ async def _move(
         statuses, leaderless = await _look_twice(cluster, moves)
         check_statuses(statuses)
         on_look(statuses)
-        moving = [each for each, status in statuses.items() if status is Status.MOVING]
-        alive = await _alive(cluster)
+        left, alive = unfinished(statuses), await _alive(cluster)
         missed = {
             each: missed_brokers(each, alive, is_led=each.partition not in leaderless)
-            for each in moving
+            if statuses[each] is Status.MOVING
+            else {*each.added} - alive
+            for each in left
         }
-        begun = next_moves(statuses, at_once, [each for each in moving if missed[each]])
+        stuck = [each for each in left if missed[each]]
+        possible = {
+            each: statuses[each]
+            for each in left
+            if statuses[each] is Status.MOVING or not missed[each]
+        }
+        begun = next_moves(possible, at_once, stuck)
         if begun:
             with _deleted_meanwhile():
                 await alter_partition_reassignments(
                     cluster, {each.partition: each.after for each in begun}
                 )
-        elif not moving:
+        elif not left:
             break
-        if begun or not all(missed.values()):
+        if begun or len(stuck) < len(left):
             advanced_s = now_s()
         elif now_s() - advanced_s >= _RETURN_S:
             names = ", ".join(map(str, sorted(set[int]().union(*missed.values()))))
-            which = some_of([each.partition for each in moving])
+            which = some_of([each.partition for each in left])
             raise UserError(f"{which}: cannot get there without broker {names}, which is not alive")
         await asyncio.sleep(_LOOK_S)
     await _elect(cluster, [each.partition for each in statuses if statuses[each] is Status.DONE])

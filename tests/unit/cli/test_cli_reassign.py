@@ -268,6 +268,36 @@ def test_a_move_that_waits_for_a_dead_broker_ends_elsewhere_once_that_is_drained
         assert throttles(cluster) == []
 
 
+def test_a_broker_that_is_to_get_replicas_is_waited_for_if_it_dies_amid_a_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cli_cluster(tmp_path, brokers=3) as cluster:
+        cluster.done("topics", "create", "clicks", "--partitions", 2)
+        rows = [("clicks", at, each, [*each, 3]) for at, each in enumerate(replicas(cluster))]
+        path = a_plan(tmp_path / "plan.json", *(row for row in rows if row[2] != [3]))
+        looks = 0
+        look = execution._alive
+
+        async def alive(asked: Cluster) -> set[int]:
+            nonlocal looks
+            looks += 1
+            if looks == 3:  # all before the first moves are to begin has found it alive
+                await asyncio.to_thread(cluster.stop_broker, 3)
+                while 3 in await look(asked):
+                    await asyncio.sleep(0.05)
+            if looks == 5:
+                await asyncio.to_thread(cluster.start_broker, 3)
+                while 3 not in await look(asked):
+                    await asyncio.sleep(0.05)
+            return await look(asked)
+
+        monkeypatch.setattr(execution, "_alive", alive)
+        cluster.done("reassign", "execute", path)
+        assert looks >= 5
+        assert all(3 in each for each in replicas(cluster))
+        assert throttles(cluster) == []
+
+
 def test_interrupted_before_a_move_has_begun_it_leaves_no_throttle(
     cluster: CliCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
