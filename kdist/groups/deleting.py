@@ -7,6 +7,7 @@
     of others, with members     NON_EMPTY_GROUP     NON_EMPTY_GROUP
 
 Requests are answered once the tombstones are in the log, so that what is deleted stays deleted.
+Until then it is seen, so that what was seen to be gone stays gone too.
 Source: KIP-229, KIP-496, Apache Kafka's `GroupCoordinator.handleDeleteGroups` and
 `handleDeleteOffsets`.
 """

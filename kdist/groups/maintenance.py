@@ -20,7 +20,7 @@ from kdist.groups.loading import Loading
 from kdist.groups.rebalance import Rebalancer
 from kdist.groups.records import tombstones
 from kdist.groups.registry import Registry
-from kdist.groups.states import DEAD
+from kdist.groups.states import DEAD, EMPTY
 from kdist.model import TopicPartition
 from kdist.runtime.slices import Steps, parted
 from kdist.runtime.tasks import Timer
@@ -129,22 +129,26 @@ class GroupMaintenance:
             self._sweep(self._registry.groups, partial(self._forget, wanted))
 
     def delete(self, group: Group, done: Done) -> Steps:
-        """Delete the group and its offsets; `done` is called when the appends have ended."""
-        logger.info("group %s is deleted", group.group_id)
-        partitions = group.offsets.drop_all()
-        self._remove(group)
-        # Whoever uses the name again has to find the tombstones in the log before its own records.
-        sweep = Sweep(
-            {group.group_id: group}, lambda _: self._write_off(group, partitions, Appends(done))
-        )
+        """Delete the group and its offsets; `done` is called when the appends have ended.
+
+        Until then it is seen as it was, and after a failure too: as the log has it, and so the next
+        coordinator.
+        """
+        # Whoever uses the group meanwhile has to find the tombstones in the log before its own
+        # records.
+        appends = Appends(partial(self._deleted, group, group.generation, done))
+        sweep = Sweep({group.group_id: group}, lambda _: self._write_off(group, appends))
         self._sweeps.append(sweep)
         return self._steps_of(sweep)
 
     def delete_offsets(
         self, group: Group, partitions: Collection[TopicPartition], done: Done
     ) -> None:
-        """Delete the group's offsets for these partitions; `done` as for `delete`."""
-        self._write_tombstones(group, group.offsets.forget(partitions), Appends(done))
+        """Delete the group's offsets for these partitions; until when they are seen, and `done`,
+        are as for `delete`."""
+        self._delete(
+            group, group.offsets.known(partitions), partial(self._offsets_deleted, group, done)
+        )
 
     def _sweep(self, groups: dict[str, Group], visit: Callable[[Group], Steps]) -> None:
         sweep = Sweep(groups, visit)
@@ -202,10 +206,8 @@ class GroupMaintenance:
                 self._context.metrics.expired_offsets += len(forgotten)
                 yield len(some) // _OFFSETS_PER_US + self._write_tombstones(group, forgotten)
 
-    def _write_tombstones(
-        self, group: Group, partitions: list[TopicPartition], appends: Appends | None = None
-    ) -> int:
-        """Append tombstones for the offsets, and for the group if nothing is left of it.
+    def _write_tombstones(self, group: Group, partitions: list[TopicPartition]) -> int:
+        """Append tombstones for forgotten offsets, and for the group if nothing is left of it.
 
         Returns how long it takes, in microseconds.
         """
@@ -216,21 +218,56 @@ class GroupMaintenance:
         # A group without a generation has no record of its own, only its offsets have.
         is_gone = is_unused and group.generation > 0
         records = tombstones(group.group_id, partitions, is_group_gone=is_gone)
-        appends = appends or Appends(lambda _: None)
-        self._append(group, records, appends)
-        appends.end()
+        self._append(group, records, Appends(lambda _: None))
         return (_APPEND_US + _TOMBSTONE_US * len(records)) if records else 1
 
-    def _write_off(self, group: Group, partitions: list[TopicPartition], appends: Appends) -> Steps:
-        """Append the tombstones of a group that was deleted, as long as its partition is led."""
-        parts = list(parted(partitions, _OFFSETS_PER_STEP))
+    def _write_off(self, group: Group, appends: Appends) -> Steps:
+        """Append the tombstones of a group and its offsets, as long as its partition is led."""
+        parts = list(parted(group.offsets.all(), _OFFSETS_PER_STEP))
         for number, some in enumerate(parts, 1):
             if group.home.is_left:
                 appends.begin()(Error.NOT_COORDINATOR)
                 break
             is_gone = number == len(parts) and group.generation > 0
-            self._append(group, tombstones(group.group_id, some, is_group_gone=is_gone), appends)
+            self._delete(group, some, appends.begin(), is_group_gone=is_gone)
             yield _APPEND_US + _TOMBSTONE_US * len(some)
+        appends.end()
+
+    def _deleted(self, group: Group, generation: int, done: Done, error: Error) -> None:
+        # What was used meanwhile has records after the tombstones.
+        is_used = group.state is not EMPTY or group.generation != generation or group.offsets
+        if error is Error.NONE and not is_used:
+            logger.info("group %s is deleted", group.group_id)
+            self._remove(group)
+        done(error)
+
+    def _offsets_deleted(self, group: Group, done: Done, error: Error) -> None:
+        if error is Error.NONE and group.is_unused:
+            self._write_tombstones(group, [])
+        done(error)
+
+    def _delete(
+        self,
+        group: Group,
+        partitions: list[TopicPartition],
+        done: Done,
+        *,
+        is_group_gone: bool = False,
+    ) -> None:
+        """Append tombstones for these offsets, which are there until those are in the log."""
+        number = group.offsets.begin(partitions)
+
+        def ended(error: Error) -> None:
+            if error is Error.NONE:
+                group.offsets.finish_deletion(number, partitions)
+            else:
+                group.offsets.fail(number, partitions)
+            done(error)
+
+        appends = Appends(ended)
+        self._append(
+            group, tombstones(group.group_id, partitions, is_group_gone=is_group_gone), appends
+        )
         appends.end()
 
     def _append(self, group: Group, records: list[LogRecord], appends: Appends) -> None:
@@ -239,7 +276,7 @@ class GroupMaintenance:
             self._context.append(group.group_id, part, partial(self._appended, appends.begin()))
 
     def _appended(self, done: Done, error: Error) -> None:
-        """If the append failed, the next load brings the offsets back, and they expire later."""
+        """If the append failed, the next load brings back what has expired, to expire later."""
         if error is not Error.NONE:
             self._context.metrics.failed_appends += 1
             logger.warning("tombstones of offsets are not in the log: %s", error.name)

@@ -1,9 +1,9 @@
 """A group's committed offsets: a position per partition, and the commits still under way (pure).
 
 A commit counts once its record is in the log: `begin` before the append, then `finish` or `fail`.
-Several commits of one partition may be under way; the last in the log wins, in whatever order they
-finish. Transactional commits (KIP-98) will be a second kind under way, held until the transaction's
-marker; they are not implemented yet.
+So does a deletion. Several of one partition may be under way; the last in the log wins, in whatever
+order they finish. Transactional commits (KIP-98) will be a second kind under way, held until the
+transaction's marker; they are not implemented yet.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class GroupOffsets:
         self._keep(partition, _Kept(committed, 0))
 
     def begin(self, commits: Iterable[TopicPartition]) -> int:
-        """Call before the append of a commit. Returns its number, for `finish` or `fail`."""
+        """Call before the append of a commit or of tombstones. Returns its number, for `finish`,
+        `finish_deletion` or `fail`."""
         self._appends += 1
         for partition in commits:
             self._under_way.setdefault(partition, set()).add(self._appends)
@@ -86,13 +87,24 @@ class GroupOffsets:
                     self._keep(partition, _Kept(committed, number))
 
     def fail(self, number: int, commits: Iterable[TopicPartition]) -> None:
-        """The commit did not get into the log: the earlier positions remain."""
+        """It did not get into the log: the earlier positions remain."""
         for partition in commits:
             self._end(number, partition)
 
+    def finish_deletion(self, number: int, partitions: Iterable[TopicPartition]) -> None:
+        """The tombstones are in the log: of what was begun before them nothing is left."""
+        for partition in partitions:
+            kept = self._kept.get(partition)
+            if kept is not None and kept.order < number:
+                del self._kept[partition]
+                self._totals.offsets -= 1
+            for each in list(self._under_way.get(partition, ())):
+                if each <= number:
+                    self._end(each, partition)
+
     def forget(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Drop positions and commits under way; returns those that need a tombstone."""
-        found = [each for each in partitions if each in self._kept or each in self._under_way]
+        found = self.known(partitions)
         for partition in found:
             self._totals.offsets -= self._kept.pop(partition, None) is not None
             self._under_way.pop(partition, None)
@@ -102,12 +114,9 @@ class GroupOffsets:
         """The partitions that have a position, or a commit under way."""
         return list(self._kept | self._under_way) if self._under_way else list(self._kept)
 
-    def drop_all(self) -> list[TopicPartition]:
-        """Drop everything; returns the partitions that need a tombstone."""
-        found = self.all()
-        self._totals.offsets -= len(self._kept)
-        self._kept, self._under_way = {}, {}
-        return found
+    def known(self, among: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those that have a position, or a commit under way."""
+        return [each for each in among if each in self._kept or each in self._under_way]
 
     def find(
         self,

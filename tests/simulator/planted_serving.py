@@ -83,9 +83,9 @@ PLANTED_IN_SERVING: dict[str, Planted] = {
         *(Spot.EPOCHS, Sender._is_identified), "newer is None or queue.in_flight", "newer is None"
     ),
     "a group that was deleted comes back with its offsets": Edit(
-        *(Spot.APIS, GroupMaintenance.delete),
-        "self._write_off(group, partitions, Appends(done))",
-        "self._write_off(group, [], Appends(done))",
+        *(Spot.APIS, GroupMaintenance._delete),
+        "tombstones(group.group_id, partitions, is_group_gone=is_group_gone)",
+        "[]",
     ),
     "a group with members is deleted": Edit(
         *(Spot.APIS, deleting.delete_groups), "group.state is not EMPTY", "group is None"

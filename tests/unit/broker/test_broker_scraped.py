@@ -11,9 +11,11 @@ from kdist.broker import group_lags
 from kdist.broker.broker import Broker
 from kdist.broker.scraped import EVERY_MS
 from kdist.controller.context import ControllerContext
+from kdist.groups.member import Caller
 from kdist.metrics.groups import GroupLagMetrics
 from kdist.model import TopicPartition
 from kdist.ops.roll_lock import release_lock, take_lock
+from kdist.protocol.delete_groups import DeleteGroupsRequest
 from kdist.zk import znodes
 from tests.simulator.cluster import Cluster, create, produce
 from tests.unit.broker.test_broker_start_groups import commit, with_offsets_topic
@@ -131,8 +133,9 @@ def test_a_group_that_is_gone_is_shown_no_more() -> None:
         assert await commit(client, "g", 0) == 0
         await looked(broker)
         assert broker.measures.lags
-        (group,) = broker.service.coordinator.groups()
-        broker.service.coordinator._maintenance.delete(group, lambda _: None)
+        coordinator = broker.service.coordinator
+        request = DeleteGroupsRequest(groups_names=["g"])
+        coordinator.delete_groups(request, Caller(2, "admin", "/here"), lambda _: None)
         await looked(broker)
         assert not broker.measures.lags
 

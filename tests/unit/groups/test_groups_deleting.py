@@ -160,6 +160,143 @@ def test_the_answer_waits_for_the_log_and_says_if_it_failed() -> None:
     """)
 
 
+def test_a_group_is_seen_until_its_deletion_is_in_the_log() -> None:
+    """Else it is seen to be gone, and comes back with the next coordinator."""
+    check("""
+        commit outside t-0:1
+            log: readers t-0 1
+            outside committed t-0 NONE
+        log holds
+        remove
+            log: readers t-0 gone
+        fetch
+            offsets t-0 1
+        list
+            groups readers Empty - NONE
+        remove
+            log: readers t-0 gone
+        log continues
+            removed readers NONE
+            removed readers NONE
+        fetch
+            offsets none
+        remove
+            removed readers GROUP_ID_NOT_FOUND
+    """)
+
+
+def test_a_deletion_that_failed_can_be_tried_again() -> None:
+    check("""
+        commit outside t-0:1
+            log: readers t-0 1
+            outside committed t-0 NONE
+        log fails NOT_ENOUGH_REPLICAS
+        remove
+            removed readers COORDINATOR_NOT_AVAILABLE
+        fetch
+            offsets t-0 1
+        log works
+        remove
+            log: readers t-0 gone
+            removed readers NONE
+        unload
+        load
+        list
+            groups none NONE
+    """)
+
+
+def test_a_deletion_of_single_offsets_that_failed_can_be_tried_again() -> None:
+    check("""
+        commit outside t-0:1
+            log: readers t-0 1
+            outside committed t-0 NONE
+        log fails NOT_ENOUGH_REPLICAS
+        forget t-0
+            forgot t-0 COORDINATOR_NOT_AVAILABLE
+        fetch
+            offsets t-0 1
+        log works
+        log holds
+        forget t-0
+            log: readers t-0 gone
+        fetch
+            offsets t-0 1
+        log continues
+            forgot t-0 NONE
+        list
+            groups none NONE
+    """)
+
+
+def test_what_a_group_commits_while_it_is_deleted_stays() -> None:
+    check("""
+        commit outside t-0:1 t-1:2
+            log: readers t-0 1
+            log: readers t-1 2
+            outside committed t-0 NONE, t-1 NONE
+        log holds
+        remove
+            log: readers t-0 gone
+            log: readers t-1 gone
+        commit outside t-0:3
+            log: readers t-0 3
+        log continues
+            removed readers NONE
+            outside committed t-0 NONE
+        fetch
+            offsets t-0 3
+    """)
+
+
+def test_a_group_that_is_joined_and_left_while_it_is_deleted_stays() -> None:
+    check("""
+        set initial_rebalance_delay_ms=0
+        commit outside t-0:1
+            log: readers t-0 1
+            outside committed t-0 NONE
+        log holds
+        remove
+            log: readers t-0 gone
+        join a v=0
+        pass 0
+            a joined generation 1 by range, leader a, members a
+        leave a
+            log: readers generation 2 empty
+            leave NONE: NONE
+        log continues
+            removed readers NONE
+        list
+            groups readers Empty consumer NONE
+        fetch
+            offsets none
+        unload
+        load
+        list
+            groups readers Empty consumer NONE
+    """)
+
+
+def test_a_deletion_that_ends_after_its_partition_was_loaded_anew_leaves_that_alone() -> None:
+    check("""
+        commit outside t-0:1
+            log: readers t-0 1
+            outside committed t-0 NONE
+        log holds
+        remove
+            log: readers t-0 gone
+        commit outside t-0:2
+            log: readers t-0 2
+        unload
+        load
+        log continues
+            removed readers NONE
+            outside committed t-0 NONE
+        fetch
+            offsets t-0 2
+    """)
+
+
 def test_a_commit_under_way_is_deleted_with_its_group() -> None:
     check("""
         log holds
