@@ -25,7 +25,7 @@ from typing import NamedTuple
 from kdist.config.kinds import INT64_MAX
 from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
-from kdist.errors import ApiError, DiskFull, Error
+from kdist.errors import ApiError, DiskFailed, DiskFull, Error
 from kdist.metrics.storage import StorageMetrics
 from kdist.model import TopicPartition
 from kdist.records.batch import Batch
@@ -299,18 +299,16 @@ class Log:
             raise ApiError(
                 Error.KAFKA_STORAGE_ERROR, f"{self.partition} is being cleaned: try again"
             )
-        *older, empty = self.segments
-        self.retire(older)
-        if empty.base_offset > base_offset:
-            files = self.context.files
-            self.segments = [Segment.create(files, self.directory, base_offset, now_ms), empty]
-            self.retire([empty])
+        self.retire(self.segments[:-1])
+        if self.active.base_offset > base_offset:
+            self._replace_active(base_offset, now_ms)
         self.forget_reserved()
 
     def begin_anew(self, offset: int, now_ms: int) -> None:
-        """Have a log without records begin and end at `offset`, beyond its end. `DiskFull`.
+        """Have a log without records begin and end at `offset`, beyond its end.
 
         The recovery point follows with the next flush: till then a power loss may take all of it.
+        After `DiskFull` it is as it was, but perhaps for segments wholly below its start offset.
         """
         assert not self._under_way
         assert self.start_offset == self.end_offset < offset
@@ -318,17 +316,37 @@ class Log:
             raise DiskFull(self.directory)
         if not self.has_files:
             self.context.create_files(self)
-        older = list(self.segments)
-        self.add_segment(offset, now_ms)
+        self.retire(self.segments[:-1])
+        self._replace_active(offset, now_ms)
         self.start_offset = self.end_offset = offset
         if self.first_dirty_offset is not None:
             self.first_dirty_offset = self.compacted_for_offset = offset
         self.producers = ProducerStates()
         self.forget_reserved()
-        self.retire(older)
         self.forget_snapshots()
         self.epochs.begin_anew(offset)
         self.require_flush(now_ms)
+
+    def _replace_active(self, base_offset: int, now_ms: int) -> None:
+        """Have a new segment for the only one, which holds no record of the log; or `DiskFull`.
+
+        Both must not be left: recovery would find a gap between them, and remove the later one.
+        """
+        files, old = self.context.files, self.active
+        new = Segment.create(files, self.directory, base_offset, now_ms)
+        self.save_directory()  # also if it goes again
+        try:
+            retired = old.retire()
+        except DiskFull:
+            new.close()
+            try:
+                files.remove(new.path)  # its indexes are nothing without it
+            except DiskFull as error:
+                reason = "a log can neither begin anew nor stay as it was"
+                raise DiskFailed(error.path, OSError(reason)) from error
+            raise
+        self.segments.append(new)
+        self._drop([old], retired)
 
     def complete_append(self, append: Append, now_ms: int) -> Append:
         """Write and publish a prepared append while no other is in progress."""

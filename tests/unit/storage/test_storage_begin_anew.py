@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 
 import pytest
-from storage_world import CLICKS, TOPIC_ID, World, append, expected_lines, lines
+from storage_world import (
+    CLICKS,
+    TOPIC_ID,
+    Line,
+    World,
+    append,
+    batch_of,
+    expected_lines,
+    lines,
+    numbered,
+)
 
-from kdist.errors import ApiError, DiskFull, Error
+from kdist.errors import ApiError, DiskFailed, DiskFull, Error
 from kdist.runtime.simulated_disk import PowerLoss
+from kdist.runtime.simulated_faults import Call
 from kdist.storage.log import Log
 from kdist.storage.meta import load_partition_metadata
-from kdist.storage.names import PARTITION_METADATA
+from kdist.storage.names import PARTITION_METADATA, Suffix
 from kdist.storage.schedule import Schedule
 
 
@@ -57,6 +69,114 @@ def test_after_a_power_loss_the_log_has_its_first_records_or_none() -> None:
         assert lines(log) == expected_lines(60)[: len(lines(log))]
     assert (100, 100) in found
     assert (0, 60) in found
+
+
+def emptied(world: World, count: int) -> Log:
+    """A log whose records are deleted, though none of its segments could be removed so far."""
+    log = grown(world, count)
+    if count:
+        world.disk.fail(errno.ENOSPC, when=lambda call: call.path.endswith(".deleted"))
+        world.delete_records(log, log.end_offset)
+        world.disk.heal()
+        assert len(log.segments) > 2
+    return log
+
+
+def _changes_names(call: Call) -> bool:
+    return call.name in {"create", "rename", "open"}
+
+
+def live_lines(world: World, start: int) -> list[Line]:
+    """The records from `start` on that a power loss has left."""
+    log = world.open().logs.get(CLICKS)
+    return [line for line in lines(log) if line[0] >= start] if log else []
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE])
+@pytest.mark.parametrize("count", [0, 12])
+@pytest.mark.parametrize("is_tried_again", [False, True])
+def test_a_log_whose_disk_refuses_any_one_call_begins_anew_whole_or_not_at_all(
+    count: int, error: int, *, is_tried_again: bool
+) -> None:
+    refused = 0
+    for number in range(20):
+        world = World(seed=number)
+        log = emptied(world, count)
+        start, epochs = log.start_offset, log.epochs.entries
+        world.disk.fail(error, when=_changes_names, after_calls=number, forever=False)
+        try:
+            log.begin_anew(100, world.clock.now_ms())
+            expected = 100
+        except DiskFull:
+            refused += 1
+            assert (log.start_offset, log.end_offset, log.epochs.entries) == (start, start, epochs)
+            assert not world.files.exists(world.path_of(100, Suffix.LOG))
+            expected = start
+        world.disk.heal()
+        if is_tried_again and expected < 100:
+            expected = 100
+            begin_anew(world, log, 100)
+        assert (log.start_offset, log.end_offset) == (expected, expected)
+        append(world, log, 5)
+        world.flush(log)
+        world.lose_power()
+        assert live_lines(world, start) == expected_lines(expected + 5, expected)
+    assert 0 < refused < 20
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("count", [0, 12])
+def test_a_power_loss_at_any_call_takes_no_record_flushed_since(
+    count: int, *, is_refused: bool
+) -> None:
+    for number in range(1, 70):
+        world = World(seed=number)
+        log = emptied(world, count)
+        start = log.start_offset
+        if is_refused:
+            path = log.active.path
+            world.disk.fail(
+                errno.ENOSPC, when=lambda call, path=path: call.path.startswith(f"{path}.")
+            )
+        world.disk.crash_at(number)
+        flushed: list[Line] = []
+        try:
+            with suppress(DiskFull):
+                begin_anew(world, log, 100)
+            for _ in range(2):
+                end = log.end_offset
+                append(world, log, 5)
+                world.flush(log)
+                flushed += expected_lines(end + 5, end)
+        except PowerLoss:
+            world.files = world.disk.power_on()
+        else:
+            world.lose_power()
+        assert live_lines(world, start)[: len(flushed)] == flushed
+
+
+def test_a_refill_from_before_the_offset_that_is_refused_loses_no_record_flushed_since() -> None:
+    for seed in range(10):
+        world = World(seed=seed)
+        log = grown(world, 0)
+        begin_anew(world, log, 100)
+        world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "rename")
+        with pytest.raises(DiskFull):
+            log.append_as_follower([batch_of(numbered(98, 4), base_offset=98).data], 0, 0)
+        world.disk.heal()
+        append(world, log, 5)
+        world.flush(log)
+        world.lose_power()
+        assert live_lines(world, 0) == expected_lines(105, 100)
+
+
+def test_a_log_that_can_neither_begin_anew_nor_stay_fails_its_disk() -> None:
+    world = World()
+    log = grown(world, 1)
+    world.truncate(log, 0)
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name in {"rename", "remove"})
+    with pytest.raises(DiskFailed):
+        log.begin_anew(100, world.clock.now_ms())
 
 
 def test_no_checkpoint_tells_of_the_offset_as_flushed_before_it_is() -> None:
