@@ -138,7 +138,9 @@ def measure_header() -> list[Row]:
         assert not header_fault(header, len(batch))
         assert not producer_fault(header)
         assert not crc_fault(batch, 0, header)
-        struct.pack_into(">q", batch, 0, 1000)  # the base offset
+        struct.pack_into(
+            ">q", batch, 0, 0
+        )  # the base offset: a produced batch has 0, and is checked again
         struct.pack_into(">i", batch, 12, 5)  # the leader epoch
 
     found = rates(

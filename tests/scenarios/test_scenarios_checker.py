@@ -53,7 +53,7 @@ def test_a_bug_that_excused_itself_is_noticed(name: str) -> None:
 
 
 def _kept(base: int, key: bytes, value: bytes | None) -> Kept:
-    return Kept(base, base + 1, -1, {base: (key, value)})
+    return Kept(base, base + 1, -1, 0, {base: (key, value)})
 
 
 def test_after_a_loss_the_last_of_a_key_is_what_was_before_it() -> None:
