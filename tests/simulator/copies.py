@@ -164,10 +164,17 @@ class Committed:
         self.power_lost_s: list[float] = []  # by any replica
         # When another replica came to lead, or could, and how long the one before went on leading.
         self.handed_over_s = NEVER_S
+        self.unclean_epoch = NO_EPOCH  # of the last leader that was elected uncleanly
         self.table = Table(shape.delete_retention_s) if shape.is_compacted else None
 
     def may_be_lost(self, since_s: float, offset: int) -> bool:
         return any(each.end_s > since_s and offset >= each.from_offset for each in self.losses)
+
+    def prolong_loss(self, until_s: float) -> None:
+        """A leader that an unclean election has deposed does not know of it yet: as it may be alone
+        in its ISR, it acknowledges, with acks=all too, what is lost once it does."""
+        last = self.losses[-1]
+        self.losses[-1] = last._replace(end_s=max(last.end_s, until_s))
 
     @property
     def is_open(self) -> bool:
@@ -280,6 +287,7 @@ class Copies:
             if is_new and state.is_recovering and key.topic in self._unclean:
                 # Others who are dead may have had more: that was announced.
                 found.damaged |= dict.fromkeys(state.isr, 0)
+                found.unclean_epoch = state.leader_epoch
                 self._trace.count("unclean election")
             may_lack = {*found.damaged, *found.suspect}
             self.electable.check(key, before, state, assignment, may_lack, alive)
@@ -400,6 +408,8 @@ class Copies:
         found.last_start = max(found.last_start, log.start_offset)
         if partition.is_leader and not is_led:
             found.handed_over_s = self._trace.now_s
+            if partition.leader_epoch < found.unclean_epoch:
+                found.prolong_loss(self._trace.now_s + EVERY_S)
         if is_led and mark > found.end:
             self._commit(found, copy)
         fault = self._fault(found, copy)
