@@ -312,7 +312,13 @@ class LogDirectory:
             logger.warning("%s is kept as a stray, %s", log.partition, path)
 
     def truncate(
-        self, log: Log, offset: int, done: Done, is_wanted: Callable[[], bool] = lambda: True
+        self,
+        log: Log,
+        offset: int,
+        done: Done,
+        is_wanted: Callable[[], bool] = lambda: True,
+        *,
+        lowers_start: bool = False,
     ) -> None:
         """Truncate the log to `offset`, durably, then call `done`.
 
@@ -325,7 +331,8 @@ class LogDirectory:
         After an `ApiError`, as `DiskFull`, the log is as it was.
         """
         if log.is_busy:
-            self.flusher.request(log, lambda _: self.truncate(log, offset, done, is_wanted))
+            again = partial(self.truncate, log, offset, done, is_wanted, lowers_start=lowers_start)
+            self.flusher.request(log, lambda _: again())
             return
         if not is_wanted():
             done(_unwanted(log))
@@ -342,10 +349,17 @@ class LogDirectory:
         if log.is_swapping:  # which waits for room to rename files, as this would
             done(DiskFull(log.directory))
             return
-        begin = partial(self._truncate, log, offset, done, is_wanted)
+        begin = partial(self._truncate, log, offset, done, is_wanted, lowers_start)
         log.begin_truncation(lambda: self.context.tasks.call_soon(begin))
 
-    def _truncate(self, log: Log, offset: int, done: Done, is_wanted: Callable[[], bool]) -> None:
+    def _truncate(
+        self,
+        log: Log,
+        offset: int,
+        done: Done,
+        is_wanted: Callable[[], bool],
+        lowers_start: bool,
+    ) -> None:
         """Truncate, now that no append is under way."""
         if not is_wanted():
             self._end_truncation(log, done, _unwanted(log))
@@ -354,7 +368,7 @@ class LogDirectory:
             log.truncate_epochs()
             self._end_truncation(log, done, None)
             return
-        truncation = Truncation(log, offset, self._now_ms())
+        truncation = Truncation(log, offset, self._now_ms(), lowers_start=lowers_start)
 
         def saved(error: BaseException | None) -> None:
             if error is None and not is_wanted():
@@ -390,24 +404,34 @@ class LogDirectory:
     def begin_anew(
         self, log: Log, offset: int, done: Done, is_wanted: Callable[[], bool] = lambda: True
     ) -> None:
-        """Drop all records, and have the log begin at `offset`, beyond its end; then call `done`.
+        """Drop all records, and have the log begin at `offset`, outside of it; then call `done`.
 
-        For a replica of which its leader has deleted all that follows. After a power loss the log
-        has the first of its records, or none. `is_wanted` and errors are as for `truncate`.
+        For a replica of which its leader has deleted all that follows, or has nothing but what is
+        before it. After a power loss the log has the first of its records, or none. `is_wanted` and
+        errors are as for `truncate`.
         """
 
         def emptied(error: BaseException | None) -> None:
             if error is None and (log.is_busy or not is_wanted()):
                 self.begin_anew(log, offset, done, is_wanted)  # or refuse to
                 return
-            error = error or self._refusal(partial(log.begin_anew, offset, self._now_ms()))
+            if error is None and log.start_offset != offset:
+                error = self._refusal(partial(log.begin_anew, offset, self._now_ms()))
             if error is not None:
                 done(error)
                 return
             self._bounds_moved(log)
-            self.flusher.request(log, done)
+            self.saver.request(saved)  # before it takes records below the start that was saved
 
-        self.truncate(log, log.start_offset, emptied, is_wanted)
+        def saved(error: BaseException | None) -> None:
+            if error is None:
+                self.flusher.request(log, done)
+            else:
+                done(error)
+
+        is_below = offset < log.start_offset
+        end = offset if is_below else log.start_offset
+        self.truncate(log, end, emptied, is_wanted, lowers_start=is_below)
 
     def _now_ms(self) -> int:
         return self.context.clock.now_ms()

@@ -305,13 +305,14 @@ class Log:
         self.forget_reserved()
 
     def begin_anew(self, offset: int, now_ms: int) -> None:
-        """Have a log without records begin and end at `offset`, beyond its end.
+        """Have a log without records begin and end at `offset`, beyond its end or below all of its
+        segments. `DiskFull`.
 
         The recovery point follows with the next flush: till then a power loss may take all of it.
         After `DiskFull` it is as it was, but perhaps for segments wholly below its start offset.
         """
         assert not self._under_way
-        assert self.start_offset == self.end_offset < offset
+        assert self.start_offset == self.end_offset != offset
         if self.is_swapping:
             raise DiskFull(self.directory)
         if not self.has_files:
@@ -319,6 +320,7 @@ class Log:
         self.retire(self.segments[:-1])
         self._replace_active(offset, now_ms)
         self.start_offset = self.end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
         if self.first_dirty_offset is not None:
             self.first_dirty_offset = self.compacted_for_offset = offset
         self.producers = ProducerStates()
@@ -748,6 +750,7 @@ class Log:
             self.segments.append(replacement)
         self._drop(dropped, retired)
         self.end_offset = end_offset
+        self.start_offset = min(self.start_offset, end_offset)
         self.forget_reserved()
         self.forget_snapshots()
         self.truncate_epochs()

@@ -32,11 +32,17 @@ class Truncation:
     afterwards will not be synced, whatever an old checkpoint said of these offsets.
     """
 
-    def __init__(self, log: Log, offset: int, now_ms: int) -> None:
-        """No append may be under way. Lowers the log's recovery point."""
+    def __init__(self, log: Log, offset: int, now_ms: int, *, lowers_start: bool = False) -> None:
+        """No append may be under way. Lowers the log's recovery point.
+
+        With `lowers_start` a log that starts behind `offset` then starts there, without records, or
+        as near as its first segment allows.
+        """
         assert not log.is_appending
         self._log = log
-        self._offset = max(offset, log.start_offset)
+        self._offset = max(
+            offset, log.segments[0].base_offset if lowers_start else log.start_offset
+        )
         self._now_ms = now_ms
         self._number = number = log.segment_index(self._offset)
         self._segment = log.segments[number]
@@ -53,7 +59,7 @@ class Truncation:
         are loaded first, since that may fail too.
         """
         log, segment = self._log, self._segment
-        files, start_offset = log.context.files, log.start_offset
+        files, start_offset = log.context.files, min(log.start_offset, self._offset)
         found = segment.find_despite_index(self._offset)
         position, start = segment.size, self._offset
         if found is not None:  # else nothing in the segment is at or after the offset

@@ -25,7 +25,9 @@ def _begin_the_newest_at_the_end(_: Callable[..., None]) -> Callable[..., None]:
 
 
 def _whoever_leads(truncate: Callable[..., None]) -> Callable[..., None]:
-    return lambda self, log, offset, done, _: truncate(self, log, offset, done, lambda: True)
+    return lambda self, log, offset, done, _, lowers_start: truncate(
+        self, log, offset, done, lambda: True, lowers_start
+    )
 
 
 PLANTED_IN_STORING: dict[str, Planted] = {

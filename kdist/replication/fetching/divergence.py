@@ -25,7 +25,10 @@ from kdist.storage.epochs import EpochEnd, LeaderEpochs
 def truncation_offset(
     epochs: LeaderEpochs, log_end_offset: int, high_watermark: int, leader: EpochEnd
 ) -> int:
-    """The offset to truncate to; the log end offset or more if nothing is to be cut off."""
+    """The offset to truncate to; the log end offset or more if nothing is to be cut off.
+
+    Below the log start offset nothing of the log is the leader's: it begins anew there.
+    """
     if leader.end_offset < 0:
         return high_watermark
     own = epochs.end_offset_for(leader.epoch, log_end_offset)

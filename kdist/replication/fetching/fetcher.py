@@ -499,9 +499,10 @@ class ReplicaFetcher:
         each.state = BUSY
         self._dirty[partition.key] = None
         partition.note_truncation(offset)
-        self._context.directory.truncate(
-            partition.log, offset, partial(self._truncated, each), lambda: each.is_current
-        )
+        directory = self._context.directory
+        # Left empty at its start, a log that begins behind would lack what the leader has before.
+        cut = directory.truncate if offset >= partition.log.start_offset else directory.begin_anew
+        cut(partition.log, offset, partial(self._truncated, each), lambda: each.is_current)
 
     def _truncated(self, each: FollowedPartition, error: BaseException | None) -> None:
         if error is None:

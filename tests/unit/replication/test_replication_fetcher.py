@@ -283,6 +283,24 @@ def test_a_log_is_cut_off_where_it_diverges_and_no_other_offset_of_that_answer_i
     assert stage.asks() == [(4, 1)]
 
 
+def test_a_log_that_begins_behind_where_it_is_to_be_cut_off_begins_anew_there(
+    stage: Stage,
+) -> None:
+    """At its own start it would lack what the leader has before that, or never fit the leader's."""
+    for _ in range(4):
+        stage.leader.answer(
+            records=bytes(batch([b"a"], base_offset=stage.end, leader_epoch=1)), high_watermark=4
+        )
+    stage.leader.answer(high_watermark=4, log_start_offset=3)
+    stage.world.settle()
+    for _ in stage.leader.asked[1:]:
+        stage.leader.answer()  # the one that was overtaken
+    stage.leader.answer(diverging_epoch=DivergingEpoch(epoch=1, end_offset=2), high_watermark=2)
+    stage.world.settle()
+    assert (stage.partition.log.start_offset, stage.end) == (2, 2)
+    assert stage.asks()[-1] == (4, 2)
+
+
 def test_records_that_the_leader_deleted_are_deleted_and_the_leader_is_told(stage: Stage) -> None:
     for _ in range(2):
         stage.leader.answer(

@@ -240,3 +240,44 @@ def test_a_truncation_that_waited_is_not_begun_once_it_is_not_wanted() -> None:
     assert isinstance(error, ApiError)
     assert error.error is Error.NOT_LEADER_OR_FOLLOWER
     assert log.end_offset == 65
+
+
+def deleted_up_to_42(seed: int) -> tuple[World, Log]:
+    world = World(seed=seed)
+    log = grown(world, 12)
+    world.wait(lambda done: world.directory.delete_records(log, 42, done))
+    return world, log
+
+
+@pytest.mark.parametrize("offset", [0, 17, 39, 40, 41])
+def test_a_log_that_begins_anew_below_its_start_keeps_from_then_on_what_is_flushed(
+    offset: int,
+) -> None:
+    world, log = deleted_up_to_42(seed=1)
+    begin_anew(world, log, offset)
+    assert (log.start_offset, log.end_offset) == (offset, offset)
+    append(world, log, 5)
+    world.flush(log)
+    world.lose_power()
+    log = world.open().logs[CLICKS]
+    assert (log.start_offset, log.end_offset) == (offset, offset + 5)
+    assert lines(log) == expected_lines(offset + 5, offset)
+
+
+@pytest.mark.parametrize("offset", [0, 17, 39, 40, 41])
+def test_a_power_loss_while_a_log_begins_anew_below_its_start_has_it_begin_there_or_where_it_did(
+    offset: int,
+) -> None:
+    found = set()
+    for number in range(1, 120):
+        world, log = deleted_up_to_42(number)
+        world.disk.crash_at(number)
+        try:
+            begin_anew(world, log, offset)
+        except PowerLoss:
+            world.files = world.disk.power_on()
+            log = world.open().logs[CLICKS]
+        bounds = (log.start_offset, log.end_offset)
+        found.add(bounds)
+        assert bounds == (offset, offset) or 42 == bounds[0] <= bounds[1] <= 60
+    assert {(offset, offset), (42, 60)} <= found
