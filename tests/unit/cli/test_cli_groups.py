@@ -135,7 +135,7 @@ def test_a_group_that_is_only_listed_is_told_apart_and_the_others_are_shown(
 
 
 def test_a_topic_that_was_deleted_leaves_the_rest_to_be_shown(cluster: CliCluster) -> None:
-    for name in ("kept", "doomed"):
+    for name in ("mourned", "doomed"):
         cluster.done("topics", "create", name)
         cluster.done("produce", name, text="x\n")
         cluster.done("consume", name, "--group", "mourner", "--from-beginning", "--until-end")
@@ -143,7 +143,7 @@ def test_a_topic_that_was_deleted_leaves_the_rest_to_be_shown(cluster: CliCluste
     offsets = described(cluster, "mourner")["offsets"]
     assert isinstance(offsets, list)
     assert {
-        "topic": "kept",
+        "topic": "mourned",
         "partition": 0,
         "committed": 1,
         "start": 0,
