@@ -115,11 +115,11 @@ def _in_segment(log: Log, segment: Segment, look: Callable[[_Search], Steps[T]])
     generation, is_rebuilt = segment.generation, False
     while True:
         try:
-            search = _Search(log.context.files, segment)
+            files = _CachedFiles(log.context.files)
             try:
-                return (yield from look(search))
+                return (yield from look(_Search(files, segment)))
             finally:
-                search.close()
+                files.close()  # also those that were open when there was no descriptor for the next
         except (CorruptRecords, CorruptFile, FileNotFoundError) as error:
             is_same = segment.generation == generation and segment in log.segments
             if not is_same or log.is_truncating or log.is_closed:
@@ -198,8 +198,8 @@ class _CachedFile:
 class _Search:
     """Looks up in one segment, up to where it ends now. Owner: one look-up."""
 
-    def __init__(self, files: Files, segment: Segment) -> None:
-        self._files = _CachedFiles(files)
+    def __init__(self, files: _CachedFiles, segment: Segment) -> None:
+        self._files = files
         log_path, offsets_path, times_path = segment.paths
         self._base_offset, self._end = segment.base_offset, segment.size
         self._file = self._files.open(log_path)
@@ -209,9 +209,6 @@ class _Search:
         for index in (self._offsets, self._times):
             if len(index):
                 assert index.file  # opened now, since it may be renamed later
-
-    def close(self) -> None:
-        self._files.close()
 
     def first_since(self, timestamp: int, start_offset: int) -> Steps[TimestampedOffset | None]:
         """The first record from `start_offset` on that has this timestamp or a later one."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.errors import ApiError, DiskFailed, Error
-from kdist.runtime.steps import Steps
+from kdist.errors import ApiError, DiskFailed, DiskFull, Error
+from kdist.runtime.files import File
+from kdist.runtime.simulated_disk import SimulatedDisk
+from kdist.runtime.steps import Steps, run_steps
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix
 from kdist.storage.time_lookup import TimestampedOffset, finding_by_timestamp, finding_newest
@@ -169,14 +173,46 @@ def test_a_look_up_while_the_log_is_being_cut_is_refused() -> None:
     assert raised.value.error is Error.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_disk_that_fails_under_the_thread_is_told_of_and_leaves_nothing_open() -> None:
+def opened_by(disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The files that are opened to be read from now on."""
+    files: list[Any] = []
+    open_readonly = disk.open_readonly
+
+    def opening(path: str) -> File:
+        files.append(open_readonly(path))
+        return cast(File, files[-1])
+
+    monkeypatch.setattr(disk, "open_readonly", opening)
+    return files
+
+
+def test_a_disk_that_fails_under_the_thread_is_told_of_and_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World()
     log = filled(world)
     make_cold(world, log)
+    files = opened_by(world.disk, monkeypatch)
     steps = finding_by_timestamp(log, START_MS + 33)
     assert next(steps) is not None
     with pytest.raises(DiskFailed):
         steps.throw(DiskFailed("/d01", OSError()))
+    assert files
+    assert not any(each._is_open for each in files)
+
+
+@pytest.mark.parametrize("opens", [1, 2])
+def test_a_look_up_without_a_descriptor_for_all_of_a_segments_files_leaves_none_open(
+    monkeypatch: pytest.MonkeyPatch, opens: int
+) -> None:
+    world = World()
+    log = filled(world)
+    files = opened_by(world.disk, monkeypatch)
+    world.disk.fail(errno.EMFILE, after_calls=opens, when=lambda call: call.name == "open_readonly")
+    with pytest.raises(DiskFull):
+        run_steps(finding_by_timestamp(log, START_MS + 33))
+    assert len(files) == opens
+    assert not any(each._is_open for each in files)
 
 
 def test_an_index_that_misleads_is_rebuilt_once() -> None:
