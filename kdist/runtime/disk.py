@@ -1,7 +1,7 @@
 """The real disk: `Files` and `File` of `files.py` on the operating system's calls.
 
 Nothing is cached or buffered here; one method is one system call, or a loop of one where the kernel
-may do it in part. `disk_errors.py` maps error numbers to `DiskFull` and `DiskFailed`. `write` and
+may do it in part. `files.py` maps error numbers to `DiskFull` and `DiskFailed`. `write` and
 `read` are on the broker's hottest path, 0.1 µs above the bare call: measure any change to them.
 
 Files are opened without O_NOATIME: it fails on files of other users, and hosts mount with noatime.
@@ -19,9 +19,14 @@ from collections.abc import Sequence
 from typing import BinaryIO
 
 from kdist.runtime import linux
-from kdist.runtime.atomic_replace import replace
-from kdist.runtime.disk_errors import NO_DESCRIPTORS, raise_if_disk, raise_if_lost, translated
-from kdist.runtime.files import Buffer
+from kdist.runtime.files import (
+    NO_DESCRIPTORS,
+    Buffer,
+    raise_if_disk,
+    raise_if_lost,
+    replace,
+    translated,
+)
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")  # buffers that one pwritev takes
 _CLOSED = 0x7FFF_FFFF  # no descriptor has this number: every call on it is EBADF
@@ -252,6 +257,14 @@ class Disk:
     def rename(self, old: str, new: str) -> None:
         with translated(new):
             os.rename(old, new)
+
+    def link(self, old: str, new: str) -> None:
+        with translated(new):
+            os.link(old, new)
+
+    def exchange(self, one: str, other: str) -> bool:
+        with translated(other):
+            return linux.exchange(one, other)
 
     def remove(self, path: str) -> None:
         with translated(path):

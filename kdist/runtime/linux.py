@@ -1,4 +1,4 @@
-"""What Linux has and the `os` module lacks: fallocate, sync_file_range, syncfs, ioprio_set, prctl.
+"""What Linux has and `os` lacks: fallocate, sync_file_range, syncfs, renameat2, ioprio_set, prctl.
 
 The calls go through ctypes, which releases the GIL during the call. Each returns False where the
 filesystem does not support the call, and raises `OSError` for all other errors.
@@ -19,6 +19,10 @@ _IOPRIO_WHO_PROCESS = 1
 _IOPRIO_IDLE = 3 << 13  # the class, in the high bits
 _NICE_MAX = 19
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}  # it has no function in the C library
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+# Filesystems without it, layers of an overlay, mount points.
+_NO_EXCHANGE = frozenset({errno.EINVAL, errno.EXDEV, errno.EBUSY})
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -28,6 +32,8 @@ _sync_file_range = _libc.sync_file_range
 _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _syncfs = _libc.syncfs
 _syncfs.argtypes = (ctypes.c_int,)
+_renameat2 = _libc.renameat2
+_renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
 
 def reserve(descriptor: int, position: int, size: int) -> bool:
@@ -45,11 +51,27 @@ def sync_filesystem(descriptor: int) -> bool:
     return _call(_syncfs, descriptor)
 
 
+def exchange(one: str, other: str) -> bool:
+    """Exchange what two names refer to, atomically."""
+    paths = os.fsencode(one), os.fsencode(other)
+    try:
+        return _call(_renameat2, _AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE)
+    except OSError as error:
+        if error.errno in _NO_EXCHANGE:
+            return False
+        raise
+
+
 def run_idle() -> None:
-    """Take only the CPU time and the disk time that nobody else wants, where the kernel can."""
+    """Take only the CPU time and the disk time that nobody else wants, where the kernel can.
+
+    If memory ends, this process goes before others, not with its parent's protection.
+    """
     os.setpriority(os.PRIO_PROCESS, 0, _NICE_MAX)
     with suppress(OSError):  # a container may forbid it
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("500")
     number = _IOPRIO_SET.get(os.uname().machine)
     if number is not None:
         _libc.syscall(number, _IOPRIO_WHO_PROCESS, 0, _IOPRIO_IDLE)
@@ -62,7 +84,7 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def _call(function: ctypes._FuncPointer, *arguments: int) -> bool:
+def _call(function: ctypes._FuncPointer, *arguments: int | bytes) -> bool:
     while function(*arguments) == -1:
         code = ctypes.get_errno()
         if code in _UNSUPPORTED:

@@ -6,7 +6,7 @@ asyncio copies that into each callback, timer and task that it schedules, those 
 code included. So whatever raises, the loop knows whose `on_failure` to call, and the simulator's
 loop knows what a killed or stopped process must not run.
 
-`AsyncioProcess` is the broker's, `VirtualProcess` the simulator's.
+`AsyncioProcess` is the broker's, `testing/virtual_process.py` has the simulator's.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, TypeVar
 
-from kdist.runtime.clock import Clock
+from kdist.runtime.clock import Clock, SystemClock
 from kdist.runtime.tasks import Done, Timer
 
 T = TypeVar("T")
@@ -149,6 +151,56 @@ class Process(ABC):
         another process has taken it over.
         """
         self._is_closed = True
+
+
+class AsyncioProcess(Process):
+    """The broker's. It takes `loop`'s exceptions, those of nobody's callbacks too.
+
+    The owner's thread is the loop's. Blocking work runs on a few threads, which share with the
+    owner only the queue of results.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, rng: random.Random | None = None, threads: int = 4
+    ) -> None:
+        super().__init__(loop, SystemClock(), rng or system_rng())
+        loop.set_exception_handler(self._take_exception)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="kdist-blocking")
+        self._results: deque[tuple[Done, BaseException | None]] = deque()  # its append is atomic
+
+    def _take_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, BaseException):
+            (process_of(context) or self).fail(error)
+        else:
+            loop.default_exception_handler(context)
+
+    def _submit(self, work: Callable[[], None], done: Done) -> None:
+        self._pool.submit(self._work, work, done)
+
+    def _work(self, work: Callable[[], None], done: Done) -> None:
+        """On a thread of the pool."""
+        error: BaseException | None = None
+        try:
+            work()
+        except BaseException as raised:  # noqa: BLE001 - passed to the owner, whatever it is
+            error = raised
+        self._results.append((done, error))
+        del error  # its traceback has this frame: see `Done`
+        self.loop.call_soon_threadsafe(self._deliver, context=self.context)
+
+    def _deliver(self) -> None:
+        done, error = self._results.popleft()
+        done(error)
+
+    def close(self) -> None:
+        super().close()
+        self._pool.shutdown(wait=False)
+
+
+def system_rng() -> random.Random:
+    """A generator seeded by the operating system, where a test passes a fixed seed."""
+    return random.Random()
 
 
 def process_of(context: dict[str, Any]) -> Process | None:

@@ -116,6 +116,12 @@ class ReadOnlyFiles:
     def rename(self, old: str, new: str) -> NoReturn:  # noqa: ARG002
         _refuse("rename", old)
 
+    def link(self, old: str, new: str) -> NoReturn:  # noqa: ARG002
+        _refuse("link", old)
+
+    def exchange(self, one: str, other: str) -> NoReturn:  # noqa: ARG002
+        _refuse("exchange", one)
+
     def remove(self, path: str) -> NoReturn:
         _refuse("remove", path)
 

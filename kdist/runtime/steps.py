@@ -1,10 +1,14 @@
-"""Long work as generators of steps, so that the event loop does other work in between.
+"""Long work in steps, so that the event loop does other work in between.
 
-`Steps` yields wherever it may be paused: None to give way, or blocking work that a thread may do,
-since it touches nothing in use elsewhere. The generator's return value is the result. Abandoning it
-with `close` leaves nothing behind that a kill of the process at that point would not.
+It is a generator that yields wherever it may be paused, and that leaves nothing behind, when it is
+abandoned with `close`, that a kill of the process at that point would not. What may happen in a
+pause is the work's to think of. There are two kinds, for two that have them done in turns:
 
-A step takes a few milliseconds at most. What a thread is given releases the interpreter's lock for
+    Steps          None to give way, or blocking work for a thread;   LongWork: a step in each turn
+                   its return value is the result                     of the loop
+    CountedSteps   how many µs it has taken since it last did         Slices: 3 ms in each turn
+
+What a thread is given touches nothing in use elsewhere, and releases the interpreter's lock for
 nearly all of its time: it reads, or (de)compresses. Python code that computes is cut into steps
 instead, as in a thread it would slow the loop down more than on it (design D2).
 """
@@ -12,8 +16,9 @@ instead, as in a thread it would slow the loop down more than on it (design D2).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -21,8 +26,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+SLICE_US = 3_000  # on a machine half as fast it is 6 ms
+
 Work = Callable[[], None]
 Steps = Generator[Work | None, None, T]
+CountedSteps = Iterator[int]
+"""What it yields is counted and not measured, so that a simulation pauses it at the same places
+each time. It is about right: of so many records, offsets or partitions one knows what they take."""
+
+
+# Steps with a result
 
 
 def run_steps(steps: Steps[T]) -> T:
@@ -138,3 +151,68 @@ class LongWork:
         if self._waiting:
             self.under_way += 1
             self._continue(self._waiting.popleft())
+
+
+# Counted steps
+
+
+def parted(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Cut into lists of at most `size`; one empty list if there is nothing."""
+    rest = iter(items)
+    part = list(islice(rest, size))
+    yield part
+    while part := list(islice(rest, size)):
+        yield part
+
+
+def take_slice(steps: CountedSteps) -> bool:
+    """Do some of the work; returns whether there may be more."""
+    taken_us = 0
+    for step_us in steps:
+        taken_us += step_us
+        if taken_us >= SLICE_US:
+            return True
+    return False
+
+
+class _Counted(NamedTuple):
+    steps: CountedSteps
+    done: Callable[[], None]
+
+
+class Slices:
+    """An owner's long works: in each tick of the loop one slice of one of them, in turn."""
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        """`call_soon` runs a callback in the loop's next tick."""
+        self._call_soon = call_soon
+        self._jobs: deque[_Counted] = deque()
+        self._is_busy = False  # in a slice, or the next one is scheduled
+
+    def add(self, steps: CountedSteps, done: Callable[[], None] = lambda: None) -> None:
+        """Do the work, its first slice at once if nothing else is under way; then call `done`."""
+        self._jobs.append(_Counted(steps, done))
+        if not self._is_busy:
+            self._go_on()
+
+    def finish(self) -> None:
+        """Do all that is left in one go."""
+        while self._jobs:
+            job = self._jobs.popleft()
+            for _ in job.steps:
+                pass
+            job.done()
+
+    def _go_on(self) -> None:
+        self._is_busy = True
+        try:
+            if self._jobs:  # else finished meanwhile
+                job = self._jobs.popleft()
+                if take_slice(job.steps):
+                    self._jobs.append(job)
+                else:
+                    job.done()
+        finally:  # a work that fails takes no other along
+            self._is_busy = bool(self._jobs)
+            if self._is_busy:
+                self._call_soon(self._go_on)

@@ -50,17 +50,17 @@ class Turn:
     steps.
     """
 
-    __slots__ = ("_began_s", "_longest_s", "end_s", "now_s")
+    __slots__ = ("began_s", "end_s", "longest_s", "now_s")
 
     def __init__(self, now_s: Callable[[], float] = monotonic) -> None:
         self.now_s = now_s
-        self._began_s = now_s()
-        self.end_s = self._began_s + TURN_S
-        self._longest_s = 0.0
+        self.began_s = now_s()
+        self.end_s = self.began_s + TURN_S
+        self.longest_s = 0.0
 
     def begin(self) -> None:
         """The loop has polled."""
-        self._began_s = now_s = self.now_s()
+        self.began_s = now_s = self.now_s()
         self.end_s = now_s + TURN_S
 
     def renew(self) -> None:
@@ -71,16 +71,13 @@ class Turn:
         """Whether work that can go on later should stop now."""
         return self.now_s() >= self.end_s
 
-    def end(self) -> float:
-        """The loop is about to poll again. Returns the time."""
-        now_s = self.now_s()
-        if now_s - self._began_s > self._longest_s:
-            self._longest_s = now_s - self._began_s
-        return now_s
+    def end(self) -> None:
+        """The loop is about to poll again."""
+        self.longest_s = max(self.longest_s, self.now_s() - self.began_s)
 
     def take_longest_s(self) -> float:
         """How long the longest turn took that has ended since the last call."""
-        longest_s, self._longest_s = self._longest_s, 0.0
+        longest_s, self.longest_s = self.longest_s, 0.0
         return longest_s
 
 
@@ -121,11 +118,15 @@ class _Selector(selectors.EpollSelector):
         poll, run_serving, turn = self._epoll.poll, self.serving._run, self._turn
         turn.end()
         while polled := poll(timeout, _EVENTS_MAX):
-            turn.begin()
+            turn.began_s = now_s = turn.now_s()  # as `begin`, for each request that comes alone
+            turn.end_s = now_s + TURN_S
             self._polled = polled
             run_serving()
             if self.wanted and not found:
-                self._serve_latecomers(len(polled))
+                if self._lone_ticks and len(polled) == 1:
+                    self._lone_ticks -= 1
+                else:
+                    self._serve_latecomers(len(polled))
                 self._run_wanted()
             if found or (timeout := self._left()) == 0:
                 return found
@@ -138,11 +139,8 @@ class _Selector(selectors.EpollSelector):
         Peers answered in one tick send their next requests while the others are read. With this,
         nine of ten connections share a tick instead of six, and a produce costs a fifth less: most
         of a tick's cost is fixed, since between ticks other processes use the core and its caches.
-        After a tick with one descriptor alone, others rarely follow, and the poll is skipped.
+        After a tick with one descriptor alone, others rarely follow, and some next ones skip this.
         """
-        if served == 1 and self._lone_ticks:
-            self._lone_ticks -= 1
-            return
         served_max = min(len(self._watched) - 1, _EVENTS_MAX)  # without the loop's own eventfd
         while served < served_max and not self._found and not self._turn.is_over():
             self._polled = self._epoll.poll(0, _EVENTS_MAX)
@@ -157,7 +155,10 @@ class _Selector(selectors.EpollSelector):
         loop = self.loop
         if self.wanted or loop._ready or loop._stopping:
             return 0
-        now_s, timers = self._turn.end(), loop._scheduled
+        turn, timers = self._turn, loop._scheduled
+        now_s = turn.now_s()
+        if now_s - turn.began_s > turn.longest_s:  # as `end`
+            turn.longest_s = now_s - turn.began_s
         if not timers:
             return None
         left: float = timers[0].when() - now_s
@@ -171,7 +172,7 @@ class _Selector(selectors.EpollSelector):
         turn, watched, polled = self._turn, self._watched, self._polled
         if self._passed_over:
             self._put_first(polled)
-        now_s, end_s = turn.now_s, turn.end_s
+        now_s, end_s, has_more = turn.now_s, turn.end_s, len(polled) > 1
         rest = iter(polled)
         for descriptor, events in rest:
             on_ready = watched.get(descriptor)
@@ -179,7 +180,7 @@ class _Selector(selectors.EpollSelector):
                 on_ready(events)
             else:
                 self._find(descriptor, events)
-            if now_s() >= end_s:
+            if has_more and now_s() >= end_s:
                 self._passed_over += [descriptor for descriptor, _ in rest]
                 return
 
@@ -228,7 +229,7 @@ class TickLoop(asyncio.SelectorEventLoop):
         self._has_rung = False
         self._rung_for: deque[asyncio.Handle] = deque()
         self._ringing = threading.RLock()  # reentrant: a signal handler may ring during a ring
-        self.watch(self._bell.fileno(), READABLE, self._hear)
+        self.watch(self._bell.fileno(), READABLE, self._bell_rang)
 
     def before_wait(self, callback: Callable[[], None]) -> Callable[[], None]:
         """A trigger: once it is called, `callback` runs before the loop next waits or polls."""
@@ -257,9 +258,12 @@ class TickLoop(asyncio.SelectorEventLoop):
         self.turn.renew()
         ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined] # as above
         if len(ready) > 1:
-            self._due.extend([each for each in ready if each is not self._running_due])
-            ready.clear()
-            ready.append(self._running_due)
+            due, running = self._due, self._running_due
+            for _ in range(len(ready)):  # one at a time: other threads append meanwhile
+                handle = ready.popleft()
+                if handle is not running:
+                    due.append(handle)
+            ready.appendleft(running)
 
     def _run_due(self) -> None:
         due, is_over = self._due, self.turn.is_over
@@ -282,7 +286,7 @@ class TickLoop(asyncio.SelectorEventLoop):
         """Wake the loop up, for what another thread has just put into its queue.
 
         asyncio sends a byte through a socket pair each time, and receives twice. Here, if a ring is
-        still unheard, another is not needed: the loop checks its queue after `_hear`.
+        still unheard, another is not needed: the loop checks its queue after `_bell_rang`.
         """
         if not self._has_rung:
             self._has_rung = True
@@ -294,7 +298,7 @@ class TickLoop(asyncio.SelectorEventLoop):
                 self._has_rung = False
                 raise
 
-    def _hear(self, _events: int) -> None:
+    def _bell_rang(self, _events: int) -> None:
         self._bell.read(len(_RING))
         self._has_rung = False  # after the read, which would otherwise swallow a ring in between
         try:

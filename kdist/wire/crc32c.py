@@ -8,13 +8,16 @@ against each other. Both read a memoryview without copying it, which google-crc3
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
-from kdist.wire.pure import IS_PURE
-from kdist.wire.varint import Buffer
+from kdist.wire.primitives import Buffer
+
+IS_PURE = os.environ.get("KDIST_PURE", "") not in ("", "0")
+"""Whether this process must not use compiled code, for the CRC and the record codec."""
 
 _EXTENSION = "crc32c._crc32c"
 

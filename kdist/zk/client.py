@@ -1,6 +1,6 @@
 """A ZooKeeper client as the rest of kdist sees it: its values, and the `ZooKeeper` interface.
 
-`kazoo_client.py` is the real one, `memory.py` the in-memory fake; both pass one contract
+`kazoo_client.py` is the real one, `testing/` has one in memory; both pass one contract
 (`tests/unit/zk/zk_contract.py`). A client belongs to one event loop: calls, watches and state
 listeners run there, in the order in which the server answered.
 
@@ -15,11 +15,16 @@ What a caller may rely on:
 
 from __future__ import annotations
 
+import asyncio
 import enum
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 ANY_VERSION = -1
+IN_FLIGHT_MAX = 500  # requests at a time; a ZooKeeper server's own limit is 1,000
+
+T = TypeVar("T")
 
 
 class SessionState(enum.Enum):
@@ -211,3 +216,11 @@ class ZooKeeper(Protocol):
     async def multi(self, operations: Sequence[Operation]) -> list[Outcome]:
         """All of the operations or none. `MultiFailed` says which was refused, and why."""
         ...
+
+
+async def gather(reads: Iterable[Coroutine[Any, Any, T]]) -> Sequence[T]:
+    """The results, in order; at most `IN_FLIGHT_MAX` reads are in flight at once."""
+    waiting, found = iter(reads), list[T]()
+    while some := list(islice(waiting, IN_FLIGHT_MAX)):
+        found += await asyncio.gather(*some)
+    return found

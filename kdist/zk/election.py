@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from kdist.zk import znodes
 from kdist.zk.client import Check, Create, Delete, Operation, Outcome, Set, Stat, ZooKeeper
-from kdist.zk.cluster_values import ControllerInfo
 from kdist.zk.errors import ConnectionLoss, Fenced, MultiFailed, NodeExists, NoNode
+from kdist.zk.values import ControllerInfo
 
 _CONTROLLER = znodes.CONTROLLER.path()
 _EPOCH = znodes.CONTROLLER_EPOCH.path()

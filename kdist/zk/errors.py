@@ -21,6 +21,10 @@ class ConnectionLoss(ZooKeeperError):
     """No answer came: the outcome of the request is unknown."""
 
 
+class NoSuchServer(ConnectionLoss):
+    """There is no host of the name of any server: the address is wrong, or the resolver is."""
+
+
 class SessionExpired(ZooKeeperError):
     """The session is over (expired, closed, or never opened); the request was not carried out."""
 

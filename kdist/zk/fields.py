@@ -119,6 +119,13 @@ class Fields:
         found = self.optional(key, dict) or {}
         return {name: self._of_kind(f"{key}.{name}", text, str) for name, text in found.items()}
 
+    def integers_by_name(self, key: str) -> dict[str, frozenset[int]]:
+        """An object whose values are lists of distinct numbers; empty if it is missing."""
+        found = self.optional(key, dict) or {}
+        return {
+            name: frozenset(self._integers(f"{key}.{name}", ids)) for name, ids in found.items()
+        }
+
     def integers_by_partition(self, key: str) -> dict[int, tuple[int, ...]]:
         """An object from partition numbers to lists of broker ids; empty if it is missing."""
         found: dict[int, tuple[int, ...]] = {}

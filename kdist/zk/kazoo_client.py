@@ -15,9 +15,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kazoo import exceptions as kazoo_errors  # type: ignore[import-untyped]
@@ -31,7 +33,7 @@ from kazoo.protocol.states import (  # type: ignore[import-untyped]
     ZnodeStat,
 )
 
-from kdist.config.connect_string import ConnectString
+from kdist.config.addresses import ConnectString
 from kdist.zk.client import (
     Create,
     Delete,
@@ -51,6 +53,7 @@ from kdist.zk.errors import (
     NoChildrenForEphemerals,
     NodeExists,
     NoNode,
+    NoSuchServer,
     NotEmpty,
     Refused,
     SessionExpired,
@@ -184,6 +187,7 @@ class KazooSession:
         self._posted: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self._is_awake = False  # `_take_posted` is scheduled
         self._is_over = False  # kazoo's thread has met the session's end
+        self.nowhere: Callable[[], None] = lambda: None  # no server's name exists; on the loop
         self._state_changed = state_changed
         self.client = KazooClient(
             hosts=",".join(connect.servers),  # the chroot is `SessionClient`'s
@@ -199,6 +203,21 @@ class KazooSession:
         connection = self.client._connection
         self._connect, connection._connect = connection._connect, self._connected
         self._ping, connection._send_ping = connection._send_ping, self._ping_once_turned
+        self._resolve, connection._expand_client_hosts = (
+            connection._expand_client_hosts,
+            self._resolved,
+        )
+
+    def _resolved(self) -> list[tuple[str, str, int]]:
+        """In kazoo's thread, before each round of attempts: the servers' addresses.
+
+        Without any, kazoo goes on without end and says nothing: a name that does not exist is a
+        mistake, whereas one that cannot be looked up now may be a start before the network's.
+        """
+        found: list[tuple[str, str, int]] = self._resolve()
+        if not found and all(_is_unknown(host) for host, _ in self.client.hosts):
+            self.post(self.nowhere)
+        return found
 
     def _connected(self, *server: object) -> tuple[float, float]:
         """In kazoo's thread. The only place where kazoo reveals the timeout the server granted.
@@ -292,12 +311,14 @@ class KazooZooKeeper(SessionClient):
         session = KazooSession(self._connect, self._session_timeout_ms, self._on_state)
         self._session = session
         self._opened = opened = asyncio.get_running_loop().create_future()
+        session.nowhere = partial(self._fail_opening, opened)
         session.start()
         try:
             await self._wait_for(opened)
         finally:
             # A session that opened and was lost again meanwhile is SUSPENDED: kazoo reconnects it.
-            if (opened.cancelled() or not opened.done()) and self._session is session:
+            is_open = opened.done() and not opened.cancelled() and opened.exception() is None
+            if not is_open and self._session is session:
                 self._session = None
                 session.end()
 
@@ -305,6 +326,10 @@ class KazooZooKeeper(SessionClient):
         session, self._session = self._session, None
         if session is not None:
             await asyncio.wait([session.end()], timeout=END_TIMEOUT_S)
+
+    def _fail_opening(self, opened: asyncio.Future[None]) -> None:
+        if not opened.done():
+            opened.set_exception(NoSuchServer(f"there is no host of {self._connect}"))
 
     def _on_state(self, session: KazooSession, state: SessionState, key: SessionKey) -> None:
         """A change of state, on the loop; ignored for a session that was given up."""
@@ -351,6 +376,15 @@ async def end_session(connect: ConnectString, key: SessionKey, timeout_ms: int) 
         if answered.cancelled():
             session.end()  # its thread would go on trying
     return found.id == key.id
+
+
+def _is_unknown(host: str) -> bool:
+    """Whether the resolver answers that there is no such name; it may also not answer."""
+    try:
+        socket.getaddrinfo(host, None)
+    except socket.gaierror as error:
+        return error.errno in (socket.EAI_NONAME, socket.EAI_NODATA)
+    return False
 
 
 def _call(session: KazooSession, request: Request) -> Any:

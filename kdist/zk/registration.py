@@ -7,19 +7,25 @@
     4        Kafka 0.10   listener_security_protocol_map
     5        Kafka 2.7    features
 
-kdist writes version 5 and adds three fields, which Kafka ignores. `kdist_host` is the machine that
+kdist writes version 5 and adds four fields, which Kafka ignores. `kdist_host` is the machine that
 the broker's disk is in: several brokers share one, and placement keeps the replicas of a partition
 off one host. `kdist_disk` is the id that the disk was given when it was first used: it tells a
 broker that was restarted from another one on a machine with the same name. `kdist_content` is
-another one each time that the disk may have lost what its host's page cache held.
+another one each time that the disk may have lost what its host's page cache held. `kdist_flushed`
+has the partitions, by topic, that have lost nothing committed with it, as whatever their logs had
+exposed was flushed. Those it does not name may have; all of them, where it is missing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
+from types import MappingProxyType
 from typing import NamedTuple
 
-from kdist.config.listeners import Listener, parse_listener
+from kdist.config.addresses import Listener, parse_listener
 from kdist.zk.fields import Fields, to_json
+
+FLUSHED_BYTES_MAX = 256 * 1024  # a quarter of what a znode may hold
 
 _DEFAULT_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
@@ -40,6 +46,7 @@ class BrokerRegistration(NamedTuple):
     host: str | None = None  # kdist's own: the machine
     disk: str | None = None  # kdist's own: the disk's id; None if an older kdist or Kafka wrote it
     content: str | None = None  # kdist's own: the content id, likewise
+    flushed: Mapping[str, Set[int]] = MappingProxyType({})  # kdist's own; none, likewise
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
         """Where the broker listens under this name."""
@@ -75,6 +82,9 @@ class BrokerRegistration(NamedTuple):
             fields["kdist_disk"] = self.disk
         if self.content is not None:
             fields["kdist_content"] = self.content
+        flushed = {topic: sorted(numbers) for topic, numbers in self.flushed.items()}
+        if flushed and len(to_json(flushed)) <= FLUSHED_BYTES_MAX:
+            fields["kdist_flushed"] = flushed
         return to_json(fields)
 
     @classmethod
@@ -88,6 +98,7 @@ class BrokerRegistration(NamedTuple):
             host=fields.optional("kdist_host", str),
             disk=fields.optional("kdist_disk", str),
             content=fields.optional("kdist_content", str),
+            flushed=fields.integers_by_name("kdist_flushed"),
         )
 
 

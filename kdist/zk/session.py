@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar, cast
 
-from kdist.config.connect_string import ConnectString
+from kdist.config.addresses import ConnectString
 from kdist.zk.client import (
     ANY_VERSION,
     Create,

@@ -21,24 +21,22 @@ from typing import Generic, Protocol, Self, TypeVar
 from urllib.parse import quote, unquote
 
 from kdist.zk.client import ZooKeeper
-from kdist.zk.cluster_values import (
+from kdist.zk.errors import CorruptZnode, NoNode
+from kdist.zk.fields import to_int32, to_int64
+from kdist.zk.registration import BrokerRegistration
+from kdist.zk.values import (
     ClusterId,
     ConsumerRegistration,
     ControllerInfo,
     EntitySettings,
     LockHolder,
-    ProducerIdBlock,
-    SettingsChange,
-    VettedDisk,
-)
-from kdist.zk.errors import CorruptZnode, NoNode
-from kdist.zk.fields import to_int32, to_int64
-from kdist.zk.registration import BrokerRegistration
-from kdist.zk.topic_values import (
     PartitionState,
     PreferredElection,
+    ProducerIdBlock,
     Reassignment,
+    SettingsChange,
     TopicAssignment,
+    VettedDisk,
 )
 
 T = TypeVar("T")
@@ -214,9 +212,11 @@ CONSUMER_OFFSET = _number("/consumers/{group}/offsets/{topic}/{partition}", to_i
 VETTED_DISKS = _empty("/kdist/disks")
 VETTED_DISK = _row("/kdist/disks/{id}", _P, VettedDisk)  # of the broker with this id
 LOCKS = _empty("/kdist/locks")
-# Persistent: a roll holds a lock across many commands (ops/roll_lock.py)
+# Persistent: a roll holds a lock across many commands, and whoever carries out moves another
+# (ops/roll_lock.py).
 LOCK = _row("/kdist/locks/{name}", _P, LockHolder)
 ROLL_LOCK = "roll"
+MOVES_LOCK = "moves"
 
 ROWS: tuple[ZnodeRow[object], ...] = tuple(
     row for row in list(globals().values()) if isinstance(row, ZnodeRow)

@@ -1,17 +1,21 @@
-"""What every disk does, the real one and the simulated one alike."""
+"""What every disk does: the real one and the simulated one alike, in random calls too."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kdist.runtime.disk import Disk
 from kdist.runtime.files import Buffer, File, Files
-from kdist.runtime.simulated_disk import SimulatedDisk
+from kdist.testing.simulated_disk import SimulatedDisk
+from tests.examples import examples
 
 
 class Place(NamedTuple):
@@ -39,6 +43,133 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         simulated = SimulatedDisk(random.Random(1))
         simulated.make_directory("/data")
         yield Place(simulated, "/data")
+
+
+PATHS = st.sampled_from(["a", "b", "d", "d/a", "d/b", "d/e", "d/e/a"])
+POSITIONS = st.sampled_from([0, 1, 100, 4095, 4096, 5000, 12_288, 20_000])
+CONTENT = st.sampled_from([b"", b"x", b"y" * 100, b"z" * 4096, b"w" * 9001])
+
+
+class Side:
+    """One disk, its root, and the files opened on it, in the order they were opened."""
+
+    def __init__(self, files: Files, root: str) -> None:
+        self.files = files
+        self.root = root
+        self.opened: list[File] = []
+
+    def path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    def tree(self, path: str) -> object:
+        """All names and contents under `path`."""
+        if self.files.is_directory(path):
+            return {name: self.tree(f"{path}/{name}") for name in self.files.list(path)}
+        return self.files.read(path)
+
+
+class DisksAgree(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.temporary = tempfile.TemporaryDirectory()
+        simulated = SimulatedDisk(random.Random(1))
+        simulated.make_directory("/data")
+        self.sides = (Side(Disk(), self.temporary.name), Side(simulated, "/data"))
+
+    def both(self, call: Callable[[Side], object]) -> None:
+        real, simulated = (self.outcome(call, side) for side in self.sides)
+        assert simulated == real
+
+    @staticmethod
+    def outcome(call: Callable[[Side], object], side: Side) -> object:
+        try:
+            return call(side)
+        except OSError as error:
+            return error.errno
+
+    @rule(name=PATHS)
+    def create(self, name: str) -> None:
+        self.both(lambda side: side.opened.append(side.files.create(side.path(name))))
+
+    @rule(name=PATHS)
+    def open(self, name: str) -> None:
+        self.both(lambda side: side.opened.append(side.files.open(side.path(name))))
+
+    @rule(name=PATHS)
+    def make_directory(self, name: str) -> None:
+        self.both(lambda side: side.files.make_directory(side.path(name)))
+
+    @rule(name=PATHS)
+    def remove(self, name: str) -> None:
+        self.both(lambda side: side.files.remove(side.path(name)))
+
+    @rule(name=PATHS)
+    def remove_tree(self, name: str) -> None:
+        self.both(lambda side: side.files.remove_tree(side.path(name)))
+
+    @rule(old=PATHS, new=PATHS)
+    def rename(self, old: str, new: str) -> None:
+        self.both(lambda side: side.files.rename(side.path(old), side.path(new)))
+
+    @rule(old=PATHS, new=PATHS)
+    def link(self, old: str, new: str) -> None:
+        self.both(lambda side: side.files.link(side.path(old), side.path(new)))
+
+    @rule(one=PATHS, other=PATHS)
+    def exchange(self, one: str, other: str) -> None:
+        self.both(lambda side: side.files.exchange(side.path(one), side.path(other)))
+
+    @rule(name=PATHS, content=CONTENT)
+    def replace(self, name: str, content: bytes) -> None:
+        self.both(lambda side: side.files.replace(side.path(name), content))
+
+    @rule(name=PATHS)
+    def sync_directory(self, name: str) -> None:
+        self.both(lambda side: side.files.sync_directory(side.path(name)))
+
+    @rule(which=st.integers(0, 9), position=POSITIONS, content=CONTENT)
+    def write(self, which: int, position: int, content: bytes) -> None:
+        self.on_file(which, lambda file: file.write((content, b"|", content), position))
+
+    @rule(which=st.integers(0, 9), size=POSITIONS)
+    def truncate(self, which: int, size: int) -> None:
+        self.on_file(which, lambda file: file.truncate(size))
+
+    @rule(which=st.integers(0, 9), position=POSITIONS, size=POSITIONS)
+    def read(self, which: int, position: int, size: int) -> None:
+        self.on_file(which, lambda file: file.read(position, size))
+
+    @rule(which=st.integers(0, 9), position=POSITIONS, size=POSITIONS)
+    def give_hints(self, which: int, position: int, size: int) -> None:
+        def hint(file: File) -> None:
+            file.preallocate(position, size + 1)
+            file.start_writeback(position, size)
+            file.drop_cached(position, size)
+
+        self.on_file(which, hint)
+
+    @rule(which=st.integers(0, 9))
+    def sync(self, which: int) -> None:
+        self.on_file(which, lambda file: file.sync())
+
+    @rule(which=st.integers(0, 9))
+    def close(self, which: int) -> None:
+        self.on_file(which, lambda file: file.close())
+
+    def on_file(self, which: int, call: Callable[[File], object]) -> None:
+        if self.sides[0].opened:
+            n = which % len(self.sides[0].opened)
+            self.both(lambda side: call(side.opened[n]))
+
+    @invariant()
+    def both_hold_the_same(self) -> None:
+        self.both(lambda side: side.tree(side.root))
+
+    def teardown(self) -> None:
+        for side in self.sides:
+            for file in side.opened:
+                file.close()
+        self.temporary.cleanup()
 
 
 def test_written_bytes_are_read_back(place: Place) -> None:
@@ -307,3 +438,28 @@ def test_free_space_and_age_are_in_bytes_and_in_milliseconds_since_the_epoch(pla
     assert 1_600_000_000_000 < place.files.modified_ms(place.path("a")) < 4_000_000_000_000
     place.files.set_modified_ms(place.path("a"), 1_500_000_000_123)
     assert place.files.modified_ms(place.path("a")) == 1_500_000_000_123
+
+
+TestDisksAgree = DisksAgree.TestCase
+TestDisksAgree.settings = examples(100, stateful_step_count=40, deadline=None)
+
+
+def test_two_directories_are_exchanged_with_all_that_is_in_them(place: Place) -> None:
+    for name in ("a", "b"):
+        place.files.make_directory(place.path(name))
+        place.create(f"{name}/of {name}", name.encode())
+    assert place.files.exchange(place.path("a"), place.path("b"))
+    assert place.files.list(place.path("a")) == ["of b"]
+    assert place.files.read(place.path("b/of a")) == b"a"
+    assert not place.files.exchange(place.path("a"), place.path("a/of b"))
+    with pytest.raises(FileNotFoundError):
+        place.files.exchange(place.path("a"), place.path("c"))
+
+
+def test_a_linked_file_stays_under_its_other_name(place: Place) -> None:
+    place.create("a", b"x").close()
+    place.files.link(place.path("a"), place.path("b"))
+    with pytest.raises(FileExistsError):
+        place.files.link(place.path("a"), place.path("b"))
+    place.files.remove(place.path("a"))
+    assert place.files.read(place.path("b")) == b"x"

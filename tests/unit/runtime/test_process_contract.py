@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kdist.errors import UserError
-from kdist.runtime.asyncio_process import AsyncioProcess
-from kdist.runtime.clock import VirtualClock
-from kdist.runtime.process import Process
-from kdist.runtime.simulated_disk import PowerLoss
+from kdist.runtime.process import AsyncioProcess, Process
+from kdist.testing.simulated_disk import PowerLoss
+from kdist.testing.virtual_clock import VirtualClock
 from tests.stepped_process import SteppedProcess
 
 Run = Callable[[Callable[[], bool]], None]  # runs callbacks until a condition holds

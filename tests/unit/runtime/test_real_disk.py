@@ -15,8 +15,7 @@ import pytest
 from kdist.errors import DiskFailed, DiskFull
 from kdist.runtime import linux
 from kdist.runtime.disk import Disk
-from kdist.runtime.disk_errors import FAILED
-from kdist.runtime.files import Buffer
+from kdist.runtime.files import FAILED, Buffer
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kdist.testing.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
 from kdist.zk.client import Create, SessionState, Set
-from kdist.zk.cluster_values import ControllerInfo
 from kdist.zk.election import (
     Leadership,
     claim,
@@ -21,23 +21,21 @@ from kdist.zk.election import (
     resign,
 )
 from kdist.zk.errors import BadVersion, ConnectionLoss, Fenced, MultiFailed, ZooKeeperError
-from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
+from kdist.zk.values import ControllerInfo
 from tests.examples import examples
-from tests.unit.zk.zk_ensemble import EnsembleWorld, run_ensemble
-from tests.unit.zk.zk_virtual import connected, run
+from tests.unit.zk.zk_ensemble import EnsembleWorld, connected, run, run_ensemble
+
+pytestmark = pytest.mark.played(by=run)
 
 NOW_MS = 1_700_000_000_000
 
 
-def test_the_first_claim_wins_and_the_second_fails() -> None:
-    async def scenario(ensemble: MemoryEnsemble) -> None:
-        one, two = await connected(ensemble), await connected(ensemble)
-        assert await current_controller(one) is None
-        assert await claim(one, 1, NOW_MS) == Leadership(epoch=1, epoch_zk_version=1)
-        assert await claim(two, 2, NOW_MS) is None
-        assert await current_controller(two) == ControllerInfo(1, NOW_MS)
-
-    run(scenario)
+async def test_the_first_claim_wins_and_the_second_fails(ensemble: MemoryEnsemble, /) -> None:
+    one, two = await connected(ensemble), await connected(ensemble)
+    assert await current_controller(one) is None
+    assert await claim(one, 1, NOW_MS) == Leadership(epoch=1, epoch_zk_version=1)
+    assert await claim(two, 2, NOW_MS) is None
+    assert await current_controller(two) == ControllerInfo(1, NOW_MS)
 
 
 def test_claims_at_one_moment_have_one_winner() -> None:
@@ -50,29 +48,25 @@ def test_claims_at_one_moment_have_one_winner() -> None:
         run(scenario, seed)
 
 
-def test_a_second_claim_of_the_controller_finds_its_leadership() -> None:
-    async def scenario(ensemble: MemoryEnsemble) -> None:
-        zk = await connected(ensemble)
-        leadership = await claim(zk, 1, NOW_MS)
-        assert await claim(zk, 1, NOW_MS + 1) == leadership
+async def test_a_second_claim_of_the_controller_finds_its_leadership(
+    ensemble: MemoryEnsemble, /
+) -> None:
+    zk = await connected(ensemble)
+    leadership = await claim(zk, 1, NOW_MS)
+    assert await claim(zk, 1, NOW_MS + 1) == leadership
 
-    run(scenario)
 
-
-def test_a_claim_whose_answer_was_lost_is_recognised() -> None:
-    async def scenario(ensemble: MemoryEnsemble) -> None:
-        zk, other = await connected(ensemble), await connected(ensemble)
-        await other.create("/controller_epoch", b"7")
-        claimed = asyncio.ensure_future(claim(zk, 1, NOW_MS))
-        while ensemble.tree.exists("/controller") is None:
-            await asyncio.sleep(0.0001)
-        ensemble.suspend(zk)
-        await asyncio.sleep(1)
-        ensemble.resume(zk)
-        assert await claimed == Leadership(epoch=8, epoch_zk_version=1)
-        assert await claim(other, 2, NOW_MS) is None
-
-    run(scenario)
+async def test_a_claim_whose_answer_was_lost_is_recognised(ensemble: MemoryEnsemble, /) -> None:
+    zk, other = await connected(ensemble), await connected(ensemble)
+    await other.create("/controller_epoch", b"7")
+    claimed = asyncio.ensure_future(claim(zk, 1, NOW_MS))
+    while ensemble.tree.exists("/controller") is None:
+        await asyncio.sleep(0.0001)
+    ensemble.suspend(zk)
+    await asyncio.sleep(1)
+    ensemble.resume(zk)
+    assert await claimed == Leadership(epoch=8, epoch_zk_version=1)
+    assert await claim(other, 2, NOW_MS) is None
 
 
 def test_a_claim_whose_answer_was_lost_is_recognised_on_a_lagging_server() -> None:
@@ -97,96 +91,84 @@ def test_a_claim_whose_answer_was_lost_is_recognised_on_a_lagging_server() -> No
         run_ensemble(scenario, seed)
 
 
-def test_a_resignation_lets_another_claim_at_once() -> None:
-    async def scenario(ensemble: MemoryEnsemble) -> None:
-        one, two = await connected(ensemble), await connected(ensemble)
-        first = await claim(one, 1, NOW_MS)
-        assert first is not None
-        await resign(one, first)
-        assert await find_leadership(one) is None
-        assert await claim(two, 2, NOW_MS) == Leadership(2, 2)
-        await resign(one, first)  # its time is over: this must not unseat the other
-        assert await current_controller(one) == ControllerInfo(2, NOW_MS)
-
-    run(scenario)
+async def test_a_resignation_lets_another_claim_at_once(ensemble: MemoryEnsemble, /) -> None:
+    one, two = await connected(ensemble), await connected(ensemble)
+    first = await claim(one, 1, NOW_MS)
+    assert first is not None
+    await resign(one, first)
+    assert await find_leadership(one) is None
+    assert await claim(two, 2, NOW_MS) == Leadership(2, 2)
+    await resign(one, first)  # its time is over: this must not unseat the other
+    assert await current_controller(one) == ControllerInfo(2, NOW_MS)
 
 
-def test_a_deleted_controller_znode_does_not_stop_the_next_claim() -> None:
-    async def scenario(ensemble: MemoryEnsemble) -> None:
-        zk = await connected(ensemble)
-        first = await claim(zk, 1, NOW_MS)
-        assert first is not None
-        await zk.delete("/controller")  # as operators do to force an election
-        await resign(zk, first)
-        assert await claim(zk, 1, NOW_MS) == Leadership(2, 2)
-
-    run(scenario)
-
-
-def test_an_epoch_that_someone_else_wrote_is_not_taken_for_ones_own() -> None:
-    async def scenario(ensemble: MemoryEnsemble) -> None:
-        zk, other = await connected(ensemble), await connected(ensemble)
-        await claim(zk, 1, NOW_MS)
-        await other.set("/controller_epoch", b"9")
-        assert await find_leadership(zk) is None
-        assert await claim(zk, 1, NOW_MS) is None
-
-    run(scenario)
+async def test_a_deleted_controller_znode_does_not_stop_the_next_claim(
+    ensemble: MemoryEnsemble, /
+) -> None:
+    zk = await connected(ensemble)
+    first = await claim(zk, 1, NOW_MS)
+    assert first is not None
+    await zk.delete("/controller")  # as operators do to force an election
+    await resign(zk, first)
+    assert await claim(zk, 1, NOW_MS) == Leadership(2, 2)
 
 
-def test_a_replaced_controller_writes_nothing() -> None:
-    async def scenario(ensemble: MemoryEnsemble) -> None:
-        one, two = await connected(ensemble), await connected(ensemble)
-        old = await claim(one, 1, NOW_MS)
-        assert old is not None
-        await resign(one, old)
-        new = await claim(two, 2, NOW_MS)
-        assert new is not None
-        with pytest.raises(Fenced):
-            await fenced_multi(one, old.epoch_zk_version, [Create("/by-the-old")])
-        assert await fenced_multi(two, new.epoch_zk_version, [Create("/by-the-new")]) == [
-            "/by-the-new"
-        ]
-        assert await one.exists("/by-the-old") is None
-
-    run(scenario)
+async def test_an_epoch_that_someone_else_wrote_is_not_taken_for_ones_own(
+    ensemble: MemoryEnsemble, /
+) -> None:
+    zk, other = await connected(ensemble), await connected(ensemble)
+    await claim(zk, 1, NOW_MS)
+    await other.set("/controller_epoch", b"9")
+    assert await find_leadership(zk) is None
+    assert await claim(zk, 1, NOW_MS) is None
 
 
-def test_a_refused_fenced_write_names_the_callers_own_operation() -> None:
-    async def scenario(ensemble: MemoryEnsemble) -> None:
-        zk = await connected(ensemble)
-        leadership = await claim(zk, 1, NOW_MS)
-        assert leadership is not None
-        with pytest.raises(MultiFailed) as failed:
-            await fenced_multi(
-                zk, leadership.epoch_zk_version, [Create("/a"), Set("/a", b"", version=5)]
-            )
-        assert failed.value.index == 1
-        assert isinstance(failed.value.error, BadVersion)
-
-    run(scenario)
+async def test_a_replaced_controller_writes_nothing(ensemble: MemoryEnsemble, /) -> None:
+    one, two = await connected(ensemble), await connected(ensemble)
+    old = await claim(one, 1, NOW_MS)
+    assert old is not None
+    await resign(one, old)
+    new = await claim(two, 2, NOW_MS)
+    assert new is not None
+    with pytest.raises(Fenced):
+        await fenced_multi(one, old.epoch_zk_version, [Create("/by-the-old")])
+    assert await fenced_multi(two, new.epoch_zk_version, [Create("/by-the-new")]) == ["/by-the-new"]
+    assert await one.exists("/by-the-old") is None
 
 
-def test_a_controller_that_does_not_know_of_its_expiry_is_fenced() -> None:
-    async def scenario(ensemble: MemoryEnsemble) -> None:
-        one, two = await connected(ensemble), await connected(ensemble)
-        old = await claim(one, 1, NOW_MS)
-        assert old is not None
-        ensemble.suspend(one, noticed_after_ms=20_000)
-        await asyncio.sleep(10)
-        assert one.state is SessionState.CONNECTED  # or so it thinks
-        assert await claim(two, 2, NOW_MS) == Leadership(2, 2)
-        ensemble.resume(one)
-        with pytest.raises(ConnectionLoss):
-            await fenced_multi(one, old.epoch_zk_version, [Create("/late")])
-        while one.state is not SessionState.EXPIRED:
-            await asyncio.sleep(0.1)
-        await one.reconnect()
-        with pytest.raises(Fenced):
-            await fenced_multi(one, old.epoch_zk_version, [Create("/late")])
-        assert await claim(one, 1, NOW_MS) is None
+async def test_a_refused_fenced_write_names_the_callers_own_operation(
+    ensemble: MemoryEnsemble, /
+) -> None:
+    zk = await connected(ensemble)
+    leadership = await claim(zk, 1, NOW_MS)
+    assert leadership is not None
+    with pytest.raises(MultiFailed) as failed:
+        await fenced_multi(
+            zk, leadership.epoch_zk_version, [Create("/a"), Set("/a", b"", version=5)]
+        )
+    assert failed.value.index == 1
+    assert isinstance(failed.value.error, BadVersion)
 
-    run(scenario)
+
+async def test_a_controller_that_does_not_know_of_its_expiry_is_fenced(
+    ensemble: MemoryEnsemble, /
+) -> None:
+    one, two = await connected(ensemble), await connected(ensemble)
+    old = await claim(one, 1, NOW_MS)
+    assert old is not None
+    ensemble.suspend(one, noticed_after_ms=20_000)
+    await asyncio.sleep(10)
+    assert one.state is SessionState.CONNECTED  # or so it thinks
+    assert await claim(two, 2, NOW_MS) == Leadership(2, 2)
+    ensemble.resume(one)
+    with pytest.raises(ConnectionLoss):
+        await fenced_multi(one, old.epoch_zk_version, [Create("/late")])
+    while one.state is not SessionState.EXPIRED:
+        await asyncio.sleep(0.1)
+    await one.reconnect()
+    with pytest.raises(Fenced):
+        await fenced_multi(one, old.epoch_zk_version, [Create("/late")])
+    assert await claim(one, 1, NOW_MS) is None
 
 
 async def rule(

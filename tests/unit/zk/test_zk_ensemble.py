@@ -14,6 +14,8 @@ from kdist.zk.client import Check, Create, SessionState, Set, WatchEvent, WatchK
 from kdist.zk.errors import ConnectionLoss, MultiFailed
 from tests.unit.zk.zk_ensemble import SERVERS, EnsembleWorld, run_ensemble, until
 
+pytestmark = pytest.mark.played(by=run_ensemble)
+
 LAG_MS = 3_000.0
 
 T = TypeVar("T")
@@ -34,37 +36,35 @@ def test_a_lagging_follower_answers_with_an_old_state_until_it_is_synced() -> No
         run_ensemble(scenario, seed)
 
 
-def test_a_client_reads_its_own_writes_from_a_lagging_follower() -> None:
-    async def scenario(world: EnsembleWorld) -> None:
-        zk = await world.client("zk2")
-        world.ensemble.lag("zk2", LAG_MS)
-        await zk.create("/a")
-        for n in range(5):
-            stat, read = await asyncio.gather(zk.set("/a", b"%d" % n), zk.get("/a"))
-            assert read == (b"%d" % n, stat)
-        with pytest.raises(MultiFailed):
-            await zk.multi([Set("/a", b"x"), Check("/a", 0)])
-        assert (await zk.get("/a")).data == b"4"
+async def test_a_client_reads_its_own_writes_from_a_lagging_follower(
+    world: EnsembleWorld, /
+) -> None:
+    zk = await world.client("zk2")
+    world.ensemble.lag("zk2", LAG_MS)
+    await zk.create("/a")
+    for n in range(5):
+        stat, read = await asyncio.gather(zk.set("/a", b"%d" % n), zk.get("/a"))
+        assert read == (b"%d" % n, stat)
+    with pytest.raises(MultiFailed):
+        await zk.multi([Set("/a", b"x"), Check("/a", 0)])
+    assert (await zk.get("/a")).data == b"4"
 
-    run_ensemble(scenario)
 
-
-def test_several_changes_are_one_event_to_a_client_of_a_lagging_follower() -> None:
-    async def scenario(world: EnsembleWorld) -> None:
-        one, two = await world.client("zk1"), await world.client("zk2")
-        await one.create("/a", b"0")
-        await two.sync("/a")
-        world.ensemble.lag("zk2", LAG_MS)
-        events: list[WatchEvent] = []
-        await two.get("/a", events.append)
-        for n in range(1, 6):
-            await one.set("/a", b"%d" % n)
-        await until(lambda: events)
-        await two.sync("/a")
-        assert events == [WatchEvent(WatchKind.CHANGED, "/a")]
-        assert (await two.get("/a")).data == b"5"
-
-    run_ensemble(scenario)
+async def test_several_changes_are_one_event_to_a_client_of_a_lagging_follower(
+    world: EnsembleWorld, /
+) -> None:
+    one, two = await world.client("zk1"), await world.client("zk2")
+    await one.create("/a", b"0")
+    await two.sync("/a")
+    world.ensemble.lag("zk2", LAG_MS)
+    events: list[WatchEvent] = []
+    await two.get("/a", events.append)
+    for n in range(1, 6):
+        await one.set("/a", b"%d" % n)
+    await until(lambda: events)
+    await two.sync("/a")
+    assert events == [WatchEvent(WatchKind.CHANGED, "/a")]
+    assert (await two.get("/a")).data == b"5"
 
 
 def test_a_client_does_not_go_back_to_a_server_that_is_behind_it() -> None:
@@ -92,23 +92,22 @@ def _moved(world: EnsembleWorld, number: int, server: str) -> bool:
     return where == server and zk.state is SessionState.CONNECTED
 
 
-def test_a_session_moves_to_another_server_with_its_ephemerals() -> None:
-    async def scenario(world: EnsembleWorld) -> None:
-        zk, other = await world.client(), await world.client("zk1")
-        await until(lambda: _moved(world, 0, "zk2"))
-        await zk.create("/e", ephemeral=True)
-        session_id = zk.session_id
-        states: list[SessionState] = []
-        zk.add_listener(states.append)
-        world.network.partition(["zk2"], ["zk1", "zk3", "c0", "c1"])
-        await until(lambda: len(states) == 2)
-        assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
-        assert world.ensemble.server_of(zk) in ("zk1", "zk3")
-        assert zk.session_id == session_id
-        await asyncio.sleep(30)
-        assert await other.exists("/e") is not None
-
-    run_ensemble(scenario)
+async def test_a_session_moves_to_another_server_with_its_ephemerals(
+    world: EnsembleWorld, /
+) -> None:
+    zk, other = await world.client(), await world.client("zk1")
+    await until(lambda: _moved(world, 0, "zk2"))
+    await zk.create("/e", ephemeral=True)
+    session_id = zk.session_id
+    states: list[SessionState] = []
+    zk.add_listener(states.append)
+    world.network.partition(["zk2"], ["zk1", "zk3", "c0", "c1"])
+    await until(lambda: len(states) == 2)
+    assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
+    assert world.ensemble.server_of(zk) in ("zk1", "zk3")
+    assert zk.session_id == session_id
+    await asyncio.sleep(30)
+    assert await other.exists("/e") is not None
 
 
 def test_what_a_session_asked_for_at_a_server_that_it_left_is_not_carried_out() -> None:
@@ -156,43 +155,41 @@ def test_a_write_comes_before_the_sync_of_a_later_connection_to_the_same_server(
     assert carried_out == {True, False}
 
 
-def test_what_a_session_asked_for_is_carried_out_though_the_client_has_lost_its_server() -> None:
-    async def scenario(world: EnsembleWorld) -> None:
-        zk, other = await world.client("zk2"), await world.client("zk1")
-        world.network.partition(["zk2", "c0"], ["zk1", "zk3", "c1"])
-        write = asyncio.ensure_future(zk.create("/late"))
-        await asyncio.sleep(0.1)  # zk2 has it, and cannot reach the leader
-        world.network.partition(["zk1", "zk2", "zk3", "c1"])
-        with pytest.raises(ConnectionLoss):
-            await write
-        await until(lambda: world.ensemble.tree.exists("/late"))
-        await other.sync("/late")
-        assert await other.exists("/late") is not None
+async def test_what_a_session_asked_for_is_carried_out_though_the_client_has_lost_its_server(
+    world: EnsembleWorld, /
+) -> None:
+    zk, other = await world.client("zk2"), await world.client("zk1")
+    world.network.partition(["zk2", "c0"], ["zk1", "zk3", "c1"])
+    write = asyncio.ensure_future(zk.create("/late"))
+    await asyncio.sleep(0.1)  # zk2 has it, and cannot reach the leader
+    world.network.partition(["zk1", "zk2", "zk3", "c1"])
+    with pytest.raises(ConnectionLoss):
+        await write
+    await until(lambda: world.ensemble.tree.exists("/late"))
+    await other.sync("/late")
+    assert await other.exists("/late") is not None
 
-    run_ensemble(scenario)
 
-
-def test_a_client_that_goes_silent_expires_and_its_ephemerals_linger_where_a_server_lags() -> None:
-    async def scenario(world: EnsembleWorld) -> None:
-        silent, one, two = [await world.client(name) for name in ("zk3", "zk1", "zk2")]
-        await silent.create("/e", ephemeral=True)
-        await two.sync("/e")
-        world.ensemble.lag("zk2", 60_000)
-        gone: list[float] = []
-        for zk in (one, two):
-            await zk.exists("/e", lambda _: gone.append(world.loop.time()))
-        began = world.loop.time()
-        world.isolate(silent.host)
-        await until(lambda: len(gone) == 1)
-        assert 4 < gone[0] - began < 6.1  # its last ping was up to a third of the timeout ago
-        assert await one.exists("/e") is None
-        assert await two.exists("/e") is not None
-        await until(lambda: len(gone) == 2, patience_s=120)
-        assert silent.state is SessionState.SUSPENDED
-        world.network.heal()
-        await until(lambda: silent.state is SessionState.EXPIRED)
-
-    run_ensemble(scenario)
+async def test_a_client_that_goes_silent_expires_and_its_ephemerals_linger_where_a_server_lags(
+    world: EnsembleWorld, /
+) -> None:
+    silent, one, two = [await world.client(name) for name in ("zk3", "zk1", "zk2")]
+    await silent.create("/e", ephemeral=True)
+    await two.sync("/e")
+    world.ensemble.lag("zk2", 60_000)
+    gone: list[float] = []
+    for zk in (one, two):
+        await zk.exists("/e", lambda _: gone.append(world.loop.time()))
+    began = world.loop.time()
+    world.isolate(silent.host)
+    await until(lambda: len(gone) == 1)
+    assert 4 < gone[0] - began < 6.1  # its last ping was up to a third of the timeout ago
+    assert await one.exists("/e") is None
+    assert await two.exists("/e") is not None
+    await until(lambda: len(gone) == 2, patience_s=120)
+    assert silent.state is SessionState.SUSPENDED
+    world.network.heal()
+    await until(lambda: silent.state is SessionState.EXPIRED)
 
 
 def test_a_new_leader_has_every_write_and_every_session() -> None:
@@ -226,43 +223,41 @@ async def in_process(name: str, work: Coroutine[Any, Any, T]) -> T:
     return await asyncio.get_running_loop().create_task(work, context=context)
 
 
-def test_a_watch_is_called_in_the_process_that_set_it_and_not_in_the_writers() -> None:
-    async def scenario(world: EnsembleWorld) -> None:
-        one = await in_process("one", world.client("zk2"))
-        two = await in_process("two", world.client("zk3"))
-        called_in: list[str] = []
-        two.add_listener(lambda _: called_in.append(PROCESS.get()))
-        await in_process("two", two.exists("/a", lambda _: called_in.append(PROCESS.get())))
-        await in_process("one", one.create("/a"))
-        await until(lambda: called_in)
-        world.ensemble.disconnect(two)
-        await until(lambda: len(called_in) == 3)
-        assert called_in == ["two", "two", "two"]
+async def test_a_watch_is_called_in_the_process_that_set_it_and_not_in_the_writers(
+    world: EnsembleWorld, /
+) -> None:
+    one = await in_process("one", world.client("zk2"))
+    two = await in_process("two", world.client("zk3"))
+    called_in: list[str] = []
+    two.add_listener(lambda _: called_in.append(PROCESS.get()))
+    await in_process("two", two.exists("/a", lambda _: called_in.append(PROCESS.get())))
+    await in_process("one", one.create("/a"))
+    await until(lambda: called_in)
+    world.ensemble.disconnect(two)
+    await until(lambda: len(called_in) == 3)
+    assert called_in == ["two", "two", "two"]
 
-    run_ensemble(scenario)
 
-
-def test_without_a_majority_nothing_is_written_and_no_session_expires() -> None:
-    async def scenario(world: EnsembleWorld) -> None:
-        zk, reader = await world.client("zk1"), await world.client("zk1")
-        await zk.create("/e", ephemeral=True)
-        session_id = zk.session_id
-        for name in world.followers:
-            world.ensemble.crash(name)
-        write = asyncio.ensure_future(zk.create("/a"))
-        await asyncio.sleep(0.5)
-        assert not write.done()
-        assert await reader.exists("/e") is not None
-        with pytest.raises(ConnectionLoss):
-            await write
-        await asyncio.sleep(600)
-        assert zk.state is SessionState.SUSPENDED
-        world.ensemble.restart("zk2")
-        await until(lambda: zk.state is SessionState.CONNECTED)
-        assert zk.session_id == session_id
-        assert await zk.children("/") == ["e"]
-
-    run_ensemble(scenario)
+async def test_without_a_majority_nothing_is_written_and_no_session_expires(
+    world: EnsembleWorld, /
+) -> None:
+    zk, reader = await world.client("zk1"), await world.client("zk1")
+    await zk.create("/e", ephemeral=True)
+    session_id = zk.session_id
+    for name in world.followers:
+        world.ensemble.crash(name)
+    write = asyncio.ensure_future(zk.create("/a"))
+    await asyncio.sleep(0.5)
+    assert not write.done()
+    assert await reader.exists("/e") is not None
+    with pytest.raises(ConnectionLoss):
+        await write
+    await asyncio.sleep(600)
+    assert zk.state is SessionState.SUSPENDED
+    world.ensemble.restart("zk2")
+    await until(lambda: zk.state is SessionState.CONNECTED)
+    assert zk.session_id == session_id
+    assert await zk.children("/") == ["e"]
 
 
 def test_a_leader_without_followers_serves_an_old_state_until_it_notices() -> None:

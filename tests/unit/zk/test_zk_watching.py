@@ -9,54 +9,52 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kdist.testing.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
 from kdist.zk.client import SessionState, Stat, Watch, Znode
 from kdist.zk.errors import ZooKeeperError
-from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
 from kdist.zk.watching import ChildrenWatcher, DataWatcher
 from tests.examples import examples
-from tests.unit.zk.zk_virtual import connected, run
+from tests.unit.zk.zk_ensemble import connected, run
+
+pytestmark = pytest.mark.played(by=run)
 
 LONG_S = 60.0  # longer than every timeout and delay
 PATH = "/p"
 
 
-def test_a_watcher_reports_a_missing_znode_and_then_its_values() -> None:
-    async def scenario(ensemble: MemoryEnsemble) -> None:
-        zk = await connected(ensemble)
-        told: list[Znode | None] = []
-        watcher = DataWatcher(zk, PATH, told.append)
-        for change in (zk.create(PATH, b"a"), zk.set(PATH, b"b"), zk.delete(PATH)):
-            await asyncio.sleep(1)
-            await change
+async def test_a_watcher_reports_a_missing_znode_and_then_its_values(
+    ensemble: MemoryEnsemble, /
+) -> None:
+    zk = await connected(ensemble)
+    told: list[Znode | None] = []
+    watcher = DataWatcher(zk, PATH, told.append)
+    for change in (zk.create(PATH, b"a"), zk.set(PATH, b"b"), zk.delete(PATH)):
         await asyncio.sleep(1)
-        assert [value and value.data for value in told] == [None, b"a", b"b", None]
-        watcher.stop()
-        await zk.create(PATH)
-        await asyncio.sleep(1)
-        assert len(told) == 4
+        await change
+    await asyncio.sleep(1)
+    assert [value and value.data for value in told] == [None, b"a", b"b", None]
+    watcher.stop()
+    await zk.create(PATH)
+    await asyncio.sleep(1)
+    assert len(told) == 4
 
-    run(scenario)
 
-
-def test_a_watcher_goes_on_in_a_new_session() -> None:
-    async def scenario(ensemble: MemoryEnsemble) -> None:
-        zk, other = await connected(ensemble), await connected(ensemble)
-        await other.create(PATH)
-        told: list[list[str] | None] = []
-        watcher = ChildrenWatcher(zk, PATH, told.append)
-        await asyncio.sleep(1)
-        ensemble.expire(zk)
-        await asyncio.sleep(1)
-        await other.create(f"{PATH}/a")
-        assert told == [[]]
-        await zk.reconnect()
-        await asyncio.sleep(1)
-        await other.create(f"{PATH}/b")
-        await asyncio.sleep(1)
-        assert told == [[], ["a"], ["a", "b"]]
-        watcher.stop()
-
-    run(scenario)
+async def test_a_watcher_goes_on_in_a_new_session(ensemble: MemoryEnsemble, /) -> None:
+    zk, other = await connected(ensemble), await connected(ensemble)
+    await other.create(PATH)
+    told: list[list[str] | None] = []
+    watcher = ChildrenWatcher(zk, PATH, told.append)
+    await asyncio.sleep(1)
+    ensemble.expire(zk)
+    await asyncio.sleep(1)
+    await other.create(f"{PATH}/a")
+    assert told == [[]]
+    await zk.reconnect()
+    await asyncio.sleep(1)
+    await other.create(f"{PATH}/b")
+    await asyncio.sleep(1)
+    assert told == [[], ["a"], ["a", "b"]]
+    watcher.stop()
 
 
 def test_what_a_callback_raises_reaches_the_loop() -> None:
@@ -154,31 +152,30 @@ class CountingClient(MemoryZooKeeper):
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_report_that_is_asked_for_sets_no_further_watch(is_there: bool) -> None:
-    async def scenario(ensemble: MemoryEnsemble) -> None:
-        zk, other = await connected(ensemble), await connected(ensemble)
-        zk.__class__ = CountingClient
-        if is_there:
-            await other.create(PATH)
-        told: list[list[str] | None] = []
-        watcher = ChildrenWatcher(zk, PATH, told.append)
+async def test_a_report_that_is_asked_for_sets_no_further_watch(
+    ensemble: MemoryEnsemble, /, is_there: bool
+) -> None:
+    zk, other = await connected(ensemble), await connected(ensemble)
+    zk.__class__ = CountingClient
+    if is_there:
+        await other.create(PATH)
+    told: list[list[str] | None] = []
+    watcher = ChildrenWatcher(zk, PATH, told.append)
+    await asyncio.sleep(1)
+    assert isinstance(zk, CountingClient)
+    first, expected = zk.watches, [] if is_there else None
+    for _ in range(20):
+        watcher.report_again()
         await asyncio.sleep(1)
-        assert isinstance(zk, CountingClient)
-        first, expected = zk.watches, [] if is_there else None
-        for _ in range(20):
-            watcher.report_again()
-            await asyncio.sleep(1)
-        assert told == [expected] * 21
-        assert zk.watches == first
-        ensemble.suspend(zk)
-        await asyncio.sleep(1)
-        ensemble.resume(zk)
-        await asyncio.sleep(1)
-        if not is_there:
-            await other.create(PATH)
-        await other.create(f"{PATH}/a")
-        await asyncio.sleep(1)
-        assert told[-1] == ["a"]
-        watcher.stop()
-
-    run(scenario)
+    assert told == [expected] * 21
+    assert zk.watches == first
+    ensemble.suspend(zk)
+    await asyncio.sleep(1)
+    ensemble.resume(zk)
+    await asyncio.sleep(1)
+    if not is_there:
+        await other.create(PATH)
+    await other.create(f"{PATH}/a")
+    await asyncio.sleep(1)
+    assert told[-1] == ["a"]
+    watcher.stop()

@@ -11,21 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.config.listeners import Listener
+from kdist.config.addresses import Listener
 from kdist.model import LeaderAndIsr
 from kdist.zk import znodes
-from kdist.zk.cluster_values import (
+from kdist.zk.errors import CorruptZnode
+from kdist.zk.registration import FLUSHED_BYTES_MAX, BrokerRegistration, Endpoint
+from kdist.zk.values import (
     ClusterId,
     ConsumerRegistration,
     ControllerInfo,
     EntitySettings,
     LockHolder,
+    PartitionState,
     ProducerIdBlock,
     SettingsChange,
+    TopicAssignment,
 )
-from kdist.zk.errors import CorruptZnode
-from kdist.zk.registration import BrokerRegistration, Endpoint
-from kdist.zk.topic_values import PartitionState, TopicAssignment
 
 PAGE = Path(__file__).parents[3] / "docs/formats/znodes.md"
 TOPIC_ID = uuid.UUID("49d85fc5-b6d2-4ac8-bd17-ac2d056e5b9c")
@@ -180,6 +181,19 @@ def test_a_registration_keeps_rack_machine_disk_and_listeners() -> None:
     assert fields["kdist_content"] == content
     assert full.endpoint("CLIENT") == SECURE
     assert full.endpoint("OTHER") is None
+
+
+def test_a_registration_names_the_partitions_that_lost_nothing_unless_there_are_too_many() -> None:
+    plain = BrokerRegistration((PLAIN,), 7, "rack-1", "host1", "disk", "content")
+    some = plain._replace(flushed={"clicks": {2, 0}, "views": {7}})
+    assert json.loads(znodes.BROKER.encode(some))["kdist_flushed"] == {
+        "clicks": [0, 2],
+        "views": [7],
+    }
+    assert znodes.BROKER.decode("/brokers/ids/1", znodes.BROKER.encode(some)) == some
+    many = plain._replace(flushed={"clicks": {*range(FLUSHED_BYTES_MAX // 5)}})
+    assert znodes.BROKER.encode(many) == znodes.BROKER.encode(plain)
+    assert dict(znodes.BROKER.decode("/brokers/ids/1", znodes.BROKER.encode(plain)).flushed) == {}
 
 
 @pytest.mark.parametrize("disk", [{}, {"kdist_disk": None}])

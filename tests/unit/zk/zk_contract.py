@@ -1,6 +1,6 @@
 """What every `ZooKeeper` keeps, real or in memory: the tests, without a world to run in.
 
-`test_zk_contract.py` runs them in memory, `tests/integration/test_integration_zookeeper.py` against
+`test_zk_memory.py` runs them in memory, `tests/integration/test_integration_zookeeper.py` against
 a real server. A world makes clients and breaks what is between them and the servers.
 """
 

@@ -1,4 +1,7 @@
-"""Runs a scenario with an ensemble of three on a simulated network, in virtual time, by a seed."""
+"""Runs a scenario in virtual time, by a seed: with an ensemble in memory, of one server or three.
+
+The three are on a simulated network.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from kdist.network.simulated import SimulatedNetwork
-from kdist.runtime.clock import VirtualClock
-from kdist.runtime.virtual_loop import VirtualLoop
-from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
+from kdist.testing.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
+from kdist.testing.simulated_network import SimulatedNetwork
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.testing.virtual_loop import VirtualLoop
 
 SERVERS = ("zk1", "zk2", "zk3")
 DELAY_MS_MAX = 5.0
@@ -70,3 +73,28 @@ def run_ensemble(scenario: Callable[[EnsembleWorld], Awaitable[None]], seed: int
         world.loop.run_until_complete(started())
     finally:
         world.loop.close()
+
+
+Scenario = Callable[[MemoryEnsemble], Awaitable[None]]
+
+
+def run(scenario: Scenario, seed: int = 0, delay_ms_max: float = DELAY_MS_MAX) -> None:
+    """A loop and an ensemble of its own; whatever a callback raises ends the run."""
+    clock = VirtualClock()
+    ensemble = MemoryEnsemble(clock, random.Random(seed), delay_ms_max)
+    loop = VirtualLoop(clock)
+
+    async def started() -> None:
+        await scenario(ensemble)
+
+    try:
+        loop.run_until_complete(started())
+    finally:
+        loop.close()
+
+
+async def connected(ensemble: MemoryEnsemble, chroot: str = "") -> MemoryZooKeeper:
+    """A client with a session."""
+    client = ensemble.client(chroot)
+    await client.connect()
+    return client

@@ -1,1 +1,0 @@
-"""The API of the first design: SimpleConsumer, ConsumerConnector, Message and their kind."""
