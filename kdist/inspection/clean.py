@@ -18,6 +18,7 @@ from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
 from kdist.storage import names
 from kdist.storage.checkpoints import load_offsets, save_offsets
+from kdist.storage.cleaning.pass_runner import PassRunner, find_aborted
 from kdist.storage.cleaning.requests import (
     Fault,
     MapKeys,
@@ -27,9 +28,7 @@ from kdist.storage.cleaning.requests import (
     Rewrite,
     Source,
 )
-from kdist.storage.cleaning.selection import SegmentFacts, group_segments
-from kdist.storage.cleaning.session import Session
-from kdist.storage.cleaning.transactions import find_aborted
+from kdist.storage.cleaning.selection import ClosedSegment, closed_segments, group_segments
 from kdist.storage.segment import Segment
 from kdist.storage.swapping import begin_swap, put_in_place
 
@@ -81,7 +80,7 @@ class Cleaning:
             saved.offset(names.HIGH_WATERMARKS, self.partition) or 0,
             saved.offset(names.RECOVERY_POINTS, self.partition) or 0,
         )
-        self._session = Session(files, clock, lambda _ms: None)
+        self._runner = PassRunner(files, clock, lambda _ms: None)
 
     def plan(self) -> Outcome:
         """What would go; reads the log, and changes nothing."""
@@ -97,8 +96,8 @@ class Cleaning:
         return outcome
 
     def _run(self, *, writes: bool) -> Outcome:
-        facts = self._facts()
-        end = max((each.end_offset for each in facts), default=self._first_dirty)
+        closed = self._closed()
+        end = max((each.end_offset for each in closed), default=self._first_dirty)
         if end <= self._first_dirty:
             return Outcome(self.partition, self._first_dirty, self._first_dirty, 0, 0, 0, 0)
         sources = tuple(Source(each.base_offset, each.size) for each in self._segments)
@@ -115,10 +114,11 @@ class Cleaning:
             )
         ).end_offset
         settings = TopicSettings(segment_bytes=self._options.segment_bytes)
-        groups = group_segments((f for f in facts if f.base_offset < mapped_end), settings)
+        cleaned = (each for each in closed if each.segment.base_offset < mapped_end)
+        groups = group_segments(cleaned, settings)
         self._ask(NoteProducers(producers=self._last_batches(), unmarked=()))
         reports = [self._rewrite(group, writes=writes) for group in groups]
-        before = sum(each.size_bytes for group in groups for each in group)
+        before = sum(segment.size for group in groups for segment, _ in group)
         seen = sum(each.seen_records for each in reports)
         return Outcome(
             partition=self.partition,
@@ -135,27 +135,14 @@ class Cleaning:
         bases = [each.base_offset for each in self._segments]
         return max((base for base in bases if base <= self._first_dirty), default=0)
 
-    def _facts(self) -> list[SegmentFacts]:
+    def _closed(self) -> list[ClosedSegment]:
         """The closed segments that may be cleaned."""
         _, open_starts = find_aborted(self._segments)
         limit = min([self._limit, *open_starts.values()])
-        following = [each.base_offset for each in self._segments[1:]]
-        facts = [
-            SegmentFacts(
-                base_offset=segment.base_offset,
-                end_offset=end_offset,
-                size_bytes=segment.size,
-                index_bytes=segment.index_bytes,
-                largest_timestamp_ms=-1,
-                first_timestamp_ms=lambda: None,
-            )
-            for segment, end_offset in zip(self._segments, following, strict=False)
-        ]
-        return [each for each in facts if each.end_offset <= limit]
+        return [each for each in closed_segments(self._segments) if each.end_offset <= limit]
 
-    def _rewrite(self, group: Sequence[SegmentFacts], *, writes: bool) -> Report:
-        bases = {each.base_offset for each in group}
-        old = [each for each in self._segments if each.base_offset in bases]
+    def _rewrite(self, group: Sequence[ClosedSegment], *, writes: bool) -> Report:
+        old = [each.segment for each in group]
         request = Rewrite(
             sources=tuple(Source(each.base_offset, each.size) for each in old),
             modified_ms=old[-1].modified_ms,
@@ -187,7 +174,7 @@ class Cleaning:
             files.remove(path)
 
     def _ask(self, request: Request, *, writes: bool = False) -> Report:
-        report = self._session.answer(request, writes=writes)
+        report = self._runner.answer(request, writes=writes)
         if report.fault == Fault.FULL:
             raise DiskFull(self._directory)
         if report.fault:

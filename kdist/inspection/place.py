@@ -12,12 +12,11 @@ import os.path
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from kdist.errors import UserError
+from kdist.errors import CorruptFile, UserError
 from kdist.model import TopicPartition
 from kdist.runtime.files import Files
 from kdist.storage import names
 from kdist.storage.checkpoints import load_offsets
-from kdist.storage.faults import CorruptFile
 from kdist.storage.names import (
     DirectoryState,
     FileState,

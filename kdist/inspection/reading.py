@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kdist.errors import CorruptRecords
+from kdist.errors import CorruptFile, CorruptRecords
 from kdist.inspection.indexes import last_entry
 from kdist.inspection.place import PartitionFiles
 from kdist.records.batch import (
@@ -28,7 +28,6 @@ from kdist.records.build import read_records
 from kdist.records.message_set import MAGIC_MAX, Message, iter_messages
 from kdist.records.record import Record
 from kdist.runtime.files import File, Files
-from kdist.storage.faults import CorruptFile
 from kdist.storage.index import TimeIndex
 from kdist.storage.names import Suffix
 from kdist.storage.scan import DamagedSegment, ScannedBatch, walk_batches

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from kdist.errors import CorruptFile
 from kdist.inspection.place import PartitionFiles, Saved
 from kdist.inspection.report import Report, Severity
 from kdist.model import NO_EPOCH
@@ -16,11 +17,9 @@ from kdist.records.batch import BatchHeader
 from kdist.runtime.files import Files
 from kdist.storage import names
 from kdist.storage.epochs import LeaderEpochs, decode_epochs
-from kdist.storage.faults import CorruptFile
 from kdist.storage.meta import load_partition_metadata
 from kdist.storage.names import FileState, SegmentName, Suffix, parse_segment_name
-from kdist.storage.producer_snapshot import load_snapshot
-from kdist.storage.producers import ProducerStates
+from kdist.storage.producers import ProducerStates, load_snapshot
 
 _LOST_BELOW = {names.RECOVERY_POINTS, names.LOG_START_OFFSETS}
 _WORDS = {
@@ -135,7 +134,7 @@ def check_names(
 def _note_other(name: str, path: str, report: Report) -> None:
     if _CUT.search(name):
         report.note(path, "was kept by a trim: it may be removed")
-    elif name not in _KNOWN_NAMES and not name.endswith(_KNOWN_SUFFIXES):
+    elif not (name in _KNOWN_NAMES or name.endswith(_KNOWN_SUFFIXES) or names.flush_mark_in(name)):
         report.note(path, "is not a file of a log")
 
 

@@ -22,18 +22,17 @@ from kdist.inspection.reading import Damage, OldMessage, Scanned, segment_number
 from kdist.metrics.storage import StorageMetrics
 from kdist.model import TopicPartition
 from kdist.runtime.files import Files
+from kdist.runtime.steps import run_steps
 from kdist.storage import names
+from kdist.storage.append import DiskSpace
 from kdist.storage.checkpoints import load_offsets, save_offsets
 from kdist.storage.flushing import flush_now
-from kdist.storage.loading import load_log
+from kdist.storage.loading import SavedOffsets, load_log
 from kdist.storage.log import Log, LogContext
 from kdist.storage.names import FileState, Suffix, parse_segment_name
-from kdist.storage.recovery import SavedOffsets
 from kdist.storage.scan import DamagedSegment, ScannedBatch
 from kdist.storage.segment import Segment
-from kdist.storage.space import DiskSpace
-from kdist.storage.steps import run_steps
-from kdist.storage.truncation import truncate
+from kdist.storage.trimming import truncate
 
 _COPY_BYTES = 1 << 20
 _PROMISING = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS)
@@ -237,7 +236,7 @@ def carry_out(files: Files, place: Place, saved: Saved, cut: Cut, *, is_kept: bo
     log = _load(files, saved, cut, retired)
     if log.end_offset > cut.end_offset:
         truncate(log, cut.end_offset, now_ms=0)  # the time of a new segment; none is created
-    log.complete()
+    log.prepare_stop()
     flush_now(files, cut.partition.directory, [log])
     log.close()
     kept += _put_away(files, retired, is_kept=is_kept)

@@ -19,22 +19,37 @@ from cython.cimports.cpython.buffer import (
     PyBuffer_Release,
     PyObject_GetBuffer,
 )
-from cython.cimports.kdist.records._big_endian import (
-    int16,
-    int32,
-    int64,
+from cython.cimports.kdist.records._compiled_decoding import _Cursor, _Fields, _next
+from cython.cimports.kdist.records._compiled_key_map import KeyMap, _Slot
+from cython.cimports.kdist.records._header import (
+    CHECKED_POSITION,
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    PREFIX_SIZE,
+    RECORD_SIZE_MIN,
+    TRANSACTIONAL,
+    attributes_of,
+    base_offset_of,
+    base_timestamp_of,
+    crc_of,
+    is_sound,
+    last_offset_of,
+    leader_epoch_of,
+    producer_id_of,
     put_int16,
     put_int32,
     put_int64,
+    record_count_of,
+    size_of,
 )
-from cython.cimports.kdist.records._compiled_decoding import _Cursor, _Fields, _next
-from cython.cimports.kdist.records._compiled_key_map import KeyMap, _Slot
-from cython.cimports.kdist.records._compiled_spans import is_sound
 from cython.cimports.kdist.records._varint import put_varint, varint_size
 from cython.cimports.libc.string import memcpy
 
 from kdist.errors import CorruptRecords
-from kdist.records import _reference_cleaning, batch
+from kdist.records import _reference_cleaning
 from kdist.records.record import INT64_MAX, INT64_MIN
 from kdist.wire.crc32c import crc32c
 
@@ -57,14 +72,7 @@ _Seen = cython.struct(
     aimed=_Slot,
 )
 
-_HEADER_SIZE = cython.declare(_Size, batch.HEADER_SIZE)
-_PREFIX_SIZE = cython.declare(_Size, batch.LENGTH_PREFIX_SIZE)
-_CHECKED_POSITION = cython.declare(_Size, batch.CHECKED_POSITION)
-_RECORD_SIZE_MIN = cython.declare(_Size, batch.RECORD_SIZE_MIN)
-_CODEC_BITS = cython.declare(cython.int, batch.CODEC_BITS)
-_HORIZON = cython.declare(cython.int, int(batch.Attribute.DELETE_HORIZON))
-_APPEND_TIME = cython.declare(cython.int, int(batch.Attribute.LOG_APPEND_TIME))
-_NOT_PLAIN = cython.declare(cython.int, _reference_cleaning._NOT_PLAIN)
+_NOT_PLAIN = cython.declare(cython.int, CODEC_MASK | TRANSACTIONAL | CONTROL)
 _OUT_TIMES = cython.declare(_Size, _reference_cleaning.OUT_TIMES)
 _INT64_MIN = cython.declare(_Long, INT64_MIN)
 _INT64_MAX = cython.declare(_Long, INT64_MAX)
@@ -108,18 +116,18 @@ def map_batches(
     try:
         while left_out < 0 and _is_plain(data, cython.address(buffer), position, next_offset):
             at = cython.cast(_Pointer, buffer.buf) + position
-            size = _PREFIX_SIZE + int32(at + 8)
+            size = size_of(at)
             left_out = _map(
                 key_map,
-                at + _HEADER_SIZE,
-                size - _HEADER_SIZE,
-                int32(at + 57),
-                int64(at),
+                at + HEADER_SIZE,
+                size - HEADER_SIZE,
+                record_count_of(at),
+                base_offset_of(at),
                 first_offset,
                 cython.address(aimed),
             )
             position += size
-            next_offset = int64(at) + int32(at + 23) + 1
+            next_offset = last_offset_of(at) + 1
         if left_out < 0:
             left_out = _put_all(key_map, cython.address(aimed))
         return position, next_offset if left_out < 0 else left_out
@@ -134,15 +142,19 @@ def _is_plain(
 ) -> cython.int:
     """Whether a batch is at `position` that is whole, sound, and needs no other look."""
     left: _Size = buffer.len - position
-    if left < _HEADER_SIZE:
+    if left < HEADER_SIZE:
         return 0
     at: _Pointer = cython.cast(_Pointer, buffer.buf) + position
-    if not is_sound(at, left, _INT64_MAX) or int64(at) < next_offset or int16(at + 21) & _NOT_PLAIN:
+    if (
+        not is_sound(at, left, _INT64_MAX)
+        or base_offset_of(at) < next_offset
+        or attributes_of(at) & _NOT_PLAIN
+    ):
         return 0
-    end: _Size = position + _PREFIX_SIZE + int32(at + 8)
-    checked: object = data[position + _CHECKED_POSITION : end]
+    end: _Size = position + size_of(at)
+    checked: object = data[position + CHECKED_POSITION : end]
     found: cython.uint = _crc32c(checked)
-    return found == cython.cast(cython.uint, int32(at + 17))
+    return found == crc_of(at)
 
 
 @cython.cfunc
@@ -199,7 +211,7 @@ def _put_all(key_map: KeyMap, aimed: cython.pointer[_Aimed]) -> _Long:
 def _begin(
     cursor: cython.pointer[_Cursor], body: _Pointer, size: _Size, count: _Size
 ) -> cython.int:
-    if not 0 <= count <= size // _RECORD_SIZE_MIN:
+    if not 0 <= count <= size // RECORD_SIZE_MIN:
         raise CorruptRecords(f"{count} records do not fit in {size} bytes")
     cursor.at = body
     cursor.run_end = cursor.end = body + size
@@ -275,12 +287,12 @@ class Sieve:
         try:
             while _is_plain(data, cython.address(buffer), position, next_offset):
                 at = cython.cast(_Pointer, buffer.buf) + position
-                size = _PREFIX_SIZE + int32(at + 8)
+                size = size_of(at)
                 if target.len - end < _OUT_TIMES * size:
                     break
                 end = self._sift_batch(at, size, view, cython.cast(_Pointer, target.buf) + end, end)
                 position += size
-                next_offset = int64(at) + int32(at + 23) + 1
+                next_offset = last_offset_of(at) + 1
             return position, next_offset, end
         finally:
             PyBuffer_Release(cython.address(target))
@@ -293,68 +305,68 @@ class Sieve:
         self, at: _Pointer, size: _Size, view: object, out: _Pointer, end: _Size
     ) -> _Size:
         """Write what is left of the batch at `at` to `out`; the position behind it."""
-        count: _Size = int32(at + 57)
-        attributes: cython.int = int16(at + 21)
-        base: _Long = int64(at + 27)
+        count: _Size = record_count_of(at)
+        attributes: cython.int = attributes_of(at)
+        base: _Long = base_timestamp_of(at)
         body_size: _Size = self._sift(
-            at + _HEADER_SIZE,
-            size - _HEADER_SIZE,
+            at + HEADER_SIZE,
+            size - HEADER_SIZE,
             count,
-            int64(at),
+            base_offset_of(at),
             attributes,
             base,
             base,
-            out + _HEADER_SIZE,
+            out + HEADER_SIZE,
         )
-        sets_horizon: cython.bint = self._has_tombstones and not attributes & _HORIZON
+        sets_horizon: cython.bint = self._has_tombstones and not attributes & DELETE_HORIZON
         self.seen_batches += 1
-        begins_epoch: cython.bint = int32(at + 12) > self.latest_epoch
+        begins_epoch: cython.bint = leader_epoch_of(at) > self.latest_epoch
         if begins_epoch:
-            self.latest_epoch = int32(at + 12)
+            self.latest_epoch = leader_epoch_of(at)
         if not self._kept and not begins_epoch and not self._is_last(at):
             return end
         self.kept_batches += 1
-        memcpy(out, at, _HEADER_SIZE)
+        memcpy(out, at, HEADER_SIZE)
         if self._kept == count and not sets_horizon:
             return end + size
         self.rewritten_batches += 1
         if not self._kept:
             body_size = 0
-            put_int16(out + 21, attributes & ~(_HORIZON | _CODEC_BITS))
+            put_int16(out + 21, attributes & ~(DELETE_HORIZON | CODEC_MASK))
             put_int64(out + 27, -1)
         else:
             if sets_horizon:
-                attributes |= _HORIZON
+                attributes |= DELETE_HORIZON
                 self.seen_records -= count
                 self.kept_records -= self._kept
                 body_size = self._sift(
-                    at + _HEADER_SIZE,
-                    size - _HEADER_SIZE,
+                    at + HEADER_SIZE,
+                    size - HEADER_SIZE,
                     count,
-                    int64(at),
-                    attributes & ~_HORIZON,
+                    base_offset_of(at),
+                    attributes & ~DELETE_HORIZON,
                     base,
                     self._horizon_ms,
-                    out + _HEADER_SIZE,
+                    out + HEADER_SIZE,
                 )
                 put_int64(out + 27, self._horizon_ms)
             put_int16(out + 21, attributes)
-            if not attributes & _APPEND_TIME:
+            if not attributes & LOG_APPEND_TIME:
                 put_int64(out + 35, self._newest)
         put_int32(out + 57, self._kept)
-        put_int32(out + 8, _HEADER_SIZE + body_size - _PREFIX_SIZE)
-        sealed: object = view[end + _CHECKED_POSITION : end + _HEADER_SIZE + body_size]
+        put_int32(out + 8, HEADER_SIZE + body_size - PREFIX_SIZE)
+        sealed: object = view[end + CHECKED_POSITION : end + HEADER_SIZE + body_size]
         put_int32(out + 17, cython.cast(cython.uint, _crc32c(sealed)))
-        return end + _HEADER_SIZE + body_size
+        return end + HEADER_SIZE + body_size
 
     @cython.cfunc
     @cython.exceptval(-1)
     def _is_last(self, at: _Pointer) -> cython.int:
         """Whether the batch stays for its producer's sequence."""
-        if int64(at + 43) < 0:
+        if producer_id_of(at) < 0:
             return 0
-        last: object = self._last_offsets.get(int64(at + 43))
-        return last is not None and last == int64(at) + int32(at + 23)
+        last: object = self._last_offsets.get(producer_id_of(at))
+        return last is not None and last == last_offset_of(at)
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -377,9 +389,9 @@ class Sieve:
         one: cython.pointer[_Seen]
         held: cython.int = 0
         left: _Size = count
-        has_horizon: cython.bint = attributes & _HORIZON != 0
+        has_horizon: cython.bint = attributes & DELETE_HORIZON != 0
         is_expired: cython.bint = has_horizon and self._expires and base <= self._now_ms
-        is_moved: cython.bint = base != new_base and not attributes & _APPEND_TIME
+        is_moved: cython.bint = base != new_base and not attributes & LOG_APPEND_TIME
         self._kept, self._newest, self._has_tombstones = 0, -1, False
         _begin(cython.address(cursor), body, size, count)
         while left:
@@ -454,7 +466,7 @@ class Sieve:
                 size: _Size = self._sift(
                     source, buffer.len, count, header.base_offset, attributes, base, base, first
                 )
-                sets_horizon: cython.bint = self._has_tombstones and not attributes & _HORIZON
+                sets_horizon: cython.bint = self._has_tombstones and not attributes & DELETE_HORIZON
                 if self._kept == count and not sets_horizon:
                     return None
                 if sets_horizon:
@@ -471,13 +483,13 @@ class Sieve:
                         first,
                     )
                     base = self._horizon_ms
-                is_own: cython.bint = self._kept and not attributes & _APPEND_TIME
+                is_own: cython.bint = self._kept and not attributes & LOG_APPEND_TIME
                 return _reference_cleaning.SiftedBody(
                     cython.cast(cython.p_char, first)[:size],
                     self._kept,
                     base,
                     self._newest if is_own else header.max_timestamp,
-                    bool(sets_horizon or attributes & _HORIZON),
+                    bool(sets_horizon or attributes & DELETE_HORIZON),
                 )
             finally:
                 PyBuffer_Release(cython.address(target))

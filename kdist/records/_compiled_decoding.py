@@ -17,21 +17,26 @@ if not cython.compiled:
     raise ImportError("the compiled record codec has not been built")
 
 from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
-from cython.cimports.kdist.records._big_endian import int16, int32, int64
+from cython.cimports.kdist.records._header import (
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    RECORD_SIZE_MIN,
+    attributes_of,
+    base_offset_of,
+    base_timestamp_of,
+    max_timestamp_of,
+    record_count_of,
+    size_of,
+)
 from cython.cimports.libc.string import memcpy
 
 from kdist.errors import CorruptRecords
-from kdist.records.batch import HEADER_SIZE, LENGTH_PREFIX_SIZE, RECORD_SIZE_MIN, Attribute
 from kdist.records.record import INT64_MAX, INT64_MIN, Record, check_size, header_key_text
 
 _Pointer = cython.typedef(cython.p_uchar)
 _Size = cython.typedef(cython.Py_ssize_t)
 _Long = cython.typedef(cython.longlong)
 
-_HEADER_SIZE = cython.declare(_Size, HEADER_SIZE)
-_PREFIX_SIZE = cython.declare(_Size, LENGTH_PREFIX_SIZE)
-_LOG_APPEND_TIME = cython.declare(_Long, int(Attribute.LOG_APPEND_TIME))
-_RECORD_SIZE_MIN = cython.declare(_Size, RECORD_SIZE_MIN)
 _INT64_MIN = cython.declare(_Long, INT64_MIN)
 _INT64_MAX = cython.declare(_Long, INT64_MAX)
 _Record = cython.declare(object, Record)
@@ -196,9 +201,12 @@ def decode_numbers(
     for i in range(count):
         _next(cython.address(cursor), cython.address(fields))
         if is_span:
-            is_own = int16(cursor.header + 21) & _LOG_APPEND_TIME == 0
-            base_offset, base_timestamp = int64(cursor.header), int64(cursor.header + 27)
-            appended = int64(cursor.header + 35)
+            is_own = attributes_of(cursor.header) & LOG_APPEND_TIME == 0
+            base_offset, base_timestamp = (
+                base_offset_of(cursor.header),
+                base_timestamp_of(cursor.header),
+            )
+            appended = max_timestamp_of(cursor.header)
         offset[i] = _sum(base_offset, fields.offset_delta, "offset")
         if is_own:
             timestamp[i] = _sum(base_timestamp, fields.timestamp_delta, "timestamp")
@@ -227,7 +235,7 @@ def _start(
     body: cython.const[cython.uchar][::1], count: _Size, is_span: cython.bint = False
 ) -> _Cursor:
     cursor: _Cursor
-    if not 0 <= count <= body.shape[0] // _RECORD_SIZE_MIN:
+    if not 0 <= count <= body.shape[0] // RECORD_SIZE_MIN:
         raise CorruptRecords(f"{count} records do not fit in {body.shape[0]} bytes")
     cursor.at = cython.cast(_Pointer, cython.address(body[0]))
     cursor.run_end = cursor.at + body.shape[0]
@@ -251,12 +259,16 @@ def _finish(cursor: _Cursor, count: _Size) -> object:
 def _enter_batch(cursor: cython.pointer[_Cursor]) -> cython.int:
     """Move to the first record of the next batch in a run."""
     left: _Size = cursor.run_end - cursor.at
-    size: _Size = _PREFIX_SIZE + int32(cursor.at + 8) if left >= _HEADER_SIZE else 0
-    if cursor.at != cursor.end or not _HEADER_SIZE <= size <= left or int32(cursor.at + 57) <= 0:
+    size: _Size = size_of(cursor.at) if left >= HEADER_SIZE else 0
+    if (
+        cursor.at != cursor.end
+        or not HEADER_SIZE <= size <= left
+        or record_count_of(cursor.at) <= 0
+    ):
         raise CorruptRecords("no batch follows in the span")
     cursor.header = cursor.at
-    cursor.left = int32(cursor.at + 57)
-    cursor.at += _HEADER_SIZE
+    cursor.left = record_count_of(cursor.at)
+    cursor.at += HEADER_SIZE
     cursor.end = cursor.header + size
     cursor.offset_delta = -1
     return 0

@@ -28,10 +28,10 @@ from kdist.records.record import (
     deltas_column,
     header_key_text,
     headers_column,
-    put_bytes,
     put_headers,
+    put_record,
 )
-from kdist.wire.varint import Buffer, get_signed, get_signed32, put_signed
+from kdist.wire.primitives import Buffer, get_signed, get_signed32
 
 
 def encode_records(
@@ -60,14 +60,7 @@ def encode_records(
     assert room_bytes >= 0
     out = bytearray(room_bytes)
     for offset_delta, (value, key, packed, timestamp_delta) in enumerate(rows):
-        record = bytearray(1)  # attributes
-        put_signed(record, timestamp_delta)
-        put_signed(record, offset_delta)
-        put_bytes(record, key)
-        put_bytes(record, value)
-        record += packed
-        put_signed(out, len(record))
-        out += record
+        put_record(out, timestamp_delta, offset_delta, key, value, packed)
     check_size(len(out))
     return out
 
@@ -115,7 +108,7 @@ def decode_records(
 def decode_values(body: Buffer, count: int, is_span: bool = False) -> list[bytes | None]:
     """Only the values of the `count` records; all other fields are checked too.
 
-    `is_span`: `body` is whole batches with their headers, as `produced.find_plain_span` finds them.
+    `is_span`: `body` is whole batches with their headers, as `spans.find_plain_span` finds them.
     """
     return [fields.value for fields in _iter_fields(body, count, is_span)]
 

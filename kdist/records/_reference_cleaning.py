@@ -17,30 +17,27 @@ import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kdist.errors import CorruptRecords
 from kdist.model import NO_TIMESTAMP
-from kdist.records._reference import _Fields, _iter_fields
+from kdist.records._reference import _Fields, _fit, _iter_fields
 from kdist.records.batch import (
-    CODEC_BITS,
-    HEADER,
     HEADER_SIZE,
-    LENGTH_PREFIX_SIZE,
     Attribute,
     BatchHeader,
+    assembled,
     crc_fault,
     header_fault,
     read_header,
-    seal,
 )
-from kdist.records.record import INT64_MAX, INT64_MIN
-from kdist.wire.varint import Buffer, put_signed
+from kdist.records.compression import CODEC_MASK
+from kdist.records.record import put_headers, put_record
+from kdist.wire.primitives import Buffer
 
 SLOT_BYTES = 24  # in the compiled map: a hash of 16 bytes, and an offset
 OUT_TIMES = 3  # a batch may grow: with a horizon, each record's timestamp may take more bytes
 _LOAD_MAX = 0.9  # of the slots, as Kafka's `log.cleaner.io.buffer.load.factor`
 _HASH_BYTES = 16
 _HORIZON = int(Attribute.DELETE_HORIZON)
-_NOT_PLAIN = int(Attribute.TRANSACTIONAL | Attribute.CONTROL) | CODEC_BITS
+_NOT_PLAIN = int(Attribute.TRANSACTIONAL | Attribute.CONTROL) | CODEC_MASK
 
 
 class KeyMap:
@@ -201,11 +198,11 @@ class Sieve:
         base = self._horizon_ms if sets_horizon else header.base_timestamp
         shift = 0 if header.is_log_append_time else header.base_timestamp - base
         newest = max(
-            (_fit(header.base_timestamp + fields.timestamp_delta) for fields in kept),
+            (_fit(header.base_timestamp + fields.timestamp_delta, "timestamp") for fields in kept),
             default=NO_TIMESTAMP,
         )
         return SiftedBody(
-            b"".join(_encoded(fields, _fit(fields.timestamp_delta + shift)) for fields in kept),
+            _encoded(kept, shift),
             len(kept),
             base,
             header.max_timestamp if header.is_log_append_time or not kept else newest,
@@ -244,7 +241,7 @@ class Sieve:
 def rebuilt_batch(header: BatchHeader, sifted: SiftedBody, body: Buffer) -> bytearray:
     """The batch with other records: `body` is `sifted`'s, compressed with the header's codec."""
     attributes = header.attributes | (sifted.has_delete_horizon * _HORIZON)
-    return _sealed(
+    return assembled(
         header._replace(
             attributes=attributes,
             base_timestamp=sifted.base_timestamp,
@@ -257,9 +254,9 @@ def rebuilt_batch(header: BatchHeader, sifted: SiftedBody, body: Buffer) -> byte
 
 def empty_batch(header: BatchHeader) -> bytearray:
     """The batch without records, which keeps its offsets and its producer's sequence."""
-    return _sealed(
+    return assembled(
         header._replace(
-            attributes=header.attributes & ~(CODEC_BITS | _HORIZON),
+            attributes=header.attributes & ~(CODEC_MASK | _HORIZON),
             base_timestamp=NO_TIMESTAMP,
             record_count=0,
         ),
@@ -267,36 +264,9 @@ def empty_batch(header: BatchHeader) -> bytearray:
     )
 
 
-def _sealed(header: BatchHeader, body: Buffer) -> bytearray:
-    batch = bytearray(HEADER_SIZE)
-    batch += body
-    length = len(batch) - LENGTH_PREFIX_SIZE
-    HEADER.pack_into(batch, 0, *header._replace(batch_length=length))
-    seal(batch, 0, len(batch))
-    return batch
-
-
-def _encoded(fields: _Fields, timestamp_delta: int) -> bytes:
-    record = bytearray(1)
-    put_signed(record, timestamp_delta)
-    put_signed(record, fields.offset_delta)
-    _put_bytes(record, fields.key)
-    _put_bytes(record, fields.value)
-    put_signed(record, len(fields.headers))
-    for key, value in fields.headers:
-        _put_bytes(record, key)
-        _put_bytes(record, value)
-    size = bytearray()
-    put_signed(size, len(record))
-    return bytes(size + record)
-
-
-def _put_bytes(out: bytearray, data: bytes | None) -> None:
-    put_signed(out, -1 if data is None else len(data))
-    out += data or b""
-
-
-def _fit(timestamp: int) -> int:
-    if INT64_MIN <= timestamp <= INT64_MAX:
-        return timestamp
-    raise CorruptRecords(f"a record's timestamp of {timestamp} has more than 64 bits")
+def _encoded(records: list[_Fields], shift_ms: int) -> bytes:
+    out = bytearray()
+    for each in records:
+        delta = _fit(each.timestamp_delta + shift_ms, "timestamp")
+        put_record(out, delta, each.offset_delta, each.key, each.value, put_headers(each.headers))
+    return bytes(out)

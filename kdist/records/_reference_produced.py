@@ -3,6 +3,9 @@
 Both modules have the same functions, with the same outcome for the same input. Nearly every produce
 has one batch, for which these functions are enough: it is found in its request and checked,
 measured with others for the same log, and given its offset. A header's layout is in `batch.py`.
+
+Each record is looked at, unless they are compressed: a batch with the right checksum may still have
+broken ones, because of a fault in its producer, which would stop every consumer that meets them.
 """
 
 from __future__ import annotations
@@ -11,13 +14,13 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kdist.errors import CorruptRecords
 from kdist.model import NO_TIMESTAMP
-from kdist.records._reference_walk import body_summary
+from kdist.records._reference import decode_numbers, find_null_key
 from kdist.records.batch import (
     HEADER,
     HEADER_SIZE,
     LENGTH_PREFIX_SIZE,
-    Attribute,
     Batch,
     BatchHeader,
     crc_fault,
@@ -25,7 +28,7 @@ from kdist.records.batch import (
     header_fault,
     producer_fault,
 )
-from kdist.records.record import INT64_MAX
+from kdist.wire.primitives import Buffer
 
 TAGS_BYTES = 3  # empty tagged sections of the partition, the topic and the request: three zeros
 
@@ -43,6 +46,15 @@ class BatchTotals(NamedTuple):
     newest_ms: int
     has_producers: bool
     """Whether any has a producer id."""
+
+
+class BodySummary(NamedTuple):
+    """What a walk over the records of a body finds besides that they are whole."""
+
+    newest_ms: int
+    """The largest timestamp."""
+    lacks_keys: bool
+    """Whether a record has no key."""
 
 
 def find_batch(
@@ -100,37 +112,19 @@ def _is_newest(header: BatchHeader, body: memoryview) -> bool:
     return summary is not None and summary.newest_ms == header.max_timestamp
 
 
-def find_plain_span(
-    buffer: memoryview, position: int, size_max: int, check_crcs: bool
-) -> tuple[int, int, int]:
-    """How many batches from `position` on can be read as one, their bytes, and their records.
+def body_summary(body: Buffer, count: int, base_timestamp: int) -> BodySummary | None:
+    """A summary of exactly `count` records, at least one; None if they cannot be read.
 
-    They are valid, uncompressed, neither transactional nor control batches, without gaps between
-    offsets, of one leader epoch and one timestamp type. Together they have at most `size_max`
-    bytes, though the first alone may have more. Zeros if the first is not of that kind.
+    Their lengths must fit into each other, their offset deltas count from 0 on, and their
+    timestamps have 64 bits.
     """
-    batch_count = size = count = 0
-    first: BatchHeader | None = None
-    while len(buffer) - position - size >= HEADER_SIZE:
-        at = position + size
-        header = BatchHeader._make(HEADER.unpack_from(buffer, at))
-        first = first or header
-        if not (
-            header_fault(header, len(buffer) - at) is None
-            and (not size or size + header.size <= size_max)
-            and header.attributes in (0, Attribute.LOG_APPEND_TIME)
-            and 0 < header.record_count == header.last_offset_delta + 1
-            and header.base_offset == first.base_offset + count
-            and header.next_offset <= INT64_MAX
-            and header.attributes == first.attributes
-            and header.partition_leader_epoch == first.partition_leader_epoch
-            and not (check_crcs and crc_fault(buffer, at, header))
-        ):
-            break
-        batch_count += 1
-        size += header.size
-        count += header.record_count
-    return batch_count, size, count
+    try:
+        offsets, timestamps = decode_numbers(body, count, 0, base_timestamp)
+        if not offsets or offsets[-1] != count - 1:  # that they increase was checked
+            return None
+        return BodySummary(max(timestamps), find_null_key(body, count) is not None)
+    except CorruptRecords:
+        return None
 
 
 def batch_totals(batches: Sequence[Batch]) -> BatchTotals:

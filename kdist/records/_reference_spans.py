@@ -10,8 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from kdist.records.batch import HEADER_SIZE, BatchHeader, crc_fault, header_fault, read_header
-from kdist.wire.varint import Buffer
+from kdist.records.batch import (
+    HEADER_SIZE,
+    Attribute,
+    BatchHeader,
+    crc_fault,
+    header_fault,
+    read_header,
+)
+from kdist.records.record import INT64_MAX
+from kdist.wire.primitives import Buffer
 
 
 class BatchSpan(NamedTuple):
@@ -103,6 +111,39 @@ def _sound_header(
     ):
         return None
     return header
+
+
+def find_plain_span(
+    buffer: memoryview, position: int, size_max: int, check_crcs: bool
+) -> tuple[int, int, int]:
+    """How many batches from `position` on can be read as one, their bytes, and their records.
+
+    They are valid, uncompressed, neither transactional nor control batches, without gaps between
+    offsets, of one leader epoch and one timestamp type. Together they have at most `size_max`
+    bytes, though the first alone may have more. Zeros if the first is not of that kind.
+    """
+    batch_count = size = count = 0
+    first: BatchHeader | None = None
+    while len(buffer) - position - size >= HEADER_SIZE:
+        at = position + size
+        header = read_header(buffer, at)
+        first = first or header
+        if not (
+            header_fault(header, len(buffer) - at) is None
+            and (not size or size + header.size <= size_max)
+            and header.attributes in (0, Attribute.LOG_APPEND_TIME)
+            and header.is_dense
+            and header.base_offset == first.base_offset + count
+            and header.next_offset <= INT64_MAX
+            and header.attributes == first.attributes
+            and header.partition_leader_epoch == first.partition_leader_epoch
+            and not (check_crcs and crc_fault(buffer, at, header))
+        ):
+            break
+        batch_count += 1
+        size += header.size
+        count += header.record_count
+    return batch_count, size, count
 
 
 def producer_headers(buffer: Buffer, size: int, batches_kept: int) -> list[tuple[int, BatchHeader]]:

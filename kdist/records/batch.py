@@ -24,17 +24,15 @@ from typing import NamedTuple
 
 from kdist.errors import CorruptRecords
 from kdist.model import NO_SEQUENCE
-from kdist.records.frames import content_bound
+from kdist.records.compression import CODEC_MASK, CODEC_MAX, content_bound
 from kdist.wire.crc32c import crc32c
-from kdist.wire.varint import Buffer
+from kdist.wire.primitives import Buffer
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size  # 61
 LENGTH_PREFIX_SIZE = 12  # base offset and length: enough to know a batch's size
 MAGIC = 2
 MAGIC_POSITION = 16  # in the old formats too
-CODEC_BITS = 0b111  # of the attributes
-CODEC_MAX = 4
 RECORD_SIZE_MIN = 7  # each of a record's seven fields takes at least one byte
 # How far the max timestamp of a compressed batch may lie above its base timestamp and be believed.
 TRUSTED_SPAN_MS = 24 * 3600 * 1000
@@ -103,6 +101,11 @@ class BatchHeader(NamedTuple):
         return self.base_offset + self.last_offset_delta + 1
 
     @property
+    def is_dense(self) -> bool:
+        """Every offset of its range has a record, as produced; compaction leaves gaps."""
+        return 0 < self.record_count == self.last_offset_delta + 1
+
+    @property
     def last_sequence(self) -> int:
         """The sequence number of the last record, -1 without one; it wraps from 2**31 - 1 to 0."""
         if self.base_sequence == NO_SEQUENCE:
@@ -112,7 +115,7 @@ class BatchHeader(NamedTuple):
     @property
     def codec(self) -> int:
         """The compression codec's number, `compression.Codec` if it is known."""
-        return self.attributes & CODEC_BITS
+        return self.attributes & CODEC_MASK
 
     @property
     def timestamp_type(self) -> TimestampType:
@@ -155,6 +158,12 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         raise CorruptRecords(f"{left} bytes are too few for a record batch's header") from None
 
 
+# --- what a header may claim --------------------------------------------------------------------
+#
+# Each condition, with its sentence, stands here. `_header.pxd` and `_compiled_produced.py` ask the
+# same and say yes or no; a test has all of them judge the same headers.
+
+
 def header_fault(header: BatchHeader, available_bytes: int) -> str | None:
     """What is wrong with a batch, new or stored, by its header alone; None if nothing is.
 
@@ -163,30 +172,22 @@ def header_fault(header: BatchHeader, available_bytes: int) -> str | None:
     than its range of offsets.
     """
     size = LENGTH_PREFIX_SIZE + header.batch_length
+    count = header.record_count
     if header.magic != MAGIC:
         return f"magic is {header.magic}, not {MAGIC}"
     if size < HEADER_SIZE:
         return f"size of {size} bytes is smaller than its header"
     if size > available_bytes:
         return f"size of {size} bytes is larger than the {available_bytes} bytes there are"
-    if header.attributes & CODEC_BITS > CODEC_MAX:
+    if header.attributes & CODEC_MASK > CODEC_MAX:
         return f"codec {header.codec} is unknown"
-    return _offsets_fault(header) or _count_fault(header, size)
-
-
-def _offsets_fault(header: BatchHeader) -> str | None:
     if header.base_offset < 0:
         return f"base offset {header.base_offset} is negative"
     if header.last_offset_delta < 0:
         return f"last offset delta {header.last_offset_delta} is negative"
-    return None
-
-
-def _count_fault(header: BatchHeader, size: int) -> str | None:
-    count = header.record_count
     if not 0 <= count <= header.last_offset_delta + 1:
         return f"{count} records do not fit a last offset delta of {header.last_offset_delta}"
-    if not header.attributes & CODEC_BITS and count * RECORD_SIZE_MIN > size - HEADER_SIZE:
+    if not header.attributes & CODEC_MASK and count * RECORD_SIZE_MIN > size - HEADER_SIZE:
         return f"{count} records do not fit in {size - HEADER_SIZE} bytes"
     return None
 
@@ -226,7 +227,7 @@ def has_likely_max_timestamp(header: BatchHeader) -> bool:
     believed if it is far above: one that lies in the future would keep its segment for ever.
     """
     span_ms = header.max_timestamp - header.base_timestamp
-    return span_ms >= 0 and (not header.attributes & CODEC_BITS or span_ms <= TRUSTED_SPAN_MS)
+    return span_ms >= 0 and (not header.attributes & CODEC_MASK or span_ms <= TRUSTED_SPAN_MS)
 
 
 def crc_fault(buffer: Buffer, position: int, header: BatchHeader) -> str | None:
@@ -236,6 +237,9 @@ def crc_fault(buffer: Buffer, position: int, header: BatchHeader) -> str | None:
     if computed == header.crc:
         return None
     return f"CRC is {header.crc:08x} but its bytes give {computed:08x}"
+
+
+# --- writing a header, and walking over batches -------------------------------------------------
 
 
 def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
@@ -253,6 +257,16 @@ def set_max_timestamp(buffer: bytearray | memoryview, position: int, timestamp_m
     """Set the batch's max timestamp in place, and update its CRC."""
     _TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, timestamp_ms)
     seal(buffer, position, read_header(buffer, position).size)
+
+
+def assembled(header: BatchHeader, body: Buffer) -> bytearray:
+    """The batch with this body and header, but for its length and CRC, which are the right ones."""
+    batch = bytearray(HEADER_SIZE)
+    batch += body
+    length = len(batch) - LENGTH_PREFIX_SIZE
+    HEADER.pack_into(batch, 0, *header._replace(batch_length=length))
+    seal(batch, 0, len(batch))
+    return batch
 
 
 def seal(buffer: bytearray | memoryview, position: int, size: int) -> None:

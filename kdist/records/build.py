@@ -26,7 +26,7 @@ from kdist.records.batch import (
 from kdist.records.codec import decode_numbers, decode_records, encode_records
 from kdist.records.compression import Codec, compress, decompress
 from kdist.records.record import Headers, Record, check_size
-from kdist.wire.varint import Buffer
+from kdist.wire.primitives import Buffer
 
 BODY_BYTES_MAX = 1 << 28  # the default limit for a decompressed body
 

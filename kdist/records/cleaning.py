@@ -7,29 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kdist.records._reference_cleaning import (
-    OUT_TIMES,
-    SLOT_BYTES,
-    SiftedBody,
-    empty_batch,
-    rebuilt_batch,
-)
-from kdist.wire.pure import compiled_or
-
-__all__ = [
-    "OUT_TIMES",
-    "SLOT_BYTES",
-    "KeyMap",
-    "Sieve",
-    "SiftedBody",
-    "empty_batch",
-    "map_batches",
-    "map_body",
-    "rebuilt_batch",
-]
+from kdist.records._reference_cleaning import OUT_TIMES as OUT_TIMES
+from kdist.records._reference_cleaning import SLOT_BYTES as SLOT_BYTES
+from kdist.records._reference_cleaning import SiftedBody as SiftedBody
+from kdist.records.codec import compiled_or
 
 if TYPE_CHECKING:
-    from kdist.records._reference_cleaning import KeyMap, Sieve, map_batches, map_body
+    from kdist.records._reference_cleaning import KeyMap as KeyMap
+    from kdist.records._reference_cleaning import Sieve as Sieve
+    from kdist.records._reference_cleaning import map_batches as map_batches
+    from kdist.records._reference_cleaning import map_body as map_body
 else:
     _code = compiled_or("kdist.records._reference_cleaning", "kdist.records._compiled_cleaning")
     _maps = compiled_or("kdist.records._reference_cleaning", "kdist.records._compiled_key_map")

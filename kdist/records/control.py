@@ -14,7 +14,7 @@ import struct
 from typing import NamedTuple
 
 from kdist.errors import CorruptRecords
-from kdist.wire.varint import Buffer
+from kdist.wire.primitives import Buffer
 
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")

@@ -1,10 +1,13 @@
 """Conversion between record formats (pure): magic 0 and 1 up to 2, 2 down, and codec to codec.
 
-Old clients produce message sets, which are up-converted, since only batches are stored; what they
-fetch is down-converted. Down-conversion loses headers, and to magic 0 also timestamps, which an
-up-conversion gives as -1. Keys and values, null or empty, always survive. Both directions go in
-steps, as records are decoded and encoded one by one; threads unpack and compress. Down-conversion
-holds one batch in memory, and stops when its `Budget` is spent.
+    produced message sets     `up_converting`, since only batches are stored
+    batches for old clients   `down_convert`
+    fetched message sets      `iter_fetched`, so that readers deal with one format only
+
+Down-conversion loses headers, and to magic 0 also timestamps, which an up-conversion gives as -1.
+Keys and values, null or empty, always survive. What a broker does goes in steps, as records are
+decoded and encoded one by one; threads unpack and compress. Down-conversion holds one batch in
+memory, and stops when its `Budget` is spent.
 Source: KIP-31, KIP-32, KIP-98, KIP-110, Kafka's `LogValidator` and `RecordsUtil.downConvert`.
 """
 
@@ -14,32 +17,47 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from kdist.errors import ApiError, CorruptRecords, Error, ProtocolError
 from kdist.model import NO_OFFSET, NO_TIMESTAMP
 from kdist.records.batch import (
-    HEADER,
     HEADER_SIZE,
     LENGTH_PREFIX_SIZE,
+    MAGIC,
+    MAGIC_POSITION,
     BatchHeader,
+    assembled,
     crc_fault,
+    header_fault,
     iter_headers,
-    seal,
+    read_header,
+    stamp_append_time,
 )
-from kdist.records.build import build_batch, decode_body, read_body, read_brief_body
+from kdist.records.build import (
+    BODY_BYTES_MAX,
+    build_batch,
+    decode_body,
+    read_body,
+    read_brief_body,
+)
+from kdist.records.codec import find_plain_span
 from kdist.records.compression import CODEC_MASK, Codec, compress
 from kdist.records.message_set import (
     BRIEF_BYTES,
     BRIEF_CONTENT_BYTES,
     Message,
     Piece,
+    find_end,
     inner_records,
+    iter_messages,
+    open_message,
     open_wrapper,
     writing_message_set,
 )
-from kdist.records.record import Record
+from kdist.records.record import INT64_MAX, Record
 from kdist.runtime.steps import Steps, in_thread
-from kdist.wire.varint import Buffer, get_signed32
+from kdist.wire.primitives import Buffer, get_signed32
 
 # For `Budget.spend`, which counts uncompressed bytes.
 _BATCH_BYTES = 4 << 10  # the fixed cost of a batch, in bytes that take as long
@@ -50,6 +68,12 @@ _PIECE_BYTES = 512 << 10  # likewise
 _BATCH_RECORDS = 10_000  # are encoded in one step, as a batch
 _BRIEF_RUN_BYTES = 4 << 20  # are encoded on the event loop, if not compressed
 _BRIEF_PACKED_BYTES = 4 << 10  # of a wrapper that is opened on the event loop
+
+_MADE_BYTES = 256 << 10  # of a batch made of fetched messages: within a log's default size limit
+_MESSAGE_BYTES = 34  # without key and value
+
+
+# --- produced message sets ----------------------------------------------------------------------
 
 
 def up_converting(
@@ -138,6 +162,9 @@ def batch_of(
         )
     except ValueError as cause:  # timestamps too far apart for a batch: some must be corrupt
         raise CorruptRecords(f"the messages do not fit in a batch: {cause}") from cause
+
+
+# --- batches for old clients --------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -263,14 +290,134 @@ def _pieces(body: memoryview, record_count: int) -> Iterator[tuple[memoryview, i
         raise CorruptRecords(f"{len(body) - end} bytes are left behind {record_count} records")
 
 
+# --- fetched message sets -----------------------------------------------------------------------
+#
+# Brokers from 0.11 to 3.x keep message sets that were written to older versions, and return them
+# unconverted even to a consumer that can read batches. Here they become batches of magic 2 with the
+# same offsets, keys, values and timestamps:
+#
+#     a wrapper                  batches of its codec, so that they take no more memory than it did
+#     other messages in a row    batches without a codec
+#     a gap between offsets      begins another batch, as does another log append time
+#     256 KiB of messages        likewise
+
+
+def iter_fetched(
+    buffer: Buffer, offset: int, *, check_crcs: bool = True
+) -> Iterator[tuple[Buffer, int, BatchHeader]]:
+    """Each batch in order: the buffer that holds it, its position there, and its header.
+
+    A stored batch is in `buffer`, with its CRC unchecked; one made from messages has a buffer of
+    its own. Messages before `offset` are left out. An incomplete batch or message at the end, cut
+    by the response's limit, ends the iteration. Raises `CorruptRecords` at a damaged one.
+    """
+    for found in iter_runs(buffer, offset, 0, check_crcs=check_crcs):
+        yield found[:3]
+
+
+def iter_runs(
+    buffer: Buffer, offset: int, span_bytes_max: int, *, check_crcs: bool = True
+) -> Iterator[tuple[Buffer, int, BatchHeader, int]]:
+    """As `iter_fetched`, but successive batches that can be read as one come as one run.
+
+    A run has at most `span_bytes_max` bytes, and a header as if it were one batch. The last item is
+    its number of batches, whose CRCs were checked if `check_crcs`; 0 is a single batch, unchecked.
+    """
+    view = memoryview(buffer)
+    at, end = 0, len(buffer)
+    while at < end:
+        left = end - at
+        if left >= HEADER_SIZE:
+            header = read_header(buffer, at)
+            if header.magic >= MAGIC:
+                if header.size > left:
+                    return
+                fault = header_fault(header, left)
+                if fault:
+                    raise CorruptRecords(f"the batch at byte {at}: {fault}")
+                batch_count = 0
+                if span_bytes_max:
+                    batch_count, size, count = find_plain_span(view, at, span_bytes_max, check_crcs)
+                if batch_count > 1:
+                    header = _of_all(header, size, count)
+                yield buffer, at, header, batch_count
+                at += header.size
+                continue
+        elif left <= MAGIC_POSITION or buffer[at + MAGIC_POSITION] >= MAGIC:
+            return
+        messages_end = find_end(buffer, at)
+        for batch in _made(view[at:messages_end], offset, check_crcs):
+            yield batch, 0, read_header(batch), 0
+        at = messages_end
+
+
+def _of_all(first: BatchHeader, size: int, record_count: int) -> BatchHeader:
+    return first._replace(
+        batch_length=size - LENGTH_PREFIX_SIZE,
+        last_offset_delta=record_count - 1,
+        record_count=record_count,
+    )
+
+
+def _made(message_set: memoryview, offset: int, check_crcs: bool) -> Iterator[bytearray]:
+    messages = iter_messages(message_set, may_end_partial=True, check_crcs=check_crcs)
+    wanted = (message for message in messages if message.offset >= offset)
+    for kind, several in itertools.groupby(wanted, _kind):
+        opened = (open_message(each, BODY_BYTES_MAX, check_crcs=check_crcs) for each in several)
+        for records in _dense(itertools.chain.from_iterable(opened), offset):
+            batch = batch_of(records, kind.codec, base_offset=records[0].offset)
+            if kind.append_time_ms is not None:
+                stamp_append_time(batch, 0, kind.append_time_ms)
+            yield batch
+
+
+class _Kind(NamedTuple):
+    """What messages must have in common to share a batch."""
+
+    wrapper_offset: int | None
+    codec: Codec
+    append_time_ms: int | None
+
+
+def _kind(message: Message) -> _Kind:
+    append_time_ms = message.timestamp if message.is_log_append_time else None
+    if message.is_wrapper:
+        return _Kind(message.offset, message.codec, append_time_ms)
+    return _Kind(None, Codec.NONE, append_time_ms)
+
+
+def _dense(records: Iterable[Record], offset: int) -> Iterator[list[Record]]:
+    """The records of one batch after another: each without gaps, and not too large.
+
+    Records before `offset` are left out: a wrapper may begin with some. Those before a damaged one
+    are yielded before it raises.
+    """
+    run: list[Record] = []
+    size_bytes = 0
+    try:
+        for record in records:
+            if record.offset < offset:
+                continue
+            if record.offset == INT64_MAX:
+                raise CorruptRecords("a message has the last offset of all")
+            own_bytes = _MESSAGE_BYTES + len(record.key or b"") + len(record.value or b"")
+            size_bytes += own_bytes
+            if run and (size_bytes > _MADE_BYTES or record.offset != run[-1].offset + 1):
+                yield run
+                run, size_bytes = [], own_bytes
+            run.append(record)
+    except CorruptRecords:
+        if run:
+            yield run
+        raise
+    if run:
+        yield run
+
+
+# --- codec to codec -----------------------------------------------------------------------------
+
+
 def with_body(header: BatchHeader, body: Buffer, codec: Codec) -> bytearray:
     """A batch with this header and body, which is compressed with `codec` without decoding it."""
-    recompressed = bytearray(HEADER_SIZE)
-    recompressed += compress(codec, body)
-    changed = header._replace(
-        batch_length=len(recompressed) - LENGTH_PREFIX_SIZE,
-        attributes=header.attributes & ~CODEC_MASK | codec,
-    )
-    HEADER.pack_into(recompressed, 0, *changed)
-    seal(recompressed, 0, len(recompressed))
-    return recompressed
+    attributes = header.attributes & ~CODEC_MASK | codec
+    return assembled(header._replace(attributes=attributes), compress(codec, body))

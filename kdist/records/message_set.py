@@ -27,12 +27,11 @@ from typing import NamedTuple
 
 from kdist.errors import CorruptRecords
 from kdist.model import NO_TIMESTAMP
-from kdist.records import lz4_legacy
 from kdist.records.batch import MAGIC, MAGIC_POSITION
-from kdist.records.compression import CODEC_MASK, Codec, codec_of, compress, decompress
+from kdist.records.compression import CODEC_MASK, Codec, codec_of, compress, decompress, lz4
 from kdist.records.record import Record
-from kdist.runtime.steps import Steps, in_thread, run_steps
-from kdist.wire.varint import Buffer
+from kdist.runtime.steps import Steps, in_thread
+from kdist.wire.primitives import Buffer
 
 _PREFIX = struct.Struct(">qi")  # offset, size
 _HEADER = struct.Struct(">qiIbb")  # offset, size, CRC, magic, attributes
@@ -193,7 +192,7 @@ def open_wrapper(wrapper: Message, size_max: int) -> tuple[Buffer, int]:
     if packed is None:
         raise CorruptRecords("a wrapper without a value")
     if wrapper.magic == 0 and wrapper.codec == Codec.LZ4:
-        packed = lz4_legacy.mend_checksum(packed)
+        packed = lz4.mend_checksum(packed)
     content = decompress(wrapper.codec, packed, size_max)
     if not content:
         raise CorruptRecords("a wrapper with nothing in it")
@@ -225,22 +224,6 @@ def _last_offset(content: Buffer) -> int:
 # --- writing ------------------------------------------------------------------------------------
 
 
-def write_message_set(
-    records: Sequence[Record],
-    magic: int,
-    codec: Codec = Codec.NONE,
-    *,
-    append_time_ms: int | None = None,
-) -> bytes:
-    """`records` as a message set: plain messages, or with a `codec` one wrapper of them all.
-
-    With `append_time_ms` the messages have this log append time. Headers are dropped, and in magic
-    0 timestamps, as these formats have none. Without records the set is empty.
-    """
-    pieces = [Piece(0, lambda: records)]
-    return run_steps(writing_message_set(pieces, magic, codec, append_time_ms=append_time_ms))
-
-
 class Piece(NamedTuple):
     """Some records of a message set, which a call decodes from so many bytes."""
 
@@ -255,9 +238,11 @@ def writing_message_set(
     *,
     append_time_ms: int | None = None,
 ) -> Steps[bytes]:
-    """As `write_message_set`, for records that come in pieces: a step each.
+    """Records as a message set: plain messages, or with a `codec` one wrapper of them all.
 
-    A thread does those that hold megabytes.
+    With `append_time_ms` the messages have this log append time. Headers are dropped, and in magic
+    0 timestamps, as these formats have none. Without records the set is empty. Each piece takes a
+    step, and those that hold megabytes a thread.
     """
     assert 0 <= magic <= MAGIC_MAX
     assert codec != Codec.ZSTD, "zstd does not exist in magic 0 and 1"
@@ -297,7 +282,7 @@ def writing_message_set(
     else:
         packed = compress(codec, content)
     if magic == 0 and codec == Codec.LZ4:
-        packed = lz4_legacy.break_checksum(packed)
+        packed = lz4.break_checksum(packed)
     return write_message(last_offset, magic, codec | append_time, newest, None, packed)
 
 

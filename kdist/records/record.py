@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kdist.errors import WrongType
-from kdist.wire.varint import Buffer, put_signed
+from kdist.wire.primitives import Buffer, put_signed
 
 BATCH_BYTES_MAX = 0x7FFF_FFFF
 NO_HEADERS = b"\0"  # the encoded header count of a record without headers
@@ -92,6 +92,25 @@ def headers_column(column: Iterable[HeadersRow]) -> list[bytes]:
         else bytes(put_headers([_as_pair(pair, index) for pair in headers]))
         for index, headers in enumerate(column)
     ]
+
+
+def put_record(
+    out: bytearray,
+    timestamp_delta: int,
+    offset_delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Buffer,
+) -> None:
+    """Append a record, whose headers are encoded already."""
+    record = bytearray(1)  # attributes
+    put_signed(record, timestamp_delta)
+    put_signed(record, offset_delta)
+    put_bytes(record, key)
+    put_bytes(record, value)
+    record += headers
+    put_signed(out, len(record))
+    out += record
 
 
 def put_headers(pairs: Sequence[tuple[bytes, bytes | None]]) -> bytearray:

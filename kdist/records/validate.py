@@ -35,8 +35,8 @@ from kdist.records.codec import body_summary, check_batch, decode_keys, decode_n
 from kdist.records.compression import CODEC_MASK, Codec
 from kdist.records.convert import up_converting, with_body
 from kdist.records.message_set import Message
-from kdist.runtime.steps import Steps, in_thread, run_steps
-from kdist.wire.varint import Buffer
+from kdist.runtime.steps import Steps, in_thread
+from kdist.wire.primitives import Buffer
 
 NO_LIMIT = (1 << 63) - 1  # the default of both timestamp limits, in ms
 
@@ -125,11 +125,6 @@ class InvalidRecords(ApiError):
         self.faults = faults
 
 
-def validate(records: Buffer, rules: Rules, *, api_version: int, now_ms: int) -> list[Batch]:
-    """As `validating`, without a pause."""
-    return run_steps(validating(records, rules, api_version, now_ms))
-
-
 def validating(records: Buffer, rules: Rules, api_version: int, now_ms: int) -> Steps[list[Batch]]:
     """The batches of one partition's `records` in a Produce of `api_version`, ready to append.
 
@@ -168,7 +163,7 @@ def validating(records: Buffer, rules: Rules, api_version: int, now_ms: int) -> 
 def plain_batch(records: Buffer, rules: Rules, api_version: int) -> Batch | None:
     """The one batch of a produce, if it passes every check of `_checked_header`.
 
-    None for anything else: `validate` then finds out what it is. `rules` must be plain.
+    None for anything else: `validating` then finds out what it is. `rules` must be plain.
     """
     size, size_max = len(records), rules.brief_bytes_max
     return check_batch(memoryview(records), 0, size, size_max, codec_max(api_version))

@@ -1,21 +1,33 @@
-"""One append: batches with their place in a log, from preparation until they are published."""
+"""One append: batches with their place in a log, and on the disk, until they are published.
+
+And whether there is that place: `RollWatch` says when the active segment must be closed first, by
+Kafka's rules (LogSegment.shouldRoll), and `DiskSpace` when the disk is too full. Both are asked
+before every append, and mostly answer by a comparison.
+"""
 
 from __future__ import annotations
 
+import enum
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from kdist.errors import ApiError, CorruptRecords, Error, OutOfDescriptors
+from kdist.config.kinds import INT64_MAX
+from kdist.config.topic import TopicSettings
+from kdist.errors import ApiError, CorruptRecords, DiskFull, Error, OutOfDescriptors
 from kdist.model import NO_EPOCH, NO_TIMESTAMP
 from kdist.records.batch import Batch, BatchHeader, crc_fault, header_fault, is_partial, read_header
 from kdist.records.codec import BatchSpan, BatchTotals, find_span, producer_headers
-from kdist.runtime.files import Buffer
-from kdist.storage.checkpoints import INT64_MAX
-from kdist.storage.producers import BATCHES_KEPT, Duplicate, Producer, ProducerStates, replay
+from kdist.runtime.files import Buffer, Files
+from kdist.storage.producers import BATCHES_KEPT, Duplicate, ProducerState, ProducerStates, replay
+from kdist.storage.scan import RELATIVE_OFFSET_MAX, DamagedSegment
 from kdist.storage.segment import Segment
 
 _TRUST_NONE = 0  # every batch's CRC is checked
 _NOTHING = BatchTotals(0, 0, 0, 0, has_producers=False)
+# Ask the filesystem again after this many bytes: others may write to it, and deletes free space.
+_ASK_AFTER_BYTES = 64 << 20
+_INDEX_ENTRY_MAX = 12  # bytes of an entry in the larger index
 
 
 OnEnd = Callable[["Append | ApiError"], None]
@@ -35,7 +47,9 @@ class Append:
 
     # Few appends need these, and one is made per append: so the class has them, and no slots.
     spans: Sequence[tuple[int, BatchSpan]] = ()
-    producers_before: Mapping[int, Producer | None] = MappingProxyType({})  # as `restore` takes
+    producers_before: Mapping[int, ProducerState | None] = MappingProxyType(
+        {}
+    )  # as `restore` takes
     duplicate: Duplicate | None = None
     is_published = False
     on_end: Sequence[OnEnd] = ()
@@ -220,6 +234,170 @@ def _fault(view: memoryview, position: int, offset_before: int) -> ApiError:
         detail = f"offset {header.base_offset} follows {offset_before}"
         return ApiError(Error.INVALID_RECORD, detail)
     return CorruptRecords(fault)
+
+
+class RollReason(enum.StrEnum):
+    """Why the active segment is closed, as the end of a log line's sentence."""
+
+    SIZE = "is full"
+    TIME = "has reached segment.ms"
+    INDEX = "has a full index"
+    OFFSET = "is 2**31 offsets long"
+
+
+def waited_ms(
+    first_timestamp_ms: int | None, created_ms: int, incoming_timestamp_ms: int, now_ms: int
+) -> int:
+    """The age of a segment for `segment.ms`.
+
+    From its first batch's largest timestamp to the incoming batch's, so that a mirrored or rebuilt
+    log gets the same segments. By the clock only if the first batch has no timestamp.
+    """
+    if first_timestamp_ms is None or first_timestamp_ms < 0:
+        return now_ms - created_ms
+    # A batch without a timestamp makes this negative, which rolls nothing; as in Kafka.
+    return incoming_timestamp_ms - first_timestamp_ms
+
+
+def choose_roll(
+    size_bytes: int,
+    incoming_bytes: int,
+    segment_bytes: int,
+    is_expired: bool,
+    is_index_full: bool,
+    relative_offset: int,
+) -> RollReason | None:
+    """Whether to close the active segment before an append, and why (pure).
+
+    `segment_bytes` is the setting; `is_expired` says that `waited_ms(...)` is above `segment.ms`
+    less this segment's jitter; `relative_offset` is the incoming batch's last offset less the base
+    offset.
+    Asked for every append: plain arguments and comparisons, no tuples.
+    """
+    if relative_offset > RELATIVE_OFFSET_MAX or relative_offset < 0:
+        return RollReason.OFFSET
+    if not size_bytes:
+        # Kafka would roll here for a batch larger than segment.bytes, to a segment of the same
+        # name. Appends refuse such a batch from producers; a follower must take its leader's.
+        return None
+    if size_bytes + incoming_bytes > segment_bytes:
+        return RollReason.SIZE
+    if is_expired:
+        return RollReason.TIME
+    return RollReason.INDEX if is_index_full else None
+
+
+class RollWatch:
+    """Remembers up to where `choose_roll` need not be asked again.
+
+    Owner: the log; a new one for each active segment and each change of settings.
+    """
+
+    __slots__ = ("_offset", "_position", "_roll_after_ms", "_settings", "_timestamp")
+
+    def __init__(self, settings: TopicSettings, rng: random.Random) -> None:
+        segment_ms = settings.segment_ms
+        if "compact" in settings.cleanup_policy:  # the active segment is not cleaned
+            segment_ms = min(segment_ms, settings.max_compaction_lag_ms)
+        jitter_ms = min(settings.segment_jitter_ms, segment_ms)  # as in Kafka
+        self._roll_after_ms = segment_ms - (rng.randrange(jitter_ms) if jitter_ms else 0)
+        self._settings = settings
+        self.forget()
+
+    def forget(self) -> None:
+        """Have the next append checked in full."""
+        self._position = self._timestamp = self._offset = -1
+
+    def must_look(self, position: int, start_offset: int, totals: BatchTotals) -> bool:
+        """Whether an append there needs `look`. It never misses a roll, and is rarely True without
+        one."""
+        size, offset_count, _, newest_ms, _ = totals
+        return (
+            position + size > self._position
+            or newest_ms > self._timestamp
+            or start_offset + offset_count > self._offset
+        )
+
+    def look(
+        self,
+        active: Segment,
+        position: int,
+        size: int,
+        last_offset: int,
+        newest_ms: int,
+        now_ms: int,
+    ) -> RollReason | None:
+        """Why the active segment must be closed before `size` bytes go to `position`, or None."""
+        settings, first_ms = self._settings, _first_timestamp(active)
+        waited = waited_ms(first_ms, active.created_ms, newest_ms, now_ms)
+        reason = choose_roll(
+            position,
+            size,
+            settings.segment_bytes,
+            waited > self._roll_after_ms,
+            active.index_bytes > settings.segment_index_bytes - _INDEX_ENTRY_MAX,
+            last_offset - active.base_offset,
+        )
+        if reason is None:
+            self._watch(active, first_ms)
+        return reason
+
+    def _watch(self, active: Segment, first_ms: int | None) -> None:
+        """Set the limits below which no roll can be due.
+
+        An index entry stands for more than `index.interval.bytes` in the log, so neither index is
+        full before that many times the entries that still fit.
+        """
+        settings = self._settings
+        entries = (settings.segment_index_bytes - active.index_bytes) // _INDEX_ENTRY_MAX - 1
+        index_position = active.size + entries * settings.index_interval_bytes
+        self._position = min(settings.segment_bytes, index_position)
+        self._offset = active.base_offset + RELATIVE_OFFSET_MAX
+        if first_ms is None or first_ms < 0:
+            self._timestamp = NO_TIMESTAMP - 1  # its age depends on the clock: look each time
+        else:
+            self._timestamp = first_ms + self._roll_after_ms
+
+
+def _first_timestamp(active: Segment) -> int | None:
+    """None also if the first batch is damaged, which must not prevent appends."""
+    try:
+        return active.first_timestamp
+    except DamagedSegment:
+        return None
+
+
+class DiskSpace:
+    """Refuses appends before the filesystem is full, so that reads, deletes and starts still work.
+
+    It knows how much may be appended before asking the filesystem again. Owner: the log directory.
+    """
+
+    __slots__ = ("_files", "_left", "_path", "_reserved")
+
+    def __init__(self, files: Files, path: str, reserved_bytes: int) -> None:
+        """`reserved_bytes` (`log.dir.reserved.bytes`) stay free on the filesystem under `path`."""
+        self._files = files
+        self._path = path
+        self._reserved = reserved_bytes
+        self._left = 0
+
+    def take(self, size: int) -> None:
+        """Account for `size` bytes about to be appended; `DiskFull` if there is no room."""
+        self._left -= size
+        if self._left < 0:
+            free = self._free_bytes()
+            if free < size:
+                self._left = 0
+                raise DiskFull(self._path)
+            self._left = min(free, _ASK_AFTER_BYTES) - size
+
+    def has_room(self, size: int) -> bool:
+        """Whether `size` bytes may be preallocated, with enough left for the appends allowed."""
+        return self._free_bytes() >= size + _ASK_AFTER_BYTES
+
+    def _free_bytes(self) -> int:
+        return self._files.free_bytes(self._path) - self._reserved
 
 
 def reserve_space(segment: Segment, end: int) -> None:

@@ -1,4 +1,4 @@
-"""Kafka's text checkpoint files: their common frame, and checkpoints of offsets by partition.
+"""Kafka's text checkpoint files: their common frame, and offsets by partition.
 
     0                    version
     2                    number of entries
@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from kdist.config.kinds import INT32_MAX, INT64_MAX
+from kdist.errors import CorruptFile
 from kdist.model import TopicPartition, topic_name_fault
 from kdist.runtime.files import Files
-from kdist.storage.faults import CorruptFile, shown
 
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
 _VERSION = 0
 _HEADER_LINES = 2
+_SHOWN_MAX = 40
 
 
 def encode_rows(rows: Iterable[str]) -> bytes:
@@ -70,6 +70,11 @@ def parse_number(text: str, largest: int, path: str, line: int | None) -> int:
     if not text.isdigit() or len(text) > digits_max or (number := int(text)) > largest:
         raise CorruptFile(path, line, f"{shown(text)} is not a number of 0 to {largest}")
     return number
+
+
+def shown(text: str) -> str:
+    """What a file contains instead of the expected text, quoted for a message, cut if long."""
+    return repr(text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}...")
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:

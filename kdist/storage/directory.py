@@ -2,49 +2,50 @@
 
 Start, in this order: lock, identity (`meta.properties`); then, by `open` or in steps, note the
 host's boot, remove the clean-shutdown marker, load the logs. Stop: flush all logs, save the
-checkpoints, write the marker, unlock. Periodic work is in `schedule.py`.
+checkpoints, write the marker, unlock. Between them `Schedule` has the periodic work: flushes,
+checkpoints, retention, expiry of producers.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Self
 
 from kdist.config.topic import TopicSettings
-from kdist.errors import ApiError, DiskFailed, DiskFull, Error, KdistError, UserError
+from kdist.errors import ApiError, CorruptFile, DiskFull, Error, OutOfDescriptors, UserError
 from kdist.model import TopicPartition
+from kdist.runtime.steps import Steps, run_steps
+from kdist.runtime.tasks import Done, Timer
 from kdist.storage import names
-from kdist.storage.background import Background
+from kdist.storage.append import DiskSpace
+from kdist.storage.background import Background, DirectoryContext, FileCreator, OffsetSaver
 from kdist.storage.checkpoints import encode_offsets, load_offsets
-from kdist.storage.context import DirectoryContext, Done, Identity
-from kdist.storage.deletion import drop, release
-from kdist.storage.faults import CorruptFile
-from kdist.storage.file_creation import FileCreator
-from kdist.storage.flushing import Flusher, flush_now
-from kdist.storage.loading import load_log, new_log
+from kdist.storage.flushing import Flusher, flush_now, flushed_partitions
+from kdist.storage.loading import SavedOffsets, load_log, new_log
 from kdist.storage.log import Log, LogContext
 from kdist.storage.meta import (
     BootNote,
+    Identity,
+    boot_noted,
     claim_directory,
-    load_partition_metadata,
+    has_topic_id,
     note_adopted,
     note_boot,
     save_clean_shutdown,
 )
 from kdist.storage.names import DirectoryState, some_of
-from kdist.storage.offset_saver import OffsetSaver
-from kdist.storage.recovery import SavedOffsets
-from kdist.storage.segment import Segment
-from kdist.storage.space import DiskSpace
-from kdist.storage.steps import Steps, run_steps
-from kdist.storage.truncation import Truncation
+from kdist.storage.trimming import Trimmer
 
 logger = logging.getLogger(__name__)
 
 _LOGS_AT_A_TIME = 500
+_DESCRIPTORS_CHECK_MS = 1_000
+_TELL_EVERY_NS = 60_000_000_000
+_PRODUCERS_PER_TICK = 10_000  # 3 ms
 
 
 class LogDirectory:
@@ -53,17 +54,20 @@ class LogDirectory:
     def __init__(self, path: str, identity: Identity, context: DirectoryContext) -> None:
         """Lock and claim it; `open` comes next. `UserError` if in use, or not this broker's."""
         self.path = path
+        self._boot_path = f"{path}/{names.BOOT}"
         self.context = context
         self.files = files = context.files
         self.logs: dict[TopicPartition, Log] = {}
         self.is_clean = False  # whether the last stop was clean, by its marker
         self.content_id: str | None = None  # see `note_boot`; None until opened
+        self._note: BootNote
+        self._unnoted: BootNote | None = None  # there was no room: the next save writes it
+        self.flushed: dict[str, set[int]] = {}  # see `flushed_partitions`
         self.found = 0  # how many logs there are to open
-        # Called with each log whose start offset has moved, or whose end was truncated.
-        self.on_bounds_moved: list[Callable[[Log], None]] = []
         self._is_open = False
         self._has_cleaner_offsets = False  # most brokers have no compacted topic, and no such file
-        # The partitions that the checkpoints on the disk may contain, and those in the last save.
+        # The partitions that checkpoints on the disk may contain, or whose removal may not be
+        # durable; and those that are so by the last save.
         self._named: set[TopicPartition] = set()
         self._being_named: set[TopicPartition] = set()
         self.saved_high_watermarks: dict[TopicPartition, int] = {}  # by the last life, once open
@@ -83,6 +87,7 @@ class LogDirectory:
             raise
         self.flusher = Flusher(context, path)
         self.saver = OffsetSaver(context, self._encode_checkpoints, self._note_saved)
+        self.trimmer = Trimmer(context, self.logs, self.saver, self.flusher)
         self.background = Background(context)
         self._file_creator = FileCreator(context)
         self.log_context = LogContext(
@@ -99,26 +104,22 @@ class LogDirectory:
             admit_gaps=self._admit_gaps,
         )
 
-    def open(self) -> Self:
-        """Open all logs before returning. `UserError` if one cannot be."""
+    def open(self, vetted: str | None = None) -> Self:
+        """Open all logs before returning. `UserError` if one cannot be. `vetted`: see `opening`."""
         try:
-            run_steps(self.opening())
+            run_steps(self.opening(vetted))
         except BaseException:
             self.close()
             raise
         return self
 
-    def opening(self) -> Steps[None]:
+    def opening(self, vetted: str | None = None) -> Steps[None]:
         """Open all logs, in steps. The directory must not be used before the last step.
 
         If abandoned half-way, it is closed without a marker, so the next start scans the logs.
+        `vetted`: the content id by which a controller has judged the replicas last.
         """
-        context, boot = self.context, f"{self.path}/{names.BOOT}"
-        self.is_clean = self.files.exists(f"{self.path}/{names.CLEAN_SHUTDOWN}")
-        note = note_boot(self.files, boot, context.boot_id, context.rng, was_clean=self.is_clean)
-        self.content_id = note.content_id
-        if self.is_clean:
-            self._remove_clean_marker()
+        self._note = note = self._note_boot(vetted)
         recovery_points = self._load_checkpoint(names.RECOVERY_POINTS)
         start_offsets = self._load_checkpoint(names.LOG_START_OFFSETS)
         compacted = self._load_checkpoint(names.CLEANER_OFFSETS)
@@ -162,8 +163,23 @@ class LogDirectory:
                 self._retire(
                     log, DirectoryState.STRAY if log.end_offset else DirectoryState.DELETED
                 )
-        yield lambda: self._flush_changed(boot, note)
+        self.flushed = flushed_partitions(self.logs, note)
+        yield self._flush_changed
         self._is_open = True
+
+    def _note_boot(self, vetted: str | None) -> BootNote:
+        """Note the boot, and remove the marker of a clean stop, which `close` writes again."""
+        context, marker = self.context, f"{self.path}/{names.CLEAN_SHUTDOWN}"
+        self.is_clean = is_clean = self.files.exists(marker)
+        given = (self.files, self._boot_path, context.boot_id, context.rng)
+        note = note_boot(*given, was_clean=is_clean, vetted=vetted)
+        self.content_id = note.content_id
+        self._unnoted = None if boot_noted(self.files, self._boot_path) == note else note
+        self.log_context = self.log_context._replace(content_id=note.content_id, vetted=note.vetted)
+        if is_clean:
+            self.files.remove(marker)
+            self.files.sync_directory(self.path)
+        return note
 
     def _is_of_known_topic(self, log: Log, saved: SavedOffsets) -> bool:
         """Whether it has its topic's id, or was flushed by a broker that does not write them.
@@ -171,27 +187,21 @@ class LogDirectory:
         The first flush makes the id durable, so only a power loss before that takes it; what there
         is of the log then could be another topic's of its name.
         """
-        if self.is_clean or saved.recovery_point:
-            return True
-        try:
-            path = f"{log.directory}/{names.PARTITION_METADATA}"
-            return load_partition_metadata(self.files, path) is not None
-        except CorruptFile:
-            return False
+        path = f"{log.directory}/{names.PARTITION_METADATA}"
+        return self.is_clean or saved.recovery_point > 0 or has_topic_id(self.files, path)
 
-    def _flush_changed(self, boot: str, note: BootNote) -> None:
-        """Flush what opening the logs has changed, and note in `boot` that they are. Blocks."""
+    def _flush_changed(self) -> None:
+        """Flush what opening the logs has changed, and note that they are. Blocks."""
+        logs = self.logs.values()
+        # Lest a flush mark come back that was removed before: by Apache Kafka, or by a process that
+        # was killed, or stopped, before it could sync that.
+        self.files.sync_filesystem(self.path)
         try:
-            self._flush([log for log in self.logs.values() if log.is_changed])
+            self._flush([log for log in logs if log.is_changed or log.has_mark_due])
             self._save_checkpoints()
-            note_adopted(self.files, boot, note)
+            note_adopted(self.files, self._boot_path, self._note)
         except DiskFull as error:
             logger.warning("%s: the broker starts, and flushes once there is room", error)
-
-    def _remove_clean_marker(self) -> None:
-        """`close` writes it again."""
-        self.files.remove(f"{self.path}/{names.CLEAN_SHUTDOWN}")
-        self.files.sync_directory(self.path)
 
     def _load_checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
         try:
@@ -216,6 +226,7 @@ class LogDirectory:
             if parsed and is_directory and parsed.state is DirectoryState.LIVE:
                 found.append(parsed.partition)
             elif parsed and is_directory and parsed.state is DirectoryState.DELETED:
+                self._named.add(parsed.partition)  # its new name may not be durable
                 self.background.remove_tree(path)
             elif parsed or (is_directory and name != names.LOST_AND_FOUND):
                 others.append(name)
@@ -254,7 +265,7 @@ class LogDirectory:
         return log
 
     def forget(self, partition: TopicPartition, done: Done) -> None:
-        """Call `done` once no checkpoint contains the partition's deleted log any more."""
+        """Call `done` once the partition's deleted log is gone durably, also from checkpoints."""
         if partition in self._named and partition not in self.logs:
             self.saver.request(done)
         else:
@@ -276,8 +287,8 @@ class LogDirectory:
     def delete(self, partition: TopicPartition, done: Done) -> None:
         """Delete a log, then call `done`; its files are removed in the background.
 
-        After `DiskFull` the log still exists, or a checkpoint still contains it. Waits for a flush
-        of it fail with UNKNOWN_TOPIC_OR_PARTITION.
+        After `DiskFull` the log still exists, or its removal is not durable: see `forget`. Waits
+        for a flush of it fail with UNKNOWN_TOPIC_OR_PARTITION.
         """
         self._take_out(partition, DirectoryState.DELETED, done)
 
@@ -291,7 +302,7 @@ class LogDirectory:
             self.flusher.request(log, lambda _: self._take_out(partition, state, done))
             return
         remove = partial(self._retire, state=state) if log.has_files else self._file_creator.forget
-        if (error := self._refusal(partial(remove, log))) is not None:
+        if (error := self.context.refusal(partial(remove, log))) is not None:
             done(error)
             return
         del self.logs[partition]
@@ -300,6 +311,8 @@ class LogDirectory:
         if not log.has_files:
             done(None)
             return
+        for each in (self._named, self._being_named):  # until a save from here on has succeeded
+            each.add(partition)
         self.saver.request(done)  # which syncs this directory too, before `done`
 
     def _retire(self, log: Log, state: DirectoryState) -> None:
@@ -310,200 +323,6 @@ class LogDirectory:
             self.background.remove_tree(path, log.settings.file_delete_delay_ms)
         else:
             logger.warning("%s is kept as a stray, %s", log.partition, path)
-
-    def truncate(
-        self,
-        log: Log,
-        offset: int,
-        done: Done,
-        is_wanted: Callable[[], bool] = lambda: True,
-        *,
-        lowers_start: bool = False,
-    ) -> None:
-        """Truncate the log to `offset`, durably, then call `done`.
-
-        It begins once a flush and the appends under way have ended, and is done in a thread. If it
-        is not wanted any more, up to the moment before the first file is touched, `done` gets
-        NOT_LEADER_OR_FOLLOWER: this broker may lead by now, and have appended before. If it leads
-        from a later moment on, its epoch begins where the log then ends.
-        Meanwhile appends are refused with NOT_LEADER_OR_FOLLOWER, and reads of the segments to be
-        cut find nothing. Waits for a flush of what is cut off fail with NOT_LEADER_OR_FOLLOWER.
-        After an `ApiError`, as `DiskFull`, the log is as it was.
-        """
-        if log.is_busy:
-            again = partial(self.truncate, log, offset, done, is_wanted, lowers_start=lowers_start)
-            self.flusher.request(log, lambda _: again())
-            return
-        if not is_wanted():
-            done(_unwanted(log))
-            return
-        if log.start_offset < offset < log.compacted_for_offset:
-            # What compaction removed below may have had its later record in what is cut off.
-            logger.warning("%s is truncated to %d, where it is compacted: all of it goes, and is"
-                " fetched again", log.partition, offset)  # fmt: skip
-            offset = log.start_offset
-        if not log.is_appending and offset >= log.end_offset:
-            log.truncate_epochs()
-            done(None)
-            return
-        if log.is_swapping:  # which waits for room to rename files, as this would
-            done(DiskFull(log.directory))
-            return
-        begin = partial(self._truncate, log, offset, done, is_wanted, lowers_start)
-        log.begin_truncation(lambda: self.context.tasks.call_soon(begin))
-
-    def _truncate(
-        self,
-        log: Log,
-        offset: int,
-        done: Done,
-        is_wanted: Callable[[], bool],
-        lowers_start: bool,
-    ) -> None:
-        """Truncate, now that no append is under way."""
-        if not is_wanted():
-            self._end_truncation(log, done, _unwanted(log))
-            return
-        if offset >= log.end_offset:
-            log.truncate_epochs()
-            self._end_truncation(log, done, None)
-            return
-        truncation = Truncation(log, offset, self._now_ms(), lowers_start=lowers_start)
-
-        def saved(error: BaseException | None) -> None:
-            if error is None and not is_wanted():
-                error = _unwanted(log)
-            if error is None:
-                self.context.tasks.run_blocking(truncation.run, ended)
-            else:
-                ended(error)
-
-        def ended(error: BaseException | None) -> None:
-            if error is not None and not isinstance(error, ApiError):
-                # After a failed sync, a flush would confirm lost data, so the log stays busy.
-                self.context.on_failure(error)
-                done(error)
-                return
-            if error is None:
-                truncation.finish()
-            else:
-                truncation.give_up()
-            self._end_truncation(log, done, error)
-
-        self.saver.request(saved)
-
-    def _end_truncation(self, log: Log, done: Done, error: ApiError | None) -> None:
-        log.end_truncation()
-        self._bounds_moved(log)
-        # Even if truncation failed: a flush requested meanwhile has been waiting.
-        self.flusher.request(log, done if error is None else None)
-        self.flusher.cut(log, log.end_offset, ApiError(Error.NOT_LEADER_OR_FOLLOWER))
-        if error is not None:
-            done(error)
-
-    def begin_anew(
-        self, log: Log, offset: int, done: Done, is_wanted: Callable[[], bool] = lambda: True
-    ) -> None:
-        """Drop all records, and have the log begin at `offset`, outside of it; then call `done`.
-
-        For a replica of which its leader has deleted all that follows, or has nothing but what is
-        before it. After a power loss the log has the first of its records, or none. `is_wanted` and
-        errors are as for `truncate`.
-        """
-
-        def emptied(error: BaseException | None) -> None:
-            if error is None and (log.is_busy or not is_wanted()):
-                self.begin_anew(log, offset, done, is_wanted)  # or refuse to
-                return
-            if error is None and log.start_offset != offset:
-                error = self._refusal(partial(log.begin_anew, offset, self._now_ms()))
-            if error is not None:
-                done(error)
-                return
-            self._bounds_moved(log)
-            self.saver.request(saved)  # before it takes records below the start that was saved
-
-        def saved(error: BaseException | None) -> None:
-            if error is None:
-                self.flusher.request(log, done)
-            else:
-                done(error)
-
-        is_below = offset < log.start_offset
-        end = offset if is_below else log.start_offset
-        self.truncate(log, end, emptied, is_wanted, lowers_start=is_below)
-
-    def _now_ms(self) -> int:
-        return self.context.clock.now_ms()
-
-    def delete_records(self, log: Log, offset: int, done: Done) -> None:
-        """Advance the log start offset to `offset`; call `done` once that is durable.
-
-        Then the segments that lie wholly below it are deleted, and no other: what is past retention
-        waits for its check. NOT_LEADER_OR_FOLLOWER while the log is being truncated.
-        """
-        log.delete_records(offset)
-        start_offset = log.start_offset  # by then another call may have moved it, yet to be saved
-        self._bounds_moved(log)
-
-        def saved(error: BaseException | None) -> None:
-            if error is None:
-                log.epochs.truncate_from_start(start_offset)
-                below = log.segments[: log.segment_index(start_offset)]
-                if below:
-                    logger.info("%r: %d segments lie below its start", log, len(below))
-                    self._drop(log, below, is_start_saved=True)
-            done(error)
-
-        self.saver.request(saved)
-
-    def retain(self, high_watermark_of: Callable[[Log], int]) -> int:
-        """Delete the segments past retention; return how many."""
-        now_ms = self.context.clock.now_ms()
-        gone = [
-            (log, release(log, high_watermark_of(log), now_ms))
-            for log in self.logs.values()
-            if not (log.is_truncating or log.is_swapping)
-        ]
-        gone = [(log, segments) for log, segments in gone if segments]
-        for log, _ in gone:
-            self._bounds_moved(log)
-
-        def drop_all(error: BaseException | None) -> None:
-            for log, segments in gone:
-                left = [segment for segment in segments if segment in log.segments]
-                self._drop(log, left, is_start_saved=error is None)
-
-        if gone:
-            self.saver.request(drop_all)
-        return sum(len(segments) for _, segments in gone)
-
-    def _drop(self, log: Log, segments: Sequence[Segment], *, is_start_saved: bool) -> None:
-        """Remove segments below the start offset, unless the log was deleted in the meantime.
-
-        While it is being changed they wait for the next check of retention.
-        """
-        is_there = self.logs.get(log.partition) is log
-        if is_there and not (log.is_truncating or log.is_swapping):
-            self._refusal(partial(drop, log, segments, is_start_saved=is_start_saved))
-
-    def _bounds_moved(self, log: Log) -> None:
-        for hear in self.on_bounds_moved:
-            hear(log)
-
-    def _refusal(self, work: Callable[[], None]) -> KdistError | None:
-        """Do disk work inside a callback, and return its error for the requester.
-
-        `DiskFailed` is also reported to `on_failure`, since no caller would catch it.
-        """
-        try:
-            work()
-        except ApiError as error:
-            return error
-        except DiskFailed as error:
-            self.context.on_failure(error)
-            return error
-        return None
 
     # Checkpoints and the end
 
@@ -521,7 +340,7 @@ class LogDirectory:
         self._being_named = {partition for partition, _ in logs}
         self._named |= self._being_named  # a save that fails half-way may have written one of them
         # Also if equal to the first segment's base offset: a dropped segment may come back (see
-        # `drop`).
+        # `trimming.drop`).
         starts = {partition: log.start_offset for partition, log in logs if log.start_offset}
         dirty = {
             partition: log.first_dirty_offset
@@ -531,6 +350,8 @@ class LogDirectory:
         if dirty or self._has_cleaner_offsets:
             contents[f"{self.path}/{names.CLEANER_OFFSETS}"] = encode_offsets(dirty)
             self._has_cleaner_offsets = True
+        if self._unnoted is not None:
+            contents[self._boot_path] = self._unnoted.encode()
         return contents | {
             f"{self.path}/{names.RECOVERY_POINTS}": encode_offsets(
                 {partition: log.recovery_point for partition, log in logs}
@@ -539,7 +360,7 @@ class LogDirectory:
         }
 
     def _note_saved(self) -> None:
-        self._named = self._being_named
+        self._named, self._unnoted = self._being_named, None
 
     def _save_checkpoints(self) -> None:
         for path, content in self._encode_checkpoints().items():
@@ -559,8 +380,11 @@ class LogDirectory:
 
     def _save_all(self, broker_epoch: int) -> None:
         try:
-            self._flush([log for log in self.logs.values() if log.is_changed], prepare=Log.complete)
+            self._flush(
+                [log for log in self.logs.values() if log.is_changed], prepare=Log.prepare_stop
+            )
             self._save_checkpoints()
+            note_adopted(self.files, self._boot_path, self._note)
             marker = f"{self.path}/{names.CLEAN_SHUTDOWN}"
             save_clean_shutdown(self.files, marker, broker_epoch)
         except DiskFull as error:
@@ -578,5 +402,112 @@ class LogDirectory:
                 log.close_idle()
 
 
-def _unwanted(log: Log) -> ApiError:
-    return ApiError(Error.NOT_LEADER_OR_FOLLOWER, f"{log.partition} is not to be truncated")
+class Schedule:
+    """The periodic work of a log directory. Owner: the broker.
+
+    Nothing happens before `start`, and nothing begins after `stop`. It also closes idle files when
+    others could not be opened for lack of descriptors.
+
+    `high_watermark_of`: up to where a log's records are committed; retention keeps all others.
+    """
+
+    def __init__(self, directory: LogDirectory, high_watermark_of: Callable[[Log], int]) -> None:
+        self._directory = directory
+        self._high_watermark_of = high_watermark_of
+        self._timers: dict[str, Timer] = {}
+        self._silent_until_ns = 0
+
+    def start(self) -> None:
+        """Start; each kind of work is first done one interval from now."""
+        settings = self._directory.context.settings
+        self._every(_DESCRIPTORS_CHECK_MS, self.maybe_give_back)
+        self._every(settings.flush_scheduler_interval_ms, self.flush_due)
+        self._every(settings.flush_offset_checkpoint_interval_ms, self.save_offsets)
+        self._every(settings.high_watermark_checkpoint_interval_ms, self.save_high_watermarks)
+        self._every(settings.retention_check_interval_ms, self.retain)
+        self._every(settings.producer_id_expiration_check_interval_ms, self.expire_producers)
+
+    def stop(self) -> None:
+        """Cancel all future work. What is in progress ends by itself."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._directory.background.stop()
+
+    def _every(self, interval_ms: int, work: Callable[[], None]) -> None:
+        def run() -> None:
+            self._every(interval_ms, work)
+            work()
+
+        tasks = self._directory.context.tasks
+        self._timers[work.__name__] = tasks.call_later(interval_ms, run)
+
+    def flush_due(self) -> None:
+        """Flush the logs whose oldest unflushed record is `flush.ms` old, or whose mark is due.
+
+        Also if its time is in the future: the clock was set back, so its age is unknown.
+        """
+        directory = self._directory
+        now_ms = directory.context.clock.now_ms()
+        for log in list(directory.log_context.unflushed):
+            since_ms = log.unflushed_since_ms
+            is_old = since_ms is not None and not 0 <= now_ms - since_ms < log.settings.flush_ms
+            if is_old or log.has_mark_due:
+                directory.flusher.request(log)
+
+    def save_offsets(self) -> None:
+        """Write the checkpoints, so that a start after a crash scans less."""
+        self._directory.saver.request()
+
+    def save_high_watermarks(self) -> None:
+        """Write their checkpoint, from which they go on after a crash."""
+        self._directory.saver.request_high_watermarks()
+
+    def retain(self) -> None:
+        """Delete segments past retention, and close files that only past readers used."""
+        try:
+            self._directory.trimmer.retain(self._high_watermark_of)
+        except OutOfDescriptors as error:
+            logger.warning("%s: retention tries again later", error)
+        self._give_back()
+
+    def maybe_give_back(self) -> None:
+        """Close the files that nobody is using, if others could not be opened."""
+        files = self._directory.files
+        if files.lacks_descriptors:
+            files.lacks_descriptors = False
+            self._warn_of_lack()
+            self._give_back()
+
+    def _warn_of_lack(self) -> None:
+        """Log the lack of descriptors, at most once a minute."""
+        now_ns = self._directory.context.clock.monotonic_ns()
+        if now_ns >= self._silent_until_ns:
+            self._silent_until_ns = now_ns + _TELL_EVERY_NS
+            logger.warning("too many open files: requests were refused, and idle files are closed")
+
+    def _give_back(self) -> None:
+        for log in self._directory.logs.values():
+            log.close_idle()
+
+    def expire_producers(self) -> None:
+        """Forget producers idle for `producer.id.expiration.ms`, a few milliseconds at a time."""
+        self._go_on(self._expiring())
+
+    def _go_on(self, work: Iterator[None]) -> None:
+        """Go on to the next `yield`, and from there in another tick of the loop."""
+        for _ in work:
+            self._directory.context.tasks.call_soon(partial(self._go_on, work))
+            return
+
+    def _expiring(self) -> Iterator[None]:
+        context, left = self._directory.context, _PRODUCERS_PER_TICK
+        now_ms, expiration_ms = context.clock.now_ms(), context.settings.producer_id_expiration_ms
+        for log in list(self._directory.logs.values()):
+            ids = iter(log.producers.producers)
+            while some := list(islice(ids, _PRODUCERS_PER_TICK)):
+                log.producers.expire(now_ms, expiration_ms, some)
+                left -= len(some)
+                if left <= 0:
+                    yield
+                    left = _PRODUCERS_PER_TICK

@@ -28,9 +28,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from kdist.config.kinds import INT32_MAX, INT64_MAX
+from kdist.errors import CorruptFile
 from kdist.model import NO_EPOCH, NO_OFFSET
-from kdist.storage.checkpoints import INT32_MAX, INT64_MAX, decode_rows, encode_rows, parse_number
-from kdist.storage.faults import CorruptFile
+from kdist.storage.checkpoints import decode_rows, encode_rows, parse_number
 
 
 class EpochStart(NamedTuple):
@@ -143,7 +144,7 @@ class LeaderEpochs:
         their leaders appended nothing before it."""
         self._end_at(log_end_offset, log_end_offset)
 
-    def begin_anew(self, log_end_offset: int) -> None:
+    def clear(self, log_end_offset: int) -> None:
         """The log has no record any more, nor any before it: all epochs go."""
         self._end_at(0, log_end_offset)
 

@@ -3,19 +3,38 @@
 A `FlushJob` records on the owner's thread what is to be synced; `plan_flush` makes of several jobs
 one blocking call, which touches nothing but files; `finish` moves the recovery point. The `Flusher`
 runs one batch of jobs at a time, since a disk has one head; requests meanwhile share the next one.
+
+A log's *flush mark* says that all that it ever exposed is flushed: as a leader below the high
+watermark, as a follower by telling the leader its end. So with the page cache such a log loses
+nothing that is committed, whatever the others lose.
+
+    flush.before.expose   the log                              its mark
+    comes                 exposes flushed records alone        is written by the first flush that
+                                                               begins then, after its sync
+    goes                  goes on so until the mark is gone    is removed by the next flush, durably
+    on at creation        exposes flushed records alone        comes with its files
+
+The mark's name has the disk's content id (`meta.note_boot`): it tells nothing of earlier contents,
+of which the log may lack some.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kdist.errors import DiskFailed, DiskFull, KdistError
+from kdist.model import TopicPartition
 from kdist.runtime.files import File, Files
-from kdist.storage.context import DirectoryContext, Done
-from kdist.storage.log import Log
-from kdist.storage.producer_snapshot import encode_snapshot
-from kdist.storage.producers import ProducerStates
+from kdist.runtime.tasks import Done
+from kdist.storage.background import DirectoryContext
+from kdist.storage.log import Log, LogContext
+from kdist.storage.meta import BootNote
+from kdist.storage.names import flush_mark_in
+from kdist.storage.producers import ProducerStates, encode_snapshot
+
+logger = logging.getLogger(__name__)
 
 # With this many segments or more, one syncfs is faster than a fdatasync for each
 # (benchmarks/bench_log.py), and takes fewer descriptors.
@@ -31,6 +50,9 @@ class FlushJob:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.end_offset = log.end_offset
+        # Invariant: a mark is written only for what was to be flushed first when the job began.
+        self.is_flushed_first = log.settings.flush_before_expose
+        self.is_mark_due = self.is_mark_changed = False
         self.unsynced = unsynced = log.begin_flush()
         since = log.segments[log.segment_index(log.recovery_point) :]
         self.sealed = {*unsynced.sealed, *since[:-1]}
@@ -42,6 +64,7 @@ class FlushJob:
         """Create the log's files if need be; write sealed segments' indexes. Raises `DiskFull`."""
         if not self.log.has_files:
             self.log.context.create_files(self.log)
+        self.is_mark_due = self.log.has_mark_due
         for segment in self.sealed:
             segment.write_indexes()
 
@@ -64,12 +87,32 @@ class FlushJob:
             data = encode_snapshot(content) if isinstance(content, ProducerStates) else content
             files.replace(path, data, durable=durable)
 
+    def change_mark(self, files: Files) -> None:
+        """Write the flush mark, or remove it; durable once the directory is synced. May block."""
+        directory = self.log.directory
+        if self.is_flushed_first:
+            files.replace(self.log.flush_mark_path, b"", durable=False)
+            return
+        for name in files.list(directory):
+            if flush_mark_in(name) is not None:
+                files.remove(f"{directory}/{name}")
+
+    @property
+    def has_tried(self) -> bool:
+        """Whether it has tried to change the mark as it would have to be now."""
+        is_first = self.log.settings.flush_before_expose
+        return self.is_mark_due and is_first == self.is_flushed_first
+
     def finish(self) -> None:
         """All of it is on the disk: move the recovery point."""
         for segment in self.segments:
             segment.unpin()
         for segment in self.sealed:
             segment.preallocated = segment.size
+        if self.is_mark_due:
+            is_marked = self.is_mark_changed and self.is_flushed_first
+            content_id = self.log.context.content_id if is_marked else None
+            self.log.note_flush_mark(content_id, is_sure=self.is_mark_changed)
         self.log.finish_flush(self.end_offset)
 
     def give_up(self) -> None:
@@ -94,6 +137,7 @@ def plan_flush(files: Files, path: str, jobs: Sequence[FlushJob]) -> Callable[[]
                 job.save_files(files, durable=False)
             files.sync_filesystem(path)
             _give_back(spares)
+            _change_marks(files, path, jobs)
 
         return sync_all
 
@@ -107,8 +151,30 @@ def plan_flush(files: Files, path: str, jobs: Sequence[FlushJob]) -> Callable[[]
         for file in targets:
             file.sync()
         _give_back(spares)
+        _change_marks(files, path, jobs)
 
     return sync_each
+
+
+def _change_marks(files: Files, path: str, jobs: Sequence[FlushJob]) -> None:
+    """Write and remove the flush marks that are due, now that all else is on the disk.
+
+    Without room for that they stay due: the flush has succeeded all the same.
+    """
+    due = [job for job in jobs if job.is_mark_due]
+    try:
+        for job in due:
+            job.change_mark(files)
+        if len(due) >= SYNC_FILESYSTEM_FROM:
+            files.sync_filesystem(path)
+        else:
+            for job in due:
+                files.sync_directory(job.log.directory)
+    except DiskFull as error:
+        logger.warning("%s: flush marks are changed once there is room", error)
+    else:
+        for job in due:
+            job.is_mark_changed = True
 
 
 def _give_back(spares: Sequence[tuple[File, int]]) -> None:
@@ -128,6 +194,27 @@ def flush_now(files: Files, path: str, logs: Iterable[Log]) -> None:
         raise
     for job in jobs:
         job.finish()
+
+
+def valid_mark(context: LogContext, found: Sequence[str]) -> str | None:
+    """The flush mark that tells most, of those found: one of a content that a controller has judged
+    the replicas by. One of any other but the present content is worth nothing.
+    """
+    vetted = (each for each in found if each in context.vetted)
+    return next(vetted, context.content_id if context.content_id in found else None)
+
+
+def flushed_partitions(logs: Mapping[TopicPartition, Log], note: BootNote) -> dict[str, set[int]]:
+    """Those, by topic, that have lost nothing committed since a controller has judged the replicas.
+
+    By the flush marks that they were opened with; none if there is no loss that it does not know.
+    """
+    found: dict[str, set[int]] = {}
+    if note.content_id not in note.vetted:
+        for (topic, number), log in logs.items():
+            if log.flush_mark in note.vetted:
+                found.setdefault(topic, set()).add(number)
+    return found
 
 
 class _Waiter(NamedTuple):
@@ -233,8 +320,10 @@ class Flusher:
         for done in served:
             done(None)
         for job in jobs:
-            for hear in self.on_flushed:
-                hear(job.log)
+            for callback in self.on_flushed:
+                callback(job.log)
+            if job.log.has_mark_due and not job.has_tried and not job.log.is_closed:
+                self.request(job.log)  # the setting has changed since the job began
         if self._wanted and not self._is_scheduled and not self._running:
             self._start()
 

@@ -4,12 +4,12 @@
          |  synced to disk    |  written, not synced  |  being written  |
 
 An append has two steps: one of the `prepare` methods decides everything (offsets, position, roll),
-and `complete_append` writes it and makes it part of the log. `append_as_leader` and
-`append_as_follower` do both. If another thread writes its `buffers`, the second step is `defer`,
+and `complete_append` writes it and makes it part of the log; `append_as_leader` does both. If
+another thread writes its `buffers`, the second step is `defer`,
 which advances the producers' states, since the next append is checked against them meanwhile; then
-`publish` makes it part of the log, or `abandon` undoes it. `loading.py`, `flushing.py`,
-`truncation.py` and `deletion.py` do the work on the files, and change the log by its methods;
-`reading.py` changes nothing.
+`publish` makes it part of the log, or `abandon` undoes it. `loading.py`, `flushing.py` and
+`trimming.py` do the work on the files, and change the log by its methods; `reading.py` changes
+nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from kdist.records.codec import BatchSpan, BatchTotals, assign, batch_totals
 from kdist.runtime.files import Buffer, Files
 from kdist.storage.append import (
     Append,
+    DiskSpace,
+    RollReason,
+    RollWatch,
     appendable_prefix,
     checked_spans,
     reserve_space,
@@ -44,14 +47,12 @@ from kdist.storage.names import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
     Suffix,
+    flush_mark_name,
     segment_name,
     snapshot_offset,
 )
 from kdist.storage.producers import ProducerStates
-from kdist.storage.retention import RollReason
-from kdist.storage.rolling import RollWatch
 from kdist.storage.segment import FILE_BYTES_MAX, Segment
-from kdist.storage.space import DiskSpace
 
 _RECENT_MAX = 64
 _PREALLOCATION_MIN = 64 * 1024
@@ -68,7 +69,8 @@ class LogContext(NamedTuple):
     rng: random.Random
     space: DiskSpace
     unflushed: dict[Log, None]
-    """The logs that hold records above their recovery point, the longest waiting first."""
+    """The logs that hold records above their recovery point, the longest waiting first; and those
+    whose flush mark is due."""
     want_flush: Callable[[Log], None]
     """Request a flush: the log has `flush.messages` unflushed records, or a sealed segment."""
     start_writeback: Callable[[Segment], None]
@@ -79,6 +81,9 @@ class LogContext(NamedTuple):
     """Create the files of a new log that has none yet. After `DiskFull` it still has none."""
     admit_gaps: Callable[[Log], None]
     """Call `admit_gaps` of this log once a checkpoint says that it has gaps between offsets."""
+    content_id: str = ""
+    """Of the disk, as are `vetted`: see `meta.note_boot`."""
+    vetted: Container[str] = ()
 
 
 Content = bytes | ProducerStates
@@ -117,12 +122,17 @@ class Log:
         self.epochs = LeaderEpochs() if epochs is None else epochs
         self.producers = ProducerStates()
         self.unflushed_since_ms: int | None = None
-        self.has_files = True  # its files exist; see `file_creation.py`
+        self.has_files = True  # its files exist; see `background.py`
         self.is_closed = False  # for good: at its path there may be another log by now
         # Whether a clean stop has to flush this log.
         self.is_changed = False
         # A flush or a truncation is in progress; the other has to wait.
         self.is_busy = False
+        # The content id in its flush mark (`flushing.py`); None without one.
+        self.flush_mark: str | None = None
+        # Whether what it holds is exposed to others only once it is flushed: from when the setting
+        # comes, which the next flush marks, until a flush has removed the mark after it went.
+        self.is_flushed_first = settings.flush_before_expose
         # A truncation refuses appends, and from `truncating_from` on, a segment's base offset, has
         # the segments to itself.
         self.is_truncating = False
@@ -184,13 +194,6 @@ class Log:
     def append_as_leader(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int) -> Append:
         """Append the batches; they are in the log when this returns. See `prepare_as_leader`."""
         return self.complete_append(self.prepare_as_leader(batches, leader_epoch, now_ms), now_ms)
-
-    def append_as_follower(
-        self, records: Sequence[Buffer], leader_epoch: int, now_ms: int
-    ) -> Append:
-        """Append fetched batches; they are in the log when this returns. See
-        `prepare_as_follower`."""
-        return self.complete_append(self.prepare_as_follower(records, leader_epoch, now_ms), now_ms)
 
     def prepare_as_leader(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int) -> Append:
         """Give checked, writable batches their offsets, leader epoch, and place in the file.
@@ -304,7 +307,7 @@ class Log:
             self._replace_active(base_offset, now_ms)
         self.forget_reserved()
 
-    def begin_anew(self, offset: int, now_ms: int) -> None:
+    def truncate_fully(self, offset: int, now_ms: int) -> None:
         """Have a log without records begin and end at `offset`, beyond its end or below all of its
         segments. `DiskFull`.
 
@@ -326,7 +329,7 @@ class Log:
         self.producers = ProducerStates()
         self.forget_reserved()
         self.forget_snapshots()
-        self.epochs.begin_anew(offset)
+        self.epochs.clear(offset)
         self.require_flush(now_ms)
 
     def _replace_active(self, base_offset: int, now_ms: int) -> None:
@@ -421,6 +424,10 @@ class Log:
         if "compact" in settings.cleanup_policy:
             self.begin_compaction()
             self.may_leave_gaps = True
+        self.is_flushed_first |= settings.flush_before_expose
+        if self.has_mark_due:
+            self.context.unflushed[self] = None
+            self.context.want_flush(self)
         self._roll_watch = RollWatch(settings, self.context.rng)
         self._writeback_step_bytes = self._choose_writeback_step()
 
@@ -549,8 +556,12 @@ class Log:
 
     def create_files(self) -> None:
         """Create the postponed files, but for `partition.metadata`, in the directory."""
+        if self.settings.flush_before_expose:  # it is empty: there is nothing to flush first
+            self.context.files.replace(self.flush_mark_path, b"", durable=False)
         self.active.create_files()
         self.has_files = True
+        if self.settings.flush_before_expose:
+            self.note_flush_mark(self.context.content_id)
 
     # Loading
 
@@ -591,7 +602,7 @@ class Log:
         """All below `end_offset` is on the disk."""
         self.is_busy = False
         self.recovery_point = max(self.recovery_point, end_offset)
-        if self.recovery_point == self.end_offset:
+        if self.recovery_point == self.end_offset and not self.has_mark_due:
             self.context.unflushed.pop(self, None)
 
     def give_up_flush(self, unsynced: Unsynced, sealed: Iterable[Segment]) -> None:
@@ -603,6 +614,25 @@ class Log:
             self.unflushed_since_ms = unsynced.since_ms
         self.files_to_save = unsynced.files_to_save | self.files_to_save
         self.renamed_in |= unsynced.renamed_in
+
+    @property
+    def flush_mark_path(self) -> str:
+        """Where its flush mark is written, of the disk's present content."""
+        return f"{self.directory}/{flush_mark_name(self.context.content_id)}"
+
+    @property
+    def has_mark_due(self) -> bool:
+        """Whether the next flush is to write the flush mark, or to remove it."""
+        if self.settings.flush_before_expose:
+            return self.flush_mark is None
+        return self.is_flushed_first
+
+    def note_flush_mark(self, content_id: str | None, *, is_sure: bool = True) -> None:
+        """It has a flush mark with this content id, or none; unless `is_sure`, one may be left."""
+        is_first = content_id is not None or self.settings.flush_before_expose
+        self.flush_mark, self.is_flushed_first = content_id, is_first or not is_sure
+        if self.has_mark_due:
+            self.context.unflushed[self] = None
 
     # Deleting from the start
 
@@ -772,7 +802,7 @@ class Log:
             if segment.base_offset < self.truncating_from:
                 segment.close_idle()
 
-    def complete(self) -> None:
+    def prepare_stop(self) -> None:
         """Prepare a clean stop; a flush must follow."""
         assert not self._under_way
         self.seal(self.active)

@@ -4,8 +4,8 @@
                              cluster.id; directory.id, which tells a disk from any other
     <partition>/partition.metadata    "version: 0", "topic_id: " and the id in base64url
     .kafka_cleanshutdown     {"version":0,"brokerEpoch":147}; empty before Kafka 3.7
-    boot.json                {"version":1,"boot_id":"...","content_id":"...","is_adopted":true}: see
-                             `note_boot`
+    boot.json                {"version":1,"boot_id":"...","content_id":"...","is_adopted":true,
+                             "vetted":["..."]}: see `note_boot`
 
 A directory of another broker or cluster is refused before anything in it is touched: otherwise a
 disk moved to the wrong slot would lose its replicas. Format: docs/formats/meta-properties.md.
@@ -20,11 +20,11 @@ import re
 import uuid
 from typing import NamedTuple
 
-from kdist.errors import DiskFull, UserError
+from kdist.config.kinds import INT32_MAX
+from kdist.errors import CorruptFile, DiskFull, UserError
 from kdist.model import NO_EPOCH, ZERO_UUID, format_uuid, parse_uuid
 from kdist.runtime.files import Files
-from kdist.storage.checkpoints import INT32_MAX, parse_number
-from kdist.storage.faults import CorruptFile, shown
+from kdist.storage.checkpoints import parse_number, shown
 from kdist.storage.names import META_PROPERTIES, parse_directory_name
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,13 @@ logger = logging.getLogger(__name__)
 _ID_KEYS = {"0": "broker.id", "1": "node.id"}  # by the file's version
 _PARTITION_METADATA_VERSION = 0
 _CLEAN_SHUTDOWN_VERSION = 0
+
+
+class Identity(NamedTuple):
+    """The broker and cluster that the directory must belong to."""
+
+    broker_id: int
+    cluster_id: str
 
 
 class MetaProperties(NamedTuple):
@@ -181,6 +188,14 @@ def load_partition_metadata(files: Files, path: str) -> uuid.UUID | None:
     return decode_partition_metadata(content, path)
 
 
+def has_topic_id(files: Files, path: str) -> bool:
+    """Whether a partition's directory has a topic id that can be read."""
+    try:
+        return load_partition_metadata(files, path) is not None
+    except CorruptFile:
+        return False
+
+
 def save_partition_metadata(files: Files, path: str, topic_id: uuid.UUID) -> None:
     """Put `partition.metadata` in place, atomically and durably."""
     files.replace(path, encode_partition_metadata(topic_id))
@@ -192,6 +207,7 @@ class BootNote(NamedTuple):
     boot_id: str
     content_id: str
     is_adopted: bool = True  # a start has flushed its logs; before that they are from elsewhere
+    vetted: tuple[str, ...] = ()  # the content ids by which a controller has judged its replicas
 
     def encode(self) -> bytes:
         return json.dumps({"version": 1, **self._asdict()}, separators=(",", ":")).encode("ascii")
@@ -207,25 +223,38 @@ class BootNote(NamedTuple):
         boot_id, content_id = fields.get("boot_id"), fields.get("content_id")
         if not isinstance(boot_id, str) or not isinstance(content_id, str):
             raise CorruptFile(path, None, "has no boot_id or no content_id")
-        return cls(boot_id, content_id, fields.get("is_adopted", True) is True)
+        vetted = fields.get("vetted")
+        known = tuple(map(str, vetted)) if isinstance(vetted, list) else ()
+        return cls(boot_id, content_id, fields.get("is_adopted", True) is True, known)
 
 
 def note_boot(
-    files: Files, path: str, boot_id: str, rng: random.Random, *, was_clean: bool
+    files: Files,
+    path: str,
+    boot_id: str,
+    rng: random.Random,
+    *,
+    was_clean: bool,
+    vetted: str | None = None,
 ) -> BootNote:
     """Note that a broker runs on the disk in this boot of the host; returns the note.
 
     The content id is a new one if what the page cache held may be gone: the host was started anew
     since a broker last ran, and that one did not stop cleanly. (A process killed on a running host
     has lost nothing of what it wrote.) Call it before the mark of the clean stop is removed. If the
-    disk is full and nothing can be noted, the next start gives a new id too.
+    disk is full and nothing can be noted, the next start gives a new id too, unless the caller
+    finds room for the note till then. `vetted`: the content id by which a controller has judged
+    this broker's replicas last, as ZooKeeper has it.
     """
-    found = _boot_noted(files, path)
+    found = boot_noted(files, path)
+    known = () if found is None else found.vetted
+    if found is not None and found.content_id == vetted and vetted not in known:
+        known = (*known, found.content_id)
     if found is not None and (was_clean or found.boot_id == boot_id):
-        note = found._replace(boot_id=boot_id)
+        note = found._replace(boot_id=boot_id, vetted=known)
     else:
         is_adopted = found is not None and found.is_adopted
-        note = BootNote(boot_id, _new_id(rng), is_adopted)
+        note = BootNote(boot_id, _new_id(rng), is_adopted, known)
     if note != found:
         try:
             files.replace(path, note.encode())
@@ -235,12 +264,17 @@ def note_boot(
 
 
 def note_adopted(files: Files, path: str, note: BootNote) -> None:
-    """Note that a start has flushed all logs. Raises `DiskFull`."""
-    if not note.is_adopted:
-        files.replace(path, note._replace(is_adopted=True).encode())
+    """Note that a start or a clean stop has flushed all logs, and what `note_boot` had no room for.
+
+    Else a clean stop would have the next start go on with the content id before. Raises `DiskFull`.
+    """
+    adopted = note._replace(is_adopted=True)
+    if boot_noted(files, path) != adopted:
+        files.replace(path, adopted.encode())
 
 
-def _boot_noted(files: Files, path: str) -> BootNote | None:
+def boot_noted(files: Files, path: str) -> BootNote | None:
+    """What was noted last; None if nothing was, or nothing that can be read."""
     try:
         return BootNote.decode(files.read(path), path)
     except FileNotFoundError:

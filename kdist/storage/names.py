@@ -4,12 +4,14 @@
               zookeeper-session
     <log.dir>/<topic>-<partition>/00000000000000000042.log  .index  .timeindex  .txnindex  .snapshot
                                   leader-epoch-checkpoint  partition.metadata
+                                  flushed-since-<content id>.deleted
     <log.dir>/<topic>-<partition>.<32 hex digits>-delete     a partition being deleted
     <log.dir>/<topic>-<partition>.<32 hex digits>-stray      of an earlier topic of this name
 
 A segment's files carry its base offset in 20 digits, so that `ls` sorts them. `.deleted`,
 `.cleaned` and `.swap` follow the suffix: `00000000000000000042.log.deleted`. The names are
-Apache Kafka's, but for `boot.json` and `zookeeper-session`.
+Apache Kafka's, but for `boot.json`, `zookeeper-session` and the flush mark: its ending has Apache
+Kafka, which does not keep to it, remove it when it opens the log.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kdist.config.kinds import INT32_MAX, INT64_MAX
 from kdist.model import TopicPartition, topic_name_fault
 
 META_PROPERTIES = "meta.properties"
@@ -37,8 +40,6 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
 DIRECTORY_NAME_MAX = 255  # bytes, what Linux filesystems allow a name
-_OFFSET_MAX = 2**63 - 1
-_PARTITION_MAX = 2**31 - 1
 _SOME = 5
 
 
@@ -90,7 +91,7 @@ class DirectoryName(NamedTuple):
 
 def segment_name(base_offset: int, suffix: Suffix, state: FileState = FileState.LIVE) -> str:
     """`00000000000000000042.log`, `00000000000000000042.index.swap`."""
-    assert 0 <= base_offset <= _OFFSET_MAX
+    assert 0 <= base_offset <= INT64_MAX
     return f"{base_offset:020d}{suffix}{state}"
 
 
@@ -98,6 +99,7 @@ def segment_name(base_offset: int, suffix: Suffix, state: FileState = FileState.
 _SEGMENT = re.compile(
     rf"([0-9]{{20}})({'|'.join(map(re.escape, Suffix))})({'|'.join(map(re.escape, FileState))})\Z"
 )
+_FLUSH_MARK = re.compile(r"flushed-since-([\w-]{22})\.deleted\Z", re.ASCII)
 _DIRECTORY = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})(?:\.[^.\s]+(-delete|-future|-stray))?\Z")
 
 
@@ -107,7 +109,7 @@ def parse_segment_name(name: str) -> SegmentName | None:
     if match is None:
         return None
     base_offset = int(match[1])
-    if base_offset > _OFFSET_MAX:
+    if base_offset > INT64_MAX:
         return None
     return SegmentName(base_offset, Suffix(match[2]), FileState(match[3]))
 
@@ -123,6 +125,17 @@ def snapshot_offset(name: str) -> int | None:
     """The offset of a producer snapshot, in any state, by its name; None for other names."""
     parsed = parse_segment_name(name)
     return parsed.base_offset if parsed and parsed.suffix is Suffix.SNAPSHOT else None
+
+
+def flush_mark_name(content_id: str) -> str:
+    """`flushed-since-<content id>.deleted`: the name of a log's flush mark (`flushing.py`)."""
+    return f"flushed-since-{content_id}.deleted"
+
+
+def flush_mark_in(name: str) -> str | None:
+    """The content id in the name of a flush mark; None for other names."""
+    match = _FLUSH_MARK.match(name)
+    return match[1] if match else None
 
 
 def directory_name(partition: TopicPartition) -> str:
@@ -155,7 +168,7 @@ def parse_directory_name(name: str) -> DirectoryName | None:
     if match is None:
         return None
     topic, number = match[1], int(match[2])
-    if number > _PARTITION_MAX or topic_name_fault(topic) is not None:
+    if number > INT32_MAX or topic_name_fault(topic) is not None:
         return None
     return DirectoryName(TopicPartition(topic, number), DirectoryState(match[3] or ""))
 

@@ -11,18 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from kdist.config.kinds import INT64_MAX
 from kdist.errors import CorruptRecords
 from kdist.records.batch import HEADER_SIZE, BatchHeader, crc_fault, header_fault, read_header
 from kdist.records.codec import BatchSpan, find_span
 from kdist.runtime.files import File
-from kdist.storage.checkpoints import INT64_MAX
-from kdist.storage.retention import RELATIVE_OFFSET_MAX
 
+RELATIVE_OFFSET_MAX = 2**31 - 1  # indexes hold offsets relative to the segment's base in an int32
 # A look-up starts at most `index.interval.bytes` (4 KiB) before its target, so a read of one page
 # mostly contains it.
 LOOKUP_BYTES = 4096
 # Larger reads gain nothing from the page cache, and do not fit the CPU cache.
 _SCAN_BYTES = 256 * 1024
+_STEP_BYTES = 4 << 20  # some 5 ms from the page cache, 20 ms from a disk
+_LOOK_BYTES = 4 << 10  # the fixed cost of looking at batches, expressed in bytes
 
 
 class DamagedSegment(CorruptRecords):
@@ -153,3 +155,18 @@ def check_header(
         fault = f"offset {header.last_offset} is beyond what a segment from {base_offset} can hold"
     if fault is not None:
         raise DamagedSegment(file.path, position, fault)
+
+
+class Pace:
+    """Tells a walk over a log's batches when to pause, if it goes in steps."""
+
+    def __init__(self) -> None:
+        self._left_bytes = _STEP_BYTES
+
+    def is_over(self, size_bytes: int) -> bool:
+        """Count a look at this many bytes; return whether the step is complete."""
+        self._left_bytes -= size_bytes + _LOOK_BYTES
+        if self._left_bytes > 0:
+            return False
+        self._left_bytes = _STEP_BYTES
+        return True

@@ -1,4 +1,4 @@
-"""A segment: one `.log` file and its two indexes, with look-ups, appends and cuts.
+"""A segment: one `.log` file and its two indexes, with look-ups, appends, cuts and rebuilds.
 
 It holds batches from `base_offset` up to, not including, the next segment's. Only a log's last
 segment, the active one, grows, until `seal`. Whatever concerns several segments is in `log.py`.
@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kdist.errors import DiskFull
+from kdist.config.kinds import INT64_MAX
+from kdist.errors import CorruptFile, DiskFull
 from kdist.model import NO_TIMESTAMP
 from kdist.records.batch import BatchHeader
 from kdist.records.codec import BatchSpan
 from kdist.runtime.files import File, Files
-from kdist.storage.checkpoints import INT64_MAX
-from kdist.storage.faults import CorruptFile
-from kdist.storage.index import IndexEntry, OffsetIndex, TimeIndex
-from kdist.storage.lookup import find_batch, walk_from
+from kdist.storage.index import IndexEntry, OffsetIndex, TimeIndex, find_batch, walk_from
 from kdist.storage.names import FileState, Suffix, segment_name
 from kdist.storage.scan import (
     DamagedSegment,
@@ -112,9 +110,21 @@ class Segment:
         path = f"{directory}/{segment_name(base_offset, Suffix.LOG, state)}"
         modified_ms = files.modified_ms(path)
         segment = cls(files, directory, base_offset, files.size(path), modified_ms, state)
-        segment.offset_index = OffsetIndex.load(files, segment._path(Suffix.INDEX))
-        segment.time_index = TimeIndex.load(files, segment._path(Suffix.TIME_INDEX))
+        segment._load_indexes()
         return segment
+
+    def reopened(self, files: Files) -> Segment:
+        """The segment as it is now, with handles of its own, and without what the indexes have in
+        memory only."""
+        own = Segment(
+            files, self._directory, self.base_offset, self.size, self.created_ms, self._state
+        )
+        own._load_indexes()
+        return own
+
+    def _load_indexes(self) -> None:
+        self.offset_index = OffsetIndex.load(self._files, self.offset_index.path)
+        self.time_index = TimeIndex.load(self._files, self.time_index.path)
 
     def create_files(self) -> None:
         """Create the empty files."""
@@ -265,15 +275,18 @@ class Segment:
         Without those that end below `start_offset`. Raises as `find` does, and `DamagedSegment` at
         a batch that fails its checks.
         """
-        entry = self.time_index.floor(timestamp)
-        if entry is not None:
-            self.check_time(entry)
-        indexed = self.base_offset + entry.value if entry else start_offset
-        for position, header in self.walk_near(max(indexed, start_offset)):
+        for position, header in self.walk_near(self.offset_before(timestamp, start_offset)):
             if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
-                yield from walk_batches(
-                    self.file, position, position + header.size, base_offset=self.base_offset
-                )
+                yield self.read_batch(position, header.size)
+
+    def offset_before(self, timestamp: int, start_offset: int) -> int:
+        """An offset before which all batches are older, or end below `start_offset`, by the time
+        index. Raises as `check_time`."""
+        entry = self.time_index.floor(timestamp)
+        if entry is None:
+            return start_offset
+        self.check_time(entry)
+        return max(self.base_offset + entry.value, start_offset)
 
     def check_time(self, entry: IndexEntry) -> None:
         """Raise `CorruptFile` if a time index entry does not match the batch that it points to."""
@@ -281,6 +294,11 @@ class Segment:
         if found is None or found[1].max_timestamp != entry.key:
             reason = f"its entry for {entry.key} points to a batch of another time"
             raise CorruptFile(self.time_index.path, None, reason)
+
+    def read_batch(self, position: int, size: int) -> ScannedBatch:
+        """The batch at `position`, of up to `size` bytes. `DamagedSegment` if it fails a check."""
+        end = position + size
+        return next(walk_batches(self.file, position, end, base_offset=self.base_offset))
 
     def walk_headers(self, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of each batch from position `start`, where one must begin."""
@@ -344,6 +362,61 @@ class Segment:
             index.end_rebuild()
         if damage is not None:
             raise damage
+
+    def index_fault(self) -> str | None:
+        """Why an index is unusable, judged by its last entries; None if it seems sound.
+
+        Damage that this misses is detected by look-ups.
+        """
+        offsets, times = self.offset_index, self.time_index
+        if not self.size:
+            return f"{offsets.path} is of an empty log" if self.index_bytes else None
+        fault = offsets.fault(self.size - 1) or times.fault(FILE_BYTES_MAX)
+        return fault or self._largest_timestamp_fault()
+
+    def _largest_timestamp_fault(self) -> str | None:
+        """Check the last time entry against the log: retention and searches rely on it alone."""
+        timestamp, offset = self.largest_timestamp  # it is remembered for those
+        try:
+            if timestamp != NO_TIMESTAMP:
+                self.check_time(IndexEntry(timestamp, offset - self.base_offset))
+            elif self.first_timestamp != NO_TIMESTAMP:
+                return f"{self.time_index.path} is empty"
+        except (CorruptFile, DamagedSegment) as fault:
+            return str(fault)
+        return None
+
+    def restart_indexes(self, offset: int) -> int:
+        """Keep the indexes' entries below `offset` as far as they can be trusted.
+
+        Returns the position that they reach, 0 if none is kept; from there the caller walks the
+        batches and notes them. A power loss may have taken the end of one index only, so entries
+        are kept up to where both have one.
+        """
+        offsets, times = self.offset_index, self.time_index
+        times_sorted = times.sorted_count()
+        reach = times[times_sorted - 1].value if times_sorted else -1
+        number = offsets.floor_number(min(offset - self.base_offset, reach))
+        kept, kept_times, position = 0, 0, 0
+        if 0 <= number < offsets.sorted_count():
+            entry = offsets[number]
+            if self._is_batch_end(entry):
+                kept, position = number + 1, entry.value
+                kept_times = min(times_sorted, times.count_up_to(entry.key))
+        offsets.keep(kept)
+        times.keep(kept_times)
+        self.forget_noted()
+        return position
+
+    def _is_batch_end(self, entry: IndexEntry) -> bool:
+        start, end, base_offset = entry.value, self.size, self.base_offset
+        if not 0 <= start < end:
+            return False
+        try:
+            batch = self.read_batch(start, end - start)
+        except DamagedSegment:
+            return False
+        return batch.header.last_offset == base_offset + entry.key
 
     def forget_noted(self) -> None:
         """Forget what was noted last: the indexes were cut, and no longer contain it."""

@@ -18,20 +18,17 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeVar, cast
 
-from kdist.errors import ApiError, CorruptRecords, Error
+from kdist.errors import ApiError, CorruptFile, CorruptRecords, Error
 from kdist.model import NO_TIMESTAMP
 from kdist.records.batch import BatchHeader, read_header
 from kdist.records.build import BRIEF_BODY_BYTES, body_numbers, read_body, read_brief_body
 from kdist.runtime.files import File, Files
 from kdist.runtime.steps import Steps, in_thread
-from kdist.storage.faults import CorruptFile
-from kdist.storage.index import OffsetIndex, TimeIndex
 from kdist.storage.log import Log
-from kdist.storage.lookup import Found, find_batch, walk_from
 from kdist.storage.names import FileState
-from kdist.storage.scan import Piece, ScannedBatch, walk_batches, walk_spans
+from kdist.storage.scan import Piece
 from kdist.storage.segment import Segment
-from kdist.wire.varint import Buffer
+from kdist.wire.primitives import Buffer
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -142,7 +139,8 @@ class _NotCachedError(Exception):
 
 
 class _CachedFiles:
-    """Opens files that read only from the page cache; of `Files` it has what indexes need."""
+    """Opens files that read only from the page cache; of `Files` it has what a segment's look-ups
+    need."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -199,16 +197,11 @@ class _Search:
     """Looks up in one segment, up to where it ends now. Owner: one look-up."""
 
     def __init__(self, files: _CachedFiles, segment: Segment) -> None:
-        self._files = files
-        log_path, offsets_path, times_path = segment.paths
-        self._base_offset, self._end = segment.base_offset, segment.size
-        self._file = self._files.open(log_path)
-        own = cast(Files, self._files)
-        self._offsets = OffsetIndex.load(own, offsets_path)
-        self._times = TimeIndex.load(own, times_path)
-        for index in (self._offsets, self._times):
+        self._segment = own = segment.reopened(cast(Files, files))
+        assert own.file  # opened now, since it may be renamed later
+        for index in (own.offset_index, own.time_index):
             if len(index):
-                assert index.file  # opened now, since it may be renamed later
+                assert index.file
 
     def first_since(self, timestamp: int, start_offset: int) -> Steps[TimestampedOffset | None]:
         """The first record from `start_offset` on that has this timestamp or a later one."""
@@ -230,7 +223,8 @@ class _Search:
                 yield None
             return None
 
-        position = yield from _cached(partial(self._start_for, timestamp, start_offset))
+        offset = yield from _cached(partial(self._segment.offset_before, timestamp, start_offset))
+        position = yield from _cached(partial(self._position_near, offset))
         return (yield from self._walk(position, first_in))
 
     def newest_left(self, newest_ms: int, last_offset: int, start_offset: int) -> Steps[int]:
@@ -261,7 +255,7 @@ class _Search:
                     left_ms = max(left_ms, own_ms)
             yield None
 
-        found = yield from _cached(partial(self._find, last_offset))
+        found = yield from _cached(partial(self._segment.find, last_offset))
         if found is not None and found[1].base_offset >= start_offset:
             return newest_ms
         position = yield from _cached(partial(self._position_near, start_offset))
@@ -270,13 +264,13 @@ class _Search:
 
     def _walk(self, position: int, look: Callable[[Piece], Steps[T | None]]) -> Steps[T | None]:
         """What `look` finds in the batches from `position` on, the first that is not None."""
-        pieces, count = self._pieces(position), 0
+        pieces, count = self._segment.walk_spans(position), 0
         while True:
             try:
                 piece = next(pieces, None)
             except _NotCachedError as missing:
                 yield missing.read
-                pieces = self._pieces(position)
+                pieces = self._segment.walk_spans(position)
                 continue
             if piece is None:
                 return None
@@ -287,49 +281,19 @@ class _Search:
             if not count % _STEP_SPANS:
                 yield None
 
-    def _pieces(self, position: int) -> Iterator[Piece]:
-        return walk_spans(self._file, position, self._end, base_offset=self._base_offset)
-
     def _look_into(
         self, position: int, header: BatchHeader, look: Callable[[BatchHeader, Buffer], T]
     ) -> Steps[T]:
         """What `look` finds in the records of a batch; a thread looks if there are many."""
-        batch = yield from _cached(partial(self._batch, position, header.size))
+        batch = yield from _cached(partial(self._segment.read_batch, position, header.size))
         body = read_brief_body(batch.data, 0, header)
         if body is not None and len(body) <= BRIEF_BODY_BYTES:
             return look(header, body)
         return (yield from in_thread(lambda: look(header, read_body(batch.data, 0, header))))
 
-    def _batch(self, position: int, size: int) -> ScannedBatch:
-        end = position + size
-        return next(walk_batches(self._file, position, end, base_offset=self._base_offset))
-
-    def _start_for(self, timestamp: int, start_offset: int) -> int:
-        """The position of a batch before which all are older, or end below `start_offset`."""
-        offset, entry = start_offset, self._times.floor(timestamp)
-        if entry is not None:
-            indexed = self._base_offset + entry.value
-            found = self._find(indexed)
-            if found is None or found[1].max_timestamp != entry.key:
-                reason = f"its entry for {entry.key} points to a batch of another time"
-                raise CorruptFile(self._times.path, None, reason)
-            offset = max(indexed, offset)
-        return self._position_near(offset)
-
-    def _find(self, offset: int) -> Found | None:
-        """As `Segment.find`."""
-        found = find_batch(self._file, self._end, self._base_offset, self._offsets, offset)
-        if found is not None:
-            return found
-        return next((each for each in self._near(offset) if each[1].last_offset >= offset), None)
-
-    def _near(self, offset: int) -> Iterator[Found]:
-        entry = self._offsets.floor(offset - self._base_offset)
-        return walk_from(self._file, self._end, self._base_offset, entry, self._offsets.path)
-
     def _position_near(self, offset: int) -> int:
         """The position of the batch that holds `offset`, or of one a little before."""
-        return next((position for position, _ in self._near(offset)), self._end)
+        return next((at for at, _ in self._segment.walk_near(offset)), self._segment.size)
 
 
 def _headers(piece: Piece) -> Iterator[tuple[int, BatchHeader]]:

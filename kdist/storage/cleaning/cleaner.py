@@ -12,37 +12,50 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from kdist.config.storage import StorageSettings
-from kdist.errors import ApiError, DiskFailed, OutOfDescriptors
-from kdist.metrics.cleaner import CleanerMetrics
+from kdist.errors import ApiError, CorruptFile, CorruptRecords, DiskFailed, OutOfDescriptors
+from kdist.metrics.storage import CleanerMetrics
 from kdist.model import TopicPartition
 from kdist.records.cleaning import SLOT_BYTES
-from kdist.runtime.tasks import Timer
+from kdist.runtime.clock import Clock
+from kdist.runtime.files import Files
+from kdist.runtime.process import Process
+from kdist.runtime.programs import LineChild
+from kdist.runtime.tasks import Tasks, Timer
+from kdist.storage.cleaning.pass_runner import PassRunner
 from kdist.storage.cleaning.requests import (
     Fault,
     MapKeys,
     NoteProducers,
     Report,
+    Request,
     Rewrite,
     Source,
+    decode_report,
+    encode_request,
 )
-from kdist.storage.cleaning.selection import Dirt, SegmentFacts, find_dirt, group_segments
-from kdist.storage.cleaning.swap import Swap
-from kdist.storage.cleaning.worker import CleaningWorker
+from kdist.storage.cleaning.selection import (
+    DirtySection,
+    closed_segments,
+    dirty_section_of,
+    group_segments,
+)
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
-from kdist.storage.names import FileState, snapshot_offset
-from kdist.storage.producers import Producer
+from kdist.storage.names import Suffix, segment_name
+from kdist.storage.producers import ProducerState, ProducerStates, load_snapshot
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
-from kdist.storage.swapping import remove_all
+from kdist.storage.swapping import Swap, remove_cleaned
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+OnReport = Callable[[Report], None]
 
 _DEATHS_MAX = 3  # on one partition, before it is left alone
 _BACKOFF_TIMES_MAX = 20  # of `log.cleaner.backoff.ms`, after deaths in a row
@@ -66,6 +79,11 @@ class _Kept(NamedTuple):
     generation: int
     size: int
 
+    @classmethod
+    def of(cls, segment: Segment) -> Self:
+        """The segment as it is now."""
+        return cls(segment, segment.generation, segment.size)
+
     @property
     def is_same(self) -> bool:
         return (self.segment.generation, self.segment.size) == (self.generation, self.size)
@@ -85,15 +103,16 @@ class _GivenUp(NamedTuple):
 class _Pass:
     """One pass over a log."""
 
-    def __init__(self, log: Log, dirt: Dirt, began_ns: int) -> None:
+    def __init__(self, log: Log, section: DirtySection, began_ns: int) -> None:
         self.log = log
-        self.dirt = dirt
+        self.section = section
         self.began_ns = began_ns
         self.first_dirty_before = log.first_dirty_offset
-        self.mapped_end = dirt.first_dirty_offset
+        self.mapped_end = section.first_dirty_offset
         # What is still to be read: the dirty segments while keys are mapped, then the groups.
-        self.groups = [_kept(log, dirt.first_dirty_offset, dirt.end_offset)]
-        self.producers: Iterator[tuple[int, Producer]] = iter(())  # still to be told of
+        dirty = log.segments[log.segment_index(section.first_dirty_offset) :]
+        self.groups = [[_Kept.of(each) for each in dirty if each.base_offset < section.end_offset]]
+        self.producers: Iterator[tuple[int, ProducerState]] = iter(())  # still to be told of
         self.old_bytes = 0  # of the group that is being rewritten
 
 
@@ -143,10 +162,6 @@ class Cleaner:
             self._timer.cancel()
             self._look_later(settings.cleaner_backoff_ms)
 
-    def is_cleaning(self, log: Log | None = None) -> bool:
-        """Whether a pass is under way, over this log or any."""
-        return self._pass is not None and log in (None, self._pass.log)
-
     def _due_seconds(self) -> float:
         now_ns = self._context.clock.monotonic_ns()
         return (now_ns - min(self._due_since_ns.values(), default=now_ns)) / 1e9
@@ -165,7 +180,7 @@ class Cleaner:
             return
         self._begin(*chosen)
 
-    def _choose(self) -> tuple[Log, Dirt] | None:
+    def _choose(self) -> tuple[Log, DirtySection] | None:
         """The dirtiest log that is due, but those last whose pass was given up.
 
         Else one that lacks room, or a file, would keep all others from being cleaned. So that these
@@ -187,23 +202,23 @@ class Cleaner:
         log = max(due, key=rank, default=None)
         return None if log is None else (log, due[log])
 
-    def _find_due(self) -> dict[Log, Dirt]:
+    def _find_due(self) -> dict[Log, DirtySection]:
         """The logs that are due and can be cleaned now."""
-        clock, due = self._context.clock, dict[Log, Dirt]()
+        clock, due = self._context.clock, dict[Log, DirtySection]()
         for log in self._directory.logs.values():
             if not self._is_compacted(log) or log in self._uncleanable:
                 continue
             if log.is_busy or not log.has_files:
                 continue
             try:
-                dirt = dirt_of(log, self._hooks.high_watermark_of(log), clock.now_ms())
+                section = dirty_section_of(log, self._hooks.high_watermark_of(log), clock.now_ms())
             except DamagedSegment as damage:
                 self._leave_alone(log, str(damage))
                 continue
             except OutOfDescriptors:  # `Schedule` tells of it: perhaps at the next look
                 continue
-            if dirt.is_due(log.settings):
-                due[log] = dirt
+            if section.is_due(log.settings):
+                due[log] = section
                 self._due_since_ns.setdefault(log, clock.monotonic_ns())
             else:
                 self._due_since_ns.pop(log, None)
@@ -233,8 +248,8 @@ class Cleaner:
 
     # A pass
 
-    def _begin(self, log: Log, dirt: Dirt) -> None:
-        self._pass = current = _Pass(log, dirt, self._context.clock.monotonic_ns())
+    def _begin(self, log: Log, section: DirtySection) -> None:
+        self._pass = current = _Pass(log, section, self._context.clock.monotonic_ns())
 
         def saved(error: BaseException | None) -> None:
             if self._is_stopped:
@@ -249,22 +264,22 @@ class Cleaner:
         self._directory.saver.request(saved)
 
     def _map(self, current: _Pass) -> None:
-        log, dirt = current.log, current.dirt
+        log, section = current.log, current.section
         if not self._is_there(current):
             self._give_up(current, "the log has changed meanwhile")
             return
-        first = log.segment_index(dirt.first_dirty_offset)
+        first = log.segment_index(section.first_dirty_offset)
         sources = tuple(Source(each.base_offset, each.size) for each in log.segments[first:])
         slot_count = min(
             self._settings.cleaner_dedupe_buffer_size // SLOT_BYTES,
-            2 * (dirt.end_offset - dirt.first_dirty_offset) + 2,
+            2 * (section.end_offset - section.first_dirty_offset) + 2,
         )
         secret = self._context.rng.getrandbits(_SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big")
         request = MapKeys(
             directory=log.directory,
             sources=sources,
-            first_dirty_offset=dirt.first_dirty_offset,
-            end_offset=dirt.end_offset,
+            first_dirty_offset=section.first_dirty_offset,
+            end_offset=section.end_offset,
             slot_count=slot_count,
             secret=secret.hex(),
             bytes_per_second=self._settings.cleaner_io_max_bytes_per_second,
@@ -277,12 +292,42 @@ class Cleaner:
             return
         current.mapped_end = report.end_offset
         log = current.log
-        facts = [each for each in facts_of(log) if each.base_offset < current.mapped_end]
-        groups = group_segments(facts, log.settings)
-        current.groups = [_kept(log, each[0].base_offset, each[-1].end_offset) for each in groups]
+        closed = closed_segments(log.segments)
+        cleaned = (each for each in closed if each.segment.base_offset < current.mapped_end)
+        groups = group_segments(cleaned, log.settings)
+        current.groups = [[_Kept.of(each.segment) for each in group] for group in groups]
+        if groups and self._hooks.high_watermark_of(log) < log.end_offset:
+            self._load_producers(current)
+            return
         # As they are now: a batch that becomes a producer's last lies beyond all that is rewritten.
         current.producers = iter(log.published_producers.producers.items() if groups else ())
         self._next_producers(current)
+
+    def _load_producers(self, current: _Pass) -> None:
+        """Go on with the producers as they were where the dirty section ends, by the snapshot that
+        was flushed with it: what is not committed may be cut off, and the last batch before that is
+        a producer's last again, which whoever copies the log is to know."""
+        log, states = current.log, list[ProducerStates]()
+        name = segment_name(current.section.end_offset, Suffix.SNAPSHOT)
+
+        def load() -> None:
+            with suppress(FileNotFoundError, CorruptFile):  # the broker that wrote it was another
+                states.append(load_snapshot(self._directory.files, f"{log.directory}/{name}"))
+
+        def loaded(error: BaseException | None) -> None:
+            if self._is_stopped:
+                return
+            if error is not None and not isinstance(error, ApiError | OSError):
+                self._context.on_failure(error)
+                return
+            if error is not None or not self._is_there(current):
+                self._give_up(current, str(error or "the log has changed meanwhile"))
+                return
+            found = states[0] if states else log.published_producers
+            current.producers = iter(found.producers.items())
+            self._next_producers(current)
+
+        self._context.tasks.run_blocking(load, loaded)
 
     def _next_producers(self, current: _Pass) -> None:
         """Tell of producers, some at a time, since there may be 100,000; then go on."""
@@ -382,7 +427,8 @@ class Cleaner:
             self._give_up(current, "the log has changed meanwhile")
             return
         old = [each.segment for each in current.groups.pop(0)]
-        Swap(self._directory, log, old, current.mapped_end, self._swapped).begin()
+        flusher, mapped_end = self._directory.flusher, current.mapped_end
+        Swap(self._context, flusher, log, old, mapped_end, self._swapped).begin()
 
     def _swapped(self, error: BaseException | None) -> None:
         current = self._pass
@@ -440,7 +486,7 @@ class Cleaner:
 
         def clear() -> None:
             if not log.is_busy and files.exists(log.directory):
-                remove_all(files, log.directory, FileState.CLEANED)
+                remove_cleaned(files, log.directory)
 
         def cleared(error: BaseException | None) -> None:
             if error is not None and not isinstance(error, ApiError | OSError):
@@ -450,12 +496,6 @@ class Cleaner:
             self._look_later(self._settings.cleaner_backoff_ms * times)
 
         self._context.tasks.run_blocking(clear, cleared)
-
-
-def _kept(log: Log, start: int, end: int) -> list[_Kept]:
-    """The segments with offsets from `start` to `end`, where one begins, as they are now."""
-    segments = log.segments[log.segment_index(start) :]
-    return [_Kept(each, each.generation, each.size) for each in segments if each.base_offset < end]
 
 
 def _is_whole(log: Log, groups: Sequence[Sequence[_Kept]]) -> bool:
@@ -469,30 +509,63 @@ def _is_whole(log: Log, groups: Sequence[Sequence[_Kept]]) -> bool:
     return are_there and all(each.is_same for each in kept)
 
 
-def facts_of(log: Log) -> list[SegmentFacts]:
-    """What the selection looks at in each closed segment."""
-    following = [segment.base_offset for segment in log.segments[1:]]
-    return [
-        SegmentFacts(
-            base_offset=segment.base_offset,
-            end_offset=end_offset,
-            size_bytes=segment.size,
-            index_bytes=segment.index_bytes,
-            largest_timestamp_ms=segment.largest_timestamp[0],
-            first_timestamp_ms=lambda segment=segment: segment.first_timestamp,  # type: ignore[misc]
-        )
-        for segment, end_offset in zip(log.segments, following, strict=False)
-    ]
+class CleaningWorker(Protocol):
+    """Answers one request at a time."""
+
+    def ask(self, request: Request, on_report: OnReport) -> None:
+        """Have it done, then call `on_report`, on the owner's thread, unless abandoned."""
+        ...
+
+    def abandon(self) -> None:
+        """End what is being done, as soon as may be; its report does not come."""
+        ...
 
 
-def dirt_of(log: Log, high_watermark: int, now_ms: int) -> Dirt:
-    """How dirty a log is, up to what may be cleaned."""
-    unstable = log.producers.first_unstable_offset
-    limit = min(high_watermark, log.recovery_point, log.active.base_offset)
-    limit = limit if unstable is None else min(limit, unstable)
-    # A truncation loads the producers from the snapshot at the end of what was cleaned: the batches
-    # before it may be gone, for newer ones that it cuts off. So that must be on the disk.
-    unsaved = (snapshot_offset(path.rpartition("/")[2]) for path in log.files_to_save)
-    limit = min([limit, *(offset - 1 for offset in unsaved if offset is not None)])
-    first_dirty = max(log.first_dirty_offset or 0, log.start_offset)
-    return find_dirt(facts_of(log), first_dirty, limit, log.settings, now_ms)
+class ChildWorker:
+    """Asks a process of its own, at idle priority, which ends with the broker."""
+
+    def __init__(self, process: Process, argv: Sequence[str]) -> None:
+        self._child = LineChild(process, argv, "cleaner process")
+
+    def ask(self, request: Request, on_report: OnReport) -> None:
+        """As `CleaningWorker.ask`."""
+
+        def answered(line: bytes | None, how: str) -> None:
+            try:
+                report = None if line is None else decode_report(line)
+            except CorruptRecords as fault:  # of what it writes from here on nothing is sure
+                self._child.abandon()
+                report, how = None, str(fault)
+            on_report(report or Report(fault=Fault.DIED, reason=f"the cleaner process: {how}"))
+
+        self._child.ask(encode_request(request), answered)
+
+    def abandon(self) -> None:
+        """As `CleaningWorker.abandon`."""
+        self._child.abandon()
+
+
+class ThreadWorker:
+    """Answers on a thread of the broker's own: for tests, which have no other process."""
+
+    def __init__(self, files: Files, clock: Clock, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self._runner = PassRunner(files, clock, lambda _ms: None)
+        self._asked = 0
+
+    def ask(self, request: Request, on_report: OnReport) -> None:
+        """As `CleaningWorker.ask`."""
+        self._asked += 1
+        number, reports = self._asked, list[Report]()
+
+        def done(error: BaseException | None) -> None:
+            if error is not None:
+                raise error
+            if number == self._asked:
+                on_report(reports[0])
+
+        self._tasks.run_blocking(lambda: reports.append(self._runner.answer(request)), done)
+
+    def abandon(self) -> None:
+        """As `CleaningWorker.abandon`."""
+        self._asked += 1

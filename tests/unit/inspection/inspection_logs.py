@@ -18,12 +18,13 @@ from kdist.metrics.storage import StorageMetrics
 from kdist.model import TopicPartition
 from kdist.records.batch import HEADER_SIZE, Batch, BatchHeader, read_header
 from kdist.records.build import build_batch
-from kdist.runtime.clock import VirtualClock
 from kdist.runtime.disk import Disk
 from kdist.runtime.files import Files
 from kdist.runtime.readonly import ReadOnlyFiles
-from kdist.storage.context import DirectoryContext, Identity
+from kdist.storage.background import DirectoryContext
 from kdist.storage.directory import LogDirectory
+from kdist.storage.meta import Identity
+from kdist.testing.virtual_clock import VirtualClock
 from tests.stepped_process import SteppedProcess
 
 CLICKS = TopicPartition("clicks", 0)
@@ -31,7 +32,9 @@ START_MS = 1_700_000_000_000
 BATCHES = 24
 RECORDS = 3  # in each
 END_OFFSET = BATCHES * RECORDS
-TOPIC = TopicSettings(segment_bytes=2000, index_interval_bytes=300, file_delete_delay_ms=0)
+TOPIC = TopicSettings(
+    segment_bytes=2000, index_interval_bytes=300, file_delete_delay_ms=0, flush_before_expose=True
+)
 
 # A byte of each header field, from the batch's first on.
 FIELDS = {

@@ -14,7 +14,6 @@ from kdist.inspection.report import Severity
 from kdist.inspection.verify import verify
 from kdist.records.batch import HEADER_SIZE, seal
 from kdist.records.build import build_batch
-from kdist.records.message_set import write_message_set
 from kdist.records.record import Record
 from kdist.runtime.disk import Disk
 from kdist.storage.checkpoints import save_offsets
@@ -30,6 +29,7 @@ from tests.unit.inspection.inspection_logs import (
     of,
     segments,
 )
+from tests.written_records import write_message_set
 
 
 def damages(path: Path) -> list[tuple[str, int | None]]:
@@ -196,15 +196,11 @@ def test_segments_that_overlap_are_damage(log: Path) -> None:
 def test_only_a_deep_verify_finds_records_that_do_not_decode(tmp_path: Path) -> None:
     batch = build_batch([b"value"] * 3, timestamp_ms=START_MS)
     batch[HEADER_SIZE] ^= 0x10  # a record's length
-    reseal(batch)
+    seal(batch, 0, len(batch))
     segment = tmp_path / f"{0:020d}.log"
     segment.write_bytes(batch)
     assert not check(segment, is_deep=False).is_damaged
     assert damages(segment) == [(segment.name, 0)]
-
-
-def reseal(batch: bytearray) -> None:
-    seal(batch, 0, len(batch))
 
 
 def test_messages_of_an_old_format_are_reported_once_and_skipped(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,9 +16,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kdist import records
 from kdist.errors import CorruptRecords
-from kdist.records import _compiled, _reference
+from kdist.records import (
+    _compiled,
+    _compiled_produced,
+    _compiled_spans,
+    _reference,
+    _reference_produced,
+    _reference_spans,
+)
 from kdist.records.record import Record, check_size
+from kdist.wire import crc32c
 
 INT64_MAX = (1 << 63) - 1
 
@@ -323,6 +333,37 @@ def test_the_compiled_codec_is_used_unless_pure_is_forced_or_it_is_not_built() -
     assert implementation("import sys; sys.modules['kdist.records._compiled'] = None") == (
         "reference"
     )
+
+
+@pytest.mark.parametrize(
+    ("compiled", "reference", "names"),
+    [
+        (_compiled_spans, _reference_spans, ("find_span", "producer_headers")),
+        (
+            _compiled_produced,
+            _reference_produced,
+            ("find_batch", "check_batch", "batch_totals", "assign"),
+        ),
+    ],
+)
+@pytest.mark.parametrize(("is_pure", "is_built"), [(False, True), (True, True), (False, False)])
+def test_the_compiled_functions_are_used_unless_pure_is_forced_or_not_built(
+    monkeypatch: pytest.MonkeyPatch,
+    compiled: ModuleType,
+    reference: ModuleType,
+    names: tuple[str, ...],
+    is_pure: bool,
+    is_built: bool,
+) -> None:
+    monkeypatch.setattr(crc32c, "IS_PURE", is_pure)
+    monkeypatch.delitem(sys.modules, "kdist.records.codec", raising=False)
+    if not is_built:
+        monkeypatch.delattr(records, compiled.__name__.rpartition(".")[2])
+        monkeypatch.setitem(sys.modules, compiled.__name__, None)
+    chosen = runpy.run_module("kdist.records.codec")
+    serving = compiled if is_built and not is_pure else reference
+    for name in names:
+        assert chosen[name] is getattr(serving, name)
 
 
 def test_the_source_of_the_compiled_codec_is_no_module_of_its_own() -> None:

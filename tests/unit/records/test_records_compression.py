@@ -1,4 +1,4 @@
-"""Compression: what the codecs write and refuse, and that their memory is bounded."""
+"""Compression, LZ4 in detail: what is written and refused, and that memory is bounded."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import gc
 import gzip
 import random
 import re
+import tracemalloc
 import zlib
 from pathlib import Path
 
+import lz4.block
 import lz4.frame
 import pytest
 import snappy
@@ -20,8 +22,9 @@ from hypothesis import strategies as st
 from kafka import codec as kafka_codec
 
 from kdist.errors import CorruptRecords
-from kdist.records import lz4_legacy, xerial
 from kdist.records.compression import Codec, codec_of, compress, decompress
+from kdist.records.compression import lz4 as kdist_lz4
+from kdist.records.compression import snappy as kdist_snappy
 
 MIB = 1 << 20
 CODECS = list(Codec)
@@ -170,7 +173,7 @@ def test_a_raw_snappy_block_is_read_as_librdkafka_sends_it() -> None:
 
 
 def test_xerial_framing_that_needs_a_later_reader_is_refused() -> None:
-    packed = xerial.MAGIC + (2).to_bytes(4, "big") * 2 + compress(Codec.SNAPPY, b"x")[16:]
+    packed = kdist_snappy.MAGIC + (2).to_bytes(4, "big") * 2 + compress(Codec.SNAPPY, b"x")[16:]
     with pytest.raises(CorruptRecords, match="version 2"):
         decompress(Codec.SNAPPY, packed, 10)
 
@@ -180,29 +183,29 @@ def test_xerial_framing_that_needs_a_later_reader_is_refused() -> None:
 
 def test_the_wrong_lz4_checksum_is_the_one_kafka_python_writes_for_old_brokers() -> None:
     old = kafka_codec.lz4_encode_old_kafka(WORDS)
-    right = lz4_legacy.mend_checksum(old)
+    right = kdist_lz4.mend_checksum(old)
     with pytest.raises(CorruptRecords):
         decompress(Codec.LZ4, old, MIB)
     assert decompress(Codec.LZ4, right, MIB) == WORDS
-    assert lz4_legacy.break_checksum(right) == old
-    assert kafka_codec.lz4_decode_old_kafka(lz4_legacy.break_checksum(right)) == WORDS
+    assert kdist_lz4.break_checksum(right) == old
+    assert kafka_codec.lz4_decode_old_kafka(kdist_lz4.break_checksum(right)) == WORDS
 
 
 def test_the_checksum_is_corrected_behind_a_content_size_too() -> None:
     right = lz4.frame.compress(WORDS, store_size=True)
-    assert lz4_legacy.break_checksum(right) != right
-    assert lz4_legacy.mend_checksum(lz4_legacy.break_checksum(right)) == right
+    assert kdist_lz4.break_checksum(right) != right
+    assert kdist_lz4.mend_checksum(kdist_lz4.break_checksum(right)) == right
 
 
 @pytest.mark.parametrize("size", range(7))
 def test_a_frame_cut_within_its_header_has_no_checksum_to_correct(size: int) -> None:
     with pytest.raises(CorruptRecords):
-        lz4_legacy.mend_checksum(compress(Codec.LZ4, b"x")[:size])
+        kdist_lz4.mend_checksum(compress(Codec.LZ4, b"x")[:size])
 
 
 @given(st.binary(max_size=70))
 def test_the_header_hash_is_xxhash_32(data: bytes) -> None:
-    assert lz4_legacy.xxhash32(data) == xxhash.xxh32_intdigest(data)
+    assert kdist_lz4.xxhash32(data) == xxhash.xxh32_intdigest(data)
 
 
 # --- damage -------------------------------------------------------------------------------------
@@ -212,7 +215,7 @@ def test_the_header_hash_is_xxhash_32(data: bytes) -> None:
 def test_data_cut_at_any_length_is_corrupt(codec: Codec) -> None:
     packed = compress(codec, b"one two three four, one two three four")
     for size in range(1 if codec == Codec.SNAPPY else 0, len(packed)):
-        if codec == Codec.SNAPPY and size == len(xerial.HEADER):
+        if codec == Codec.SNAPPY and size == len(kdist_snappy.HEADER):
             continue  # a framing without blocks is whole, and empty
         with pytest.raises(CorruptRecords):
             decompress(codec, packed[:size], MIB)
@@ -350,14 +353,14 @@ SNAPPY_LIE = b"\xff\xff\xff\xff\x07" + b"\x00x"
         pytest.param(Codec.SNAPPY, SNAPPY_LIE, id="snappy block of 2 GiB"),
         pytest.param(
             Codec.SNAPPY,
-            xerial.HEADER + len(SNAPPY_LIE).to_bytes(4, "big") + SNAPPY_LIE,
+            kdist_snappy.HEADER + len(SNAPPY_LIE).to_bytes(4, "big") + SNAPPY_LIE,
             id="snappy block of 2 GiB in xerial framing",
         ),
         pytest.param(
-            Codec.SNAPPY, xerial.HEADER + b"\x7f\xff\xff\xff" + SNAPPY_LIE, id="xerial block"
+            Codec.SNAPPY, kdist_snappy.HEADER + b"\x7f\xff\xff\xff" + SNAPPY_LIE, id="xerial block"
         ),
         pytest.param(Codec.ZSTD, bytes(ZSTD_LIE), id="zstd frame of 2 GiB"),
-        pytest.param(Codec.LZ4, lz4_legacy.mend_checksum(LZ4_LIE), id="lz4 frame of 1 TiB"),
+        pytest.param(Codec.LZ4, kdist_lz4.mend_checksum(LZ4_LIE), id="lz4 frame of 1 TiB"),
         pytest.param(
             Codec.LZ4, compress(Codec.LZ4, b"")[:7] + b"\xff\xff\xff\x7f" + b"x", id="lz4 block"
         ),
@@ -389,8 +392,8 @@ TINY = gzip.compress(b"x")
         pytest.param(Codec.GZIP, gzip.compress(b"") * 50_000, id="empty gzip members"),
         pytest.param(Codec.GZIP, TINY * 50_000, id="gzip members of a byte"),
         pytest.param(Codec.GZIP, gzip.compress(WORDS) + TINY * 50_000, id="behind a large one"),
-        pytest.param(Codec.SNAPPY, xerial.HEADER + EMPTY_BLOCK * 50_000, id="empty blocks"),
-        pytest.param(Codec.SNAPPY, xerial.HEADER * 50_000, id="headers without blocks"),
+        pytest.param(Codec.SNAPPY, kdist_snappy.HEADER + EMPTY_BLOCK * 50_000, id="empty blocks"),
+        pytest.param(Codec.SNAPPY, kdist_snappy.HEADER * 50_000, id="headers without blocks"),
     ],
 )
 def test_more_parts_than_their_content_accounts_for_are_refused(
@@ -408,10 +411,102 @@ def test_thousands_of_parts_of_a_kib_each_are_read(codec: Codec) -> None:
         packed = gzip.compress(WORDS[:1024]) * 3000
     else:
         block = snappy.compress(WORDS[:1024])
-        packed = xerial.HEADER + (len(block).to_bytes(4, "big") + block) * 3000
+        packed = kdist_snappy.HEADER + (len(block).to_bytes(4, "big") + block) * 3000
     assert decompress(codec, packed, len(data)) == data
 
 
 def test_a_few_empty_gzip_members_are_read() -> None:
     packed = gzip.compress(b"") + gzip.compress(WORDS) + gzip.compress(b"")
     assert decompress(Codec.GZIP, packed, len(WORDS)) == WORDS
+
+
+@pytest.mark.parametrize(
+    ("size", "block_size"), [(1, 65_536), (65_536, 65_536), (65_537, 262_144), (600_000, 262_144)]
+)
+def test_lz4_is_written_as_java_does_in_independent_blocks_without_extras(
+    size: int, block_size: int
+) -> None:
+    data = (WORDS * (size // len(WORDS) + 1))[:size]
+    packed = compress(Codec.LZ4, data)
+    assert lz4.frame.decompress(packed) == data
+    info = lz4.frame.get_frame_info(packed)
+    assert info["block_size"] == block_size
+    assert not info["block_linked"]
+    assert not info["block_checksum"]
+    assert not info["content_checksum"]
+    assert info["content_size"] == 0
+
+
+def test_an_lz4_block_that_does_not_shrink_is_stored_between_those_that_do() -> None:
+    block = 262_144
+    noise = random.Random(3).randbytes(block)
+    packed = compress(Codec.LZ4, bytes(block) + noise + bytes(block) + noise)
+    assert lz4.frame.decompress(packed) == bytes(block) + noise + bytes(block) + noise
+    assert packed.count((block | 1 << 31).to_bytes(4, "little") + noise) == 2
+
+
+def test_lz4_data_larger_than_any_kept_buffer_is_read_back() -> None:
+    data = NOISE * 80  # 12 MB
+    packed = compress(Codec.LZ4, data)
+    assert len(packed) > len(data)
+    assert lz4.frame.decompress(packed) == data
+
+
+def test_lz4_output_is_copied_once() -> None:
+    data = WORDS * 4
+    tracemalloc.start()
+    try:
+        packed = compress(Codec.LZ4, data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * len(packed)
+
+
+@pytest.mark.parametrize("block_size", [4, 5, 6, 7])
+def test_usual_lz4_frames_are_read_block_by_block(
+    monkeypatch: pytest.MonkeyPatch, block_size: int
+) -> None:
+    """The library reads a frame through its own buffer, from which it copies each block."""
+    monkeypatch.delattr("cramjam.lz4.decompress_into")
+    data = NOISE * 40 + WORDS
+    packed = lz4.frame.compress(data, block_size=block_size, block_linked=False, store_size=False)
+    assert decompress(Codec.LZ4, packed, len(data)) == data
+
+
+LZ4_64_KIB = bytes.fromhex("04224d18604082")
+
+
+@pytest.mark.parametrize(
+    ("block", "is_stored"),
+    [
+        pytest.param(NOISE[:65_537], True, id="stored"),
+        pytest.param(lz4.block.compress(bytes(65_537), store_size=False), False, id="compressed"),
+    ],
+)
+def test_an_lz4_block_that_is_larger_than_its_frame_allows_is_corrupt(
+    block: bytes, is_stored: bool
+) -> None:
+    packed = LZ4_64_KIB + (len(block) | is_stored << 31).to_bytes(4, "little") + block
+    with pytest.raises(CorruptRecords):
+        decompress(Codec.LZ4, packed + bytes(4), MIB)
+
+
+def test_a_damaged_block_of_a_frame_that_needs_more_room_than_is_kept_is_corrupt() -> None:
+    data = WORDS * 60  # 12 MB
+    packed = bytearray(compress(Codec.LZ4, data))
+    packed[11:14] = b"\x0f\xff\xff"  # a match ahead of the beginning
+    with pytest.raises(CorruptRecords):
+        decompress(Codec.LZ4, packed, len(data))
+
+
+@given(st.data())
+def test_damaged_lz4_is_read_as_its_own_library_reads_it_or_not_at_all(data: st.DataObject) -> None:
+    packed = bytearray(compress(Codec.LZ4, WORDS[:2000]))
+    at = data.draw(st.integers(0, len(packed) - 1))
+    packed[at] ^= data.draw(st.integers(1, 255))
+    try:
+        found = decompress(Codec.LZ4, packed, MIB)
+    except CorruptRecords:
+        return
+    assert found == lz4.frame.decompress(bytes(packed))

@@ -15,9 +15,10 @@ from kdist.errors import CorruptRecords
 from kdist.records.batch import BatchHeader
 from kdist.records.build import build_batch, read_batch
 from kdist.records.compression import Codec
-from kdist.records.fetched import iter_fetched
-from kdist.records.message_set import Message, write_message, write_message_set
+from kdist.records.convert import iter_fetched
+from kdist.records.message_set import Message, write_message
 from kdist.records.record import Record
+from tests.written_records import write_message_set
 
 CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
 FORMATS = list(itertools.product((0, 1), CODECS))

@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.errors import CorruptRecords
-from kdist.records import _compiled, _compiled_produced, _reference, _reference_produced
-from kdist.records.batch import HEADER, HEADER_SIZE, iter_headers, read_header, seal
+from kdist.records import _compiled, _compiled_spans, _reference, _reference_spans
+from kdist.records.batch import iter_headers
 from kdist.records.build import build_batch, read_batch
 from kdist.records.compression import Codec
+from tests.written_records import with_fields
 
 BOTH = pytest.mark.parametrize(
-    ("produced", "codec"),
-    [(_reference_produced, _reference), (_compiled_produced, _compiled)],
+    ("spans", "codec"),
+    [(_reference_spans, _reference), (_compiled_spans, _compiled)],
     ids=["reference", "compiled"],
 )
 NOW_MS = 1_700_000_000_000
@@ -30,37 +31,29 @@ def numbered(first: int, count: int, **options: Any) -> bytearray:
     return build_batch(values, timestamp_ms=NOW_MS + first, base_offset=first, **options)
 
 
-def with_fields(data: bytearray, **fields: int) -> bytearray:
-    """The batch with other values in its header, and the right checksum."""
-    changed = bytearray(HEADER.pack(*read_header(data)._replace(**fields)) + data[HEADER_SIZE:])
-    if "crc" not in fields:
-        seal(changed, 0, len(changed))
-    return changed
-
-
 def span_at(
-    produced: ModuleType,
+    spans: ModuleType,
     data: bytes | bytearray,
     at: int = 0,
     size_max: int = 1 << 20,
     **options: Any,
 ) -> tuple[int, int, int]:
-    found: tuple[int, int, int] = produced.find_plain_span(
+    found: tuple[int, int, int] = spans.find_plain_span(
         memoryview(data), at, size_max, options.get("check_crcs", True)
     )
     return found
 
 
 @BOTH
-def test_batches_in_a_row_are_one_span(produced: ModuleType, codec: ModuleType) -> None:
+def test_batches_in_a_row_are_one_span(spans: ModuleType, codec: ModuleType) -> None:
     one, two, three = numbered(0, 2), numbered(2, 1), numbered(3, 4)
     data = one + two + three
-    assert span_at(produced, data) == (3, len(data), 7)
-    assert span_at(produced, data, len(one)) == (2, len(two + three), 5)
-    assert span_at(produced, data, len(data)) == (0, 0, 0)
-    assert span_at(produced, data[:-1]) == (2, len(one + two), 3)
-    assert span_at(produced, data, size_max=len(data) - 1) == (2, len(one + two), 3)
-    assert span_at(produced, data, size_max=1) == (1, len(one), 2)
+    assert span_at(spans, data) == (3, len(data), 7)
+    assert span_at(spans, data, len(one)) == (2, len(two + three), 5)
+    assert span_at(spans, data, len(data)) == (0, 0, 0)
+    assert span_at(spans, data[:-1]) == (2, len(one + two), 3)
+    assert span_at(spans, data, size_max=len(data) - 1) == (2, len(one + two), 3)
+    assert span_at(spans, data, size_max=1) == (1, len(one), 2)
 
 
 @BOTH
@@ -85,25 +78,25 @@ def test_batches_in_a_row_are_one_span(produced: ModuleType, codec: ModuleType) 
     ],
 )
 def test_another_kind_of_batch_ends_the_run(
-    produced: ModuleType, codec: ModuleType, other: bytearray
+    spans: ModuleType, codec: ModuleType, other: bytearray
 ) -> None:
     one = numbered(0, 2)
-    assert span_at(produced, one + other + numbered(3, 1)) == (1, len(one), 2)
+    assert span_at(spans, one + other + numbered(3, 1)) == (1, len(one), 2)
 
 
 @BOTH
-def test_checksums_may_be_skipped(produced: ModuleType, codec: ModuleType) -> None:
+def test_checksums_may_be_skipped(spans: ModuleType, codec: ModuleType) -> None:
     data = numbered(0, 1) + with_fields(numbered(1, 1), crc=1)
-    assert span_at(produced, data, check_crcs=False) == (2, len(data), 2)
+    assert span_at(spans, data, check_crcs=False) == (2, len(data), 2)
 
 
 @BOTH
-def test_a_span_ends_with_the_last_offset_of_all(produced: ModuleType, codec: ModuleType) -> None:
+def test_a_span_ends_with_the_last_offset_of_all(spans: ModuleType, codec: ModuleType) -> None:
     last = (1 << 63) - 2
     data = b"".join(with_fields(numbered(0, 1), base_offset=at) for at in (last - 1, last))
-    assert span_at(produced, data) == (2, len(data), 2)
+    assert span_at(spans, data) == (2, len(data), 2)
     for offset in (last + 1, -1):
-        assert span_at(produced, with_fields(numbered(0, 1), base_offset=offset)) == (0, 0, 0)
+        assert span_at(spans, with_fields(numbered(0, 1), base_offset=offset)) == (0, 0, 0)
 
 
 buffers = st.none() | st.binary(max_size=200)
@@ -126,12 +119,12 @@ def of(tables: list[list[Any]], attributes: int = 0) -> bytearray:
 @BOTH
 @given(tables=tables, attributes=st.sampled_from([0, LOG_APPEND_TIME]))
 def test_a_runs_columns_are_those_of_its_batches(
-    produced: ModuleType, codec: ModuleType, tables: list[list[Any]], attributes: int
+    spans: ModuleType, codec: ModuleType, tables: list[list[Any]], attributes: int
 ) -> None:
     data = of(tables, attributes)
     records = [record for at, _ in iter_headers(data) for record in read_batch(data, at)]
     count = len(records)
-    assert span_at(produced, data) == (len(tables), len(data), count)
+    assert span_at(spans, data) == (len(tables), len(data), count)
     assert codec.decode_values(data, count, True) == [record.value for record in records]
     assert codec.decode_keys(data, count, True) == [record.key for record in records]
     assert codec.decode_headers(data, count, True) == [record.headers for record in records]
@@ -151,13 +144,13 @@ def outcome(decode: Any, data: bytearray, count: int) -> Any:
 def test_both_have_the_same_outcome_for_damaged_runs(seed: int) -> None:
     rng = random.Random(seed)
     data = of([[(b"v", None, [("k", b"")], 7)] * rng.randrange(1, 4) for _ in range(3)])
-    whole = span_at(_reference_produced, data)[2]
+    whole = span_at(_reference_spans, data)[2]
     for _ in range(rng.randrange(4)):
         data[rng.randrange(len(data))] = rng.randrange(256)
     del data[rng.choice([len(data), len(data) - 1, rng.randrange(len(data))]) :]
     for check_crcs in (False, True):
-        found = span_at(_compiled_produced, data, check_crcs=check_crcs)
-        assert found == span_at(_reference_produced, data, check_crcs=check_crcs)
+        found = span_at(_compiled_spans, data, check_crcs=check_crcs)
+        assert found == span_at(_reference_spans, data, check_crcs=check_crcs)
     count = whole + rng.choice([0, 0, 0, 1, -1])
     for name in ("decode_values", "decode_keys", "decode_headers", "decode_numbers"):
         found = outcome(getattr(_compiled, name), data, count)

@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 import random
-import runpy
-import sys
 from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist import records
+from kdist.errors import ApiError, CorruptRecords, Error
 from kdist.model import NO_TIMESTAMP
 from kdist.records import _compiled_produced, _reference_produced
 from kdist.records.batch import (
-    CODEC_MAX,
-    HEADER,
     HEADER_SIZE,
     TRUSTED_SPAN_MS,
     Batch,
     BatchHeader,
-    header_fault,
-    producer_fault,
     read_header,
     seal,
 )
 from kdist.records.build import build_batch
-from kdist.records.compression import Codec
-from kdist.wire import pure
-from kdist.wire.varint import put_unsigned
+from kdist.records.codec import decode_records
+from kdist.records.compression import CODEC_MAX, Codec, compress
+from kdist.records.record import INT64_MAX, INT64_MIN
+from kdist.records.validate import Rules
+from kdist.wire.primitives import put_unsigned
+from tests.examples import examples
+from tests.refusals import refused
+from tests.written_records import validate, with_fields
 
 BOTH = pytest.mark.parametrize(
     "codec", [_reference_produced, _compiled_produced], ids=["reference", "compiled"]
 )
 BEFORE = b"what is before them"
 NOW_MS = 1_700_000_000_000
+RULES = Rules(message_bytes_max=1 << 20)
 
 
 def frame_of(data: bytes | bytearray, is_flexible: bool, tags: bytes = bytes(3)) -> memoryview:
@@ -50,15 +50,6 @@ def frame_of(data: bytes | bytearray, is_flexible: bool, tags: bytes = bytes(3))
 def find(codec: ModuleType, frame: memoryview, is_flexible: bool) -> Batch | None:
     found: Batch | None = codec.find_batch(frame, len(BEFORE), is_flexible, 1 << 20, CODEC_MAX)
     return found
-
-
-def with_fields(data: bytearray, **fields: int) -> bytearray:
-    """The batch with other values in its header, and the right checksum."""
-    header = read_header(data)._replace(**fields)
-    changed = bytearray(HEADER.pack(*header) + data[HEADER_SIZE:])
-    if "crc" not in fields:
-        seal(changed, 0, len(changed))
-    return changed
 
 
 @BOTH
@@ -165,54 +156,6 @@ def test_both_find_the_same_in_damaged_frames(seed: int, is_flexible: bool) -> N
     assert found == find(_reference_produced, frame, is_flexible)
 
 
-COUNTS = [0, 1, 2, 3, 4, 5, 100, 3000, 9000, 18_725, (1 << 31) - 1]
-LIMITS = [-1, 0, 1, NOW_MS - 1, NOW_MS, NOW_MS + TRUSTED_SPAN_MS, NOW_MS + TRUSTED_SPAN_MS + 1]
-WIDEST = [-(1 << 63), (1 << 63) - 1, (1 << 62) - 1, 1 << 62]
-
-
-@given(
-    st.integers(0, 4),
-    st.sampled_from(COUNTS),
-    st.sampled_from([-1, 0, 1]),
-    st.sampled_from([0, 8, 16, 32, 64]),
-    st.sampled_from([-1, 0, NOW_MS]) | st.sampled_from(WIDEST),
-    st.sampled_from(LIMITS + WIDEST),
-    st.sampled_from([(-1, -1), (5, -1), (5, 0), (-1, 7)]),
-    st.sampled_from([0, 0, 0, 1, -1]),
-)
-def test_both_judge_any_header_alike(
-    codec: int,
-    count: int,
-    gap: int,
-    bits: int,
-    base_timestamp: int,
-    max_timestamp: int,
-    producer: tuple[int, int],
-    base_offset: int,
-) -> None:
-    data = build_batch([b"v" * 20] * 3, timestamp_ms=NOW_MS, codec=Codec(codec))
-    changed = with_fields(
-        data,
-        attributes=codec | bits,
-        record_count=count,
-        last_offset_delta=max(-1, min(count - 1 + gap, (1 << 31) - 1)),
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
-        producer_id=producer[0],
-        base_sequence=producer[1],
-        base_offset=base_offset,
-    )
-    found = [
-        each.check_batch(memoryview(changed), 0, len(changed), 1 << 20, CODEC_MAX)
-        for each in (_reference_produced, _compiled_produced)
-    ]
-    assert found[0] == found[1]
-    header = read_header(changed)
-    assert found[0] is None or (
-        header_fault(header, len(changed)) is None and producer_fault(header) is None
-    )
-
-
 @BOTH
 @pytest.mark.parametrize("count", [(1 << 31) - 1, 1 << 20])
 @pytest.mark.parametrize("attributes", range(5))
@@ -235,6 +178,127 @@ def test_a_max_timestamp_that_the_records_cannot_have_is_declined(
         found = codec.check_batch(memoryview(changed), 0, len(changed), 1 << 20, CODEC_MAX)
         assert (found is not None) == is_taken
 
+
+# --- the records --------------------------------------------------------------------------------
+
+buffers = st.none() | st.binary(max_size=80)
+header_lists = st.lists(st.tuples(st.text(max_size=5), buffers), max_size=3)
+times = st.integers(NOW_MS - (1 << 40), NOW_MS + 100)
+tables = st.lists(st.tuples(buffers, buffers, header_lists, times), min_size=1, max_size=70)
+
+
+def batch_of(*values: bytes) -> bytearray:
+    return build_batch(values, timestamp_ms=NOW_MS)
+
+
+def can_be_read(body: bytes, count: int, base_timestamp: int) -> bool:
+    try:
+        found = decode_records(body, count, 0, base_timestamp)
+    except CorruptRecords:
+        return False
+    return [each.offset for each in found] == list(range(count)) and count > 0
+
+
+@examples(300)
+@given(tables, st.data())
+def test_both_find_what_a_decoding_finds(
+    items: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]],
+    data: st.DataObject,
+) -> None:
+    """In batches as they were built, and with a few bytes changed, added or cut off."""
+    batch = build_batch(
+        [value for value, _, _, _ in items],
+        [key for _, key, _, _ in items],
+        [each for _, _, each, _ in items],
+        [at for _, _, _, at in items],
+        timestamp_ms=NOW_MS,
+    )
+    count, base = len(items), read_header(batch).base_timestamp
+    body = bytearray(batch[HEADER_SIZE:])
+    assert _compiled_produced.body_summary(bytes(body), count, base)
+    for _ in range(data.draw(st.integers(0, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    end = data.draw(st.sampled_from([len(body), len(body) - 1, len(body) + 1]))
+    body = bytearray(bytes(body) + b"\0")[:end]
+    count += data.draw(st.sampled_from([0, 0, 0, -1, 1]))
+    base = data.draw(st.sampled_from([base, 0, -1, INT64_MAX, INT64_MIN]))
+    expected = can_be_read(bytes(body), count, base)
+    for each in (_reference_produced, _compiled_produced):
+        assert (each.body_summary(body, count, base) is not None) == expected
+
+
+@BOTH
+def test_no_count_is_no_records(codec: ModuleType) -> None:
+    body = bytes(batch_of(b"v")[HEADER_SIZE:])
+    for count in (0, -1, 2, 1 << 31):
+        assert codec.body_summary(body, count, NOW_MS) is None
+    assert codec.body_summary(body, 1, NOW_MS) == (NOW_MS, True)
+
+
+# What is wrong with a body, under a right checksum; the change is made to the second of three
+# records of 20 bytes each: length, attributes, time, offset, no key, length of the value.
+BROKEN = {
+    "length": (0, 0x7E),
+    "longer": (0, 28),
+    "offset": (3, 8),
+    "value": (5, 0x7E),
+    "key": (4, 3),
+}
+
+
+def broken(at: int, byte: int) -> bytearray:
+    batch = batch_of(b"a" * 7, b"b" * 7, b"c" * 7)
+    size = (len(batch) - HEADER_SIZE) // 3
+    batch[HEADER_SIZE + size + at] = byte
+    seal(batch, 0, len(batch))
+    return batch
+
+
+@BOTH
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_record_under_a_right_checksum_is_refused(codec: ModuleType, name: str) -> None:
+    batch = broken(*BROKEN[name])
+    check = codec.check_batch
+    assert check(memoryview(batch), 0, len(batch), 1 << 20, CODEC_MAX) is None
+    whole = memoryview(batch_of(b"a" * 7, b"b" * 7, b"c" * 7))
+    assert check(whole, 0, len(whole), 1 << 20, CODEC_MAX) is not None
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_producer_is_told_what_is_wrong(name: str) -> None:
+    with pytest.raises(ApiError) as raised:
+        validate(broken(*BROKEN[name]), RULES, api_version=9, now_ms=NOW_MS)
+    assert raised.value.error is Error.INVALID_RECORD  # nothing that sending it again could mend
+    assert "batch" in raised.value.detail
+
+
+def test_gaps_between_offset_deltas_are_refused() -> None:
+    batch = batch_of(b"a" * 7, b"b" * 7)
+    size = (len(batch) - HEADER_SIZE) // 2
+    batch[HEADER_SIZE + size + 3] = 4  # the second record's delta is 2
+    seal(batch, 0, len(batch))
+    with refused(Error.INVALID_RECORD):
+        validate(batch, RULES, api_version=9, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("codec", [each for each in Codec if each is not Codec.NONE])
+@pytest.mark.parametrize("kind", ["records", "garbage"])
+def test_what_is_compressed_is_looked_at_if_the_topic_asks_for_it(codec: Codec, kind: str) -> None:
+    batch = broken(*BROKEN["value"])
+    body = compress(codec, batch[HEADER_SIZE:]) if kind == "records" else b"garbage in a codec"
+    packed = bytearray(batch[:HEADER_SIZE]) + body
+    packed[8:12] = (len(packed) - 12).to_bytes(4, "big")
+    packed[22] = codec
+    seal(packed, 0, len(packed))
+    assert validate(bytearray(packed), RULES, api_version=9, now_ms=NOW_MS)
+    asking = Rules(message_bytes_max=1 << 20, validates_compressed=True)
+    with refused(Error.INVALID_RECORD):
+        validate(packed, asking, api_version=9, now_ms=NOW_MS)
+    sound = build_batch([b"v"] * 9, timestamp_ms=NOW_MS, codec=codec)
+    assert validate(sound, asking, api_version=9, now_ms=NOW_MS)
+
+
+# --- what the log does with it ------------------------------------------------------------------
 
 headers = st.builds(
     lambda delta, count, timestamp, producer: BatchHeader(
@@ -275,24 +339,3 @@ def test_a_batch_that_cannot_be_written_to_gets_no_offset(codec: ModuleType) -> 
     data = bytes(build_batch([b"v"], timestamp_ms=NOW_MS))
     with pytest.raises(BufferError):
         codec.assign([Batch(read_header(data), data)], 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("is_pure", "is_built", "serving"),
-    [
-        (False, True, _compiled_produced),
-        (True, True, _reference_produced),
-        (False, False, _reference_produced),
-    ],
-)
-def test_the_compiled_functions_are_used_unless_pure_is_forced_or_not_built(
-    monkeypatch: pytest.MonkeyPatch, is_pure: bool, is_built: bool, serving: ModuleType
-) -> None:
-    monkeypatch.setattr(pure, "IS_PURE", is_pure)
-    monkeypatch.delitem(sys.modules, "kdist.records.codec", raising=False)
-    if not is_built:
-        monkeypatch.delattr(records, "_compiled_produced")
-        monkeypatch.setitem(sys.modules, "kdist.records._compiled_produced", None)
-    chosen = runpy.run_module("kdist.records.codec")
-    for name in ("find_batch", "check_batch", "batch_totals", "assign"):
-        assert chosen[name] is getattr(serving, name)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import runpy
-import sys
 from types import ModuleType
 from typing import Any
 
@@ -12,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist import records
 from kdist.records import _compiled_spans, _reference_spans
 from kdist.records._reference_spans import BatchSpan
-from kdist.records.batch import HEADER, HEADER_SIZE, BatchHeader, iter_headers, read_header, seal
+from kdist.records.batch import HEADER_SIZE, BatchHeader, iter_headers, read_header, seal
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec
 from kdist.records.record import INT64_MAX
-from kdist.wire import pure
+from tests.written_records import with_fields
 
 BOTH = pytest.mark.parametrize(
     "codec", [_reference_spans, _compiled_spans], ids=["reference", "compiled"]
@@ -30,14 +27,6 @@ NOW_MS = 1_700_000_000_000
 def numbered(first: int, count: int, **options: Any) -> bytearray:
     values = [b"%d" % number for number in range(first, first + count)]
     return build_batch(values, base_offset=first, **{"timestamp_ms": NOW_MS + first} | options)
-
-
-def with_fields(data: bytearray, **fields: int) -> bytearray:
-    """The batch with other values in its header, and the right checksum."""
-    changed = bytearray(HEADER.pack(*read_header(data)._replace(**fields)) + data[HEADER_SIZE:])
-    if "crc" not in fields:
-        seal(changed, 0, len(changed))
-    return changed
 
 
 def find(codec: ModuleType, data: bytes | bytearray, **options: int) -> BatchSpan | None:
@@ -241,24 +230,3 @@ def test_both_find_the_same_in_damaged_batches(seed: int) -> None:
         headers = _reference_spans.producer_headers(view, found.size, 1)
         assert _compiled_spans.producer_headers(view, found.size, 1) == headers
         assert bool(headers) is found.has_producers
-
-
-@pytest.mark.parametrize(
-    ("is_pure", "is_built", "serving"),
-    [
-        (False, True, _compiled_spans),
-        (True, True, _reference_spans),
-        (False, False, _reference_spans),
-    ],
-)
-def test_the_compiled_functions_are_used_unless_pure_is_forced_or_not_built(
-    monkeypatch: pytest.MonkeyPatch, is_pure: bool, is_built: bool, serving: ModuleType
-) -> None:
-    monkeypatch.setattr(pure, "IS_PURE", is_pure)
-    monkeypatch.delitem(sys.modules, "kdist.records.codec", raising=False)
-    if not is_built:
-        monkeypatch.delattr(records, "_compiled_spans")
-        monkeypatch.setitem(sys.modules, "kdist.records._compiled_spans", None)
-    chosen = runpy.run_module("kdist.records.codec")
-    for name in ("find_span", "producer_headers"):
-        assert chosen[name] is getattr(serving, name)

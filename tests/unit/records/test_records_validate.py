@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import zstandard
 from hypothesis import given
@@ -11,27 +9,24 @@ from hypothesis import strategies as st
 
 from kdist.errors import ApiError, Error
 from kdist.records.batch import (
-    HEADER,
     HEADER_SIZE,
-    LENGTH_PREFIX_SIZE,
     RECORD_SIZE_MIN,
     Attribute,
     Batch,
-    BatchHeader,
     TimestampType,
+    assembled,
     header_fault,
     read_header,
     seal,
 )
 from kdist.records.build import build_batch, read_batch
 from kdist.records.codec import encode_records
-from kdist.records.compression import Codec
-from kdist.records.frames import content_bound
-from kdist.records.message_set import Message, write_message, write_message_set
+from kdist.records.compression import Codec, content_bound
+from kdist.records.message_set import Message, write_message
 from kdist.records.record import Record
-from kdist.records.validate import InvalidRecords, Rules, validate, validating
+from kdist.records.validate import InvalidRecords, Rules, validating
 from kdist.runtime.steps import run_steps
-from tests.written_records import patch
+from tests.written_records import patch, validate, with_fields, write_message_set
 
 NOW_MS = 1_700_000_000_000
 RULES = Rules(message_bytes_max=1_000_000)
@@ -43,14 +38,7 @@ def batch_of(*timestamps: int, codec: Codec = Codec.NONE, **fields: int) -> byte
     times = timestamps or (NOW_MS, NOW_MS + 1, NOW_MS - 1)
     keys = [b"key"] * len(times)
     batch = build_batch(keys, keys, timestamps=times, timestamp_ms=NOW_MS, codec=codec)
-    return altered(batch, lambda header: header._replace(**fields)) if fields else batch
-
-
-def altered(batch: bytearray, change: Callable[[BatchHeader], BatchHeader]) -> bytearray:
-    """The batch with header fields changed and a CRC that is right again."""
-    HEADER.pack_into(batch, 0, *change(read_header(batch)))
-    seal(batch, 0, len(batch))
-    return batch
+    return with_fields(batch, **fields) if fields else batch
 
 
 def accepted(records: bytes | bytearray, rules: Rules = RULES, version: int = LATEST) -> Batch:
@@ -196,12 +184,8 @@ def test_a_zstd_batch_that_shrank_beyond_other_codecs_ratios_is_judged_by_its_bl
     assert len(body) > 1032 * len(packed)
     header = read_header(build_batch(values, timestamp_ms=NOW_MS, codec=Codec.ZSTD))
     for count, error in ((len(body) // 7, None), (1 << 20, Error.INVALID_RECORD)):
-        records = bytearray(HEADER_SIZE) + packed
-        fields = {"batch_length": len(records) - LENGTH_PREFIX_SIZE, "record_count": count}
-        altered(
-            records,
-            lambda _, f=fields: header._replace(**f, last_offset_delta=f["record_count"] - 1),
-        )  # type: ignore[misc]
+        claiming = header._replace(record_count=count, last_offset_delta=count - 1)
+        records = assembled(claiming, packed)
         assert error is None or refusal(records) == error
         assert error or accepted(records)
 
@@ -286,8 +270,8 @@ def test_records_a_day_apart_and_more_keep_their_max_timestamp(codec: Codec) -> 
 def test_a_batch_of_two_kilobytes_is_not_unpacked_to_64_mib() -> None:
     rules = Rules(message_bytes_max=1_000_000, body_bytes_max=64 << 20)
     for size, is_taken in ((3 << 20, True), (8 << 20, False)):
-        records = build_batch([bytes(size)], timestamp_ms=NOW_MS, codec=Codec.ZSTD)
-        altered(records, lambda header: header._replace(max_timestamp=-1))
+        batch = build_batch([bytes(size)], timestamp_ms=NOW_MS, codec=Codec.ZSTD)
+        records = with_fields(batch, max_timestamp=-1)
         assert len(records) < 3000
         assert is_taken or refusal(records, rules) == Error.INVALID_RECORD
         assert not is_taken or accepted(records, rules).header.max_timestamp == NOW_MS
@@ -340,11 +324,10 @@ def test_a_large_message_set_becomes_batches_in_steps(codec: Codec) -> None:
 
 
 def test_all_timestamps_may_be_below_the_base() -> None:
-    records = encode_records([b"v"], None, None, [NOW_MS - 5], NOW_MS, HEADER_SIZE)
-    size = len(records) - LENGTH_PREFIX_SIZE
-    fields = {"batch_length": size, "base_timestamp": NOW_MS, "max_timestamp": NOW_MS - 5}
-    header = read_header(build_batch([b"v"], timestamp_ms=0))._replace(**fields)
-    assert accepted(altered(records, lambda _: header)).data == records
+    body = encode_records([b"v"], None, None, [NOW_MS - 5], NOW_MS)
+    header = read_header(build_batch([b"v"], timestamp_ms=0))
+    records = assembled(header._replace(base_timestamp=NOW_MS, max_timestamp=NOW_MS - 5), body)
+    assert accepted(records).data == records
 
 
 def test_a_record_that_is_too_new_is_refused_even_without_a_max_timestamp() -> None:

@@ -16,17 +16,16 @@ from storage_world import CLICKS, World
 
 from kdist.config.topic import TopicSettings
 from kdist.errors import DiskFull
-from kdist.metrics.cleaner import CleanerMetrics
+from kdist.metrics.storage import CleanerMetrics
 from kdist.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from kdist.records.batch import Batch, is_partial, read_header
 from kdist.records.build import build_batch, read_batch
 from kdist.records.compression import Codec
-from kdist.runtime.simulated_faults import PowerLoss
-from kdist.storage.cleaning.cleaner import Cleaner, CleanerHooks
-from kdist.storage.cleaning.worker import ThreadWorker
+from kdist.storage.cleaning.cleaner import Cleaner, CleanerHooks, ThreadWorker
+from kdist.storage.directory import Schedule
 from kdist.storage.log import Log
 from kdist.storage.reading import Slice, read
-from kdist.storage.schedule import Schedule
+from kdist.testing.simulated_faults import PowerLoss
 
 SETTINGS = TopicSettings(
     cleanup_policy=("compact",),

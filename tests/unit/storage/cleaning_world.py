@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from kdist.config.topic import TopicSettings
-from kdist.metrics.cleaner import CleanerMetrics
+from kdist.metrics.storage import CleanerMetrics
 from kdist.model import TopicPartition
 from kdist.records.batch import Batch, read_header
 from kdist.records.build import build_batch, read_batch
-from kdist.storage.cleaning.cleaner import Cleaner, CleanerHooks
-from kdist.storage.cleaning.worker import CleaningWorker, ThreadWorker
+from kdist.storage.cleaning.cleaner import Cleaner, CleanerHooks, CleaningWorker, ThreadWorker
 from kdist.storage.log import Log
 from tests.unit.storage.storage_world import CLICKS, World
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from functools import cache
 
-from storage_world import CLICKS, START_MS, World, append, expected_lines, lines
+from storage_world import CLICKS, START_MS, World, append, expected_lines, find_by_timestamp, lines
 
 from kdist.config.topic import TopicSettings
 from kdist.records.batch import read_header
-from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix
-from kdist.storage.reading import find_by_timestamp, read
+from kdist.storage.reading import read
+from kdist.testing.simulated_disk import SimulatedDisk
 
 COUNT = 3  # records in a batch
 SEGMENT = 30  # records in a segment

@@ -13,6 +13,18 @@ from kdist.storage.log import Log
 from kdist.storage.names import CLEAN_SHUTDOWN
 
 
+def sweep(live: Callable[[int], bool], call: str, first: int = 0, *, at_least: int) -> None:
+    """Run once for each call until there are no more; a failure says how to reproduce it."""
+    n = first
+    try:
+        while live(n):
+            n += 1
+    except BaseException as error:
+        error.add_note(f"to see it again: {call % n}")
+        raise
+    assert n > at_least
+
+
 class Life:
     """A scripted life of a log directory, and what was confirmed in it.
 
@@ -108,7 +120,7 @@ class Life:
         self.start_low = offset
 
     def retain(self) -> None:
-        self.world.directory.retain(lambda log: log.recovery_point)
+        self.world.directory.trimmer.retain(lambda log: log.recovery_point)
         self.start_high = max(self.start_high, self.log.start_offset)
         self.world.settle(100)
 

@@ -20,14 +20,17 @@ from kdist.metrics.storage import StorageMetrics
 from kdist.model import TopicPartition
 from kdist.records.batch import Batch, read_header
 from kdist.records.build import build_batch, read_batch
-from kdist.runtime.clock import VirtualClock
 from kdist.runtime.disk import Disk
-from kdist.runtime.simulated_disk import SimulatedDisk
+from kdist.runtime.steps import run_steps
 from kdist.storage.append import Append
-from kdist.storage.context import DirectoryContext, Identity
+from kdist.storage.background import DirectoryContext
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
+from kdist.storage.meta import Identity
 from kdist.storage.names import Suffix, segment_name
+from kdist.storage.time_lookup import TimestampedOffset, finding_by_timestamp
+from kdist.testing.simulated_disk import SimulatedDisk
+from kdist.testing.virtual_clock import VirtualClock
 from tests.stepped_process import SteppedProcess
 
 CLICKS = TopicPartition("clicks", 0)
@@ -99,6 +102,7 @@ class World:
         self.metrics = StorageMetrics()
         self.failures: list[BaseException] = []
         self.boot_id = "boot 1"
+        self.vetted: str | None = None  # the content id by which a controller has judged it
         if files is None:
             files = SimulatedDisk(self.rng, self.clock)
             files.make_directory(path)
@@ -136,7 +140,8 @@ class World:
         """Start on what the disk holds."""
         self.tasks = SteppedProcess(self.clock, self.rng)
         self.metrics = StorageMetrics()
-        self._directory = LogDirectory(self.path, IDENTITY, self.directory_context()).open()
+        directory = LogDirectory(self.path, IDENTITY, self.directory_context())
+        self._directory = directory.open(self.vetted)
         return self._directory
 
     def log(self, partition: TopicPartition = CLICKS, **topic: Any) -> Log:
@@ -191,11 +196,11 @@ class World:
 
     def delete_records(self, log: Log, offset: int) -> None:
         """Delete the records below `offset` and wait until that is durable."""
-        self.wait(lambda done: self.directory.delete_records(log, offset, done))
+        self.wait(lambda done: self.directory.trimmer.delete_records(log, offset, done))
 
     def truncate(self, log: Log, offset: int) -> None:
         """Cut the log's end and wait until that is durable."""
-        self.wait(lambda done: self.directory.truncate(log, offset, done))
+        self.wait(lambda done: self.directory.trimmer.truncate(log, offset, done))
 
     def kill(self) -> None:
         """End the process at once; the machine, and with it the page cache, stays."""
@@ -227,6 +232,16 @@ def append(
     return log.append_as_leader([batch], epoch, now_ms)
 
 
+def grown(world: World, batches: int, count: int = 5, **topic: Any) -> Log:
+    """A log of equal batches in segments of a few each, flushed."""
+    log = world.log(segment_bytes=700, index_interval_bytes=0, **topic)
+    for _ in range(batches):
+        world.clock.advance_ms(10)
+        append(world, log, count)
+    world.flush(log)
+    return log
+
+
 def lines(log: Log) -> list[Line]:
     """Offset and value of every record in the log's files; all batches are whole and sound."""
     found: list[Line] = []
@@ -241,6 +256,11 @@ def lines(log: Log) -> list[Line]:
 def expected_lines(end: int, start: int = 0, size: int = 10) -> list[Line]:
     """What `append` has written from `start` to `end`."""
     return list(enumerate(numbered(start, end - start, size), start))
+
+
+def find_by_timestamp(log: Log, timestamp: int) -> TimestampedOffset | None:
+    """The first record of this timestamp or a later one, looked up without a pause."""
+    return run_steps(finding_by_timestamp(log, timestamp))
 
 
 def overwrite(files: Disk | SimulatedDisk, path: str, content: bytes) -> None:

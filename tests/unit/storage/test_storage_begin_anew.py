@@ -19,12 +19,12 @@ from storage_world import (
 )
 
 from kdist.errors import ApiError, DiskFailed, DiskFull, Error
-from kdist.runtime.simulated_disk import PowerLoss
-from kdist.runtime.simulated_faults import Call
+from kdist.storage.directory import Schedule
 from kdist.storage.log import Log
 from kdist.storage.meta import load_partition_metadata
 from kdist.storage.names import PARTITION_METADATA, Suffix
-from kdist.storage.schedule import Schedule
+from kdist.testing.simulated_disk import PowerLoss
+from kdist.testing.simulated_faults import Call
 
 
 def grown(world: World, count: int) -> Log:
@@ -38,7 +38,7 @@ def grown(world: World, count: int) -> Log:
 
 
 def begin_anew(world: World, log: Log, offset: int) -> None:
-    world.wait(lambda done: world.directory.begin_anew(log, offset, done))
+    world.wait(lambda done: world.directory.trimmer.truncate_fully(log, offset, done))
 
 
 @pytest.mark.parametrize("batches", [0, 1, 12])
@@ -105,7 +105,7 @@ def test_a_log_whose_disk_refuses_any_one_call_begins_anew_whole_or_not_at_all(
         start, epochs = log.start_offset, log.epochs.entries
         world.disk.fail(error, when=_changes_names, after_calls=number, forever=False)
         try:
-            log.begin_anew(100, world.clock.now_ms())
+            log.truncate_fully(100, world.clock.now_ms())
             expected = 100
         except DiskFull:
             refused += 1
@@ -162,7 +162,9 @@ def test_a_refill_from_before_the_offset_that_is_refused_loses_no_record_flushed
         begin_anew(world, log, 100)
         world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "rename")
         with pytest.raises(DiskFull):
-            log.append_as_follower([batch_of(numbered(98, 4), base_offset=98).data], 0, 0)
+            log.complete_append(
+                log.prepare_as_follower([batch_of(numbered(98, 4), base_offset=98).data], 0, 0), 0
+            )
         world.disk.heal()
         append(world, log, 5)
         world.flush(log)
@@ -176,7 +178,7 @@ def test_a_log_that_can_neither_begin_anew_nor_stay_fails_its_disk() -> None:
     world.truncate(log, 0)
     world.disk.fail(errno.ENOSPC, when=lambda call: call.name in {"rename", "remove"})
     with pytest.raises(DiskFailed):
-        log.begin_anew(100, world.clock.now_ms())
+        log.truncate_fully(100, world.clock.now_ms())
 
 
 def test_no_checkpoint_tells_of_the_offset_as_flushed_before_it_is() -> None:
@@ -185,7 +187,7 @@ def test_no_checkpoint_tells_of_the_offset_as_flushed_before_it_is() -> None:
     for seed in range(40):
         world = World(seed=seed)
         log = world.log()
-        log.begin_anew(100, world.clock.now_ms())
+        log.truncate_fully(100, world.clock.now_ms())
         world.wait(world.directory.saver.request)
         world.lose_power()
         is_there = CLICKS in world.open().logs
@@ -200,7 +202,7 @@ def test_a_flush_covers_the_topics_id_after_a_kill() -> None:
     for seed in range(40):
         world = World(seed=seed)
         log = world.log()
-        log.begin_anew(100, world.clock.now_ms())
+        log.truncate_fully(100, world.clock.now_ms())
         world.wait(world.directory.saver.request)
         world.directory._lock.release()  # as the kernel does; the page cache stays
         world.open()
@@ -226,6 +228,21 @@ def test_a_flush_that_found_no_room_is_made_up_for_once_it_is_due() -> None:
     assert log.recovery_point == 100
 
 
+def test_a_log_that_is_deleted_while_it_begins_anew_is_not_flushed_any_more() -> None:
+    world = World()
+    log = grown(world, 0)
+    append(world, log, 5)
+    world.truncate(log, 0)
+    heard: list[BaseException | None] = []
+    world.directory.trimmer.truncate_fully(log, 100, heard.append)
+    world.delete()
+    world.settle()
+    (error,) = heard
+    assert isinstance(error, ApiError)
+    assert error.error is Error.NOT_LEADER_OR_FOLLOWER
+    assert world.failures == []
+
+
 def test_a_truncation_that_waited_is_not_begun_once_it_is_not_wanted() -> None:
     world = World()
     log = grown(world, 12)
@@ -234,7 +251,7 @@ def test_a_truncation_that_waited_is_not_begun_once_it_is_not_wanted() -> None:
     world.directory.flusher.request(log)
     world.tasks.run_for_ms(0)
     assert log.is_busy
-    world.directory.truncate(log, 20, heard.append, lambda: False)
+    world.directory.trimmer.truncate(log, 20, heard.append, lambda: False)
     world.settle()
     (error,) = heard
     assert isinstance(error, ApiError)
@@ -245,7 +262,7 @@ def test_a_truncation_that_waited_is_not_begun_once_it_is_not_wanted() -> None:
 def deleted_up_to_42(seed: int) -> tuple[World, Log]:
     world = World(seed=seed)
     log = grown(world, 12)
-    world.wait(lambda done: world.directory.delete_records(log, 42, done))
+    world.wait(lambda done: world.directory.trimmer.delete_records(log, 42, done))
     return world, log
 
 

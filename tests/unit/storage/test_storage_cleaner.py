@@ -10,12 +10,12 @@ import pytest
 from cleaning_world import LEFT, ROUND, SETTINGS, A, B, C, CleaningWorld, dirty, pairs_in
 
 from kdist.errors import ApiError, DiskFailed
+from kdist.storage.cleaning.cleaner import ThreadWorker
+from kdist.storage.cleaning.pass_runner import PassRunner
 from kdist.storage.cleaning.requests import Fault, MapKeys, NoteProducers, Report, Request, Rewrite
-from kdist.storage.cleaning.session import Session
-from kdist.storage.cleaning.worker import ThreadWorker
 from kdist.storage.names import CLEANER_OFFSETS, Suffix
-from kdist.storage.reading import find_by_timestamp, read
-from tests.unit.storage.storage_world import CLICKS, VIEWS, batch_of, flip
+from kdist.storage.reading import read
+from tests.unit.storage.storage_world import CLICKS, VIEWS, batch_of, find_by_timestamp, flip
 
 
 def test_the_last_record_of_each_key_stays_with_its_offset() -> None:
@@ -79,7 +79,7 @@ def test_after_a_restart_a_cleaned_segment_is_as_old_as_what_it_was_made_of(
     world.restart()
     for wait_ms, deleted in ((40_000, 0), (15_000, 1)):
         world.settle(wait_ms)
-        assert world.directory.retain(lambda log: log.end_offset) == deleted
+        assert world.directory.trimmer.retain(lambda log: log.end_offset) == deleted
 
 
 def test_the_dirtiest_log_is_cleaned_first() -> None:
@@ -204,7 +204,7 @@ def test_a_policy_of_both_deletes_old_segments_too() -> None:
     assert pairs_in(world.log()) == LEFT
     world.settle(60_000)
     world.put([(A, b"6")])
-    world.directory.retain(lambda log: log.end_offset)
+    world.directory.trimmer.retain(lambda log: log.end_offset)
     world.settle()
     assert pairs_in(world.log()) == [(5, A, b"6")]
 
@@ -464,9 +464,9 @@ def test_many_short_passes_keep_to_the_rate_as_one_long_one() -> None:
         waited_ms += ms
         world.clock.advance_ms(ms)
 
-    session = Session(world.files, world.clock, wait_ms)
+    runner = PassRunner(world.files, world.clock, wait_ms)
     # Each by itself takes less than what is waited for at least.
-    read_bytes = sum(session.answer(worker.requests[0]).read_bytes for _ in range(50))
+    read_bytes = sum(runner.answer(worker.requests[0]).read_bytes for _ in range(50))
     assert read_bytes > 10_000
     assert waited_ms >= read_bytes / 100_000 * 1000 - 20
 
@@ -533,7 +533,7 @@ def test_a_disk_that_fails_under_the_cleaner_ends_the_broker_as_a_failed_disk() 
     world = dirty()
     world.stop()
     world.start_cleaner(FailingWorker())
-    with pytest.raises(DiskFailed, match="I/O error"):
+    with pytest.raises(DiskFailed):
         world.clean()
 
 
@@ -578,7 +578,7 @@ def test_retention_waits_for_a_swap() -> None:
     log.delete_records(4)
     world.cleaner.start()
     world.tasks.run_until(lambda: log.is_swapping, 1_000)
-    assert world.directory.retain(lambda each: each.end_offset) == 0
+    assert world.directory.trimmer.retain(lambda each: each.end_offset) == 0
     with pytest.raises(ApiError):
         log.delete_records(100)
     world.settle(1_000)

@@ -1,4 +1,4 @@
-"""The cleaner where something is refused to it: it gives up the pass, and goes on with others."""
+"""The cleaner where something is refused to it, amid producers, and in random histories."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cleaning_history import run
 from cleaning_world import LEFT, ROUND, SETTINGS, A, CleaningWorld, dirty, pairs_in
 
 from kdist.errors import DiskFull
 from kdist.model import TopicPartition
 from kdist.runtime.disk import Disk
-from kdist.runtime.simulated_faults import Call
+from kdist.runtime.steps import run_steps
+from kdist.storage.cleaning.cleaner import ThreadWorker
 from kdist.storage.cleaning.requests import Fault, MapKeys, Report, Request, Rewrite
-from kdist.storage.cleaning.worker import ThreadWorker
 from kdist.storage.names import FileState, Suffix
-from kdist.storage.reading import find_by_timestamp, find_newest
-from tests.unit.storage.storage_world import CLICKS, VIEWS
+from kdist.storage.time_lookup import finding_newest
+from kdist.testing.simulated_faults import Call
+from tests.examples import first_of
+from tests.unit.storage.storage_world import CLICKS, VIEWS, find_by_timestamp
 
 
 def test_a_full_disk_delays_a_pass_and_harms_nothing() -> None:
@@ -225,7 +228,7 @@ class CutOffWorker(ThreadWorker):
             on_report(Report(seen_records=1, kept_records=1))
 
         answers = [False, True, True]  # it is wanted until the files are about to be cut
-        self._world.directory.truncate(log, 0, called_off, answers.pop)
+        self._world.directory.trimmer.truncate(log, 0, called_off, answers.pop)
 
 
 def test_a_truncation_that_is_called_off_behind_a_pass_ends_that_pass_alone() -> None:
@@ -296,7 +299,7 @@ def test_a_log_whose_swap_waits_is_looked_up_by_time(swap_waits: CleaningWorld) 
     found = find_by_timestamp(log, 0)
     assert found is not None
     assert found.offset == LEFT[0][0]
-    newest = find_newest(log)
+    newest = run_steps(finding_newest(log))
     assert newest is not None
     assert newest.offset == 5
 
@@ -318,7 +321,7 @@ def test_a_log_is_looked_up_by_time_at_every_step_of_a_swap() -> None:
     def looks_up(call: Call) -> bool:
         if call.name in ("rename", "sync_directory", "remove") and log.is_swapping:
             world.disk.heal()  # so that the look-up's own calls are let alone
-            found.append((find_by_timestamp(log, 0), find_newest(log)))
+            found.append((find_by_timestamp(log, 0), run_steps(finding_newest(log))))
             world.disk.fail(when=looks_up)
         return False
 
@@ -395,11 +398,11 @@ def test_retention_of_a_log_whose_swap_waits_is_done_once_there_is_room(
     world, log = swap_waits, swap_waits.log()
     world.delete_records(log, 5)
     segments = list(log.segments)
-    assert world.directory.retain(lambda log: log.end_offset) == 0
+    assert world.directory.trimmer.retain(lambda log: log.end_offset) == 0
     assert (log.start_offset, log.segments) == (5, segments)
     world.disk.heal()
     world.settle(5_000)
-    assert world.directory.retain(lambda log: log.end_offset) == 1
+    assert world.directory.trimmer.retain(lambda log: log.end_offset) == 1
     world.settle()
     assert pairs_in(log) == [(5, A, b"6")]
 
@@ -408,11 +411,58 @@ def test_a_log_whose_swap_waits_does_not_begin_elsewhere(swap_waits: CleaningWor
     world, log = swap_waits, swap_waits.log()
     world.delete_records(log, 6)
     with pytest.raises(DiskFull):
-        world.wait(lambda done: world.directory.begin_anew(log, 9, done))
+        world.wait(lambda done: world.directory.trimmer.truncate_fully(log, 9, done))
     world.disk.heal()
     world.settle(5_000)
-    world.wait(lambda done: world.directory.begin_anew(log, 9, done))
+    world.wait(lambda done: world.directory.trimmer.truncate_fully(log, 9, done))
     assert (log.start_offset, log.end_offset) == (9, 9)
     world.kill()
     log = world.open().logs[CLICKS]
     assert (log.start_offset, pairs_in(log)) == (9, [])
+
+
+@pytest.mark.parametrize(("count", "epoch"), [(1, 0), (9, 0), (1, 1)])
+def test_a_last_batch_outlives_its_records_though_later_ones_are_cut_off(
+    count: int, epoch: int
+) -> None:
+    """As another log may be copied from this one, without its snapshots."""
+    world = CleaningWorld(topic=replace(SETTINGS, min_cleanable_dirty_ratio=0.0))
+    world.put([(A, b"1")], producer_id=9, producer_epoch=0, base_sequence=0)
+    world.put([(A, b"2")])
+    world.close_segment()
+    for number in range(count):
+        sequence = number + 1 - epoch
+        world.put([(A, b"3")], producer_id=9, producer_epoch=epoch, base_sequence=sequence)
+    world.flush(world.log())
+    world.high_watermarks[CLICKS] = 2
+    world.clean()
+    assert world.cleaned.passes == 1
+    world.truncate(world.log(), 2)
+    for name in world.names():
+        if name.endswith(".snapshot"):
+            world.files.remove(f"{world.path}/{CLICKS}/{name}")
+    world.kill()
+    log = world.open().logs[CLICKS]
+    assert pairs_in(log) == [(1, A, b"2")]
+    producer = log.producers.producer(9)
+    assert producer is not None
+    assert (producer.epoch, producer.last_sequence) == (0, 0)
+
+
+@pytest.mark.parametrize("seed", first_of(range(20), 6))
+def test_a_cleaned_log_keeps_the_last_record_of_each_key_through_power_losses(seed: int) -> None:
+    run(seed, 150)
+
+
+def test_the_histories_do_clean_and_lose_power() -> None:
+    histories = [run(seed, 200) for seed in (1001, 1002, 1003)]
+    assert sum(each.passes for each in histories) > 5
+    assert sum(each.removed for each in histories) > 50
+    assert sum(each.crashes for each in histories) > 5
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(3600)
+def test_500_histories_keep_the_last_record_of_each_key() -> None:
+    for seed in range(5000, 5500):
+        run(seed, 250)

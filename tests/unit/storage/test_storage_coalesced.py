@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.errors import ApiError, DiskFailed, DiskFull, Error
+from kdist.errors import DiskFailed, DiskFull, Error
 from kdist.records.batch import Batch
-from kdist.runtime.simulated_faults import PowerLoss
 from kdist.storage.log import Log
+from kdist.testing.simulated_faults import PowerLoss
+from tests.refusals import refused
 from tests.unit.storage.storage_world import (
     CLICKS,
     START_MS,
@@ -123,9 +124,8 @@ def test_a_group_whose_first_batch_is_out_of_order_is_refused() -> None:
     world = World()
     log = opened(world)
     log.append_as_leader([of_producer(2, 0)], 0, START_MS)
-    with pytest.raises(ApiError) as caught:
+    with refused(Error.OUT_OF_ORDER_SEQUENCE_NUMBER):
         append_some(log, [of_producer(3, 5), *batches_of([1, 1], 3)])
-    assert caught.value.error is Error.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert log.end_offset == log.reserved_offset == 3
 
 

@@ -22,11 +22,11 @@ from storage_damaged import (
 )
 from storage_world import CLICKS, World, append, batch_of, flip, numbered, overwrite
 
-from kdist.errors import CorruptRecords
 from kdist.records.batch import HEADER_SIZE, iter_headers, read_header
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix
 from kdist.storage.reading import read
+from kdist.storage.scan import DamagedSegment
 
 PAGE = Path(__file__).parents[3] / "docs/formats/recovery.md"
 FIELDS = {  # of a batch header: position and size in bytes
@@ -190,8 +190,9 @@ def test_damage_to_flushed_records_prevents_neither_the_start_nor_other_reads(
         assert piece is not None
         piece.release()
     if place < HEADER_SIZE:
-        with pytest.raises(CorruptRecords, match="damaged at position 0"):
+        with pytest.raises(DamagedSegment) as caught:
             read(log, SEGMENT + 1, 1)
+        assert (caught.value.path, caught.value.position) == (path, 0)
     else:  # the records' own bytes are for their reader to check
         piece = read(log, SEGMENT + 1, 1)
         assert piece is not None

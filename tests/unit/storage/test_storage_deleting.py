@@ -5,14 +5,16 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from functools import partial
+from random import Random
 
 import pytest
 from storage_world import CLICKS, World, append, expected_lines, lines
 
-from kdist.errors import ApiError, DiskFull
+from kdist.errors import DiskFull, Error
 from kdist.storage.background import Background
 from kdist.storage.names import LOG_START_OFFSETS, RECOVERY_POINTS, Suffix
 from kdist.storage.reading import read
+from tests.refusals import refused
 from tests.stepped_process import SteppedProcess
 
 
@@ -139,13 +141,58 @@ def test_a_name_is_blocked_while_a_checkpoint_names_the_deleted_partition() -> N
     with pytest.raises(DiskFull):
         world.delete()
     world.disk.heal()
-    with pytest.raises(ApiError, match="still tells of an earlier"):
+    with refused(Error.KAFKA_STORAGE_ERROR):
         world.log()
     world.wait(lambda done: world.directory.forget(CLICKS, done))
     append(world, world.log(), 3)
     world.flush(world.log())
     world.lose_power()
     assert lines(world.open().logs[CLICKS]) == expected_lines(3)
+
+
+def test_a_deletion_that_found_no_room_to_be_durable_is_made_so_before_it_counts() -> None:
+    """Without an entry in any checkpoint nothing else would save one."""
+    for seed in range(10):
+        world = World(seed=seed)
+        append(world, world.log(), 3)
+        world.flush(world.log())
+        world.disk.fail(errno.ENOSPC, when=lambda call: call.path.endswith("checkpoint.tmp"))
+        with pytest.raises(DiskFull):
+            world.delete()
+        forget = partial(world.directory.forget, CLICKS)
+        with pytest.raises(DiskFull):
+            world.wait(forget)
+        world.disk.heal()
+        world.wait(forget)
+        world.lose_power()
+        assert CLICKS not in world.open().logs
+
+
+def test_a_save_that_began_before_a_partition_was_deleted_does_not_make_that_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ends after the directory was renamed, and has synced before; the next finds no room."""
+    world = World()
+    log = world.log()
+    saved: list[Callable[[None], None]] = []
+    monkeypatch.setattr(
+        world.tasks, "run_blocking", lambda work, done: (work(), saved.append(done))
+    )
+    world.directory.saver.request()
+    monkeypatch.undo()
+    append(world, log, 3)
+    world.disk.sync_filesystem("/d01")
+    heard: list[BaseException | None] = []
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.path.endswith(".tmp"))
+    world.directory.delete(CLICKS, heard.append)
+    saved[0](None)
+    world.settle()
+    assert [type(error) for error in heard] == [DiskFull]
+    world.disk.heal()
+    world.wait(partial(world.directory.forget, CLICKS))
+    world.disk.is_off = True
+    survivors = [world.disk.power_on(Random(seed)).list("/d01") for seed in range(20)]
+    assert not [names for names in survivors if str(CLICKS) in names]
 
 
 def test_removals_take_one_thread_at_a_time() -> None:

@@ -531,3 +531,19 @@ def test_a_high_watermark_saved_during_a_truncation_is_not_above_what_surely_sta
     world.lose_power()
     world.open()
     assert world.directory.saved_high_watermarks[CLICKS] <= 20 == world.log().end_offset
+
+
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_a_boot_that_a_full_disk_kept_from_being_noted_is_noted_by_the_first_save_that_succeeds(
+    *, is_saved: bool
+) -> None:
+    world = World()
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.path.endswith("boot.json.tmp"))
+    content_id = world.open().content_id
+    with pytest.raises(DiskFull):
+        world.wait(world.directory.saver.request)
+    world.disk.heal()
+    if is_saved:
+        world.wait(world.directory.saver.request)
+    world.kill()
+    assert (world.open().content_id == content_id) == is_saved

@@ -19,9 +19,9 @@ from storage_world import CLICKS, START_MS, World, batch_of, numbered, write
 from kdist.errors import ApiError, DiskFull, Error
 from kdist.records.batch import iter_headers
 from kdist.records.build import build_batch
-from kdist.runtime.simulated_disk import PowerLoss
 from kdist.storage.append import Append
 from kdist.storage.log import Log
+from kdist.testing.simulated_disk import PowerLoss
 from tests.examples import examples
 
 LACKS = [errno.ENOSPC, errno.EDQUOT, errno.EMFILE]
@@ -143,7 +143,7 @@ def test_who_leads_when_a_truncation_ends_has_its_epoch_there(
     world.flush(log)
     appends = [log.defer(prepare(log, [(3, 4)]))] if offset == 100 else []
     heard: list[BaseException | None] = []
-    world.directory.truncate(log, offset, heard.append)
+    world.directory.trimmer.truncate(log, offset, heard.append)
     if leads == "before it is queued":
         log.begin_epoch(6)
     for each in appends:
@@ -172,7 +172,7 @@ def test_a_truncation_that_is_not_wanted_any_more_cuts_nothing(
     world: World, log: Log, is_begun: bool
 ) -> None:
     heard: list[BaseException | None] = []
-    world.directory.truncate(log, 70, heard.append, lambda: log.epochs.latest < 6)
+    world.directory.trimmer.truncate(log, 70, heard.append, lambda: log.epochs.latest < 6)
     if is_begun:  # the checkpoints are being saved
         world.tasks.run_until(lambda: log.truncating_from < log.end_offset, 1)
     log.begin_epoch(6)
@@ -289,7 +289,7 @@ class EpochHistory(RuleBasedStateMachine):
         heard: list[BaseException | None] = []
         end = max(self.log.start_offset, self.log.end_offset - offset)
         lead = partial(self.lead, 1)
-        self.world.directory.truncate(self.log, end, heard.append, lambda: self.led is None)
+        self.world.directory.trimmer.truncate(self.log, end, heard.append, lambda: self.led is None)
         for step in (
             partial(self.end, published),
             lambda: self.world.tasks.run_for_ms(0),
@@ -310,7 +310,7 @@ class EpochHistory(RuleBasedStateMachine):
         offset = log.end_offset - (log.end_offset - log.start_offset) * share // 3
         self.world.delete_records(log, offset)
         if is_retained:
-            self.world.directory.retain(lambda log: log.end_offset)
+            self.world.directory.trimmer.retain(lambda log: log.end_offset)
             self.world.settle()
 
     @precondition(lambda self: not self.under_way)
@@ -318,7 +318,9 @@ class EpochHistory(RuleBasedStateMachine):
     def begin_anew(self, more: int) -> None:
         self.follow(0)
         offset = self.log.end_offset + more
-        self.world.wait(lambda done: self.world.directory.begin_anew(self.log, offset, done))
+        self.world.wait(
+            lambda done: self.world.directory.trimmer.truncate_fully(self.log, offset, done)
+        )
 
     @precondition(lambda self: not self.under_way)
     @rule(end=st.sampled_from(["stop", "kill", "lose power"]))

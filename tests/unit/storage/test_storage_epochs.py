@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from kdist.errors import CorruptFile
 from kdist.records.batch import Batch, read_header
 from kdist.records.build import build_batch
 from kdist.storage.epochs import (
@@ -19,7 +20,6 @@ from kdist.storage.epochs import (
     decode_epochs,
     encode_epochs,
 )
-from kdist.storage.faults import CorruptFile
 from kdist.storage.names import LEADER_EPOCHS
 from tests.unit.storage.storage_world import CLICKS, overwrite
 
@@ -189,7 +189,7 @@ class EpochsModel(RuleBasedStateMachine):
     def begin_anew(self, more: int) -> None:
         self.start = self.end + more
         self.records = [-1] * self.start
-        self.epochs.begin_anew(self.start)
+        self.epochs.clear(self.start)
         self.begun = []
         self.begin(self.start)
 

@@ -10,12 +10,12 @@ from storage_world import CLICKS, World, append, expected_lines, lines
 
 from kdist.errors import ApiError, DiskFailed, DiskFull, Error
 from kdist.model import TopicPartition
-from kdist.runtime.simulated_disk import Call
+from kdist.storage.directory import Schedule
 from kdist.storage.flushing import SYNC_FILESYSTEM_FROM
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix
-from kdist.storage.schedule import Schedule
-from kdist.storage.truncation import truncate
+from kdist.storage.trimming import truncate
+from kdist.testing.simulated_disk import Call
 
 Heard = list[BaseException | None]
 
@@ -148,11 +148,12 @@ def test_one_sync_serves_all_its_waiters() -> None:
 def test_a_few_logs_are_synced_one_by_one() -> None:
     world = World()
     logs = many_logs(world, SYNC_FILESYSTEM_FROM - 1)
+    before = world.disk.calls["sync_filesystem"]
     heard: Heard = []
     for log in logs:
         world.directory.flusher.request(log, heard.append)
     world.settle()
-    assert world.disk.calls["sync_filesystem"] == 0
+    assert world.disk.calls["sync_filesystem"] == before
     assert heard == [None] * len(logs)
 
 

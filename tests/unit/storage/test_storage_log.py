@@ -14,6 +14,7 @@ from kdist.records.batch import Batch, read_header
 from kdist.storage.append import Append
 from kdist.storage.log import Log
 from kdist.storage.segment import FILE_BYTES_MAX
+from tests.refusals import refused
 
 
 def headers(log: Log) -> list[tuple[int, int]]:
@@ -112,9 +113,8 @@ def test_a_sequence_gap_or_an_old_producer_epoch_is_refused(
     log = world.log()
     append(world, log, 3, producer_id=9, producer_epoch=1, base_sequence=0)
     writes = world.disk.calls["write"]
-    with pytest.raises(ApiError) as caught:
+    with refused(error):
         append(world, log, 1, producer_id=9, **fields)
-    assert caught.value.error is error
     assert world.disk.calls["write"] == writes
     assert log.reserved_offset == log.end_offset == 3
     append(world, log, 1, producer_id=9, producer_epoch=1, base_sequence=3)
@@ -243,25 +243,25 @@ def test_after_a_truncation_a_segments_age_counts_from_its_new_first_record() ->
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
-def test_jitter_makes_logs_roll_at_different_times() -> None:
+def segment_ages(jitter_ms: int) -> list[int]:
+    """From each segment's first timestamp to the next one's, ms, with `segment.ms` of 10 s."""
     world = World(seed=5)
-    log = world.log(segment_ms=10_000, segment_jitter_ms=5_000)
+    log = world.log(segment_ms=10_000, segment_jitter_ms=jitter_ms)
     for timestamp in range(0, 200_000, 100):
         append(world, log, timestamp=START_MS + timestamp)
     firsts = [segment.base_offset * 100 for segment in log.segments]
-    ages = [after - before for before, after in pairwise(firsts)]
+    return [after - before for before, after in pairwise(firsts)]
+
+
+def test_jitter_makes_logs_roll_at_different_times() -> None:
+    ages = segment_ages(5_000)
     assert all(5_000 < age <= 10_100 for age in ages)
     assert len(set(ages)) > 5
 
 
 def test_jitter_above_the_age_counts_as_the_age() -> None:
     """A new segment for nearly each record would fill the disk with files; as in Kafka."""
-    world = World(seed=5)
-    log = world.log(segment_ms=10_000, segment_jitter_ms=10_000_000)
-    for timestamp in range(0, 200_000, 100):
-        append(world, log, timestamp=START_MS + timestamp)
-    firsts = [segment.base_offset * 100 for segment in log.segments]
-    ages = [after - before for before, after in pairwise(firsts)]
+    ages = segment_ages(10_000_000)
     assert max(ages) <= 10_100
     assert 3_000 < sum(ages) / len(ages) < 7_000
 

@@ -8,9 +8,9 @@ import pytest
 from storage_world import CLICKS, VIEWS, World, append, batch_of, expected_lines, lines
 
 from kdist.errors import OutOfDescriptors
+from kdist.storage.directory import Schedule
 from kdist.storage.log import Log
 from kdist.storage.names import HIGH_WATERMARKS, RECOVERY_POINTS
-from kdist.storage.schedule import Schedule
 
 
 def scheduled(world: World) -> Schedule:
@@ -104,8 +104,9 @@ def test_without_descriptors_an_append_is_refused_and_idle_logs_close_their_file
     append(world, idle, 3)
     scheduled(world)
     world.disk.fail(code, when=lambda call: call.name in ("open", "create"))
-    with pytest.raises(OutOfDescriptors, match="no descriptor left to open /d01/clicks-0/"):
+    with pytest.raises(OutOfDescriptors) as caught:
         append(world, log, 15)
+    assert caught.value.path.startswith("/d01/clicks-0/")
     assert is_open(idle)
     world.tasks.run_for_ms(1000)
     assert not is_open(idle)
@@ -190,7 +191,7 @@ def test_producers_expire() -> None:
 
 def test_producers_expire_some_at_a_time_and_a_tick_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """There may be 100,000 in a partition."""
-    monkeypatch.setattr("kdist.storage.schedule._PRODUCERS_PER_TICK", 3)
+    monkeypatch.setattr("kdist.storage.directory._PRODUCERS_PER_TICK", 3)
     world = World(producer_id_expiration_ms=10_000, producer_id_expiration_check_interval_ms=1000)
     logs = [world.log(), world.log(VIEWS)]
     for number in range(8):

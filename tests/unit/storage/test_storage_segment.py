@@ -1,4 +1,4 @@
-"""A segment: its indexes as it grows, lookups compared with a scan, truncation, retirement."""
+"""A segment: when it is closed, its indexes as it grows, lookups, truncation, retirement."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from storage_world import START_MS, World, batch_of, flip, numbered, overwrite
 
+from kdist.errors import CorruptFile
 from kdist.records.batch import read_header
 from kdist.runtime.files import Buffer
-from kdist.runtime.simulated_disk import SimulatedDisk
-from kdist.storage.faults import CorruptFile
-from kdist.storage.index_trust import index_fault, restart_indexes
+from kdist.storage.append import RollReason, choose_roll, waited_ms
 from kdist.storage.names import Suffix
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
+from kdist.testing.simulated_disk import SimulatedDisk
 
 BASE = 1000
 
@@ -62,6 +62,16 @@ def grown(batches: int = 30, interval: int = 100) -> Bench:
 
 
 growths = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 5)), max_size=30)
+
+
+def roll(
+    size_bytes: int = 1000,
+    incoming_bytes: int = 100,
+    is_expired: bool = False,
+    is_index_full: bool = False,
+    relative_offset: int = 5,
+) -> RollReason | None:
+    return choose_roll(size_bytes, incoming_bytes, 1100, is_expired, is_index_full, relative_offset)
 
 
 @given(growths=growths, interval=st.sampled_from([0, 60, 100, 300, 4096]), reload=st.booleans())
@@ -111,7 +121,7 @@ def test_a_segment_without_timestamps_has_no_largest_one() -> None:
         bench.grow(timestamp=-1)
     bench.segment.seal()
     assert bench.segment.largest_timestamp == (-1, BASE)
-    assert index_fault(bench.loaded()) is None
+    assert bench.loaded().index_fault() is None
 
 
 def test_the_first_timestamp_is_read_when_it_is_not_known() -> None:
@@ -136,8 +146,9 @@ def test_an_index_entry_that_points_nowhere_is_reported_with_its_file() -> None:
     bench = grown()
     bench.segment.seal()
     overwrite(bench.disk, bench.path(Suffix.INDEX), struct.pack(">iiii", 2, 7, 88, 5))
-    with pytest.raises(CorruptFile, match=r"\.index: its entry for offset 1002 points nowhere"):
+    with pytest.raises(CorruptFile) as caught:
         bench.loaded().find(BASE + 20)
+    assert caught.value.path == bench.path(Suffix.INDEX)
 
 
 def test_rebuilt_indexes_equal_those_that_grew() -> None:
@@ -166,7 +177,7 @@ def test_a_truncated_segment_ends_and_grows_from_the_cut(kept: int, interval: in
     positions = [place for place, _ in bench.segment.walk_headers()] + [bench.segment.size]
     bench.segment.cut(positions[kept])
     bench.end = BASE + 3 * kept
-    start = restart_indexes(bench.segment, bench.end)
+    start = bench.segment.restart_indexes(bench.end)
     for position, span, _ in bench.segment.walk_spans(start, interval):
         bench.segment.note_span(position, span, interval)
     assert bench.segment.file.size() == bench.segment.size == positions[kept]
@@ -273,3 +284,39 @@ def test_a_damaged_header_never_leads_into_the_middle_of_a_batch(
     else:
         assert found is not None
         assert found[0] in starts
+
+
+def test_a_segment_is_filled_to_the_byte():
+    assert roll(size_bytes=1000, incoming_bytes=100) is None
+    assert roll(size_bytes=1000, incoming_bytes=101) == RollReason.SIZE
+
+
+def test_an_expired_segment_rolls_unless_it_is_empty():
+    assert roll(is_expired=True) == RollReason.TIME
+    assert roll(size_bytes=0, is_expired=True) is None
+
+
+def test_a_full_index_rolls():
+    assert roll(is_index_full=True) == RollReason.INDEX
+
+
+def test_an_offset_too_large_for_an_index_entry_rolls_even_an_empty_segment():
+    assert roll(relative_offset=2**31 - 1) is None
+    assert roll(relative_offset=2**31) == RollReason.OFFSET
+    assert roll(size_bytes=0, relative_offset=2**31) == RollReason.OFFSET
+    assert roll(size_bytes=0, relative_offset=-1) == RollReason.OFFSET
+
+
+def test_an_empty_segment_takes_a_batch_larger_than_segment_bytes():
+    assert roll(size_bytes=0, incoming_bytes=5000) is None
+
+
+def test_a_segment_ages_by_the_timestamps_of_its_batches():
+    assert waited_ms(first_timestamp_ms=500, created_ms=0, incoming_timestamp_ms=700, now_ms=9) == (
+        200
+    )
+
+
+@pytest.mark.parametrize("first", [None, -1])
+def test_a_segment_without_timestamps_ages_by_the_clock(first):
+    assert waited_ms(first, created_ms=100, incoming_timestamp_ms=700, now_ms=150) == 50

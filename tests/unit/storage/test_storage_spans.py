@@ -30,14 +30,13 @@ from kdist.records.compression import Codec
 from kdist.records.control import ControlType, EndTransactionMarker, read_marker
 from kdist.records.record import INT64_MAX
 from kdist.runtime.files import File
+from kdist.runtime.steps import run_steps
 from kdist.storage.append import span_totals
 from kdist.storage.epochs import LeaderEpochs
-from kdist.storage.loading import load_log
+from kdist.storage.loading import SavedOffsets, load_log
 from kdist.storage.names import Suffix
-from kdist.storage.producers import Producer, ProducerStates
-from kdist.storage.recovery import SavedOffsets
+from kdist.storage.producers import ProducerState, ProducerStates
 from kdist.storage.scan import DamagedSegment, walk_batches, walk_headers, walk_spans
-from kdist.storage.steps import run_steps
 from tests.written_records import write_marker
 
 T = TypeVar("T")
@@ -143,7 +142,7 @@ class Found(NamedTuple):
     content: bytes
     end_offset: int
     epochs: list[tuple[int, int]]
-    producers: dict[int, Producer]
+    producers: dict[int, ProducerState]
     offset_index: bytes
     time_index: bytes
 
@@ -230,7 +229,7 @@ def started(world: World, codec: ModuleType, recovery_point: int) -> Found:
     )
     with (
         patch("kdist.storage.scan.find_span", codec.find_span),
-        patch("kdist.storage.producer_loading.producer_headers", codec.producer_headers),
+        patch("kdist.storage.loading.producer_headers", codec.producer_headers),
     ):
         log = run_steps(steps)
     log.active.seal()

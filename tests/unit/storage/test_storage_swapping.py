@@ -13,7 +13,7 @@ from kdist.records.batch import read_header
 from kdist.records.build import build_batch, read_batch
 from kdist.records.compression import Codec
 from kdist.records.control import ControlType, EndTransactionMarker
-from kdist.runtime.simulated_faults import Call, PowerLoss
+from kdist.storage.cleaning.pass_runner import READ_BYTES, PassRunner, RateLimit
 from kdist.storage.cleaning.requests import (
     Fault,
     MapKeys,
@@ -26,9 +26,8 @@ from kdist.storage.cleaning.requests import (
     encode_report,
     encode_request,
 )
-from kdist.storage.cleaning.session import Session
-from kdist.storage.cleaning.walking import READ_BYTES, Throttle
 from kdist.storage.names import FileState, Suffix, segment_name
+from kdist.testing.simulated_faults import Call, PowerLoss
 from tests.unit.storage.storage_world import CLICKS, START_MS, World, overwrite
 from tests.written_records import write_marker
 
@@ -47,10 +46,10 @@ def prepared() -> CleaningWorld:
     world.close_segment()
     log = world.log()
     sources = tuple(Source(each.base_offset, each.size) for each in log.segments)
-    session = Session(world.files, world.clock, world.clock.wait_ms)
-    mapped = session.answer(MapKeys(log.directory, sources, 0, 10, 100, "00" * 16, FAR))
+    runner = PassRunner(world.files, world.clock, world.clock.wait_ms)
+    mapped = runner.answer(MapKeys(log.directory, sources, 0, 10, 100, "00" * 16, FAR))
     assert (mapped.end_offset, mapped.keys) == (10, 1)
-    left = session.answer(Rewrite(sources[:-1], 0, 100, START_MS, 0, True))
+    left = runner.answer(Rewrite(sources[:-1], 0, 100, START_MS, 0, True))
     assert (left.is_changed, left.seen_records, left.kept_records) == (True, 10, 1)
     world.kill()
     return world
@@ -140,11 +139,11 @@ def rewritten(
     """The reports of a pass over all closed segments as one, and the batches that it left."""
     log = world.log()
     sources = tuple(Source(each.base_offset, each.size) for each in log.segments)
-    session = Session(world.files, world.clock, world.clock.wait_ms)
+    runner = PassRunner(world.files, world.clock, world.clock.wait_ms)
     end = log.active.base_offset
-    mapped = session.answer(MapKeys(log.directory, sources, 0, end, slot_count, "07" * 16, FAR))
+    mapped = runner.answer(MapKeys(log.directory, sources, 0, end, slot_count, "07" * 16, FAR))
     request = Rewrite(sources[:-1], 0, 100, START_MS, 1_000, True)._replace(**rules)
-    report = session.answer(request)
+    report = runner.answer(request)
     path = f"{log.directory}/{segment_name(0, Suffix.LOG)}"
     file = world.files.open(path + ".cleaned" if report.is_changed else path)
     data, at, found = file.read(0, file.size()), 0, list[bytes]()
@@ -162,13 +161,18 @@ def put_transaction(
     transaction = {"producer_id": 5, "producer_epoch": 0, "is_transactional": True}
     log = world.log()
     for pair in pairs:
-        log.append_as_follower(
-            [build_batch([pair[1]], [pair[0]], timestamp_ms=START_MS,
-                         base_offset=log.end_offset, base_sequence=log.end_offset,
-                         leader_epoch=0, **transaction, **fields)],
-            0,
-            START_MS,
-        )  # fmt: skip
+        offset = log.end_offset
+        batch = build_batch(
+            [pair[1]],
+            [pair[0]],
+            timestamp_ms=START_MS,
+            base_offset=offset,
+            base_sequence=offset,
+            leader_epoch=0,
+            **transaction,
+            **fields,
+        )
+        log.complete_append(log.prepare_as_follower([batch], 0, START_MS), START_MS)
     key, value = write_marker(EndTransactionMarker(ending, 0))
     marker = build_batch(
         [value],
@@ -179,7 +183,7 @@ def put_transaction(
         is_control=True,
         **transaction,
     )
-    log.append_as_follower([marker], 0, START_MS)
+    log.complete_append(log.prepare_as_follower([marker], 0, START_MS), START_MS)
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
@@ -228,9 +232,9 @@ def test_a_group_that_loses_nothing_is_not_written() -> None:
     world.close_segment()
     log = world.log()
     sources = tuple(Source(each.base_offset, each.size) for each in log.segments)
-    session = Session(world.files, world.clock, world.clock.wait_ms)
-    session.answer(MapKeys(log.directory, sources, 0, 2, 100, "00" * 16, FAR))
-    report = session.answer(Rewrite(sources[:1], 0, 100, START_MS, 0, True))
+    runner = PassRunner(world.files, world.clock, world.clock.wait_ms)
+    runner.answer(MapKeys(log.directory, sources, 0, 2, 100, "00" * 16, FAR))
+    report = runner.answer(Rewrite(sources[:1], 0, 100, START_MS, 0, True))
     assert not report.is_changed
     assert not names_of(world, FileState.CLEANED)
 
@@ -246,9 +250,9 @@ def test_a_batch_larger_than_a_read_is_cleaned() -> None:
 
 def test_a_log_that_is_gone_is_no_damage() -> None:
     world = CleaningWorld()
-    session = Session(world.files, world.clock, world.clock.wait_ms)
+    runner = PassRunner(world.files, world.clock, world.clock.wait_ms)
     asked = MapKeys(f"{world.path}/gone-0", (Source(0, 10),), 0, 1, 100, "00" * 16, FAR)
-    assert session.answer(asked).fault == Fault.GONE
+    assert runner.answer(asked).fault == Fault.GONE
 
 
 def test_requests_and_reports_survive_their_lines() -> None:
@@ -264,9 +268,9 @@ def test_requests_and_reports_survive_their_lines() -> None:
 
 def test_the_throttle_keeps_to_its_rate() -> None:
     world = World()
-    throttle = Throttle(1_000_000, world.clock.monotonic_ns, world.clock.wait_ms)
+    limit = RateLimit(1_000_000, world.clock.monotonic_ns, world.clock.wait_ms)
     began_ns = world.clock.monotonic_ns()
     for _ in range(500):
-        throttle.take(10_000)
+        limit.take(10_000)
     took_ns = world.clock.monotonic_ns() - began_ns
     assert 4.9e9 < took_ns < 5.1e9

@@ -6,15 +6,15 @@ Each step is refused in turn. Then the truncation is retried, or the log grows f
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from storage_life import sweep
 from storage_world import CLICKS, World, append, batch_of, expected_lines, flip, lines
 
 from kdist.errors import ApiError, DiskFailed, DiskFull, Error
-from kdist.runtime.simulated_disk import Call, PowerLoss
 from kdist.storage.names import Suffix
+from kdist.testing.simulated_disk import Call, PowerLoss
 from tests.examples import first_of
 
 COUNT = 5  # records of a batch
@@ -96,17 +96,6 @@ def is_refused(history: History, offset: int) -> bool:
     return False
 
 
-def sweep(refuse: Callable[[int], bool]) -> None:
-    n = 0
-    try:
-        while refuse(n):
-            n += 1
-    except BaseException as error:
-        error.add_note(f"n = {n}")
-        raise
-    assert n > 6
-
-
 @pytest.mark.parametrize("is_asked_again", [False, True])
 @pytest.mark.parametrize(("offset", "is_flushed"), CUTS)
 @pytest.mark.parametrize("code", REFUSALS)
@@ -136,7 +125,7 @@ def test_a_refused_truncation_leaves_a_whole_log_that_can_be_cut_again(
         history.check()
         return calls > n
 
-    sweep(refuse)
+    sweep(refuse, "n = %d", at_least=6)
 
 
 @pytest.mark.parametrize("is_asked_again", [False, True])
@@ -157,7 +146,7 @@ def test_a_refused_truncation_into_the_batch_of_the_start_shows_no_deleted_recor
         before = len(world.disk.trace)
         world.disk.fail(code, when=REFUSALS[code], after_calls=n, forever=False)
         heard: list[BaseException | None] = []
-        world.directory.truncate(log, offset, heard.append)
+        world.directory.trimmer.truncate(log, offset, heard.append)
         world.settle(1000)
         world.disk.heal()
         calls = sum(map(REFUSALS[code], world.disk.trace[before:]))
@@ -180,7 +169,7 @@ def test_a_refused_truncation_into_the_batch_of_the_start_shows_no_deleted_recor
         append(world, log, 3)
         return calls > n
 
-    sweep(refuse)
+    sweep(refuse, "n = %d", at_least=6)
 
 
 @pytest.mark.parametrize(("offset", "is_flushed"), CUTS)
@@ -208,7 +197,7 @@ def test_a_power_loss_at_any_step_of_a_truncation_leaves_a_whole_log(
         history.check()
         return not is_cut
 
-    sweep(lose)
+    sweep(lose, "n = %d", at_least=6)
 
 
 @pytest.mark.parametrize("code", REFUSALS)
@@ -229,7 +218,7 @@ def test_a_power_loss_after_a_refused_truncation_leaves_a_whole_log(code: int) -
         history.check()
         return was_refused
 
-    sweep(refuse)
+    sweep(refuse, "n = %d", at_least=6)
 
 
 def test_a_truncation_that_can_neither_go_on_nor_back_ends_the_broker() -> None:
@@ -266,7 +255,7 @@ def test_a_truncation_that_meets_a_damaged_batch_fails_and_changes_nothing() -> 
     log.segments[0].close_idle()
     flip(world.disk, world.path_of(0, Suffix.LOG), 16)  # the first batch's magic
     heard: list[BaseException | None] = []
-    world.directory.truncate(log, 7, heard.append)
+    world.directory.trimmer.truncate(log, 7, heard.append)
     world.settle()
     assert [error.error for error in heard if isinstance(error, ApiError)] == [
         Error.CORRUPT_MESSAGE

@@ -18,17 +18,16 @@ from __future__ import annotations
 import cramjam
 
 from kdist.errors import CorruptRecords
-from kdist.records.frames import check_part_count, content_bound
-from kdist.wire.varint import Buffer
+from kdist.records.compression.limits import check_part_count
+from kdist.wire.primitives import Buffer
 
 MAGIC = b"\x82SNAPPY\x00"
 HEADER = MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 BLOCK_SIZE = 32_768  # before compression; snappy-java's default
+RATIO_MAX = 22  # what a compressed byte holds at most: a copy of 64 bytes takes three
 
-_CODEC = 2
 
-
-def write(data: Buffer) -> bytes:
+def compress(data: Buffer) -> bytes:
     """`data` in xerial framing."""
     view = memoryview(data)
     parts: list[bytes] = [HEADER]
@@ -38,7 +37,7 @@ def write(data: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def read(data: Buffer, size_max: int) -> bytes:
+def decompress(data: Buffer, size_max: int) -> bytes:
     """The data decompressed from either form; `CorruptRecords` as in `compression.decompress`."""
     view = memoryview(data)
     if view[: len(MAGIC)] != MAGIC:
@@ -77,7 +76,7 @@ def _read_block(block: memoryview, size_max: int) -> bytes:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > size_max:
             raise CorruptRecords(f"the snappy data holds more than {size_max} bytes")
-        if size > content_bound(_CODEC, len(block)):  # refused before memory is allocated for it
+        if size > RATIO_MAX * len(block):  # refused before memory is allocated for it
             raise CorruptRecords(f"{len(block)} bytes of snappy data claim to hold {size}")
         room = bytearray(size)
         cramjam.snappy.decompress_raw_into(block, room)

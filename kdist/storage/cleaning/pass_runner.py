@@ -2,15 +2,22 @@
 
 It reads the log's segments and writes `.cleaned` files beside them, whole and durable before it
 reports; it renames and removes nothing of the log's. `requests.py` has the questions.
+
+Of transactions aborted records go, and markers that end nothing. An aborted record must not be
+taken for the last of its key, so they are found before keys are mapped, by the markers: all are in
+the log, which is cleaned only below its last stable offset. A marker goes when no batch of its
+transaction is left: it gets a delete horizon when a pass first meets it so, and is removed once
+that is past, as a tombstone. The rules are Kafka's (`CleanedTransactionMetadata`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from kdist.errors import CorruptRecords, DiskFailed, DiskFull
-from kdist.records.batch import BatchHeader
+from kdist.errors import CorruptFile, CorruptRecords, DiskFailed, DiskFull
+from kdist.model import OffsetRange
+from kdist.records.batch import HEADER_SIZE, BatchHeader, crc_fault, read_header
 from kdist.records.build import read_body, read_records
 from kdist.records.cleaning import (
     OUT_TIMES,
@@ -20,8 +27,9 @@ from kdist.records.cleaning import (
     map_batches,
     map_body,
 )
-from kdist.records.codec import encode_records
+from kdist.records.codec import encode_records, producer_headers
 from kdist.records.compression import Codec, compress
+from kdist.records.control import ControlType, read_control_type
 from kdist.runtime.clock import Clock
 from kdist.runtime.files import Buffer, Files
 from kdist.storage.cleaning.requests import (
@@ -33,12 +41,15 @@ from kdist.storage.cleaning.requests import (
     Rewrite,
     Source,
 )
-from kdist.storage.cleaning.transactions import Transactions, find_aborted
-from kdist.storage.cleaning.walking import READ_BYTES, Throttle, walk
-from kdist.storage.faults import CorruptFile
 from kdist.storage.names import FileState
-from kdist.storage.scan import ScannedBatch
+from kdist.storage.scan import DamagedSegment, ScannedBatch, check_header
 from kdist.storage.segment import FILE_BYTES_MAX, Segment
+
+READ_BYTES = 1 << 20
+
+Bulk = Callable[[memoryview, int, int], tuple[int, int]]
+"""Takes plain batches from a position, where at least an offset must follow; says where it stopped,
+and the offset to follow there."""
 
 _FAULTS: tuple[tuple[type[BaseException], Fault], ...] = (
     (FileNotFoundError, Fault.GONE),
@@ -58,22 +69,22 @@ class _FullAt(Exception):
         self.offset = offset
 
 
-class Session:
-    """Answers one request after another. Owner: the cleaner process, or a test."""
+class PassRunner:
+    """Answers one request of a pass after another. Owner: the cleaner process, or a test."""
 
     def __init__(self, files: Files, clock: Clock, wait_ms: Callable[[float], None]) -> None:
         self._files = files
         self._clock = clock
         self._wait_ms = wait_ms
         self._pass: Pass | None = None
-        self._throttle: Throttle | None = None  # one for all passes: many are short
+        self._limit: RateLimit | None = None  # one for all passes: many are short
 
     def answer(self, request: Request, *, writes: bool = True) -> Report:
         """Do what is asked; a fault is in the report. Without `writes`, only count. Blocks."""
         try:
             if isinstance(request, MapKeys):
                 self._pass = None  # free the map before the next is made
-                self._pass = Pass(self._files, request, self._throttle_to(request.bytes_per_second))
+                self._pass = Pass(self._files, request, self._limit_to(request.bytes_per_second))
                 return self._pass.map_keys()
             assert self._pass is not None, "keys are mapped first"
             if isinstance(request, NoteProducers):
@@ -83,22 +94,22 @@ class Session:
             fault = next(fault for kind, fault in _FAULTS if isinstance(error, kind))
             return Report(fault=fault, reason=str(error))
 
-    def _throttle_to(self, bytes_per_second: int) -> Throttle:
-        if self._throttle is None:
+    def _limit_to(self, bytes_per_second: int) -> RateLimit:
+        if self._limit is None:
             now_ns = self._clock.monotonic_ns
-            self._throttle = Throttle(bytes_per_second, now_ns, self._wait_ms)
+            self._limit = RateLimit(bytes_per_second, now_ns, self._wait_ms)
         else:
-            self._throttle.set_rate(bytes_per_second)
-        return self._throttle
+            self._limit.set_rate(bytes_per_second)
+        return self._limit
 
 
 class Pass:
     """One pass over a log."""
 
-    def __init__(self, files: Files, request: MapKeys, throttle: Throttle) -> None:
+    def __init__(self, files: Files, request: MapKeys, limit: RateLimit) -> None:
         self._files = files
         self._request = request
-        self._throttle = throttle
+        self._limit = limit
         self._read_bytes = 0
         self._map = KeyMap(request.slot_count, bytes.fromhex(request.secret))
         self._mapped_end = request.end_offset
@@ -109,7 +120,7 @@ class Pass:
 
     def _on_read(self, size: int) -> None:
         self._read_bytes += size
-        self._throttle.take(size)
+        self._limit.take(size)
 
     def _open(self, source: Source) -> Segment:
         directory = self._request.directory
@@ -162,7 +173,7 @@ class Pass:
             return stopped
 
         try:
-            for batch in walk_of(segment, bulk, self._on_read):
+            for batch in _walk(segment, bulk, self._on_read):
                 full_at = self._map_batch(batch, first_offset)
                 if full_at is not None:
                     return full_at
@@ -184,7 +195,7 @@ class Pass:
     def rewrite(self, request: Rewrite, *, writes: bool) -> Report:
         """Write what stays of these segments; nothing if all stays of the one there is."""
         before_bytes = self._read_bytes
-        self._throttle.set_rate(request.bytes_per_second)
+        self._limit.set_rate(request.bytes_per_second)
         sifting = Sifting(
             self._map,
             self._mapped_end,
@@ -193,7 +204,7 @@ class Pass:
             lambda: self._transactions,
             self._latest_epoch,
         )
-        output = Output(self._files, self._request.directory, request, self._throttle, writes)
+        output = Output(self._files, self._request.directory, request, self._limit, writes)
         try:
             for source in request.sources:
                 self._sift(source, sifting, output)
@@ -225,7 +236,7 @@ class Pass:
             return position, next_offset
 
         try:
-            for batch in walk_of(segment, bulk, self._on_read):
+            for batch in _walk(segment, bulk, self._on_read):
                 left = sifting.batch_left(batch)
                 if left is not None:
                     output.add(left)
@@ -233,13 +244,124 @@ class Pass:
             segment.close()
 
 
-def walk_of(
-    segment: Segment,
-    bulk: Callable[[memoryview, int, int], tuple[int, int]],
-    on_read: Callable[[int], None],
-) -> Iterator[ScannedBatch]:
-    """`walk` over a segment's whole batches."""
-    return walk(segment.file, segment.size, segment.base_offset, bulk, on_read)
+def _walk(segment: Segment, bulk: Bulk, on_read: Callable[[int], None]) -> Iterator[ScannedBatch]:
+    """Pass the batches of a segment to `bulk`, many at a time, and yield those that it leaves.
+
+    Every batch is checked, its CRC too. `DamagedSegment` at the first that is wrong. `on_read` is
+    told how many bytes are read.
+    """
+    file, size, base_offset = segment.file, segment.size, segment.base_offset
+    position, next_offset, read_bytes = 0, base_offset, READ_BYTES
+    while position < size:
+        asked = min(read_bytes, size - position)
+        chunk = memoryview(file.read(position, asked))
+        if len(chunk) < asked or len(chunk) < HEADER_SIZE:
+            raise DamagedSegment(file.path, position, "the file ends inside a batch")
+        on_read(asked)
+        at, read_bytes = 0, READ_BYTES
+        while True:
+            at, next_offset = bulk(chunk, at, next_offset)
+            left = len(chunk) - at
+            if left < HEADER_SIZE:
+                break  # the rest of its header is in the next chunk, if there is any rest
+            header = read_header(chunk, at)
+            check_header(file, header, position + at, size, base_offset, next_offset)
+            if header.size > left:
+                read_bytes = max(READ_BYTES, header.size)
+                break
+            if fault := crc_fault(chunk, at, header):
+                raise DamagedSegment(file.path, position + at, fault)
+            yield ScannedBatch(position + at, header, chunk[at : at + header.size])
+            next_offset = header.next_offset
+            at += header.size
+        position += at
+
+
+class RateLimit:
+    """Keeps reads and writes below a rate, as `log.cleaner.io.max.bytes.per.second` has it."""
+
+    _STEP_NS = 20_000_000  # waits are for no less, since a sleep is not exact
+
+    def __init__(
+        self,
+        bytes_per_second: int,
+        now_ns: Callable[[], int],
+        wait_ms: Callable[[float], None],
+    ) -> None:
+        self.set_rate(bytes_per_second)
+        self._now_ns = now_ns
+        self._wait_ms = wait_ms
+        self._due_ns = now_ns()
+
+    def set_rate(self, bytes_per_second: int) -> None:
+        """Keep below another rate from here on."""
+        self._ns_per_byte = 1e9 / bytes_per_second
+
+    def take(self, size: int) -> None:
+        """Account for so many bytes, and wait until they are due."""
+        now_ns = self._now_ns()
+        self._due_ns = max(self._due_ns, now_ns - self._STEP_NS) + int(size * self._ns_per_byte)
+        if self._due_ns - now_ns > self._STEP_NS:
+            self._wait_ms((self._due_ns - now_ns) / 1e6)
+
+
+class Transactions:
+    """Owner: a pass. It is told of each transactional batch and marker, in the log's order."""
+
+    def __init__(self, aborted: dict[int, list[OffsetRange]]) -> None:
+        self._aborted = aborted
+        self._has_batches: set[int] = set()  # producers whose transaction has one in this pass
+
+    def begin_pass(self) -> None:
+        """Begin again at the log's start."""
+        self._has_batches.clear()
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether the batch's transaction was aborted; to be asked of each transactional batch."""
+        self._has_batches.add(header.producer_id)
+        ranges = self._aborted.get(header.producer_id, ())
+        return any(each.start <= header.base_offset < each.end for each in ranges)
+
+    def ends_nothing(self, header: BatchHeader) -> bool:
+        """Whether no batch of a marker's transaction is left; to be asked of each marker."""
+        is_empty = header.producer_id not in self._has_batches
+        self._has_batches.discard(header.producer_id)
+        return is_empty
+
+
+def find_aborted(
+    segments: Iterable[Segment],
+) -> tuple[dict[int, list[OffsetRange]], dict[int, int]]:
+    """The offsets of aborted transactions in these segments, and where open ones began.
+
+    Both by producer id. Headers are read, and the markers. `DamagedSegment`, and `CorruptRecords`
+    for a damaged marker.
+    """
+    starts: dict[int, int] = {}
+    aborted: dict[int, list[OffsetRange]] = {}
+    for segment in segments:
+        for position, span, data in segment.walk_spans(0):
+            if not span.has_producers:
+                continue
+            for place, header in producer_headers(data, span.size, 0):
+                if not header.is_control:
+                    starts.setdefault(header.producer_id, header.base_offset)
+                    continue
+                start = starts.pop(header.producer_id, header.base_offset)
+                if _is_abort(segment, position + place, header):
+                    ended = OffsetRange(start, header.base_offset)
+                    aborted.setdefault(header.producer_id, []).append(ended)
+    return aborted, starts
+
+
+def _is_abort(segment: Segment, position: int, header: BatchHeader) -> bool:
+    if not header.record_count:  # an earlier pass has removed the marker: it ended nothing
+        return False
+    try:
+        (record,) = read_records(segment.file.read(position, header.size), 0, header)
+    except ValueError:
+        raise CorruptRecords(f"a control batch has {header.record_count} records") from None
+    return read_control_type(record.key) is ControlType.ABORT
 
 
 class Sifting:
@@ -333,13 +455,12 @@ class Output:
     """The `.cleaned` files of a group, written in large pieces. Without `writes`, only counted."""
 
     def __init__(
-        self, files: Files, directory: str, request: Rewrite, throttle: Throttle, writes: bool
+        self, files: Files, directory: str, request: Rewrite, limit: RateLimit, writes: bool
     ) -> None:
         self._files = files
         self._directory = directory
         self._request = request
-        self._throttle = throttle
-        self._writes = writes
+        self._limit = limit
         self._buffer = bytearray(OUT_TIMES * READ_BYTES)
         self.end = 0  # of what is in the buffer
         self.size = 0  # of what is in the file
@@ -374,7 +495,7 @@ class Output:
         if self.size + size > FILE_BYTES_MAX:
             raise CorruptRecords("what is left of a segment does not fit in one")
         if self._segment is not None and size:
-            self._throttle.take(size)
+            self._limit.take(size)
             with memoryview(self._buffer) as buffer:
                 self._segment.file.write([buffer[:size]], self.size)
         self.size += size
