@@ -200,6 +200,23 @@ class WrongType(UserError, TypeError):
     """An argument of a call is of the wrong type, and no other will do."""
 
 
+class CorruptFile(UserError):
+    """A checkpoint, snapshot or properties file whose content is not in its format.
+
+    Files that can be rebuilt from the log (checkpoints, epochs, snapshots) are: callers catch this.
+    For others, as `meta.properties`, it reaches the user, so it is a `UserError`. It is no
+    `DiskFailed`, since the disk did answer, and its other files are still trusted.
+    """
+
+    def __init__(self, path: str, line: int | None, reason: str) -> None:
+        """`line` counts from 1; None for a binary file or for the file as a whole."""
+        where = path if line is None else f"{path}, line {line}"
+        super().__init__(f"{where}: {reason}")
+        self.path = path
+        self.line = line
+        self.reason = reason
+
+
 class ProtocolError(KdistError):
     """A peer sent bytes that violate the protocol. The connection is closed."""
 

@@ -1,13 +1,15 @@
 """A broker's life cycle: start, run until stopped or failed, stop.
 
-    start: ZooKeeper session, cluster id, settings, log directory, HTTP, logs, listeners,
+    start: HTTP, ZooKeeper session, cluster id, settings, log directory, logs, listeners,
            registration, election; ready once a controller has sent it the cluster's metadata
     stop:  leaders moved where they can be, listeners, candidacy, registration, requests in flight,
            directory, session
 
-Start raises `UserError`, and undoes what it has begun, if the log directory belongs to another
-cluster or broker, if a port or the broker id is taken, or if ZooKeeper does not answer or stops
-answering. A later failure, a `DiskFailed` or a bug, is set on `failure`.
+Start waits for ZooKeeper without end: after a power cut its servers may come back later than the
+brokers, and a broker that gave up would stay down until somebody starts it. Start raises
+`UserError`, and undoes what it has begun, if the log directory belongs to another cluster or
+broker, if a port or the broker id is taken, if ZooKeeper refuses, or if no name of its servers
+exists. A later failure, a `DiskFailed` or a bug, is set on `failure`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import asyncio
 import enum
 import json
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from functools import partial
@@ -26,16 +27,13 @@ from kdist.broker.context import BrokerContext
 from kdist.broker.controller_access import move_leaders
 from kdist.broker.gateway import Gateway
 from kdist.broker.http import Page
-from kdist.broker.identity import find_cluster_id, make_starting_paths
 from kdist.broker.measures import Measures
-from kdist.broker.membership import Membership
-from kdist.broker.quotas.quotas import Quotas
-from kdist.broker.quotas.stored import StoredQuotas
+from kdist.broker.membership import Membership, find_cluster_id, make_starting_paths
+from kdist.broker.quotas import Quotas, StoredQuotas
 from kdist.broker.service import Service
 from kdist.broker.session_file import SessionFile
-from kdist.broker.settings.changes import Follower, SettingsChanges
-from kdist.broker.settings.dynamic import DynamicSettings
-from kdist.broker.settings.topics import TopicOverrides
+from kdist.broker.settings.dynamic import DynamicSettings, TopicOverrides
+from kdist.broker.settings.stored import Follower, SettingsChanges
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.topic import TopicSettings
 from kdist.errors import DiskFailed, UserError
@@ -45,7 +43,13 @@ from kdist.protocol.controlled_shutdown import ControlledShutdownRequest
 from kdist.storage.directory import LogDirectory
 from kdist.zk import znodes
 from kdist.zk.client import SessionState
-from kdist.zk.errors import ConnectionLoss, SessionExpired, ZooKeeperError
+from kdist.zk.errors import (
+    ConnectionLoss,
+    CorruptZnode,
+    NoSuchServer,
+    SessionExpired,
+    ZooKeeperError,
+)
 from kdist.zk.registration import BrokerRegistration
 
 logger = logging.getLogger(__name__)
@@ -104,6 +108,7 @@ class Broker:
         self._changes = SettingsChanges(context.zk, context.process.clock, followers)
         self._gateway = Gateway(context, self.measures.network)
         self._epoch = -1
+        self._vetted: str | None = None  # the content id by which replicas were judged last
         self._membership = Membership(
             context.zk,
             self.id,
@@ -153,6 +158,10 @@ class Broker:
 
     async def _join(self) -> None:
         context = self.context
+        # First: a wait for ZooKeeper or a recovery may take long, and must be observable.
+        self.http_port = await self._gateway.open_http(
+            {"/metrics": self._metrics_page, "/health": self._health_page}
+        )
         cluster_id, offsets_partitions = await self._look_at_zookeeper()
         self._tell("opening the log directory")
         self._service = service = Service(
@@ -164,10 +173,6 @@ class Broker:
             self._gateway.inter_broker_listener,
             self.fail,
         )
-        # Before the logs: a recovery may take long, and must be observable.
-        self.http_port = await self._gateway.open_http(
-            {"/metrics": self._metrics_page, "/health": self._health_page}
-        )
         await self._open_logs(service.directory)
         service.wire(offsets_partitions)
         await self._gateway.open(service.dispatch)
@@ -178,7 +183,7 @@ class Broker:
         """Open logs in steps: a recovery takes long, and must not hold up signals or watchdog."""
         now_ns = self._process.clock.monotonic_ns
         told_ns = now_ns()
-        with closing(directory.opening()) as steps:
+        with closing(directory.opening(self._vetted)) as steps:
             for work in steps:
                 if now_ns() - told_ns >= _STATUS_NS:
                     told_ns = now_ns()
@@ -191,10 +196,9 @@ class Broker:
 
     async def _look_at_zookeeper(self) -> tuple[str, int]:
         """The cluster id, and how many partitions `__consumer_offsets` has or will have."""
-        zk, where = self.context.zk, self.context.config.zookeeper.connect
+        where = self.context.config.zookeeper.connect
         self._tell(f"connecting to ZooKeeper on {where}")
         try:
-            await zk.connect()
             return await self._patiently(self._look)
         except ZooKeeperError as error:
             raise UserError(f"ZooKeeper on {where}: {error}") from error
@@ -205,24 +209,29 @@ class Broker:
         cluster_id = await find_cluster_id(zk, self._process.rng)
         await self._dynamic.load()
         await self._changes.load_all()
+        try:
+            vetted = await znodes.VETTED_DISK.read(zk, self.id)
+        except CorruptZnode as error:
+            logger.warning("%s", error)
+        else:
+            self._vetted = None if vetted is None else vetted.content
         return cluster_id, await self._count_offsets_partitions()
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of `work`, which is repeated if ZooKeeper is lost, for at most
-        `zookeeper.connection.timeout.ms` from the first loss on."""
-        loop, zk = asyncio.get_running_loop(), self.context.zk
-        patience_s = self.context.config.zookeeper.connection_timeout_ms / 1000
-        end_s = math.inf
+        """The result of `work`, which is repeated for as long as ZooKeeper is away."""
+        zk = self.context.zk
         while True:
             try:
-                if zk.state is SessionState.EXPIRED:
+                if zk.state is SessionState.CLOSED:
+                    await zk.connect()
+                elif zk.state is SessionState.EXPIRED:
                     await zk.reconnect()
                 return await work()
             except (ConnectionLoss, SessionExpired) as error:
-                end_s = min(end_s, loop.time() + patience_s)
-                if loop.time() >= end_s:
-                    raise
-                logger.warning("lost ZooKeeper while the broker starts, trying again: %s", error)
+                if isinstance(error, NoSuchServer) and zk.state is SessionState.CLOSED:
+                    raise  # after a session it is the resolver that fails, and not the address
+                logger.warning("waiting for ZooKeeper: %s", error)
+                self.context.status(f"waiting for ZooKeeper: {error}")
                 await asyncio.sleep(_RETRY_MS / 1000)
 
     async def _count_offsets_partitions(self) -> int:
@@ -241,6 +250,7 @@ class Broker:
             host=config.broker.host or self.context.host,
             disk=service.directory.meta.directory_id,
             content=service.directory.content_id,
+            flushed=service.directory.flushed,
         )
         try:
             cluster_id = service.directory.meta.cluster_id
@@ -261,22 +271,22 @@ class Broker:
         await self._await_metadata(service.cache.loaded)
         self._process.call_later(_STRAYS_MS, service.replicas.warn_of_strays)
 
-    async def _await_metadata(self, told: asyncio.Event) -> None:
+    async def _await_metadata(self, loaded: asyncio.Event) -> None:
         """Return once a controller has sent metadata, without which no client can be served, or
         once something has failed."""
         timeout_s = self.context.config.zookeeper.session_timeout_ms / 1000
-        hearing = asyncio.ensure_future(told.wait())
+        loading = asyncio.ensure_future(loaded.wait())
         try:
-            while not (hearing.done() or self.failure.done()):
+            while not (loading.done() or self.failure.done()):
                 await asyncio.wait(
-                    (hearing, self.failure),
+                    (loading, self.failure),
                     timeout=timeout_s,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                if not told.is_set():
+                if not loaded.is_set():
                     self._tell("waiting for a controller to tell of the cluster")
         finally:
-            hearing.cancel()
+            loading.cancel()
 
     def _know_epoch(self, epoch: int) -> None:
         self._epoch = epoch
@@ -289,12 +299,12 @@ class Broker:
             self._service.replicas.throttles.configure(config.replication)
             self._service.cleaner.configure(config.storage)
             self._service.replicas.configure_all(self._overrides.settings_of)
-            self._service.controller.hear_settings()
+            self._service.controller.note_settings_change()
 
     def _configure_topic(self, topic: str, settings: TopicSettings) -> None:
         if self._service is not None:
             self._service.replicas.configure(topic, settings)
-            self._service.controller.hear_settings(topic)
+            self._service.controller.note_settings_change(topic)
 
     def _end_pauses(self) -> None:
         if self._service is not None:
@@ -408,12 +418,12 @@ class Broker:
 
     def _metrics_page(self) -> Page:
         if self.state is State.READY:
-            self.service.looks.maybe_begin()
+            self.service.collector.maybe_collect()
         return Page(200, CONTENT_TYPE, self.measures.exposition.render())
 
     def _health_page(self) -> Page:
         """200 while the broker is ready and its session has not expired, else 503; with details."""
-        zk_state = self.context.zk.state
+        zk_state, service = self.context.zk.state, self._service
         has_session = zk_state is not SessionState.EXPIRED
         is_well = self.state is State.READY and has_session and not self.failure.done()
         report = {
@@ -425,8 +435,8 @@ class Broker:
             "unit": self.context.unit,
             "state": self.state.value,
             "zookeeper": zk_state.value,
-            "controller": self.service.controller.is_active,
-            "partitions": len(self.service.replicas.partitions),
+            "controller": service is not None and service.controller.is_active,
+            "partitions": 0 if service is None else len(service.replicas.partitions),
         }
         body = json.dumps(report).encode("ascii") + b"\n"
         return Page(200 if is_well else 503, "application/json", body)

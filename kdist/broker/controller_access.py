@@ -1,4 +1,4 @@
-"""How a broker asks the controller for something: by a call in-process, or by a request."""
+"""What a broker asks the controller for, by a call in-process or by a request."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.config.broker import BrokerSettings
+from kdist.config.broker_config import BrokerConfig
 from kdist.controller.controller import Controller
+from kdist.controller.topics import BROKER_DEFAULT, completed
 from kdist.errors import ApiError, Error
-from kdist.model import ZERO_UUID
+from kdist.metrics.broker import BrokerMetrics
+from kdist.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ZERO_UUID
 from kdist.network.client import Client
 from kdist.protocol import alter_partition, controlled_shutdown, create_topics
 from kdist.protocol.alter_partition import AlterPartitionRequest, AlterPartitionResponse
@@ -22,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 ConnectClient = Callable[[str, int], Awaitable[Client]]
 
+_CREATION_MS = 30_000
 _ROUND_TRIP_MS = 5_000  # in addition to the controller's own timeout
 
 
@@ -100,3 +104,73 @@ async def move_leaders(
             logger.warning("%d partitions have no other replica in sync", remaining)
         if left > 1:
             await asyncio.sleep(settings.controlled_shutdown_retry_backoff_ms / 1000)
+
+
+class AutoCreation:
+    """Topics that a client asks for, and `__consumer_offsets`, are created automatically.
+
+    Any broker may be asked; the controller creates the topic. No request waits for that: clients
+    get a retriable error, and try again. A creation in progress is not requested twice.
+    Owner: the broker.
+    """
+
+    def __init__(
+        self,
+        cache: MetadataCache,
+        config: Callable[[], BrokerConfig],
+        access: ControllerAccess,
+        metrics: BrokerMetrics,
+    ) -> None:
+        self._cache = cache
+        self._config = config
+        self._access = access
+        self._metrics = metrics
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+
+    def ask_for(self, name: str, may_create: bool) -> Error:
+        """The error to answer for an unknown topic with a valid name, which may be created now."""
+        if name == TRANSACTIONS_TOPIC:
+            return Error.UNKNOWN_TOPIC_OR_PARTITION
+        if not may_create or not self._config().broker.auto_create_topics_enable:
+            return Error.UNKNOWN_TOPIC_OR_PARTITION
+        if self._cache.collides(name):  # asking again would not help
+            return Error.INVALID_TOPIC_EXCEPTION
+        self._begin(name)
+        return Error.LEADER_NOT_AVAILABLE
+
+    def create_offsets_topic(self) -> None:
+        """Create `__consumer_offsets`, whether or not `auto.create.topics.enable` is on."""
+        self._begin(OFFSETS_TOPIC)
+
+    def cancel(self) -> None:
+        """Stop waiting for creations; the controller may still carry them out."""
+        for task in self._under_way.values():
+            task.cancel()
+
+    def _begin(self, name: str) -> None:
+        if name not in self._under_way:
+            task = asyncio.ensure_future(self._carry_out(_topic(name, self._config())))
+            self._under_way[name] = task
+
+    async def _carry_out(self, new: NewTopic) -> None:
+        try:
+            error = await self._access.create(new, _CREATION_MS)
+        except ApiError as failure:
+            error = failure.error
+        finally:
+            del self._under_way[new.name]
+        if error is Error.NONE:
+            self._metrics.created_topics += 1
+        elif error is not Error.TOPIC_ALREADY_EXISTS:  # expected if two brokers request it
+            logger.warning("topic %s is not created: %s", new.name, error.sentence)
+
+
+def _topic(name: str, config: BrokerConfig) -> NewTopic:
+    new = NewTopic(
+        name=name,
+        num_partitions=BROKER_DEFAULT,
+        replication_factor=BROKER_DEFAULT,
+        assignments=[],
+        configs=[],
+    )
+    return completed(new, config)

@@ -26,8 +26,8 @@ from typing import Any
 from kdist.errors import DiskFailed, Error, PoisonousRequest
 from kdist.metrics.broker import RequestMetrics
 from kdist.metrics.declare import Family
-from kdist.network.chunks import Chunk, release
 from kdist.network.connection import Connection, ResponseSlot
+from kdist.network.sending import release
 from kdist.protocol import (
     controlled_shutdown,
     delete_groups,
@@ -44,8 +44,7 @@ from kdist.protocol import (
     update_metadata,
 )
 from kdist.protocol.api import Api
-from kdist.protocol.envelope import encode_response
-from kdist.protocol.headers import RequestHeader
+from kdist.protocol.frame import Chunk, RequestHeader, encode_response
 from kdist.protocol.schema import Shape, wire_fields
 from kdist.protocol.versions import TABLE
 
@@ -102,8 +101,8 @@ class Crashes:
             api, metrics = self._apis[key]
             metrics.crashed += 1
             name = api.name
-        told = "%s of %s met a bug: its connection is closed"
-        logger.error(told, name, connection.peer, exc_info=error)
+        sentence = "%s of %s met a bug: its connection is closed"
+        logger.error(sentence, name, connection.peer, exc_info=error)
         connection.finish_soon()
 
     def refuse(

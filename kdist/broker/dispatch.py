@@ -1,7 +1,7 @@
 """From frames to handlers and back: one handler per API, one reply slot per request.
 
 A request is first offered to the fast path that its connection last used (`fast_path/`); those of a
-client with quotas (`quotas/throttle.py`) never take one. On the general path it is decoded and
+client with quotas (`quotas.py`) never take one. On the general path it is decoded and
 handed to a function that answers through its `Call`, or a coroutine function that returns the
 answer (see `Routes`). `crashes.py` says what an unexpected exception from a handler costs.
 
@@ -21,29 +21,30 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
 from kdist.broker.crashes import DROPPED, Crashes
-from kdist.broker.fast_path.fast_path import FastPaths, Registered
+from kdist.broker.fast_path import FastPaths, Registered
 from kdist.broker.handlers import api_versions
-from kdist.broker.quotas.throttle import Throttle, Throttles, Timed
+from kdist.broker.quotas import Throttle, Throttles, Timed
 from kdist.errors import ProtocolError
-from kdist.groups.member import Caller
+from kdist.groups.coordinator import Caller
 from kdist.metrics.broker import RequestMetrics
 from kdist.metrics.declare import Family
 from kdist.network.connection import Connection, ResponseSlot
 from kdist.network.connection_state import CHANGE, DECODING, HELD, PRODUCES, WORK
 from kdist.network.receiving import NotYet
 from kdist.protocol import produce
-from kdist.protocol.envelope import (
+from kdist.protocol.frame import (
+    KEY_BYTES,
+    RequestHeader,
+    SplicedBuffer,
     UnsupportedVersionError,
     decode_request,
     decode_request_in_steps,
     encode_response,
 )
-from kdist.protocol.headers import KEY_BYTES, RequestHeader
-from kdist.protocol.splice import SplicedBuffer
 from kdist.protocol.versions import TABLE
 from kdist.replication.delayed import DelayedOperations
 from kdist.runtime.clock import Clock
-from kdist.wire.varint import Buffer
+from kdist.wire.primitives import Buffer
 
 _NS_PER_S = 1_000_000_000
 _MS_PER_S = 1000
@@ -53,7 +54,7 @@ _WHOLE_BYTES_MAX = 32 << 10  # of a request that is decoded at once: at most som
 Decoded = tuple[RequestHeader, Any]
 
 
-class Call:
+class GeneralCall:
     """A request on the general path. It is answered exactly once.
 
     One is made per request, so it is a flat object. This module's share of a produce is 2.1 µs,
@@ -107,8 +108,8 @@ class Call:
         self.response = response
         frame = self._encoded(response)
         if self._throttle is not None:
-            told = self._settle(self._throttle, response, frame)
-            frame = frame if told is response else self._encoded(told)
+            charged = self._charge(self._throttle, response, frame)
+            frame = frame if charged is response else self._encoded(charged)
         if frame is None:
             self._slot.discard()
         else:
@@ -133,10 +134,10 @@ class Call:
         if throttle.pause_s:
             self._dispatch.pause(self.connection, throttle.pause_s)
 
-    def _settle(self, throttle: Throttle, response: Any, frame: SplicedBuffer | None) -> Any:
+    def _charge(self, throttle: Throttle, response: Any, frame: SplicedBuffer | None) -> Any:
         """Charge what the request has cost, and pause the connection; the response that says so."""
         size = sum(map(len, frame.chunks())) if frame else 0
-        pause_s = throttle.settle(size, self._dispatch.now_ns())
+        pause_s = throttle.charge(size, self._dispatch.now_ns())
         if pause_s:
             self._dispatch.pause(self.connection, pause_s)
         if response is None or not throttle.pause_s:
@@ -156,8 +157,8 @@ class Call:
         self.answer(response)
 
 
-DirectHandler = Callable[[Any, Call], None]
-WaitingHandler = Callable[[Any, Call], Awaitable[Any]]
+DirectHandler = Callable[[Any, GeneralCall], None]
+WaitingHandler = Callable[[Any, GeneralCall], Awaitable[Any]]
 
 
 class Routes(NamedTuple):
@@ -200,9 +201,11 @@ class Dispatch:
         self.metrics = {api.key: shared.requests[(api.name,)] for api in TABLE}
         self._routes = routes
         self._waiting = shared.waiting
-        self._fast_paths, self._flush = shared.fast_paths
+        self._fast_paths, self._queueing = shared.fast_paths
+        self._flush = self._queueing.flush
         self.crashes = shared.crashes
         self._throttles = shared.throttles
+        self._quotas = shared.throttles.quotas
         self._paused: set[Connection] = set()  # since the quotas last changed
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -225,7 +228,8 @@ class Dispatch:
         try:
             if registered is not None and registered[0].try_handle(frame, registered, connection):
                 return True
-            self._flush()
+            if self._queueing.queue:
+                self._flush()
             if connection.pending_produces and frame[:KEY_BYTES] != _PRODUCE:
                 raise NotYet(PRODUCES)
             if connection.is_working and _key_of(frame) in self._routes.waiting:
@@ -283,10 +287,12 @@ class Dispatch:
             self._answer_unsupported(connection, error)
             return
         key = header.api_key
-        call = Call(header, connection, self)
-        throttle = self._throttles.begin(header, request, len(frame))
-        if throttle is not None:
-            call.begin_throttle(throttle)
+        call = GeneralCall(header, connection, self)
+        throttle: Throttle | None = None
+        if self._quotas.limits:
+            throttle = self._throttles.begin(header, request, len(frame))
+            if throttle is not None:
+                call.begin_throttle(throttle)
         try:
             if key in self._routes.direct:
                 is_held = throttle is not None and throttle.is_held
@@ -319,12 +325,12 @@ class Dispatch:
         header = error.header
         if header.api_key != api_versions.KEY:
             raise error
-        in_version_0 = Call(header._replace(api_version=0), connection, self)
+        in_version_0 = GeneralCall(header._replace(api_version=0), connection, self)
         in_version_0.answer_with_error(api_versions.unsupported())
 
     # Handlers that wait
 
-    def _start(self, work: Awaitable[Any], call: Call, throttle: Throttle | None) -> None:
+    def _start(self, work: Awaitable[Any], call: GeneralCall, throttle: Throttle | None) -> None:
         if throttle is not None:
             throttle.end_step(self.now_ns())
             work = Timed(work, throttle, self.now_ns)
@@ -343,7 +349,7 @@ def _key_of(frame: memoryview) -> int:
     return int.from_bytes(frame[:KEY_BYTES], "big")
 
 
-async def _answer_with(work: Awaitable[Any], call: Call) -> None:
+async def _answer_with(work: Awaitable[Any], call: GeneralCall) -> None:
     try:
         call.answer_with_error(await work)
     except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs

@@ -89,7 +89,7 @@ class CachedPartition:
         self,
         key: TopicPartition,
         asked: FetchPartition,
-        session: Session | None = None,
+        session: FetchSession | None = None,
         topic_id: uuid.UUID | None = None,
     ) -> None:
         self.key = key
@@ -101,7 +101,7 @@ class CachedPartition:
 
     @classmethod
     def of(
-        cls, name: Name, asked: FetchPartition, name_of: NameOf, session: Session | None = None
+        cls, name: Name, asked: FetchPartition, name_of: NameOf, session: FetchSession | None = None
     ) -> CachedPartition:
         """What a client names like this."""
         topic, number = name
@@ -132,11 +132,11 @@ class CachedPartition:
         return self.topic_id is None or partition.topic_id in (self.topic_id, ZERO_UUID)
 
     @property
-    def session(self) -> Session:
+    def session(self) -> FetchSession:
         assert self._session is not None
         return self._session
 
-    def join(self, session: Session) -> None:
+    def join(self, session: FetchSession) -> None:
         """Enter a session, to be read at its next request."""
         self._session = session
         session.dirty[self] = None
@@ -167,19 +167,18 @@ class CachedPartition:
         is_new = (
             bool(result.records)
             or not self.was_told(result.high_watermark, result.log_start_offset)
-            or result.diverging_epoch is not None
             or result.preferred_read_replica != NO_LEADER
         )
         self.high_watermark = result.high_watermark
         self.log_start_offset = result.log_start_offset
-        if result.error_code:
-            # The first result after the error is always new.
+        if result.error_code or result.diverging_epoch is not None:
+            # Nobody takes the offsets beside these: the first result after them is always new.
             self.high_watermark = _UNKNOWN_OFFSET
             return True
         return is_new
 
 
-class Session:
+class FetchSession:
     """One client's. Owner: `FetchSessions`.
 
     `dirty` are the partitions to read for the next answer, in that order. Invariant: those that are
@@ -256,14 +255,14 @@ class Session:
 Results = list[tuple[CachedPartition, FetchPartitionResult]]
 
 
-class Context(NamedTuple):
+class FetchContext(NamedTuple):
     """What one request fetches: `partitions`, or what is dirty in its session.
 
     `epoch`: the session's until its next request. `is_wanted`: create a session with the answer.
     """
 
     partitions: list[CachedPartition]
-    session: Session | None = None
+    session: FetchSession | None = None
     epoch: int = _FINAL_EPOCH
     is_wanted: bool = False
     uses_ids: bool = False
@@ -287,7 +286,7 @@ class FetchSessions:
         self._clock = clock
         self._rng = rng
         self._metrics = metrics
-        self._sessions: dict[int, Session] = {}  # the least recently used first
+        self._sessions: dict[int, FetchSession] = {}  # the least recently used first
         # Sorted ranks of the sessions that a larger one may evict: if it is a follower's, and
         # whoever's it is.
         self._below_followers: list[_Rank] = []
@@ -297,7 +296,7 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, request: FetchRequest, version: int) -> Context:
+    def open(self, request: FetchRequest, version: int) -> FetchContext:
         """What a request fetches. ApiError FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
         FETCH_SESSION_TOPIC_ID_ERROR.
 
@@ -307,7 +306,7 @@ class FetchSessions:
         if epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
             self._remove(request.session_id)
             named = dict(_partitions_of(request, uses_ids))  # without duplicates
-            return Context(
+            return FetchContext(
                 [CachedPartition.of(name, asked, self.name_of) for name, asked in named.items()],
                 is_wanted=epoch == _INITIAL_EPOCH,
                 uses_ids=uses_ids,
@@ -324,11 +323,11 @@ class FetchSessions:
         session.epoch = _following(epoch)
         if not session.partitions:
             self._remove(session.id)
-            return Context([])
+            return FetchContext([])
         self._touch(session)
-        return Context([], session, session.epoch)
+        return FetchContext([], session, session.epoch)
 
-    def get(self, session_id: int) -> Session | None:
+    def get(self, session_id: int) -> FetchSession | None:
         """The session, if it still exists. This does not count as use."""
         return self._sessions.get(session_id)
 
@@ -345,12 +344,12 @@ class FetchSessions:
         ((name, asked),) = _partitions_of(request, version >= VERSION_OF_TOPIC_IDS)
         return CachedPartition.of(name, asked, self.name_of)
 
-    def go_on(self, session: Session) -> None:
+    def go_on(self, session: FetchSession) -> None:
         """Note a request: the session moves on to the next epoch."""
         session.epoch = _following(session.epoch)
         self._touch(session)
 
-    def close(self, context: Context, results: Results) -> tuple[int, Results]:
+    def close(self, context: FetchContext, results: Results) -> tuple[int, Results]:
         """The session id and the partitions to answer with.
 
         ApiError INVALID_FETCH_SESSION_EPOCH if the client has gone on without this answer.
@@ -364,13 +363,13 @@ class FetchSessions:
             return NO_SESSION, results
         return self._create(context, results), results
 
-    def _create(self, context: Context, results: Results) -> int:
+    def _create(self, context: FetchContext, results: Results) -> int:
         if not results or not self._make_room(context.is_follower, len(results)):
             return NO_SESSION
         id_ = self._rng.randint(1, _INT32_MAX)
         while id_ in self._sessions:
             id_ = self._rng.randint(1, _INT32_MAX)
-        session = Session(
+        session = FetchSession(
             id_,
             self._clock.now_ms(),
             uses_ids=context.uses_ids,
@@ -387,7 +386,7 @@ class FetchSessions:
 
     # Who stays
 
-    def _touch(self, session: Session) -> None:
+    def _touch(self, session: FetchSession) -> None:
         """Note a use: it becomes the most recently used, and is ranked by its size and age."""
         now_ms = self._clock.now_ms()
         session.used_ms = now_ms
@@ -397,7 +396,7 @@ class FetchSessions:
         if session.rank is None or size != session.rank.size or is_old != session.is_old:
             self._rank(session, size, is_old)
 
-    def _rank(self, session: Session, size: int, is_old: bool) -> None:
+    def _rank(self, session: FetchSession, size: int, is_old: bool) -> None:
         """Sort it in among the sessions that may be evicted, by its size and age."""
         self._unrank(session)
         session.is_old = is_old
@@ -432,7 +431,7 @@ class FetchSessions:
             self._unrank(session)
             session.end()
 
-    def _unrank(self, session: Session) -> None:
+    def _unrank(self, session: FetchSession) -> None:
         rank = session.rank
         if rank is None:
             return

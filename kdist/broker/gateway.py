@@ -10,11 +10,10 @@ from collections.abc import Callable
 
 from kdist.broker.context import BrokerContext
 from kdist.broker.http import HttpPages, Pages
-from kdist.config.addresses import parse_host_port
-from kdist.config.listeners import Listener as Address
-from kdist.config.listeners import parse_listener, parse_protocol_map
+from kdist.config.addresses import Listener as Address
+from kdist.config.addresses import parse_host_port, parse_listener, parse_protocol_map
 from kdist.config.network import NetworkSettings
-from kdist.metrics.network import NetworkMetrics
+from kdist.metrics.broker import NetworkMetrics
 from kdist.network.connection import Handler
 from kdist.network.listener import ConnectionQuotas, Listener
 from kdist.network.network import Server

@@ -1,4 +1,4 @@
-"""The broker's registration, `/brokers/ids/<id>`, in each of its ZooKeeper sessions.
+"""A broker in ZooKeeper: its cluster, and its registration, `/brokers/ids/<id>`, in each session.
 
 When a session expires, its ephemeral registration goes with it. The broker opens another session,
 registers again and carries on; the controller sends it what changed. It refuses to register if
@@ -15,13 +15,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
+import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from kdist.broker.identity import require_cluster_id
 from kdist.broker.session_file import SessionFile
 from kdist.errors import UserError
 from kdist.metrics.broker import BrokerMetrics
+from kdist.model import format_uuid
 from kdist.zk import znodes
 from kdist.zk.client import Delete, Operation, SessionState, ZooKeeper
 from kdist.zk.errors import (
@@ -34,6 +36,7 @@ from kdist.zk.errors import (
     ZooKeeperError,
 )
 from kdist.zk.registration import BrokerRegistration
+from kdist.zk.values import ClusterId
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +155,7 @@ class Membership:
 
     async def keep(self) -> None:
         """Register anew in every new session, until cancelled. Raises UserError."""
-        remove_listener = self._zk.add_listener(self._hear)
+        remove_listener = self._zk.add_listener(self._session_changed)
         try:
             while True:
                 self._changed.clear()
@@ -161,7 +164,7 @@ class Membership:
         finally:
             remove_listener()
 
-    def _hear(self, state: SessionState) -> None:
+    def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.EXPIRED:
             self._metrics.expired_sessions += 1
         self._changed.set()
@@ -192,3 +195,49 @@ class Membership:
             logger.warning("could not deregister; the session will expire instead: %s", error)
             return
         await self._blocking(self._session_file.remove)
+
+
+# The cluster that it belongs to
+
+
+async def make_starting_paths(zk: ZooKeeper) -> None:
+    """Create those persistent znodes that every broker relies on and that are missing."""
+    for path in (znodes.BROKERS.path(), *znodes.STARTING_PATHS):
+        if await zk.exists(path) is None:
+            try:
+                await zk.create(path, make_parents=True)
+            except NodeExists:
+                pass  # another broker is starting too
+
+
+async def find_cluster_id(zk: ZooKeeper, rng: random.Random) -> str:
+    """The cluster id, which the cluster's very first broker generates."""
+    path = znodes.CLUSTER_ID.path()
+    while True:
+        if (found := await znodes.CLUSTER_ID.read(zk)) is not None:
+            return found.id
+        made = ClusterId(format_uuid(uuid.UUID(int=rng.getrandbits(128), version=4)))
+        try:
+            await zk.create(path, znodes.CLUSTER_ID.encode(made), make_parents=True)
+        except NodeExists:
+            pass  # another broker was faster: use its id
+
+
+async def require_cluster_id(zk: ZooKeeper, cluster_id: str) -> None:
+    """Raise `UserError` if ZooKeeper does not hold this cluster any more.
+
+    Its data may have been removed, or replaced by another ensemble's. A broker that registered
+    there would be told to create topics of the same names, and delete its logs as those of
+    earlier topics.
+    """
+    found = await znodes.CLUSTER_ID.read(zk)
+    if found is None:
+        raise UserError(
+            f"ZooKeeper does not know cluster {cluster_id!r} any more: {znodes.CLUSTER_ID.path()}"
+            " is gone, so its data was removed, or this is another ensemble"
+        )
+    if found.id != cluster_id:
+        raise UserError(
+            f"ZooKeeper is that of cluster {found.id!r} now, but this broker belongs to"
+            f" {cluster_id!r}: its data was removed, or this is another ensemble"
+        )

@@ -73,21 +73,21 @@ class MetadataCache:
         state = None if topic is None else topic.partitions.get(partition.partition)
         return state is not None and set(state.replicas) <= set(state.isr)
 
-    def _update_topic(self, told: UpdatedTopic) -> list[TopicPartition]:
-        name, gone = told.topic_name, []
+    def _update_topic(self, topic: UpdatedTopic) -> list[TopicPartition]:
+        name, gone = topic.topic_name, []
         known = self.topics.get(name)
-        for state in told.partition_states:
+        for state in topic.partition_states:
             if state.leader == LEADER_DURING_DELETION:
                 gone.append(TopicPartition(name, state.partition_index))
                 self._absent.pop(name, None)
-                if known is not None and known.id == told.topic_id:
+                if known is not None and known.id == topic.topic_id:
                     known.partitions.pop(state.partition_index, None)
                 continue
-            if known is None or known.id != told.topic_id:
-                gone += self._made_anew(name, told.topic_id)
+            if known is None or known.id != topic.topic_id:
+                gone += self._made_anew(name, topic.topic_id)
                 self._forget(name)
-                known = self.topics[name] = KnownTopic(told.topic_id, {})
-                self._names[told.topic_id] = name
+                known = self.topics[name] = KnownTopic(topic.topic_id, {})
+                self._names[topic.topic_id] = name
                 self._flat[flat(name)] += 1
             known.partitions[state.partition_index] = state
         if known is not None and not known.partitions:

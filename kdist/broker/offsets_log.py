@@ -14,15 +14,15 @@ from functools import partial
 from kdist.errors import ApiError, CorruptRecords, DiskFull, Error, ProtocolError
 from kdist.groups.context import LogRecord
 from kdist.groups.coordinator import GroupCoordinator
-from kdist.groups.loading import Loading
+from kdist.groups.records import Loading
 from kdist.model import OFFSETS_TOPIC
 from kdist.records.batch import Batch, iter_headers, read_header
 from kdist.records.build import build_batch
+from kdist.replication.leadership import Role
 from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
-from kdist.replication.roles import Role
 from kdist.runtime.clock import Clock
-from kdist.runtime.slices import Steps
+from kdist.runtime.steps import CountedSteps
 from kdist.runtime.tasks import Tasks
 from kdist.storage.append import Append
 from kdist.storage.reading import Slice, read
@@ -153,10 +153,12 @@ class OffsetsLoader:
         read_on = partial(self._read, partition, loading, next_offset)
         self._work(loading, loading.replay(batches), read_on)
 
-    def _work(self, loading: Loading, steps: Steps, then: Callable[[], None]) -> None:
+    def _work(self, loading: Loading, steps: CountedSteps, then: Callable[[], None]) -> None:
         self._coordinator.slices.add(self._watched(loading, steps, then))
 
-    def _watched(self, loading: Loading, steps: Steps, then: Callable[[], None]) -> Steps:
+    def _watched(
+        self, loading: Loading, steps: CountedSteps, then: Callable[[], None]
+    ) -> CountedSteps:
         """Do the steps, `then` the rest: as long as the partition is led, and its log is sound."""
         while self._coordinator.is_wanted(loading):
             try:

@@ -1,8 +1,10 @@
 """One broker as a process: the real world around it, signals, systemd, exit statuses.
 
     0    stopped cleanly                   74   the disk failed; systemd does not restart on it
-    1    could not start, or go on         143  stopped at once, by a second signal
-    70   a bug, out of memory, or a file that was removed; the traceback is in the log
+    1    could not start, or go on         78   the disk is not this broker's, or missing: likewise
+    70   a bug, out of memory, or a file   143  stopped at once, by a second signal
+         that was removed; the traceback
+         is in the log
 
 The first SIGTERM or SIGINT stops cleanly; after a second one the next start has to recover.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import signal
@@ -22,16 +25,18 @@ from typing import Any
 
 from kdist.broker.broker import Broker
 from kdist.broker.context import BrokerContext
+from kdist.config.addresses import ConnectString
+from kdist.config.broker import DiskSettings
 from kdist.config.broker_config import BrokerConfig
-from kdist.config.connect_string import ConnectString
 from kdist.errors import DiskFailed, KdistError, UserError
 from kdist.network.network import AsyncioNetwork
-from kdist.runtime.asyncio_process import AsyncioProcess
-from kdist.runtime.descriptors import raise_limit
 from kdist.runtime.disk import Disk
+from kdist.runtime.files import Files
 from kdist.runtime.linux import boot_id
+from kdist.runtime.process import AsyncioProcess
 from kdist.runtime.sd_notify import ServiceManager
 from kdist.runtime.tick_loop import TickLoop
+from kdist.runtime.unix import raise_limit
 from kdist.zk.kazoo_client import KazooZooKeeper
 
 logger = logging.getLogger(__name__)
@@ -46,6 +51,45 @@ _START_SIGN_S = 10.0
 # (design D2). Few objects are in cycles, so those alive after the start are frozen, and the rest is
 # collected seldom.
 _GC_THRESHOLDS = (50_000, 50, 100)
+
+
+class WrongDisk(UserError):
+    """The disk is missing, or not this broker's. A restart is of no use: systemd makes none."""
+
+    EXIT_STATUS = 78  # sysexits.h EX_CONFIG
+
+
+def check_marker(settings: DiskSettings, broker_id: int, files: Files) -> None:
+    """Raise `WrongDisk` if `disk.marker` is set and the file is missing or not this broker's.
+
+        /data/d01/disk.json    {"cluster": "prod-dc1", "broker": 201, "disk": "d01"}
+
+    Checked before anything on the disk is touched: a broker whose disk is not mounted would create
+    an empty log on the root filesystem.
+    """
+    path = settings.marker
+    if path is None:
+        return
+    marker = _read_marker(path, files)
+    wanted = {"cluster": settings.cluster, "broker": broker_id, "disk": settings.id}
+    for name, value in wanted.items():
+        if value is not None and marker.get(name) != value:
+            raise WrongDisk(
+                f"{path} names {name} {marker.get(name)!r}, but this is {name} {value!r}:"
+                " check which disk is mounted here"
+            )
+
+
+def _read_marker(path: str, files: Files) -> Mapping[str, object]:
+    try:
+        marker = json.loads(files.read(path))
+    except (FileNotFoundError, PermissionError):  # an unmounted mount point is readable to nobody
+        raise WrongDisk(f"{path} is not there: is the disk mounted?") from None
+    except ValueError:
+        raise WrongDisk(f"{path} is not JSON, so it does not say whose disk this is") from None
+    if not isinstance(marker, dict):
+        raise WrongDisk(f"{path} is not a JSON object, so it does not say whose disk this is")
+    return marker
 
 
 def _connections_within(descriptors: int, config: BrokerConfig) -> int:
@@ -163,16 +207,16 @@ def sentence_of(failure: BaseException) -> str:
     """The log line for the failure that ended a broker (pure)."""
     if isinstance(failure, KdistError):
         return str(failure)
-    told = "".join(traceback.format_exception(failure))
+    trace = "".join(traceback.format_exception(failure))
     # A connection wraps a handler's OSError in a RuntimeError, as its cause.
     met = failure.__cause__ if isinstance(failure.__cause__, OSError) else failure
     if isinstance(met, FileNotFoundError):
-        return f"{met.filename} is gone, removed or unmounted: {told}"
+        return f"{met.filename} is gone, removed or unmounted: {trace}"
     if isinstance(met, OSError) and met.filename is not None:
-        return f"{met.filename} cannot be used any more, {met.strerror}: {told}"
+        return f"{met.filename} cannot be used any more, {met.strerror}: {trace}"
     if isinstance(failure, MemoryError):
-        return f"no memory is left: {told}"
-    return f"a bug: {told}"
+        return f"no memory is left: {trace}"
+    return f"a bug: {trace}"
 
 
 def status_of(failure: BaseException) -> int:

@@ -9,29 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
-from kdist.broker.dispatch import Call, DirectHandler, Routes, WaitingHandler
+from kdist.broker.dispatch import DirectHandler, GeneralCall, Routes, WaitingHandler
 from kdist.broker.handlers import (
-    alter_replica_log_dirs,
     api_versions,
     delete_records,
-    describe_cluster,
-    describe_log_dirs,
-    list_offsets,
-    offset_for_leader_epoch,
+    log_dirs,
+    offset_lookups,
 )
-from kdist.broker.handlers.alter_configs import AlterConfigsHandler
 from kdist.broker.handlers.client_quotas import ClientQuotasHandler
+from kdist.broker.handlers.commands import CommandsHandler
+from kdist.broker.handlers.configs import ConfigsHandler
 from kdist.broker.handlers.control import ControlHandler
-from kdist.broker.handlers.describe_configs import DescribeConfigsHandler
-from kdist.broker.handlers.elect_leaders import ElectLeadersHandler
 from kdist.broker.handlers.fetch import FetchHandler
-from kdist.broker.handlers.find_coordinator import FindCoordinatorHandler
 from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.handlers.metadata import MetadataHandler
 from kdist.broker.handlers.produce import ProduceHandler
-from kdist.broker.handlers.reassignments import ReassignmentsHandler
-from kdist.broker.handlers.topics import TopicsHandler
-from kdist.broker.metadata_cache import MetadataCache
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.protocol.versions import TABLE
 from kdist.replication.replicas import Replicas
@@ -57,23 +49,17 @@ _LONG = ("ListOffsets", "ListGroups", "DescribeGroups")
 
 
 class Handlers(NamedTuple):
-    """The handlers that have a state, and what the others look into."""
+    """The handlers that have a state, and the replicas that the others look into."""
 
     replicas: Replicas
-    cache: MetadataCache
-    cluster_id: str
     produce: ProduceHandler
     fetch: FetchHandler
     metadata: MetadataHandler
-    coordinators: FindCoordinatorHandler
     groups: GroupCoordinator
-    topics: TopicsHandler
-    elections: ElectLeadersHandler
-    reassignments: ReassignmentsHandler
+    commands: CommandsHandler
     producer_ids: ProducerIds
     control: ControlHandler
-    described_settings: DescribeConfigsHandler
-    altered_settings: AlterConfigsHandler
+    configs: ConfigsHandler
     client_quotas: ClientQuotasHandler
 
 
@@ -87,15 +73,13 @@ def routes_to(to: Handlers) -> Routes:
 
 def _direct(to: Handlers) -> dict[str, DirectHandler]:
     return {
-        "Produce": lambda asked, call: to.produce.handle(
-            asked, call.version, call.listener, call.answer, call.connection, call.crash
-        ),
+        "Produce": to.produce.handle,
         "Fetch": to.fetch.handle,
-        "ListOffsets": lambda asked, call: list_offsets.handle(asked, call, to.replicas),
+        "ListOffsets": lambda asked, call: offset_lookups.handle(asked, call, to.replicas),
         "OffsetCommit": _of_group(to.groups.offset_commit),
         "OffsetFetch": _of_group(to.groups.offset_fetch),
         "FindCoordinator": lambda asked, call: call.answer_with_error(
-            to.coordinators.answer(asked, call.version, call.listener)
+            to.metadata.find_coordinator(asked, call.version, call.listener)
         ),
         "JoinGroup": _of_group(to.groups.join_group),
         "Heartbeat": _of_group(to.groups.heartbeat),
@@ -106,13 +90,13 @@ def _direct(to: Handlers) -> dict[str, DirectHandler]:
         "DeleteGroups": _of_group(to.groups.delete_groups),
         "OffsetDelete": _of_group(to.groups.offset_delete),
         "OffsetForLeaderEpoch": lambda asked, call: call.answer(
-            offset_for_leader_epoch.answer(asked, to.replicas)
+            offset_lookups.answer_epochs(asked, to.replicas)
         ),
         "DescribeLogDirs": lambda asked, call: call.answer(
-            describe_log_dirs.answer(asked, to.replicas.directory)
+            log_dirs.describe(asked, to.replicas.directory)
         ),
         "AlterReplicaLogDirs": lambda asked, call: call.answer(
-            alter_replica_log_dirs.answer(asked, to.replicas.directory)
+            log_dirs.alter(asked, to.replicas.directory)
         ),
         "ApiVersions": lambda asked, call: call.answer_with_error(
             api_versions.answer(
@@ -131,22 +115,20 @@ def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
         "ControlledShutdown": to.control.controlled_shutdown,
         "AlterPartition": to.control.alter_partition,
         "AllocateProducerIds": to.control.allocate_producer_ids,
-        "CreateTopics": lambda asked, _call: to.topics.create(asked),
-        "DeleteTopics": lambda asked, call: to.topics.delete(asked, call.version),
+        "CreateTopics": lambda asked, _call: to.commands.create_topics(asked),
+        "DeleteTopics": lambda asked, call: to.commands.delete_topics(asked, call.version),
         "InitProducerId": lambda asked, _call: to.producer_ids.answer(asked),
-        "CreatePartitions": lambda asked, _call: to.topics.grow(asked),
-        "ElectLeaders": lambda asked, _call: to.elections.answer(asked),
-        "AlterPartitionReassignments": lambda asked, _call: to.reassignments.alter(asked),
-        "ListPartitionReassignments": lambda asked, _call: to.reassignments.list(asked),
+        "CreatePartitions": lambda asked, _call: to.commands.create_partitions(asked),
+        "ElectLeaders": lambda asked, _call: to.commands.elect_leaders(asked),
+        "AlterPartitionReassignments": lambda asked, _call: to.commands.reassign(asked),
+        "ListPartitionReassignments": lambda asked, _call: to.commands.list_reassignments(asked),
         "DeleteRecords": lambda asked, _call: delete_records.answer(asked, to.replicas),
-        "DescribeConfigs": lambda asked, _call: to.described_settings.answer(asked),
-        "AlterConfigs": lambda asked, _call: to.altered_settings.replace(asked),
-        "IncrementalAlterConfigs": lambda asked, _call: to.altered_settings.change(asked),
+        "DescribeConfigs": lambda asked, _call: to.configs.describe(asked),
+        "AlterConfigs": lambda asked, _call: to.configs.replace(asked),
+        "IncrementalAlterConfigs": lambda asked, _call: to.configs.change(asked),
         "DescribeClientQuotas": lambda asked, _call: to.client_quotas.describe(asked),
         "AlterClientQuotas": lambda asked, _call: to.client_quotas.alter(asked),
-        "DescribeCluster": lambda asked, call: describe_cluster.answer(
-            asked, call.listener, to.cache, to.cluster_id
-        ),
+        "DescribeCluster": lambda asked, call: to.metadata.describe_cluster(asked, call.listener),
     }
 
 
@@ -157,7 +139,7 @@ def _by_key(handlers: Mapping[str, Handler]) -> dict[int, Handler]:
 def _of_group(method: Callable[..., None]) -> DirectHandler:
     """A handler that calls a method of the group coordinator, which answers now or later."""
 
-    def ask(asked: object, call: Call) -> None:
+    def ask(asked: object, call: GeneralCall) -> None:
         method(asked, call.caller, call.answer_with_error)
 
     return ask

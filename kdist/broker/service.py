@@ -7,50 +7,45 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from functools import partial
 
-from kdist.broker.auto_creation import AutoCreation
 from kdist.broker.context import BrokerContext
-from kdist.broker.controller_access import ControllerAccess
+from kdist.broker.controller_access import AutoCreation, ControllerAccess
 from kdist.broker.crashes import Crashes
 from kdist.broker.dispatch import Dispatch, Shared
-from kdist.broker.fast_path.fast_path import FastPath, FastPaths
+from kdist.broker.fast_path import FastPath, FastPaths
 from kdist.broker.fast_path.fetch import FetchFastPath
 from kdist.broker.fast_path.produce import ProduceFastPath
 from kdist.broker.fetch_sessions import FetchSessions
-from kdist.broker.group_lags import LaggingGroups
-from kdist.broker.handlers.alter_configs import AlterConfigsHandler
 from kdist.broker.handlers.client_quotas import ClientQuotasHandler
+from kdist.broker.handlers.commands import CommandsHandler
+from kdist.broker.handlers.configs import ConfigsHandler, Loggers
 from kdist.broker.handlers.control import ControlHandler
-from kdist.broker.handlers.describe_configs import DescribeConfigsHandler
-from kdist.broker.handlers.elect_leaders import ElectLeadersHandler
 from kdist.broker.handlers.fetch import FetchHandler
-from kdist.broker.handlers.find_coordinator import FindCoordinatorHandler
 from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.handlers.metadata import MetadataHandler
 from kdist.broker.handlers.produce import ProduceHandler
-from kdist.broker.handlers.reassignments import ReassignmentsHandler
-from kdist.broker.handlers.topics import TopicsHandler
-from kdist.broker.leader_hints import LeaderHints
-from kdist.broker.measures import Measures
+from kdist.broker.measures import (
+    Collector,
+    LaggingGroups,
+    Measures,
+    RollLockWatch,
+    collect_retention,
+)
 from kdist.broker.metadata_cache import NO_CONTROLLER, MetadataCache
-from kdist.broker.nearest_replica import NearestReplica
 from kdist.broker.offsets_log import OffsetsLoader, PartitionedOffsetsLog
-from kdist.broker.quotas.stored import StoredQuotas
-from kdist.broker.quotas.throttle import Throttles
-from kdist.broker.roll_lock_watch import RollLockWatch
+from kdist.broker.quotas import StoredQuotas, Throttles
+from kdist.broker.redirection import LeaderHints, NearestReplica
 from kdist.broker.routes import Handlers, routes_to
-from kdist.broker.scraped import Looks
-from kdist.broker.settings.loggers import Loggers
+from kdist.broker.settings.dynamic import TopicOverrides
 from kdist.broker.settings.resources import Resources
 from kdist.broker.settings.stored import Owner, StoredSettings
-from kdist.broker.settings.topics import TopicOverrides
-from kdist.broker.topic_retention import ShownRetention
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.replication import RACK_AWARE
 from kdist.controller.controller import Controller
 from kdist.controller.term import ControllerDependencies
 from kdist.controller.topics import Planned
-from kdist.errors import DiskFailed, UserError
+from kdist.errors import UserError
 from kdist.groups.context import GroupsContext
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.model import OFFSETS_TOPIC, TopicPartition
@@ -61,11 +56,16 @@ from kdist.replication.alter_partition_manager import AlterPartitionManager
 from kdist.replication.peers import Peers
 from kdist.replication.replicas import Replicas
 from kdist.runtime.diagnostics import LogLevels
-from kdist.storage.cleaning.cleaner import Cleaner, CleanerHooks
-from kdist.storage.cleaning.worker import ChildWorker, CleaningWorker, ThreadWorker
-from kdist.storage.context import DirectoryContext, Identity
-from kdist.storage.directory import LogDirectory
-from kdist.storage.schedule import Schedule
+from kdist.storage.background import DirectoryContext
+from kdist.storage.cleaning.cleaner import (
+    ChildWorker,
+    Cleaner,
+    CleanerHooks,
+    CleaningWorker,
+    ThreadWorker,
+)
+from kdist.storage.directory import LogDirectory, Schedule
+from kdist.storage.meta import Identity
 from kdist.zk import znodes
 
 
@@ -116,7 +116,7 @@ class Service:
         self.controller = self._make_controller()
         self.access = ControllerAccess(self.controller, self.cache, listener, self._connect)
         self.creation = AutoCreation(
-            self.cache, lambda: self._dynamic.config, self.access.create, measures.broker
+            self.cache, lambda: self._dynamic.config, self.access, measures.broker
         )
         self._alive: set[int] = set()  # the brokers for which ISRs were last reviewed
         self._controller_id = NO_CONTROLLER  # that proposals of ISRs are sent to
@@ -230,7 +230,7 @@ class Service:
                 is_known=self.cache.has,
             )
         )
-        self.looks = self._make_looks()
+        self.collector = self._make_collector()
         loader = OffsetsLoader(self.coordinator, self._process, self._fail)
         replicas.watch_isrs()
         replicas.on_leader.append(loader.begin)
@@ -250,15 +250,15 @@ class Service:
             clock=clock,
             requests=requests,
             waiting=replicas.delayed,
-            fast_paths=FastPaths(paths, produces.flush),
+            fast_paths=FastPaths(paths, produces),
             crashes=crashes,
             throttles=Throttles(self._quotas.quotas, lambda id_: id_ in self.cache.brokers),
         )
-        self._tick_hooks = (self._flush, fetches.end_tick)
+        self._tick_hooks = (produces.end_tick, fetches.end_tick)
         for hook in self._tick_hooks:
             self._tick.at_end(hook)
 
-    def _make_looks(self) -> Looks:
+    def _make_collector(self) -> Collector:
         clock, measures = self._process.clock, self._measures
         groups = LaggingGroups(
             *(clock, self.coordinator, self.replicas, self.cache),
@@ -268,8 +268,8 @@ class Service:
         lock = RollLockWatch(
             self._context.zk, clock, lambda: self.controller.is_active, measures.controller
         )
-        retention = ShownRetention(self.replicas, measures.retention)
-        return Looks(self._process, groups.look, lock.look, retention.look)
+        retention = partial(collect_retention, self.replicas, measures.retention)
+        return Collector(self._process, groups.collect, lock.collect, retention)
 
     def _make_handlers(self) -> Handlers:
         context, replicas, clock = self._context, self.replicas, self._process.clock
@@ -294,16 +294,11 @@ class Service:
         loggers = Loggers(self._id, LogLevels())
         return Handlers(
             replicas=replicas,
-            cache=self.cache,
-            cluster_id=self._cluster_id,
             produce=ProduceHandler(replicas, hints, clock),
             fetch=FetchHandler(replicas, sessions, hints, network.fetch_max_bytes, nearest),
             metadata=MetadataHandler(self.cache, self.creation, self._cluster_id),
-            coordinators=FindCoordinatorHandler(self.cache, self.creation),
             groups=self.coordinator,
-            topics=TopicsHandler(self.controller, config),
-            elections=ElectLeadersHandler(self.controller, self.cache),
-            reassignments=ReassignmentsHandler(self.controller),
+            commands=CommandsHandler(self.controller, self.cache, config),
             producer_ids=producer_ids,
             control=ControlHandler(
                 replicas,
@@ -314,10 +309,7 @@ class Service:
                 self.registered,
                 self._on_metadata_update,
             ),
-            described_settings=DescribeConfigsHandler(
-                stored, resources, loggers, self.cache.loaded
-            ),
-            altered_settings=AlterConfigsHandler(stored, resources, loggers, self.cache.loaded),
+            configs=ConfigsHandler(stored, resources, loggers, self.cache.loaded),
             client_quotas=ClientQuotasHandler(context.zk, stored),
         )
 
@@ -337,7 +329,8 @@ class Service:
         if self.cache.controller_id != self._controller_id:
             self._controller_id = self.cache.controller_id
             self._isrs.ask_anew()
-        self.coordinator.forget_partitions(gone)
+        if gone:
+            self.coordinator.forget_partitions(gone)
         topic = self.cache.topics.get(OFFSETS_TOPIC)
         if topic is not None:
             self.coordinator.use_partitions(len(topic.partitions))
@@ -354,12 +347,6 @@ class Service:
             self._shared.fast_paths.forget()
         for dispatch in self._dispatches:
             dispatch.end_pauses()
-
-    def _flush(self) -> None:
-        try:
-            self._shared.fast_paths.flush()
-        except DiskFailed as error:
-            self._fail(error)
 
     # The end
 

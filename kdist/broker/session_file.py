@@ -19,8 +19,8 @@ import json
 import logging
 from typing import NamedTuple
 
+from kdist.config.addresses import ConnectString
 from kdist.config.broker_config import BrokerConfig
-from kdist.config.connect_string import ConnectString
 from kdist.errors import DiskFull, UserError
 from kdist.runtime.files import Files
 from kdist.storage import names

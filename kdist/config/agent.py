@@ -10,7 +10,7 @@ from kdist.config.faults import raise_if_any, sentence_at
 from kdist.config.foreign import unknown_names
 from kdist.config.kinds import int32
 from kdist.config.layers import Layer, Source, resolve
-from kdist.config.properties import parse_properties
+from kdist.config.texts import parse_properties
 
 
 @settings

@@ -1,4 +1,4 @@
-"""The settings of a broker as a whole: who it is, where it listens, what it does with topics.
+"""The settings of a broker as a whole: who it is, where it listens, its disk and its session.
 
 Kafka 3.9's names and defaults where the meaning is the same; a row that is kdist's own says so.
 """
@@ -111,4 +111,51 @@ class BrokerSettings(Settings):
         default=5_000,
         minimum=0,
         doc="The pause between two such tries, in which replicas may get in sync.",
+    )
+
+
+@settings
+class DiskSettings(Settings):
+    """What is checked before a broker touches its disk; unset, nothing is. All are kdist's own."""
+
+    PREFIX = "disk."
+
+    marker: str | None = setting(
+        default=None,
+        subject="Disk",
+        doc="kdist's own: a JSON file at the disk's root with `cluster`, `broker` and `disk`; the "
+        "broker starts only if it is there and matches, so that the right disk is mounted.",
+    )
+    id: str | None = setting(
+        default=None,
+        doc="kdist's own: the disk's id that the marker must have, such as `d01`; unset, any.",
+    )
+    cluster: str | None = setting(
+        default=None, doc="kdist's own: the cluster's name that the marker must have; unset, any."
+    )
+
+
+@settings
+class ZooKeeperSettings(Settings):
+    """What the package zk is given."""
+
+    PREFIX = "zookeeper."
+
+    connect: str = setting(
+        subject="ZooKeeper",
+        doc="The ensemble's servers and the cluster's root in it, as "
+        "`host1:2181,host2:2181/kdist`.",
+    )
+    session_timeout_ms: int32 = setting(
+        default=18_000,
+        minimum=1,
+        doc="A broker that ZooKeeper has not heard from for this long is considered dead.",
+    )
+    connection_timeout_ms: int32 = setting(
+        default=18_000,
+        minimum=1,
+        synonyms=(Synonym("zookeeper.session.timeout.ms"),),
+        default_of_synonym=True,
+        doc="A starting broker that has reached no ZooKeeper server for this long says so, and "
+        "goes on waiting; unset, the session timeout.",
     )

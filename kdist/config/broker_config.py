@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from kdist.config import topic_rules
-from kdist.config.broker import BrokerSettings
+from kdist.config.broker import BrokerSettings, DiskSettings, ZooKeeperSettings
 from kdist.config.declare import Setting, Settings
-from kdist.config.disk import DiskSettings
 from kdist.config.faults import broken, raise_if_any
 from kdist.config.foreign import ignored_row, judge_names
 from kdist.config.groups import GroupSettings
@@ -28,7 +27,6 @@ from kdist.config.network import NetworkSettings
 from kdist.config.replication import ReplicationSettings
 from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
-from kdist.config.zookeeper import ZooKeeperSettings
 
 BROKER_CLASSES: tuple[type[Settings], ...] = (
     BrokerSettings,

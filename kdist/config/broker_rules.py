@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kdist.config.addresses import parse_host_port
+from kdist.config.addresses import (
+    PROTOCOLS,
+    ConnectString,
+    parse_host_port,
+    parse_listener,
+    parse_protocol_map,
+)
 from kdist.config.broker_config import BrokerConfig
-from kdist.config.connect_string import ConnectString
-from kdist.config.listeners import PROTOCOLS, parse_listener, parse_protocol_map
 from kdist.errors import UserError
 
 Rule = Callable[[BrokerConfig], str | None]

@@ -18,9 +18,22 @@ import dataclasses
 import typing
 from typing import Any, ClassVar, NamedTuple, Required, TypedDict, TypeVar, Unpack
 
-from kdist.config.kinds import LIMITS, NOUNS, Kind, Shape, read_text, shape_of
+from kdist.config.kinds import (
+    INT32_MAX,
+    INT64_MAX,
+    LIMITS,
+    NOUNS,
+    Kind,
+    Shape,
+    read_text,
+    shape_of,
+    show_text,
+)
 
 REQUIRED: Any = dataclasses.MISSING
+
+_BYTES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_DURATIONS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"))
 
 
 class Synonym(NamedTuple):
@@ -197,3 +210,41 @@ def _row(attribute: str, shape: Shape, columns: dict[str, Any]) -> Setting:
         is_default_of_synonym=columns.get("default_of_synonym", False),
         doc=columns["doc"],
     )
+
+
+def show_human(row: Setting, value: Any) -> str:
+    """A value of this setting in human-readable form; as `show_text` if there is no other."""
+    if row.is_required and value is row.default:
+        return "must be given"
+    if value is None or value == ():
+        return "not set"
+    if row.shape.kind not in (Kind.INT, Kind.LONG):
+        return show_text(value)
+    if value in (INT32_MAX, INT64_MAX):
+        return "no limit"
+    if value <= 0:
+        return show_text(value)
+    return _amount(value, row.unit)
+
+
+def _amount(value: int, unit: str) -> str:
+    """An amount in the largest unit in which it is a whole number."""
+    if unit == "bytes":
+        return next(
+            (f"{value // n} {word}" for n, word in _BYTES if _fits(value, n)), f"{value} bytes"
+        )
+    if unit == "minutes":
+        value, unit = value * 60_000, "ms"
+    if unit == "ms":
+        return next(
+            (_counted(value // n, word) for n, word in _DURATIONS if _fits(value, n)), f"{value} ms"
+        )
+    return str(value)
+
+
+def _fits(value: int, size: int) -> bool:
+    return value >= size and value % size == 0
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

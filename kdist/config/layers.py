@@ -8,6 +8,7 @@ first value found wins; the default comes last. The order of layers and synonyms
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -75,6 +76,12 @@ class Resolved(NamedTuple):
     faults: dict[str, str]
     used: set[str]
     overruled: dict[str, str]
+
+    def or_else(self, faultless: Mapping[str, Any]) -> dict[str, Any]:
+        """The values, with these where there is none: for further checks beside the faults."""
+        absent = (None, dataclasses.MISSING)
+        given = {name: each for name, each in self.values.items() if each not in absent}
+        return {**self.values, **faultless, **given}
 
 
 def resolve(table: Iterable[Setting], layers: Sequence[Layer], where: str = "") -> Resolved:

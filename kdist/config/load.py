@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from kdist.config import broker_rules, topic_rules
-from kdist.config.broker import BrokerSettings
+from kdist.config.broker import BrokerSettings, DiskSettings, ZooKeeperSettings
 from kdist.config.broker_config import (
     BROKER_CLASSES,
     BROKER_NAMES,
@@ -19,17 +19,15 @@ from kdist.config.broker_config import (
     BrokerConfig,
 )
 from kdist.config.declare import Settings
-from kdist.config.disk import DiskSettings
 from kdist.config.faults import Given, broken, raise_if_any
 from kdist.config.foreign import judge_names
 from kdist.config.groups import GroupSettings
 from kdist.config.layers import Layer, Source, resolve
 from kdist.config.network import NetworkSettings
-from kdist.config.properties import parse_properties
 from kdist.config.replication import ReplicationSettings
 from kdist.config.storage import StorageSettings
+from kdist.config.texts import parse_properties
 from kdist.config.topic import TopicSettings
-from kdist.config.zookeeper import ZooKeeperSettings
 
 S = TypeVar("S", bound=Settings)
 

@@ -19,7 +19,7 @@ from kdist.config.faults import Given, raise_if_any, sentence_at
 from kdist.config.foreign import unknown_name
 from kdist.config.kinds import int32, int64
 from kdist.config.layers import Layer, Source, names_in, resolve
-from kdist.config.properties import parse_properties
+from kdist.config.texts import parse_properties
 from kdist.model import topic_name_fault
 
 Step = Literal[
@@ -132,22 +132,33 @@ def load_job(text: str, source: str) -> LoadJob:
     layers = (Layer(Source.STATIC_BROKER_CONFIG, given),)
     outcome = resolve(LoadSettings.TABLE, layers, source)
     faults = [*properties.faults, *_unknown(given), *outcome.faults.values()]
+    job = LoadSettings(**outcome.or_else(_FAULTLESS))
     topics = {}
-    for topic in outcome.values["topics"] if not outcome.faults.get("topics") else ():
+    for topic in job.topics:
         found = resolve(_topic_rows(topic), layers, source)
         faults += found.faults.values()
         if not found.faults:
             topics[topic] = TopicLoadSettings(**found.values)
             faults += _faults_of_topic(topics[topic], source)
-    raise_if_any(faults)
-    job = LoadSettings(**outcome.values)
-    raise_if_any((*_faults(job, source), *_strangers(job.topics, given)))
+    if "topics" not in outcome.faults:
+        faults += _strangers(job.topics, given)
+    raise_if_any((*faults, *_faults(job, source)))
     spark = {
         name: each.text
         for name, each in given.items()
         if name.startswith(_SPARK) and name not in _JOB_NAMES
     }
     return LoadJob(job, topics, spark)
+
+
+_FAULTLESS = {
+    "bootstrap_servers": "a:1",
+    "topics": ("t",),
+    "output": "/",
+    "name": "j",
+    "event_time_zone": "UTC",
+}
+"""What stands for a value that has a fault or is missing, so that the others can be checked."""
 
 
 def _unknown(given: Mapping[str, Given]) -> Iterator[str]:
@@ -182,7 +193,8 @@ def _topic_rows(topic: str) -> Iterator[Setting]:
 
 def _strangers(topics: tuple[str, ...], given: Mapping[str, Given]) -> Iterator[str]:
     for name, value in given.items():
-        if name.startswith(_OF_TOPIC) and _topic_of(name) not in topics:
+        is_of_topic = name.startswith(_OF_TOPIC) and _setting_of_topic(name) is not None
+        if is_of_topic and _topic_of(name) not in topics:
             yield value.sentence(f"{name} is about a topic that is not in topics")
 
 

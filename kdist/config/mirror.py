@@ -23,7 +23,7 @@ from kdist.config.faults import Given, raise_if_any, sentence_at
 from kdist.config.foreign import unknown_names
 from kdist.config.kinds import int32, int64
 from kdist.config.layers import Layer, Resolved, Source, resolve
-from kdist.config.properties import parse_properties
+from kdist.config.texts import parse_properties
 from kdist.model import topic_name_fault
 
 GROUP_PREFIX = "kdist-mirror-"
@@ -162,11 +162,22 @@ def load_mirror(text: str, source: str) -> MirrorConfig:
         faults += (*unknown_names(given, rows), *_twice(rows, given), *found[name].faults.values())
     if not of_flows and not misnamed:
         faults.append(sentence_at(source, "a mirror needs a flow: give flow.<name>.source"))
-    raise_if_any(faults)
     mirror = MirrorSettings(**outcome.values)
-    flows = tuple(Flow(name, FlowSettings(**each.values)) for name, each in found.items())
-    raise_if_any(_later_faults(mirror, flows, properties.given, source))
+    flows = tuple(
+        Flow(name, FlowSettings(**each.or_else(_FAULTLESS))) for name, each in found.items()
+    )
+    raise_if_any((*faults, *_later_faults(mirror, flows, properties.given, source)))
     return MirrorConfig(mirror, flows)
+
+
+_FAULTLESS = {
+    "source": "a:1",
+    "target": "b:1",
+    "topics": (".*",),
+    "topics_exclude": (),
+    "prefix": "",
+}
+"""What stands for a value that has a fault or is missing, so that the others can be checked."""
 
 
 def flow_rows(name: str) -> tuple[Setting, ...]:

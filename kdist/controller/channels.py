@@ -25,7 +25,7 @@ from kdist.metrics.controller import ControllerMetrics
 from kdist.model import TopicPartition
 from kdist.protocol.leader_and_isr import LeaderAndIsrRequest
 from kdist.protocol.update_metadata import UpdatedTopic
-from kdist.runtime.slices import parted
+from kdist.runtime.steps import parted
 from kdist.runtime.tasks import raise_bug
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,9 @@
-"""What the controller is asked: to create, grow and delete topics, and to let a broker stop.
+"""What the controller is asked: about topics, leaders, moves, and a broker that is to stop.
 
 Each topic of a request succeeds or fails by itself. All are validated first; the valid ones are
-then written together: a hundred topics take a few transactions, not one each.
+then written together: a hundred topics take a few transactions, not one each. Of moves, whoever
+asked last about a partition is obeyed: a client, by AlterPartitionReassignments (KIP-455), or an
+old tool, by writing `/admin/reassign_partitions`, whose entries are removed as they are done with.
 """
 
 from __future__ import annotations
@@ -11,24 +13,26 @@ import logging
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from kdist.config.broker_config import BrokerConfig
-from kdist.controller.context import ControllerContext, Topic
+from kdist.controller.context import Assigned, ControllerContext, Topic
+from kdist.controller.elections import plan_for_preferred, plan_for_unclean
 from kdist.controller.executor import Executor
+from kdist.controller.reassignments import MoveStep, MoveSteps, Target, plan_begin, plan_cancel
 from kdist.controller.topics import (
     Counts,
     Planned,
     check_deletable,
     check_once,
     find_deletable,
-    plan_growth,
+    plan_new_partitions,
     plan_topic,
 )
 from kdist.errors import ApiError, Error
-from kdist.model import ZERO_UUID, flat, format_uuid
+from kdist.model import ZERO_UUID, TopicPartition, flat, format_uuid
 from kdist.protocol.controlled_shutdown import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
@@ -37,13 +41,15 @@ from kdist.protocol.controlled_shutdown import (
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic
 from kdist.protocol.delete_topics import TopicToDelete
+from kdist.protocol.elect_leaders import PREFERRED
+from kdist.storage.names import some_of
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result", covariant=True)
 
 
-class Outcome(NamedTuple):
+class TopicOutcome(NamedTuple):
     """The outcome for one topic: `topic` as it is now (or would be), None where it failed.
 
     `name` is None if the request named the topic by an unknown id.
@@ -64,10 +70,10 @@ class CommandContext(NamedTuple):
 
 
 class CommandResult(NamedTuple):
-    """Outcomes in the order of the request; `settling` are done once the brokers know."""
+    """Outcomes in the order of the request; `acknowledgements` are done once the brokers know."""
 
-    outcomes: list[Outcome]
-    settling: list[asyncio.Future[None]]
+    outcomes: list[TopicOutcome]
+    acknowledgements: list[asyncio.Future[None]]
 
 
 class Command(Protocol[Result]):
@@ -129,7 +135,7 @@ class CreateTopics(NamedTuple):
         return made.topic
 
 
-class GrowTopics(NamedTuple):
+class CreatePartitions(NamedTuple):
     """Add partitions to topics, or only say whether they could be added.
 
     May be carried out again, like `CreateTopics`: `begun` has the topics as the first try would
@@ -160,7 +166,7 @@ class GrowTopics(NamedTuple):
         found, begun = cluster.topics.get(grown.name), self.begun.get(grown.name)
         if found and begun and (found.id, found.assignment) == (begun.id, begun.assignment):
             return found
-        made = planned[grown.name] = plan_growth(grown, cluster)
+        made = planned[grown.name] = plan_new_partitions(grown, cluster)
         return made
 
 
@@ -193,6 +199,147 @@ class DeleteTopics(NamedTuple):
         if label is not None:
             check_once(label, counts)
         return find_deletable(deletion, context.executor.cluster)
+
+
+PartitionErrors = dict[TopicPartition, ApiError | None]
+"""None for a partition that is now, or is becoming, what was asked for."""
+
+
+class LeadersElected(NamedTuple):
+    """The outcomes; `acknowledgements` are done once the brokers know."""
+
+    outcomes: PartitionErrors
+    acknowledgements: list[asyncio.Future[None]]
+
+
+class ElectLeaders(NamedTuple):
+    """Elect preferred leaders, or unclean ones for partitions that nobody leads.
+
+    These partitions, or all; `election_type` as in the request.
+
+        the partition                                    answer
+        does not exist                                   UNKNOWN_TOPIC_OR_PARTITION
+        is being deleted                                 INVALID_TOPIC_EXCEPTION
+        is led by the preferred replica; unclean:        ELECTION_NOT_NEEDED
+        by anybody alive
+        has another leader now than was wanted           PREFERRED_LEADER_NOT_AVAILABLE,
+                                                         ELIGIBLE_LEADERS_NOT_AVAILABLE
+        is led as wanted, by this election               NONE
+
+    A client orders it by a request (KIP-183, 460), an old tool by
+    `/admin/preferred_replica_election`, and the controller itself from time to time, as far as
+    `choose_imbalanced` says. Source: Apache Kafka's `KafkaController.processReplicaLeaderElection`.
+    """
+
+    partitions: Sequence[TopicPartition] | None
+    election_type: int
+
+    async def carry_out(self, context: CommandContext) -> LeadersElected:
+        """Of all partitions only those that needed an election are answered."""
+        executor, is_preferred = context.executor, self.election_type == PREFERRED
+        cluster = executor.cluster
+        of_all = cluster.tally.imbalanced if is_preferred else cluster.tally.offline
+        asked = list(of_all if self.partitions is None else self.partitions)
+        faults = {each: _fault(cluster, each, is_preferred) for each in asked}
+        open_ones = [each for each, fault in faults.items() if fault is None]
+        if open_ones:
+            how = "preferred" if is_preferred else "unclean"
+            logger.info("%s leaders are to be elected for %s", how, some_of(open_ones))
+        await executor.elect(open_ones, plan_for_preferred if is_preferred else plan_for_unclean)
+        named = open_ones if self.partitions is None else asked
+        outcomes = {each: faults[each] or _failure(cluster, each, is_preferred) for each in named}
+        return LeadersElected(outcomes, executor.channels.acknowledged())
+
+
+def _fault(
+    cluster: ControllerContext, partition: TopicPartition, is_preferred: bool
+) -> ApiError | None:
+    state = cluster.leader_and_isr(partition)
+    if state is None or not cluster.replicas(partition):
+        return ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+    if partition.topic in cluster.queued_for_deletion:
+        return ApiError(Error.INVALID_TOPIC_EXCEPTION, "The topic is being deleted.")
+    is_led = _is_led(cluster, partition, is_preferred)
+    return ApiError(Error.ELECTION_NOT_NEEDED) if is_led else None
+
+
+def _is_led(cluster: ControllerContext, partition: TopicPartition, is_preferred: bool) -> bool:
+    state = cluster.leader_and_isr(partition)
+    assert state is not None, "faults come first"
+    if is_preferred:
+        return state.leader == cluster.replicas(partition)[0]
+    return state.leader in cluster.alive
+
+
+def _failure(
+    cluster: ControllerContext, partition: TopicPartition, is_preferred: bool
+) -> ApiError | None:
+    if _is_led(cluster, partition, is_preferred):
+        return None
+    replicas = cluster.replicas(partition)
+    if is_preferred:
+        why = f"Broker {replicas[0]} is not in the ISR, or not alive."
+        return ApiError(Error.PREFERRED_LEADER_NOT_AVAILABLE, why)
+    who = ", ".join(map(str, replicas))
+    why = f"None of the brokers {who} is alive."
+    return ApiError(Error.ELIGIBLE_LEADERS_NOT_AVAILABLE, why)
+
+
+class AlterReassignments(NamedTuple):
+    """Begin to move these partitions, or cancel their moves: None for a target.
+
+    If a term ends before it answers, the next one carries the command out again. `cancelled` are
+    those whose moves the first try may have cancelled.
+    """
+
+    targets: Mapping[TopicPartition, Target | None]
+    cancelled: set[TopicPartition]
+
+    async def carry_out(self, context: CommandContext) -> PartitionErrors:
+        """Written once this returns; the moves themselves take as long as they take."""
+        executor = context.executor
+        steps: MoveSteps = {}
+        outcomes: PartitionErrors = {}
+        for partition, target in self.targets.items():
+            try:
+                step = self._plan(partition, target, context)
+            except ApiError as error:
+                outcomes[partition] = error
+                continue
+            outcomes[partition] = None
+            if step is not None:
+                steps[partition] = step
+        await executor.move(steps)
+        await executor.complete_moves(steps)
+        await executor.trim_reassignment_request()
+        return outcomes
+
+    def _plan(
+        self, partition: TopicPartition, target: Target | None, context: CommandContext
+    ) -> MoveStep | None:
+        cluster, epoch = context.executor.cluster, context.executor.controller_epoch
+        if target is not None:
+            return plan_begin(cluster, partition, target, epoch)
+        if partition in self.cancelled and not cluster.is_moving(partition):
+            return None
+        step = plan_cancel(cluster, partition, epoch)
+        self.cancelled.add(partition)
+        return step
+
+
+class ListReassignments(NamedTuple):
+    """The moves under way, of these partitions or of all."""
+
+    partitions: Sequence[TopicPartition] | None
+
+    async def carry_out(self, context: CommandContext) -> dict[TopicPartition, Assigned]:
+        cluster = context.executor.cluster
+        asked = None if self.partitions is None else {*self.partitions}
+        return {
+            each: cluster.topics[each.topic].assigned(each.partition)
+            for each in cluster.moving()
+            if asked is None or each in asked
+        }
 
 
 class ShutDownBroker(NamedTuple):
@@ -232,16 +379,16 @@ def _label(deletion: TopicToDelete, cluster: ControllerContext) -> str | None:
     return topic.name if topic else format_uuid(deletion.topic_id)
 
 
-def _judged(name: str | None, plan: Callable[[], Topic]) -> Outcome:
+def _judged(name: str | None, plan: Callable[[], Topic]) -> TopicOutcome:
     try:
         topic = plan()
     except ApiError as error:
-        return Outcome(name, error.error, error.detail)
-    return Outcome(topic.name, topic=topic)
+        return TopicOutcome(name, error.error, error.detail)
+    return TopicOutcome(topic.name, topic=topic)
 
 
 async def _with_leaders(
-    outcomes: list[Outcome], executor: Executor, is_trial: bool
+    outcomes: list[TopicOutcome], executor: Executor, is_trial: bool
 ) -> CommandResult:
     """Elect leaders for the new partitions of all topics together, in the same writes."""
     done = [outcome.topic for outcome in outcomes if outcome.topic]

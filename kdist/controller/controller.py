@@ -18,21 +18,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from kdist.controller.commands import (
+    AlterReassignments,
     Command,
+    CreatePartitions,
     CreateTopics,
     DeleteTopics,
-    GrowTopics,
-    Outcome,
+    ElectLeaders,
+    ListReassignments,
+    PartitionErrors,
     ShutDownBroker,
+    TopicOutcome,
     TopicsCommand,
 )
 from kdist.controller.context import Assigned, ControllerContext, OutOfDate, TermCrashed
+from kdist.controller.elections import imbalanced
 from kdist.controller.isr_proposals import AlterPartition
-from kdist.controller.leader_elections import ElectLeaders, Outcomes, imbalanced
-from kdist.controller.movements import AlterReassignments, ListReassignments, Moved
 from kdist.controller.reassignments import Target
 from kdist.controller.term import ControllerDependencies, ControllerTerm
-from kdist.controller.writing import Writer
+from kdist.controller.writing import FencedWriter
 from kdist.errors import ApiError, Error
 from kdist.metrics.declare import Reading
 from kdist.model import TopicPartition
@@ -216,7 +219,7 @@ class Controller:
     async def _run_term(self, leadership: Leadership) -> None:
         context = self._context
         self._leadership = leadership
-        self._term = term = ControllerTerm(context, Writer(context.zk, leadership))
+        self._term = term = ControllerTerm(context, FencedWriter(context.zk, leadership))
         task = self._running = asyncio.create_task(self._rule(term), name="controller")
         context.metrics.is_active, context.metrics.epoch = 1, leadership.epoch
         logger.info("broker %d is the controller of epoch %d", context.broker_id, leadership.epoch)
@@ -249,8 +252,8 @@ class Controller:
         self._report_resignation()
 
     def _report_resignation(self) -> None:
-        for hear in self.on_loss:
-            hear()
+        for listener in self.on_loss:
+            listener()
 
     def _on_session_state(self, state: SessionState) -> None:
         if self._giving_up is not None:
@@ -278,16 +281,16 @@ class Controller:
         self._watches_registration = False
         self._changed.set()
 
-    def hear_settings(self, topic: str | None = None) -> None:
+    def note_settings_change(self, topic: str | None = None) -> None:
         """A topic's settings have changed; None: the brokers' defaults for all topics."""
         if self._term is not None:
-            self._term.hear_settings(topic)
+            self._term.note_settings_change(topic)
 
     # What handlers ask for
 
     async def create_topics(
         self, topics: Sequence[NewTopic], timeout_ms: int, validate_only: bool = False
-    ) -> list[Outcome]:
+    ) -> list[TopicOutcome]:
         """Create topics and wait, at most `timeout_ms`, until all live brokers know them.
 
         Outcomes are in the order of `topics`. REQUEST_TIMED_OUT: created but not yet known to every
@@ -299,13 +302,13 @@ class Controller:
 
     async def create_partitions(
         self, topics: Sequence[GrownTopic], timeout_ms: int, validate_only: bool = False
-    ) -> list[Outcome]:
+    ) -> list[TopicOutcome]:
         """Add partitions; waits and answers as `create_topics` does."""
-        return await self._submit(GrowTopics(topics, validate_only, {}), timeout_ms)
+        return await self._submit(CreatePartitions(topics, validate_only, {}), timeout_ms)
 
     async def delete_topics(
         self, topics: Sequence[TopicToDelete], timeout_ms: int
-    ) -> list[Outcome]:
+    ) -> list[TopicOutcome]:
         """Delete topics and wait, at most `timeout_ms`, until they are gone.
 
         A deletion is not finished while a broker with replicas is down, but this does not wait for
@@ -315,7 +318,7 @@ class Controller:
 
     async def elect_leaders(
         self, partitions: Sequence[TopicPartition] | None, election_type: int, timeout_ms: int
-    ) -> Outcomes:
+    ) -> PartitionErrors:
         """Elect leaders, and wait, at most `timeout_ms`, until all live brokers know them.
 
         `partitions` None: all; the outcomes are then of those that needed one. ApiError
@@ -323,15 +326,15 @@ class Controller:
         """
         end_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         command = ElectLeaders(partitions, election_type)
-        outcomes, settling = await self._carry_out(command, end_s)
-        if await _is_settled(settling, end_s):
+        outcomes, acknowledgements = await self._carry_out(command, end_s)
+        if await _are_done(acknowledgements, end_s):
             return outcomes
         late = ApiError(Error.REQUEST_TIMED_OUT, UNCONFIRMED)
         return {each: fault or late for each, fault in outcomes.items()}
 
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, Target | None], timeout_ms: int
-    ) -> Moved:
+    ) -> PartitionErrors:
         """Begin to move partitions, or cancel that (None for a target); the moves go on after it.
 
         ApiError NOT_CONTROLLER; REQUEST_TIMED_OUT if the controller was not ready, or is at it.
@@ -346,13 +349,13 @@ class Controller:
         end_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         return await self._carry_out(ListReassignments(partitions), end_s)
 
-    async def _submit(self, command: TopicsCommand, timeout_ms: int) -> list[Outcome]:
+    async def _submit(self, command: TopicsCommand, timeout_ms: int) -> list[TopicOutcome]:
         end_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         try:
-            outcomes, settling = await self._carry_out(command, end_s)
+            outcomes, acknowledgements = await self._carry_out(command, end_s)
         except ApiError as failure:
             return _all_failed(command, failure)
-        if not await _is_settled(settling, end_s):
+        if not await _are_done(acknowledgements, end_s):
             return [_timed_out(outcome) for outcome in outcomes]
         return outcomes
 
@@ -420,23 +423,23 @@ class Controller:
         return lambda: float("nan") if self._term is None else count(self._term.cluster)
 
 
-def _all_failed(command: TopicsCommand, failure: ApiError) -> list[Outcome]:
+def _all_failed(command: TopicsCommand, failure: ApiError) -> list[TopicOutcome]:
     sentence = failure.detail or failure.error.sentence
-    return [Outcome(each.name, failure.error, sentence) for each in command.topics]
+    return [TopicOutcome(each.name, failure.error, sentence) for each in command.topics]
 
 
-def _timed_out(outcome: Outcome) -> Outcome:
+def _timed_out(outcome: TopicOutcome) -> TopicOutcome:
     if outcome.error is not Error.NONE:
         return outcome
     return outcome._replace(error=Error.REQUEST_TIMED_OUT, sentence=UNCONFIRMED)
 
 
-async def _is_settled(settling: Sequence[asyncio.Future[None]], end_s: float) -> bool:
+async def _are_done(acknowledgements: Sequence[asyncio.Future[None]], end_s: float) -> bool:
     """Whether all are done in time."""
-    if not settling:
+    if not acknowledgements:
         return True
     left_s = max(0.0, end_s - asyncio.get_running_loop().time())
-    _, late = await asyncio.wait(settling, timeout=left_s)
+    _, late = await asyncio.wait(acknowledgements, timeout=left_s)
     return not late
 
 

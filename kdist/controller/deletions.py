@@ -2,7 +2,28 @@
 
 A topic's znodes are removed only after its last replica, so that no replica is left behind on a
 broker that was down: deletion waits until that broker is back. Clients do not see the topic in the
-meantime.
+meantime. So a replica is in one of these states:
+
+    state                what it is                          its broker is sent     leaves for
+    NON_EXISTENT         not assigned, or all is deleted     nothing                NEW
+    NEW                  its partition has no state yet      nothing                ONLINE, OFFLINE,
+                                                                                    DELETION_*
+    ONLINE               its broker is alive                 LeaderAndIsr, at each  OFFLINE,
+                                                             change                 DELETION_*
+    OFFLINE              its broker is gone, or about to     if about to stop:      ONLINE,
+                         stop                                StopReplica once it    DELETION_*
+                                                             is out of the ISR
+    DELETION_STARTED     its topic is queued for deletion,   StopReplica, with      DELETION_*,
+                         its broker alive                    deletion, until it is  NON_EXISTENT
+                                                             answered
+    DELETION_SUCCESSFUL  the broker has deleted it: waits    nothing                NON_EXISTENT
+                         for the topic's others
+    DELETION_INELIGIBLE  its topic is queued for deletion,   nothing, until it is   NON_EXISTENT,
+                         its broker is gone                  back                   DELETION_STARTED
+
+They follow from those of brokers, partitions and topics, so there is nothing to write or to forget:
+a controller that takes over finds every replica in the state that it was in. Only what brokers have
+deleted it asks again. Source: Apache Kafka's `ReplicaStateMachine`.
 """
 
 from __future__ import annotations
@@ -32,10 +53,6 @@ class Deletions:
     def left_on(self, broker_id: int) -> set[TopicPartition]:
         """The replicas that the broker has yet to delete."""
         return {each for left in self._left.values() for each in left.get(broker_id, ())}
-
-    def is_left(self, partition: TopicPartition, broker_id: int) -> bool:
-        """Whether the broker has yet to delete its replica."""
-        return partition in self._left.get(partition.topic, {}).get(broker_id, ())
 
     def count_left_without(self, alive: frozenset[int]) -> int:
         """How many replicas are left on other brokers than these."""

@@ -29,6 +29,7 @@ Source: Apache Kafka's `Election` and `ReplicaStateMachine`; KIP-966.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain, islice, zip_longest
 from typing import NamedTuple
 
 from kdist.controller.context import FIRST_ZK_VERSION, ControllerContext, Loss, Topic
@@ -80,18 +81,38 @@ class Candidates(NamedTuple):
         )
 
 
+def _plan(
+    cluster: ControllerContext,
+    partitions: Iterable[TopicPartition],
+    controller_epoch: int,
+    decide: Callable[[TopicPartition, LeaderAndIsr], Election | None],
+    *,
+    begins_new: bool = False,
+) -> Plan:
+    """What `decide` finds for each; None leaves it as it is.
+
+    Partitions without a state are left out, or get their first one.
+    """
+    plan: Plan = {}
+    for partition in partitions:
+        state = cluster.leader_and_isr(partition)
+        if state is not None:
+            after = decide(partition, state)
+            if after is not None:
+                plan[partition] = next_state(state, after, controller_epoch)
+        elif begins_new:
+            assigned = cluster.replicas(partition)
+            plan[partition] = first_state(assigned, cluster.electable, controller_epoch)
+    return plan
+
+
 def plan_for_broker_change(
     cluster: ControllerContext, partitions: Iterable[TopicPartition], controller_epoch: int
 ) -> Plan:
     """What changes now that the set of live brokers has. New partitions get their first state."""
     candidates_for = _candidates(cluster)
-    plan: Plan = {}
-    for partition in partitions:
-        state = cluster.leader_and_isr(partition)
-        if state is None:
-            assigned = cluster.replicas(partition)
-            plan[partition] = first_state(assigned, cluster.electable, controller_epoch)
-            continue
+
+    def decide(partition: TopicPartition, state: LeaderAndIsr) -> Election | None:
         before, candidates = Election.of(state), candidates_for(partition)
         elected = vetted = vet(before, candidates)
         bounced = cluster.bounced(partition)
@@ -99,9 +120,9 @@ def plan_for_broker_change(
             elected = elect(vetted, candidates.without(bounced))
         after = elect(elected, candidates)
         is_same = before == vetted == elected == after
-        if not is_same or state.zk_version < FIRST_ZK_VERSION:
-            plan[partition] = _next_state(state, after, controller_epoch)
-    return plan
+        return None if is_same and state.zk_version >= FIRST_ZK_VERSION else after
+
+    return _plan(cluster, partitions, controller_epoch, decide, begins_new=True)
 
 
 def _candidates(cluster: ControllerContext) -> Callable[[TopicPartition], Candidates]:
@@ -117,7 +138,7 @@ def _candidates(cluster: ControllerContext) -> Callable[[TopicPartition], Candid
             alive=alive,
             electable=electable,
             min_isr=cluster.min_isr(partition),
-            unflushed=() if settings.flush_before_expose else unflushed,
+            unflushed=[e for e in unflushed if not cluster.has_flushed(e, partition)],
             empty=empty,
             allows_unclean=settings.unclean_leader_election_enable,
         )
@@ -130,30 +151,26 @@ def plan_for_shutdown(
 ) -> Plan:
     """What changes so that brokers about to stop neither lead nor hold up acknowledgements."""
     candidates_for = _candidates(cluster)
-    plan: Plan = {}
-    for partition in partitions:
-        state = cluster.leader_and_isr(partition)
-        if state is None:
-            continue
+
+    def decide(partition: TopicPartition, state: LeaderAndIsr) -> Election | None:
         before, candidates = Election.of(state), candidates_for(partition)
         after = elect(before, candidates._replace(alive=candidates.electable, allows_unclean=False))
-        if after.leader != NO_LEADER and after != before:
-            plan[partition] = _next_state(state, after, controller_epoch)
-    return plan
+        return None if after.leader == NO_LEADER or after == before else after
+
+    return _plan(cluster, partitions, controller_epoch, decide)
 
 
 def plan_for_preferred(
     cluster: ControllerContext, partitions: Iterable[TopicPartition], controller_epoch: int
 ) -> Plan:
     """Have partitions led by their preferred replicas, where these are in sync."""
-    plan: Plan = {}
-    for partition in partitions:
-        state = cluster.leader_and_isr(partition)
-        if state is not None and may_lead_by_preference(cluster, partition, state):
-            preferred = cluster.replicas(partition)[0]
-            after = Election.of(state)._replace(leader=preferred)
-            plan[partition] = _next_state(state, after, controller_epoch)
-    return plan
+
+    def decide(partition: TopicPartition, state: LeaderAndIsr) -> Election | None:
+        if not may_lead_by_preference(cluster, partition, state):
+            return None
+        return Election.of(state)._replace(leader=cluster.replicas(partition)[0])
+
+    return _plan(cluster, partitions, controller_epoch, decide)
 
 
 def may_lead_by_preference(
@@ -165,21 +182,52 @@ def may_lead_by_preference(
     return is_able and state.leader not in (preferred, NO_LEADER)
 
 
+def choose_imbalanced(
+    cluster: ControllerContext, percentage: int, most: int
+) -> list[TopicPartition]:
+    """The partitions to give back to their preferred replicas, at most so many (pure).
+
+    Those of each broker that lacks more than `percentage` of the partitions that it should lead;
+    the brokers take turns.
+    """
+    should, moving = {**cluster.tally.preferred}, cluster.tally.moving
+    for partition in moving:  # a target's first replica may still be empty
+        should[cluster.replicas(partition)[0]] -= 1
+    lacking: dict[int, list[TopicPartition]] = {}
+    for partition in sorted(imbalanced(cluster)):
+        lacking.setdefault(cluster.replicas(partition)[0], []).append(partition)
+    found: list[list[TopicPartition]] = []
+    for broker_id, partitions in sorted(lacking.items()):
+        if 100 * len(partitions) > percentage * should[broker_id]:
+            found.append([each for each in partitions if _can_be_given_back(cluster, each)])
+    turns: Iterable[TopicPartition | None] = chain.from_iterable(zip_longest(*found))
+    return list(islice((each for each in turns if each is not None), most))
+
+
+def imbalanced(cluster: ControllerContext) -> set[TopicPartition]:
+    """Those not led by their preferred replica, nor on their way to another one."""
+    return cluster.tally.imbalanced.keys() - cluster.tally.moving.keys()
+
+
+def _can_be_given_back(cluster: ControllerContext, partition: TopicPartition) -> bool:
+    state = cluster.leader_and_isr(partition)
+    return state is not None and may_lead_by_preference(cluster, partition, state)
+
+
 def plan_for_unclean(
     cluster: ControllerContext, partitions: Iterable[TopicPartition], controller_epoch: int
 ) -> Plan:
     """Have partitions that nobody leads led by any live replica: an operator has ordered it."""
     candidates_for = _candidates(cluster)
-    plan: Plan = {}
-    for partition in partitions:
-        state = cluster.leader_and_isr(partition)
-        if state is not None and state.leader not in cluster.alive:
-            candidates = candidates_for(partition)
-            any_of_them = candidates._replace(allows_unclean=True, allows_empty=True)
-            after = elect(Election.of(state), any_of_them)
-            if after.leader != NO_LEADER:
-                plan[partition] = _next_state(state, after, controller_epoch)
-    return plan
+
+    def decide(partition: TopicPartition, state: LeaderAndIsr) -> Election | None:
+        if state.leader in cluster.alive:
+            return None
+        any_of_them = candidates_for(partition)._replace(allows_unclean=True, allows_empty=True)
+        after = elect(Election.of(state), any_of_them)
+        return None if after.leader == NO_LEADER else after
+
+    return _plan(cluster, partitions, controller_epoch, decide)
 
 
 def plan_for_new(
@@ -216,8 +264,9 @@ def vet(before: Election, candidates: Candidates) -> Election:
                                                                              is recovering
     all have lost everything                stays as it was                  nobody: `emptied`
 
-    What was unflushed does not count where records are flushed before they are exposed. Who lacks
-    only that stays `lossy` until it is in the ISR again.
+    What was unflushed does not count where a broker tells that its log had exposed nothing of it,
+    whatever the topic's settings are now. Who lacks only that stays `lossy` until it is in the ISR
+    again.
     """
     lossy = {*candidates.unflushed, *candidates.empty}
     if lossy.isdisjoint((*before.isr, *before.eligible, *before.lossy)):
@@ -298,7 +347,8 @@ def eligible_after(
     return tuple(each for each in assigned if each in have_all and each not in isr)
 
 
-def _next_state(state: LeaderAndIsr, after: Election, controller_epoch: int) -> LeaderAndIsr:
+def next_state(state: LeaderAndIsr, after: Election, controller_epoch: int) -> LeaderAndIsr:
+    """The state that follows, in a new leader epoch."""
     return LeaderAndIsr(
         leader=after.leader,
         leader_epoch=state.leader_epoch + 1,

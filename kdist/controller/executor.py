@@ -24,7 +24,7 @@ from kdist.controller.elections import (
 )
 from kdist.controller.loading import Loader
 from kdist.controller.reassignments import (
-    Steps,
+    MoveSteps,
     Target,
     left_of_request,
     plan_begin,
@@ -32,11 +32,11 @@ from kdist.controller.reassignments import (
     plan_new_epochs,
 )
 from kdist.controller.topics import Planned
-from kdist.controller.writing import Removed, Writer
+from kdist.controller.writing import FencedWriter, Removed
 from kdist.errors import ApiError
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import NO_LEADER, LeaderAndIsr, TopicPartition
-from kdist.runtime.slices import parted
+from kdist.runtime.steps import parted
 from kdist.storage.names import some_of
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Executor:
     def __init__(
         self,
         cluster: ControllerContext,
-        writer: Writer,
+        writer: FencedWriter,
         loader: Loader,
         channels: ControllerChannelManager,
         metrics: ControllerMetrics,
@@ -152,6 +152,8 @@ class Executor:
                         await asyncio.sleep(0)
                 else:
                     refused |= chunk
+            if not refused:
+                break
             left, lost = await self._reread(refused, written, found)
             plan = planner(self.cluster, left, epoch)
             plan |= plan_for_broker_change(self.cluster, lost, epoch)
@@ -230,7 +232,7 @@ class Executor:
 
     # Moves of partitions to other replicas
 
-    async def move(self, steps: Steps) -> None:
+    async def move(self, steps: MoveSteps) -> None:
         """Write these steps, topic by topic, and send them to the brokers."""
         moved: list[TopicPartition] = []
         for name, of_topic in groupby(sorted(steps), key=lambda each: each.topic):
@@ -242,7 +244,7 @@ class Executor:
         for broker_id in sorted(self.cluster.alive):
             self._delete_moved(broker_id, {*moved})
 
-    async def _move_some(self, name: str, steps: Steps) -> None:
+    async def _move_some(self, name: str, steps: MoveSteps) -> None:
         changes = {each.partition: step.assigned for each, step in steps.items()}
         states = {each: step.state for each, step in steps.items() if step.state is not None}
         topic = self.cluster.topics[name].with_assigned(changes)
@@ -257,10 +259,9 @@ class Executor:
         cluster = self.cluster
         chosen = cluster.moving() if partitions is None else partitions
         moving = [each for each in chosen if cluster.is_moving(each)]
-        steps = plan_completions(cluster, moving, self.controller_epoch)
-        if steps:
+        if moving and (steps := plan_completions(cluster, moving, self.controller_epoch)):
             await self.move(steps)
-            await self.settle_reassignment()
+            await self.trim_reassignment_request()
 
     async def resume_moves(self) -> None:
         """Go on with the moves that an earlier controller began.
@@ -275,7 +276,7 @@ class Executor:
 
     async def request_moves(self, targets: Mapping[TopicPartition, Target]) -> None:
         """Move what an old tool wants to be moved."""
-        steps: Steps = {}
+        steps: MoveSteps = {}
         for partition, target in targets.items():
             try:
                 step = plan_begin(self.cluster, partition, target, self.controller_epoch)
@@ -287,11 +288,11 @@ class Executor:
         self._requested = dict(targets)
         await self.move(steps)
         await self.complete_moves(steps)
-        await self.settle_reassignment()
+        await self.trim_reassignment_request()
         if not targets:  # nothing was asked for, or nothing that can be read
             await self._writer.write_reassignment({})
 
-    async def settle_reassignment(self) -> None:
+    async def trim_reassignment_request(self) -> None:
         """Take out of an old tool's request what is done with."""
         left = left_of_request(self.cluster, self._requested)
         if left != self._requested:

@@ -7,9 +7,8 @@ must not leave all other topics without a controller.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,14 +16,13 @@ from kdist.config.kinds import INT32_MAX
 from kdist.controller.context import UNKNOWN_DISK, LiveBroker, Topic
 from kdist.model import ZERO_UUID, LeaderAndIsr, TopicPartition
 from kdist.zk import znodes
-from kdist.zk.client import Watch, Znode, ZooKeeper
-from kdist.zk.cluster_values import VettedDisk
+from kdist.zk.client import IN_FLIGHT_MAX, Watch, Znode, ZooKeeper, gather
 from kdist.zk.errors import CorruptZnode, NoNode
+from kdist.zk.values import PreferredElection, Reassignment, VettedDisk
 from kdist.zk.znodes import ZnodeRow
 
 logger = logging.getLogger(__name__)
 
-IN_FLIGHT_MAX = 500  # requests at a time; a ZooKeeper server's own limit is 1,000
 _ID_DIGITS_MAX = len(str(INT32_MAX))
 
 T = TypeVar("T")
@@ -72,35 +70,23 @@ class Loader:
                 found[int(name)] = UNKNOWN_DISK
         return found
 
-    async def preferred_election(self, watch: Watch) -> Sequence[TopicPartition] | None:
-        """What an old tool wants led by preferred replicas; None if it asks for nothing.
+    async def preferred_election(self, watch: Watch) -> PreferredElection | None:
+        """What an old tool wants led by preferred replicas; None if it asks for nothing."""
+        return await self._request(znodes.PREFERRED_ELECTION, watch, PreferredElection(()))
 
-        Watches the request. One that is corrupt asks for no partitions.
-        """
-        path = znodes.PREFERRED_ELECTION.path()
-        if await self._zk.exists(path, watch) is None:
+    async def reassignment(self, watch: Watch) -> Reassignment | None:
+        """What an old tool wants to be moved, and where to; None if it asks for nothing."""
+        return await self._request(znodes.REASSIGNMENT, watch, Reassignment({}))
+
+    async def _request(self, row: ZnodeRow[T], watch: Watch, empty: T) -> T | None:
+        """Watches the request. One that is corrupt asks for no partitions: it is `empty`."""
+        if await self._zk.exists(row.path(), watch) is None:
             return None
         try:
-            found = await znodes.PREFERRED_ELECTION.read(self._zk)
+            return await row.read(self._zk)
         except CorruptZnode as error:
-            logger.error("a request for preferred leaders is ignored: %s", error)
-            return ()
-        return None if found is None else found.partitions
-
-    async def reassignment(self, watch: Watch) -> Mapping[TopicPartition, tuple[int, ...]] | None:
-        """What an old tool wants to be moved, and where to; None if it asks for nothing.
-
-        Watches the request. One that is corrupt asks for no partitions.
-        """
-        path = znodes.REASSIGNMENT.path()
-        if await self._zk.exists(path, watch) is None:
-            return None
-        try:
-            found = await znodes.REASSIGNMENT.read(self._zk)
-        except CorruptZnode as error:
-            logger.error("a request to move partitions is ignored: %s", error)
-            return {}
-        return None if found is None else found.targets
+            logger.error("a request is ignored: %s", error)
+            return empty
 
     async def topic_names(self, watch: Watch) -> list[str]:
         """The names of all topics, sorted; watches the list."""
@@ -201,11 +187,3 @@ async def existing(zk: ZooKeeper, row: ZnodeRow[Any], names: Iterable[str]) -> s
     asked = list(names)
     stats = await gather(zk.exists(row.path(name)) for name in asked)
     return {name for name, stat in zip(asked, stats, strict=True) if stat is not None}
-
-
-async def gather(reads: Iterable[Coroutine[Any, Any, T]]) -> Sequence[T]:
-    """The results, in order; at most `IN_FLIGHT_MAX` reads are in flight at once."""
-    waiting, found = iter(reads), list[T]()
-    while some := list(islice(waiting, IN_FLIGHT_MAX)):
-        found += await asyncio.gather(*some)
-    return found

@@ -46,7 +46,8 @@ def place(
     if not 1 <= replication_factor <= hosts:
         raise ApiError(
             Error.INVALID_REPLICATION_FACTOR,
-            f"a replication factor of {replication_factor} with {hosts} hosts alive;"
+            f"a replication factor of {replication_factor} with {hosts} host{'s' * (hosts != 1)}"
+            " alive;"
             " a host holds at most one replica of a partition",
         )
     return {

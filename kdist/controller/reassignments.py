@@ -27,26 +27,26 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from kdist.controller.context import Assigned, ControllerContext
-from kdist.controller.elections import Plan
+from kdist.controller.elections import Election, Plan, next_state
 from kdist.errors import ApiError, Error
 from kdist.model import NO_LEADER, LeaderAndIsr, TopicPartition
 
 Target = tuple[int, ...]
 
 
-class Step(NamedTuple):
+class MoveStep(NamedTuple):
     """What is written of one partition; `state` is None if it has none yet."""
 
     assigned: Assigned
     state: LeaderAndIsr | None
 
 
-Steps = dict[TopicPartition, Step]
+MoveSteps = dict[TopicPartition, MoveStep]
 
 
 def plan_begin(
     cluster: ControllerContext, partition: TopicPartition, target: Target, controller_epoch: int
-) -> Step | None:
+) -> MoveStep | None:
     """Begin to move the partition; None if it is there, or on its way, already.
 
     `ApiError` if there is no such partition, or the target is none.
@@ -68,7 +68,7 @@ def plan_begin(
 
 def plan_cancel(
     cluster: ControllerContext, partition: TopicPartition, controller_epoch: int
-) -> Step:
+) -> MoveStep:
     """Cancel the partition's move. `ApiError` if none is under way."""
     assigned = _assigned(cluster, partition)
     if not assigned.is_moving:
@@ -83,9 +83,9 @@ def plan_cancel(
 
 def plan_completions(
     cluster: ControllerContext, partitions: Iterable[TopicPartition], controller_epoch: int
-) -> Steps:
+) -> MoveSteps:
     """Complete those moves whose targets are in sync."""
-    steps: Steps = {}
+    steps: MoveSteps = {}
     for partition in partitions:
         assigned, state = _assigned(cluster, partition), cluster.leader_and_isr(partition)
         target = assigned.target
@@ -103,7 +103,7 @@ def plan_new_epochs(
     """The same leaders and ISRs in new epochs."""
     states = {each: cluster.leader_and_isr(each) for each in partitions}
     return {
-        each: _next(state, state.leader, state.isr, controller_epoch)
+        each: next_state(state, Election.of(state), controller_epoch)
         for each, state in states.items()
         if state is not None
     }
@@ -176,36 +176,21 @@ def _step(
     assigned: Assigned,
     state: LeaderAndIsr | None,
     controller_epoch: int,
-) -> Step:
+) -> MoveStep:
     if state is None:
-        return Step(assigned, None)
+        return MoveStep(assigned, None)
     replicas = assigned.replicas
-    isr = tuple(each for each in state.isr if each in replicas)
     is_kept = state.leader == NO_LEADER or state.leader in replicas
     leader = state.leader if is_kept else _leader_among(cluster, state, replicas)
-    return Step(assigned, _next(state, leader, isr, controller_epoch, replicas))
 
-
-def _next(
-    state: LeaderAndIsr,
-    leader: int,
-    isr: tuple[int, ...],
-    controller_epoch: int,
-    replicas: Collection[int] | None = None,
-) -> LeaderAndIsr:
     def kept(some: tuple[int, ...]) -> tuple[int, ...]:
-        return some if replicas is None else tuple(each for each in some if each in replicas)
+        return tuple(each for each in some if each in replicas)
 
-    return state._replace(
-        leader=leader,
-        leader_epoch=state.leader_epoch + 1,
-        isr=isr,
-        controller_epoch=controller_epoch,
-        zk_version=state.zk_version + 1,
-        eligible=kept(state.eligible),
-        emptied=kept(state.emptied),
-        lossy=kept(state.lossy),
+    isr, eligible, emptied, lossy = map(
+        kept, (state.isr, state.eligible, state.emptied, state.lossy)
     )
+    after = Election(leader, isr, eligible, state.is_recovering, emptied, lossy)
+    return MoveStep(assigned, next_state(state, after, controller_epoch))
 
 
 def left_of_request(

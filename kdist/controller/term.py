@@ -27,7 +27,7 @@ from kdist.controller.channels import (
     Connect,
     ControllerChannelManager,
 )
-from kdist.controller.commands import Command, CommandContext
+from kdist.controller.commands import Command, CommandContext, ElectLeaders
 from kdist.controller.context import (
     ControllerContext,
     LiveBroker,
@@ -36,19 +36,18 @@ from kdist.controller.context import (
     TermCrashed,
     Topic,
 )
-from kdist.controller.elections import plan_for_broker_change
+from kdist.controller.elections import choose_imbalanced, plan_for_broker_change
 from kdist.controller.executor import Executor
-from kdist.controller.leader_elections import ElectLeaders, choose_imbalanced
 from kdist.controller.loading import Loader
 from kdist.controller.requests import ControllerIdAndEpoch
 from kdist.controller.topics import Planned, new_topic_id
-from kdist.controller.writing import Writer
+from kdist.controller.writing import FencedWriter
 from kdist.errors import ApiError, DiskFailed, Error
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import ZERO_UUID, TopicPartition
 from kdist.protocol.elect_leaders import PREFERRED
 from kdist.runtime.clock import Clock
-from kdist.runtime.slices import parted
+from kdist.runtime.steps import parted
 from kdist.zk import znodes
 from kdist.zk.client import Watch, WatchEvent, ZooKeeper
 from kdist.zk.errors import ZooKeeperError
@@ -96,7 +95,7 @@ class ControllerTerm:
     other.
     """
 
-    def __init__(self, context: ControllerDependencies, writer: Writer) -> None:
+    def __init__(self, context: ControllerDependencies, writer: FencedWriter) -> None:
         self.cluster = ControllerContext(context.settings_of)
         self._context = context
         self._writer = writer
@@ -286,7 +285,7 @@ class ControllerTerm:
         await self._load_topics(sorted(new - self.cluster.topics.keys()))
         await self._begin_deletions(new)
 
-    def hear_settings(self, topic: str | None) -> None:
+    def note_settings_change(self, topic: str | None) -> None:
         """A topic's settings have changed; None: the brokers' defaults for all topics."""
         self._events.put_nowait(partial(self._process_settings_change, topic))
 
@@ -302,9 +301,9 @@ class ControllerTerm:
     async def _process_preferred_election(self) -> None:
         """An old tool asks for preferred leaders."""
         watch = self._watch(ControllerTerm._process_preferred_election)
-        partitions = await self._loader.preferred_election(watch)
-        if partitions is not None:
-            result = await self._carried_out(ElectLeaders(partitions, PREFERRED))
+        asked = await self._loader.preferred_election(watch)
+        if asked is not None:
+            result = await self._carried_out(ElectLeaders(asked.partitions, PREFERRED))
             for partition, fault in result.outcomes.items():
                 if fault is not None and fault.error is not Error.ELECTION_NOT_NEEDED:
                     logger.warning("%s has no preferred leader: %s", partition, fault.detail)
@@ -313,9 +312,9 @@ class ControllerTerm:
     async def _process_reassignment(self) -> None:
         """An old tool asks for partitions to be moved."""
         watch = self._watch(ControllerTerm._process_reassignment)
-        targets = await self._loader.reassignment(watch)
-        if targets is not None:
-            await self._executor.request_moves(targets)
+        asked = await self._loader.reassignment(watch)
+        if asked is not None:
+            await self._executor.request_moves(asked.targets)
 
     # The balance of leaders
 

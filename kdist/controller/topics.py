@@ -87,7 +87,7 @@ def completed(new: NewTopic, config: BrokerConfig) -> NewTopic:
     return made
 
 
-def plan_growth(grown: GrownTopic, cluster: ControllerContext) -> Topic:
+def plan_new_partitions(grown: GrownTopic, cluster: ControllerContext) -> Topic:
     """The topic with partitions added; existing partitions are unchanged."""
     topic = _known(grown.name, cluster)
     if topic.name in INTERNAL_TOPICS:
@@ -96,7 +96,8 @@ def plan_growth(grown: GrownTopic, cluster: ControllerContext) -> Topic:
         raise _unusable("the topic is being deleted")
     count = _count(topic)
     if grown.count <= count:
-        raise ApiError(Error.INVALID_PARTITIONS, f"the topic has {count} partitions already")
+        there = f"{count} partition{'s' * (count != 1)}"
+        raise ApiError(Error.INVALID_PARTITIONS, f"the topic has {there} already")
     _check_count(grown.count)
     added = _added(grown, topic, cluster)
     return topic._replace(assignment={**topic.assignment, **added})
@@ -211,15 +212,15 @@ def _added(grown: GrownTopic, topic: Topic, cluster: ControllerContext) -> Assig
     first = _count(topic)
     if grown.assignments is None:
         order = interleave(live.placed for live in cluster.brokers.values())
-        start = start_of(order, topic.settled)
-        factor = max((len(replicas) for replicas in topic.settled.values()), default=1)
+        start = start_of(order, topic.targets)
+        factor = max((len(replicas) for replicas in topic.targets.values()), default=1)
         return place(order, range(first, grown.count), factor, start)
     if len(grown.assignments) != grown.count - first:
         raise ApiError(
             Error.INVALID_REPLICA_ASSIGNMENT,
             f"{len(grown.assignments)} assignments for {grown.count - first} new partitions",
         )
-    factors = {len(replicas) for replicas in topic.settled.values()}
+    factors = {len(replicas) for replicas in topic.targets.values()}
     if not {len(each.broker_ids) for each in grown.assignments} <= factors:
         raise ApiError(
             Error.INVALID_REPLICA_ASSIGNMENT,

@@ -28,15 +28,20 @@ from typing import Generic, NamedTuple, TypeVar
 
 from kdist.controller.context import FIRST_ZK_VERSION, OutOfDate, Topic
 from kdist.controller.elections import Plan
-from kdist.controller.loading import existing, gather
+from kdist.controller.loading import existing
 from kdist.controller.topics import Planned
 from kdist.model import LeaderAndIsr, TopicPartition
 from kdist.zk import znodes
-from kdist.zk.client import Create, Delete, Operation, Set, ZooKeeper
-from kdist.zk.cluster_values import EntitySettings, VettedDisk
+from kdist.zk.client import Create, Delete, Operation, Set, ZooKeeper, gather
 from kdist.zk.election import Leadership, fenced_multi
 from kdist.zk.errors import ConnectionLoss, MultiFailed, NoNode, NotEmpty
-from kdist.zk.topic_values import PartitionState, Reassignment, TopicAssignment
+from kdist.zk.values import (
+    EntitySettings,
+    PartitionState,
+    Reassignment,
+    TopicAssignment,
+    VettedDisk,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +51,7 @@ CHUNK_BYTES = 400_000  # paths and data in a multi, well below a megabyte
 CHUNKS_IN_FLIGHT = 8
 
 T = TypeVar("T")
-Step = list[Operation]
+Operations = list[Operation]
 """Operations that must be in the same multi, however many they are."""
 
 
@@ -64,7 +69,7 @@ class MultiBuilder:
         self.operations: list[Operation] = []
         self._size_bytes = 0
 
-    def add(self, step: Step) -> bool:
+    def add(self, step: Operations) -> bool:
         """Add the step if there is room; the first always fits."""
         size_bytes = sum(len(each.path) + len(getattr(each, "data", b"")) for each in step)
         count = len(self.operations) + len(step)
@@ -83,7 +88,7 @@ class Removed(NamedTuple):
     with_state: Sequence[TopicPartition]
 
 
-class Writer:
+class FencedWriter:
     """Writes for one term."""
 
     def __init__(self, zk: ZooKeeper, leadership: Leadership) -> None:
@@ -125,7 +130,7 @@ class Writer:
             there = await existing(self._zk, znodes.VETTED_DISK, [str(each) for each, _ in some])
             parent = znodes.VETTED_DISKS.path()
             is_removed = await self._zk.exists(parent) is None
-            above: list[Step] = [[Create(parent)]] if is_removed else []
+            above: list[Operations] = [[Create(parent)]] if is_removed else []
             writes = [_noting(*each, is_there=str(each[0]) in there) for each in some]
             await self._write_all(packed([*above, *writes]))
 
@@ -154,7 +159,7 @@ class Writer:
     async def write_reassignment(self, left: Mapping[TopicPartition, tuple[int, ...]]) -> None:
         """Write what is left of an old tool's request; nothing is what that tool waits for."""
         path = znodes.REASSIGNMENT.path()
-        await self._settle(Set(path, Reassignment(left).encode()) if left else Delete(path))
+        await self._update_request(Set(path, Reassignment(left).encode()) if left else Delete(path))
 
     async def write_states(self, plan: Plan) -> AsyncIterator[tuple[Plan, bool]]:
         """Write the states of the plan, chunk by chunk; yields each, and whether it was written.
@@ -175,13 +180,13 @@ class Writer:
 
     async def withdraw_deletion(self, name: str) -> None:
         """Remove the request to delete the topic."""
-        await self._settle(Delete(znodes.TOPIC_DELETION.path(name)))
+        await self._update_request(Delete(znodes.TOPIC_DELETION.path(name)))
 
     async def complete_preferred_election(self) -> None:
         """Remove an old tool's request, which is what that tool waits for."""
-        await self._settle(Delete(znodes.PREFERRED_ELECTION.path()))
+        await self._update_request(Delete(znodes.PREFERRED_ELECTION.path()))
 
-    async def _settle(self, operation: Set | Delete) -> None:
+    async def _update_request(self, operation: Set | Delete) -> None:
         """Write what has become of somebody's request, unless that is gone or cannot be removed.
 
         Whoever made it may remove it, or put znodes below it; neither is about the cluster.
@@ -298,7 +303,9 @@ async def _built(chunks: Iterator[Chunk[T]]) -> list[Chunk[T]]:
     return found
 
 
-def chunked(items: Iterable[T], steps_of: Callable[[T], Iterable[Step]]) -> Iterator[Chunk[T]]:
+def chunked(
+    items: Iterable[T], steps_of: Callable[[T], Iterable[Operations]]
+) -> Iterator[Chunk[T]]:
     """Group the items (pure): as many as fit into a multi, or one that needs several."""
     found: list[T] = []
     multi = MultiBuilder()
@@ -317,7 +324,7 @@ def chunked(items: Iterable[T], steps_of: Callable[[T], Iterable[Step]]) -> Iter
         yield Chunk(found, [multi.operations])
 
 
-def packed(steps: Iterable[Step]) -> Iterator[list[Operation]]:
+def packed(steps: Iterable[Operations]) -> Iterator[list[Operation]]:
     """Group the steps into multis, in order (pure)."""
     multi = MultiBuilder()
     for step in steps:
@@ -328,7 +335,9 @@ def packed(steps: Iterable[Step]) -> Iterator[list[Operation]]:
     yield multi.operations
 
 
-def _creation(planned: Planned, states: Plan, with_settings: Container[str] = ()) -> Iterator[Step]:
+def _creation(
+    planned: Planned, states: Plan, with_settings: Container[str] = ()
+) -> Iterator[Operations]:
     """`with_settings`: the topics that already have a settings znode."""
     topic = planned.topic
     path = znodes.TOPIC_SETTINGS.path(topic.name)
@@ -343,20 +352,20 @@ def _creation(planned: Planned, states: Plan, with_settings: Container[str] = ()
         yield _state_operations(each, states[each], parents)
 
 
-def _noting(broker_id: int, disk: VettedDisk, *, is_there: bool) -> Step:
+def _noting(broker_id: int, disk: VettedDisk, *, is_there: bool) -> Operations:
     path, data = znodes.VETTED_DISK.path(broker_id), disk.encode()
     return [Set(path, data) if is_there else Create(path, data)]
 
 
-def _rewriting(topic: Topic) -> list[Step]:
+def _rewriting(topic: Topic) -> list[Operations]:
     return [[Set(znodes.TOPIC.path(topic.name), _encoded(topic), topic.zk_version)]]
 
 
-def _request(name: str) -> list[Step]:
+def _request(name: str) -> list[Operations]:
     return [[Create(znodes.TOPIC_DELETION.path(name))]]
 
 
-def _removal(removed: Removed) -> Iterator[Step]:
+def _removal(removed: Removed) -> Iterator[Operations]:
     """Partitions first; the topic's own znodes in one step."""
     name = removed.name
     for each in removed.with_state:
@@ -373,7 +382,9 @@ def _created(plan: Plan) -> Iterable[TopicPartition]:
     return (each for each, state in plan.items() if state.zk_version == FIRST_ZK_VERSION)
 
 
-def _state_operations(partition: TopicPartition, state: LeaderAndIsr, parents: set[str]) -> Step:
+def _state_operations(
+    partition: TopicPartition, state: LeaderAndIsr, parents: set[str]
+) -> Operations:
     """Overwrite a partition's state, or create it with its missing parents."""
     path = znodes.PARTITION_STATE.path(*partition)
     encoded = _encoded_state(PartitionState.of(state))

@@ -21,7 +21,7 @@ from kdist.errors import Error
 from kdist.metrics.groups import GroupMetrics
 from kdist.model import TopicPartition
 from kdist.runtime.clock import Clock
-from kdist.runtime.slices import Slices
+from kdist.runtime.steps import Slices
 from kdist.runtime.tasks import Tasks, Timer
 
 PREFIX_CHARS_MAX = 1000
@@ -35,6 +35,29 @@ LogRecord = tuple[bytes, bytes | None]
 Response = TypeVar("Response")
 Reply = Callable[[Response], None]
 Action = Callable[[], None]
+
+
+# Which error answers a failed append to `__consumer_offsets`. Clients handle only a few: each makes
+# them do the right thing, look up the coordinator again, rejoin, or give up. One that is not listed
+# is passed on unchanged. Source: Apache Kafka's group coordinator.
+_EITHER = {
+    Error.UNKNOWN_TOPIC_OR_PARTITION: Error.COORDINATOR_NOT_AVAILABLE,
+    Error.NOT_ENOUGH_REPLICAS: Error.COORDINATOR_NOT_AVAILABLE,
+    Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Error.COORDINATOR_NOT_AVAILABLE,
+    Error.NOT_LEADER_OR_FOLLOWER: Error.NOT_COORDINATOR,
+    Error.KAFKA_STORAGE_ERROR: Error.NOT_COORDINATOR,
+}
+GENERATION_ERRORS = _EITHER | {
+    Error.REQUEST_TIMED_OUT: Error.REBALANCE_IN_PROGRESS,
+    Error.MESSAGE_TOO_LARGE: Error.UNKNOWN_SERVER_ERROR,
+    Error.RECORD_LIST_TOO_LARGE: Error.UNKNOWN_SERVER_ERROR,
+    Error.INVALID_FETCH_SIZE: Error.UNKNOWN_SERVER_ERROR,
+}
+COMMIT_ERRORS = _EITHER | {
+    Error.MESSAGE_TOO_LARGE: Error.INVALID_COMMIT_OFFSET_SIZE,
+    Error.RECORD_LIST_TOO_LARGE: Error.INVALID_COMMIT_OFFSET_SIZE,
+    Error.INVALID_FETCH_SIZE: Error.INVALID_COMMIT_OFFSET_SIZE,
+}
 
 
 class OffsetsLog(Protocol):

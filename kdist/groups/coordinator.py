@@ -11,46 +11,85 @@ copied or encoded during the call. The broker answers FindCoordinator.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import partial
+from typing import NamedTuple
 
 from kdist.errors import Error
-from kdist.groups import deleting, describing, fetches, membership
-from kdist.groups.answers import join_refused, sync_refused
-from kdist.groups.commits import Results, commit, commit_response, commits_of
 from kdist.groups.context import GroupsContext, Reply
-from kdist.groups.group import Group, JoinReply, SyncReply
-from kdist.groups.join import Joiner, join_of
-from kdist.groups.loading import Loading
-from kdist.groups.maintenance import GroupMaintenance
-from kdist.groups.member import UNKNOWN_MEMBER_ID, Caller
-from kdist.groups.rebalance import Rebalancer
-from kdist.groups.registry import Registry
-from kdist.groups.sync import sync
+from kdist.groups.deletion import Deletion
+from kdist.groups.group import (
+    DEAD,
+    STABLE,
+    UNKNOWN_MEMBER_ID,
+    Group,
+    JoinReply,
+    Member,
+    SyncReply,
+)
+from kdist.groups.membership import Join, Membership
+from kdist.groups.offsets import (
+    Results,
+    commit,
+    commit_response,
+    commits_of,
+    fetch,
+    in_each_partition,
+)
+from kdist.groups.rebalance import Rebalancer, join_refused, sync_refused
+from kdist.groups.records import Loading
+from kdist.groups.registry import Find, Registry
 from kdist.metrics.groups import GroupMetrics
 from kdist.model import TopicPartition
 from kdist.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kdist.protocol.describe_groups import (
     DescribedGroup,
+    DescribedMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
 from kdist.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kdist.protocol.join_group import JoinGroupRequest, JoinGroupResponse
-from kdist.protocol.leave_group import LeaveGroupRequest, LeaveGroupResponse, LeavingMemberResult
+from kdist.protocol.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeavingMember,
+    LeavingMemberResult,
+)
 from kdist.protocol.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from kdist.protocol.metadata import OMITTED, ON_GROUP
 from kdist.protocol.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from kdist.protocol.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
-from kdist.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from kdist.protocol.offset_fetch import OffsetFetchGroup, OffsetFetchRequest, OffsetFetchResponse
 from kdist.protocol.sync_group import SyncGroupRequest
-from kdist.runtime.slices import Slices, Steps
+from kdist.runtime.steps import CountedSteps, Slices
 
 logger = logging.getLogger(__name__)
 
-PROTOCOL_NAME_MAY_BE_NONE_SINCE = 7  # JoinGroup
-PROTOCOL_IS_REQUIRED_SINCE = 5  # SyncGroup
-MEMBERS_SINCE = 3  # LeaveGroup
+# Versions of JoinGroup, SyncGroup, LeaveGroup and OffsetFetch
+MEMBER_ID_IS_REQUIRED_SINCE = 4
+PROTOCOL_NAME_MAY_BE_NONE_SINCE = 7
+ASSIGNMENT_MAY_BE_SKIPPED_SINCE = 9
+PROTOCOL_IS_REQUIRED_SINCE = 5
+MEMBERS_SINCE = 3
+GROUP_ERROR_SINCE = 2
+GROUPS_SINCE = 8
+_TIMER_US = 5
+_GROUP_US, _MEMBER_US = 3, 2  # to describe one
 EMPTY_GROUP_ID = ""  # may commit and fetch offsets, as old clients did; nothing else
+# The type of every group here: its members use JoinGroup, not KIP-848's protocol
+CLASSIC = "classic"
+
+
+class Caller(NamedTuple):
+    """Where a request comes from: its version, its header's client id, and the client's address.
+
+    Apache Kafka keeps and shows the address as "/10.0.0.7", and so do its tools.
+    """
+
+    version: int
+    client_id: str
+    client_host: str
 
 
 class GroupCoordinator:
@@ -60,13 +99,13 @@ class GroupCoordinator:
         self._context = context
         self._registry = Registry(context)
         self._rebalancer = Rebalancer(context)
-        self._joiner = Joiner(context, self._rebalancer)
-        self._maintenance = GroupMaintenance(context, self._registry, self._rebalancer)
+        self._membership = Membership(context, self._rebalancer)
+        self._deletion = Deletion(context, self._registry, self._rebalancer)
         self._offer_readings(context.metrics)
 
     def start(self) -> None:
         """Start the periodic expiry of offsets and groups."""
-        self._maintenance.start()
+        self._deletion.start()
 
     def use_partitions(self, count: int) -> None:
         """Use the partition count that `__consumer_offsets` has, whatever the settings say.
@@ -75,7 +114,7 @@ class GroupCoordinator:
         or by a user. Once there are groups the count is kept, or they would be looked for in the
         wrong partitions.
         """
-        if count != self._context.partitions and len(self._registry):
+        if count != self._context.partitions and self._registry.groups:
             logger.error(
                 "__consumer_offsets has %d partitions, but groups are placed by %d: do not add any",
                 count,
@@ -86,7 +125,7 @@ class GroupCoordinator:
 
     def stop(self) -> None:
         """Unload all partitions; waiting members are told to look for another coordinator."""
-        self._maintenance.stop()
+        self._deletion.stop()
         for partition in self._registry.partitions():
             self.unload(partition)
         self._context.slices.finish()
@@ -100,23 +139,32 @@ class GroupCoordinator:
         """Whether it is not finished, and the partition not unloaded since."""
         return self._registry.is_wanted(loading)
 
-    def decode(self, loading: Loading) -> Steps:
+    def decode(self, loading: Loading) -> CountedSteps:
         """Make groups of what was replayed. Raises `CorruptRecords`, `ProtocolError`."""
         return loading.decode(self._context.clock.now_ms())
 
     def finish_loading(self, loading: Loading) -> None:
-        """Serve the groups. No effect if the partition was unloaded in the meantime."""
-        self._maintenance.finish_loading(loading)
+        """Serve the groups: their members have to heartbeat from now on.
+
+        No effect if the partition was unloaded in the meantime.
+        """
+        if self._registry.finish_loading(loading):
+            groups = loading.home.groups
+            logger.info("partition %d: %d groups are loaded", loading.partition, len(groups))
+            visit = partial(self._begin_service, loading.deleted)
+            self._context.slices.add(self._registry.sweep(groups, visit))
         self._context.actions.run()
 
     def unload(self, partition: int) -> None:
-        """This broker no longer leads the partition."""
-        self._maintenance.unload(partition)
+        """Drop the partition's groups; waiting members are told to find the new coordinator."""
+        gone = self._registry.unload(partition)
+        if gone:
+            self._context.slices.add(self._close_all(gone))
         self._context.actions.run()
 
     def forget_partitions(self, partitions: Collection[TopicPartition]) -> None:
         """The partitions were deleted: delete the offsets committed for them."""
-        self._maintenance.forget_partitions(partitions)
+        self._deletion.forget_partitions(partitions)
         self._context.actions.run()
 
     @property
@@ -126,12 +174,11 @@ class GroupCoordinator:
 
     def groups(self) -> list[Group]:
         """The groups that are coordinated here now; the caller changes nothing of them."""
-        return list(self._registry)
+        return list(self._registry.groups.values())
 
     def join_group(self, request: JoinGroupRequest, caller: Caller, reply: JoinReply) -> None:
         """Answers when the next generation begins, or at once if there is nothing to wait for."""
-        if caller.version < PROTOCOL_NAME_MAY_BE_NONE_SINCE:
-            reply = _with_protocol_name(reply)
+        join = _join_of(request, caller, reply)
         error, group = self._find_managed(request.group_id)
         if error is Error.NONE:
             error = self._session_timeout_fault(request.session_timeout_ms)
@@ -141,9 +188,9 @@ class GroupCoordinator:
             else:
                 error = Error.UNKNOWN_MEMBER_ID
         if group is None or error is not Error.NONE:
-            self._context.answer(reply, join_refused(error, request.member_id))
+            self._context.answer(join.reply, join_refused(error, join.member_id))
         else:
-            self._joiner.join(group, join_of(request, caller, reply))
+            self._membership.join(group, join)
             self._drop_if_never_used(group)
         self._context.actions.run()
 
@@ -160,7 +207,7 @@ class GroupCoordinator:
         if group is None or error is not Error.NONE:
             self._context.answer(reply, sync_refused(error))
         else:
-            sync(self._context, self._rebalancer, group, request, reply)
+            self._membership.sync(group, request, reply)
         self._context.actions.run()
 
     def heartbeat(
@@ -169,7 +216,7 @@ class GroupCoordinator:
         """Answers at once."""
         error, group = self._find_managed(request.group_id)
         if group is not None:
-            error = membership.heartbeat(self._rebalancer, group, request)
+            error = self._membership.heartbeat(group, request)
         elif error is Error.NONE:
             error = Error.UNKNOWN_MEMBER_ID
         elif error is Error.COORDINATOR_LOAD_IN_PROGRESS:
@@ -182,12 +229,11 @@ class GroupCoordinator:
     ) -> None:
         """Answers at once."""
         error, group = self._find_managed(request.group_id)
-        results: list[LeavingMemberResult] = []
-        if error is Error.NONE:
-            results = self._leave(group, request, caller.version)
-        if caller.version < MEMBERS_SINCE:
-            error = Error.of(results[0].error_code) if results else error
-            results = []
+        is_of_many = caller.version >= MEMBERS_SINCE
+        leaving = request.members if is_of_many else [LeavingMember(member_id=request.member_id)]
+        results = self._leave(group, leaving) if error is Error.NONE else []
+        if results and not is_of_many:
+            error = Error.of(results.pop().error_code)
         self._context.answer(reply, LeaveGroupResponse(error_code=error, members=results))
         self._context.actions.run()
 
@@ -217,7 +263,18 @@ class GroupCoordinator:
         self, request: OffsetFetchRequest, caller: Caller, reply: Reply[OffsetFetchResponse]
     ) -> None:
         """Answers at once."""
-        self._context.answer(reply, fetches.fetch(request, caller.version, self._registry.find))
+        is_stable_only, find = request.require_stable, self._registry.find
+        if caller.version >= GROUPS_SINCE:
+            groups = [fetch(each, is_stable_only, find) for each in request.groups]
+            response = OffsetFetchResponse(groups=groups)
+        else:
+            asked = OffsetFetchGroup(group_id=request.group_id, topics=request.topics)
+            found = fetch(asked, is_stable_only, find)
+            if found.error_code and caller.version < GROUP_ERROR_SINCE:
+                error = Error.of(found.error_code)
+                found.topics = in_each_partition(error, request.topics or [])
+            response = OffsetFetchResponse(topics=found.topics, error_code=found.error_code)
+        self._context.answer(reply, response)
         self._context.actions.run()
 
     def describe_groups(
@@ -229,7 +286,7 @@ class GroupCoordinator:
         def answer() -> None:
             self._context.answer(reply, DescribeGroupsResponse(groups=found))
 
-        steps = describing.describe_groups(request, self._registry.find, found)
+        steps = describe_groups(request, self._registry.find, found)
         self._context.slices.add(steps, answer)
         self._context.actions.run()
 
@@ -244,9 +301,7 @@ class GroupCoordinator:
         def answer() -> None:
             self._context.answer(reply, ListGroupsResponse(error_code=error, groups=found))
 
-        steps = describing.list_groups(
-            list(self._registry), request.states_filter, request.types_filter, found
-        )
+        steps = list_groups(self.groups(), request.states_filter, request.types_filter, found)
         self._context.slices.add(steps, answer)
         self._context.actions.run()
 
@@ -255,17 +310,34 @@ class GroupCoordinator:
     ) -> None:
         """Answers when the tombstones are in the log."""
         answer = partial(self._context.answer, reply)
-        steps = deleting.delete_groups(self._registry, self._maintenance, request, answer)
-        self._context.slices.add(steps)
+        self._context.slices.add(self._deletion.delete_groups(request, answer))
         self._context.actions.run()
 
     def offset_delete(
         self, request: OffsetDeleteRequest, _caller: Caller, reply: Reply[OffsetDeleteResponse]
     ) -> None:
         """Answers when the tombstones are in the log."""
-        answer, is_known = partial(self._context.answer, reply), self._context.is_known
-        deleting.delete_offsets(self._registry, self._maintenance, is_known, request, answer)
+        self._deletion.delete_offsets(request, partial(self._context.answer, reply))
         self._context.actions.run()
+
+    def _begin_service(self, deleted: Collection[TopicPartition], group: Group) -> CountedSteps:
+        """`deleted` are the partitions that were, while the log was read."""
+        if deleted:
+            yield from self._deletion.forget(deleted, group)
+        for member in list(group.members.values()):
+            # It may have left meanwhile, or sent a request, or the group be another broker's.
+            is_there = group.members.get(member.member_id) is member
+            if is_there and member.session is None and group.state is not DEAD:
+                self._rebalancer.restart_session(group, member)
+                yield _TIMER_US
+        if len(group.members) > self._context.settings.max_size:
+            self._rebalancer.maybe_prepare(group, "it has more members than group.max.size")
+
+    def _close_all(self, groups: list[Group]) -> CountedSteps:
+        while groups:
+            group = groups.pop()
+            self._rebalancer.close(group)
+            yield 2 + _TIMER_US * len(group.members)
 
     def _find_managed(self, group_id: str) -> tuple[Error, Group | None]:
         """The group for a request that only members send, for which an empty id is invalid."""
@@ -285,7 +357,7 @@ class GroupCoordinator:
             self._registry.remove(group)
 
     def _leave(
-        self, group: Group | None, request: LeaveGroupRequest, version: int
+        self, group: Group | None, leaving: list[LeavingMember]
     ) -> list[LeavingMemberResult]:
         return [
             LeavingMemberResult(
@@ -293,24 +365,119 @@ class GroupCoordinator:
                 group_instance_id=each.group_instance_id,
                 error_code=Error.UNKNOWN_MEMBER_ID
                 if group is None
-                else membership.leave(self._rebalancer, group, each),
+                else self._membership.leave(group, each),
             )
-            for each in membership.leaving_members(request, version)
+            for each in leaving
         ]
 
     def _offer_readings(self, metrics: GroupMetrics) -> None:
         registry = self._registry
-        metrics.groups = lambda: len(registry)
+        metrics.groups = lambda: len(registry.groups)
         metrics.members = lambda: registry.totals().members
         metrics.offsets = lambda: registry.totals().offsets
         metrics.rebalancing_groups = lambda: registry.totals().rebalancing
 
 
-def _with_protocol_name(reply: JoinReply) -> JoinReply:
-    """Old versions cannot encode a null protocol name: send an empty one."""
+def _join_of(request: JoinGroupRequest, caller: Caller, reply: JoinReply) -> Join:
+    """If the request lists an assignor twice, the first counts."""
+    protocols: dict[str, bytes] = {}
+    for each in request.protocols:
+        protocols.setdefault(each.name, each.metadata)
+    has_none = request.rebalance_timeout_ms < 0  # version 0
+    may_be_none = caller.version >= PROTOCOL_NAME_MAY_BE_NONE_SINCE
+    joiner = Member(
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        client_id=caller.client_id,
+        client_host=caller.client_host,
+        protocols=tuple(protocols.items()),
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.session_timeout_ms
+        if has_none
+        else request.rebalance_timeout_ms,
+    )
+    return Join(
+        joiner=joiner,
+        protocol_type=request.protocol_type,
+        may_need_id=caller.version >= MEMBER_ID_IS_REQUIRED_SINCE,
+        may_skip_assignment=caller.version >= ASSIGNMENT_MAY_BE_SKIPPED_SINCE,
+        reply=reply if may_be_none else partial(_answer_with_protocol_name, reply),
+    )
 
-    def answer(response: JoinGroupResponse) -> None:
-        response.protocol_name = response.protocol_name or ""
-        reply(response)
 
-    return answer
+def _answer_with_protocol_name(reply: JoinReply, response: JoinGroupResponse) -> None:
+    response.protocol_name = response.protocol_name or ""
+    reply(response)
+
+
+# Groups as operators see them
+
+
+def describe_groups(
+    request: DescribeGroupsRequest, find: Find, found: list[DescribedGroup]
+) -> CountedSteps:
+    """Add a description of each group that is asked for."""
+    operations = ON_GROUP if request.include_authorized_operations else OMITTED
+    for group_id in request.groups:
+        error, group = find(group_id)
+        found.append(described(group_id, error, group, operations))
+        yield _GROUP_US + (_MEMBER_US * len(group.members) if group else 0)
+
+
+def described(group_id: str, error: Error, group: Group | None, operations: int) -> DescribedGroup:
+    """Describe a group; one that does not exist is Dead, without an error, as in Kafka."""
+    if group is None:
+        return DescribedGroup(
+            error_code=error,
+            group_id=group_id,
+            group_state=DEAD.value if error is Error.NONE else "",
+            protocol_type="",
+            protocol_data="",
+            members=[],
+            authorized_operations=OMITTED if error else operations,
+        )
+    is_stable = group.state is STABLE
+    protocol = group.protocol_name or "" if is_stable else ""
+    return DescribedGroup(
+        error_code=error,
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=protocol,
+        members=[_described_member(each, protocol, is_stable) for each in group.members.values()],
+        authorized_operations=operations,
+    )
+
+
+def list_groups(
+    groups: Iterable[Group],
+    states: Iterable[str],
+    types: Iterable[str],
+    found: list[ListedGroup],
+) -> CountedSteps:
+    """Add the groups of one of `types` in one of `states`, ignoring case; none given: all."""
+    wanted, of_types = ({each.lower() for each in given} for given in (states, types))
+    if of_types and CLASSIC not in of_types:
+        return
+    for each in groups:
+        state = each.state.value
+        if each.state is not DEAD and (not wanted or state.lower() in wanted):
+            listed = ListedGroup(
+                group_id=each.group_id,
+                protocol_type=each.protocol_type or "",
+                group_state=state,
+                group_type=CLASSIC,
+            )
+            found.append(listed)
+        yield 1
+
+
+def _described_member(member: Member, protocol: str, is_stable: bool) -> DescribedMember:
+    return DescribedMember(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata(protocol) if is_stable else b"",
+        member_assignment=member.assignment if is_stable else b"",
+    )

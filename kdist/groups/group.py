@@ -1,6 +1,22 @@
-"""One group: its state, members and generation, and which members wait for an answer.
+"""One group: its state, members and generation, its offsets, and which members wait for an answer.
 
-Nothing here answers, waits or writes; `rebalance.py` and its neighbours do. Invariants:
+Nothing here answers, waits or writes; `rebalance.py` and its neighbours do. The states:
+
+    state                 what it answers                             what it leaves for
+    EMPTY                 no members; commits of non-members are      first join: PREPARING
+                          accepted
+    PREPARING_REBALANCE   joins wait; heartbeats and syncs get        all joined or time up:
+                          REBALANCE_IN_PROGRESS; members of the old   COMPLETING, or EMPTY if
+                          generation may still commit                 nobody is left
+    COMPLETING_REBALANCE  syncs wait for the leader's; heartbeats     the assignment is in the
+                          are accepted; commits get                   log: STABLE; a member joins,
+                          REBALANCE_IN_PROGRESS                       leaves or changes: PREPARING
+    STABLE                a sync gets its assignment at once          a member joins, leaves or
+                                                                      changes: PREPARING
+    DEAD                  nothing: the group is deleted, or another   never
+                          broker coordinates it now
+
+Source: Apache Kafka's group coordinator, 0.9 to 3.9; KIP-62. Invariants:
 - `joining` and `syncing` contain members only; a waiting reply is removed when it is answered.
 - `syncing` is empty outside COMPLETING. Outside PREPARING, `joining` contains at most static
   members that came back to a stable group and whose new ids are being appended to the log.
@@ -10,26 +26,238 @@ Nothing here answers, waits or writes; `rebalance.py` and its neighbours do. Inv
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import NamedTuple
 
 from kdist.errors import ProtocolError
-from kdist.groups.member import Member, Protocols
-from kdist.groups.offsets import GroupOffsets
-from kdist.groups.states import COMPLETING, EMPTY, FOLLOWERS, PREPARING, STABLE, GroupState
-from kdist.groups.totals import Totals
+from kdist.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from kdist.protocol.compiler import get_version, get_versioned
 from kdist.protocol.consumer_protocol import ConsumerProtocolSubscription
 from kdist.protocol.join_group import JoinGroupMember, JoinGroupResponse
 from kdist.protocol.sync_group import SyncGroupResponse
-from kdist.protocol.versioned import get_version, get_versioned
 from kdist.runtime.tasks import Timer
 
 CONSUMER = "consumer"  # the protocol type of groups whose members read topics
+UNKNOWN_MEMBER_ID = ""  # of a client that has no id yet, or commits without being a member
+
+Protocols = tuple[tuple[str, bytes], ...]
+"""The assignors a member supports, in order of preference, each with its metadata."""
 
 JoinReply = Callable[[JoinGroupResponse], None]
 SyncReply = Callable[[SyncGroupResponse], None]
 
+
+class GroupState(enum.Enum):
+    """A state; the value is its name on the wire."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
+
+# A loaded group starts EMPTY or STABLE.
+FOLLOWERS: dict[GroupState, frozenset[GroupState]] = {
+    EMPTY: frozenset({PREPARING, DEAD}),
+    PREPARING: frozenset({COMPLETING, EMPTY, DEAD}),
+    COMPLETING: frozenset({STABLE, PREPARING, DEAD}),
+    STABLE: frozenset({PREPARING, DEAD}),
+    DEAD: frozenset(),
+}
 _REBALANCING = (PREPARING, COMPLETING)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Member:
+    """One member. Owned by its group; `session` is the timer that ends its membership."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    protocols: Protocols
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    assignment: bytes = b""
+    # Its first join is not answered yet: it does not know its member id, and cannot heartbeat.
+    is_new: bool = False
+    session: Timer | None = None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the member keeps its place across a restart (KIP-345)."""
+        return self.instance_id is not None
+
+    def metadata(self, protocol: str) -> bytes:
+        """The member's metadata for `protocol`, which it must support."""
+        return next(metadata for name, metadata in self.protocols if name == protocol)
+
+    def vote(self, candidates: Container[str]) -> str:
+        """The candidate that the member prefers; it must support at least one."""
+        return next(name for name, _metadata in self.protocols if name in candidates)
+
+    def end_session(self) -> None:
+        if self.session is not None:
+            self.session.cancel()
+            self.session = None
+
+
+@dataclasses.dataclass(slots=True)
+class Totals:
+    """What the groups of one partition of `__consumer_offsets` add up to, for `/metrics`.
+
+    Counted as it changes: with 100,000 groups a scrape would take long to count it. A group that is
+    removed has no member or offset left.
+    """
+
+    members: int = 0
+    offsets: int = 0
+    rebalancing: int = 0  # groups
+
+
+class CommittedOffset(NamedTuple):
+    """A position: the offset of the next record to read.
+
+    `expire_timestamp_ms` is set where a client of versions 2 to 4 asked for its own retention.
+    """
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+    commit_timestamp_ms: int = NO_TIMESTAMP
+    expire_timestamp_ms: int = NO_TIMESTAMP
+
+
+NOTHING_COMMITTED = CommittedOffset(NO_OFFSET)
+
+Commits = dict[TopicPartition, CommittedOffset]
+
+
+class _Kept(NamedTuple):
+    committed: CommittedOffset
+    order: int  # the number of its append, counted per group
+
+
+class GroupOffsets:
+    """A group's committed offsets: a position per partition, and the commits still under way.
+
+    A commit counts once its record is in the log: `begin` before the append, then `finish` or
+    `fail`. So does a deletion. Several of one partition may be under way; the last in the log wins,
+    in whatever order they finish. Transactional commits (KIP-98) will be a second kind under way,
+    held until the transaction's marker; they are not implemented yet.
+    """
+
+    def __init__(self, totals: Totals | None = None) -> None:
+        """`totals` are those of the group's partition."""
+        self._totals = totals or Totals()
+        self._kept: dict[TopicPartition, _Kept] = {}
+        self._under_way: dict[TopicPartition, set[int]] = {}
+        self._appends = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __bool__(self) -> bool:
+        return bool(self._kept or self._under_way)
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(self._kept)
+
+    def get(self, partition: TopicPartition) -> CommittedOffset:
+        """The position; its offset is -1 where there is none."""
+        kept = self._kept.get(partition)
+        return NOTHING_COMMITTED if kept is None else kept.committed
+
+    def is_under_way(self, partition: TopicPartition) -> bool:
+        """Whether a commit of the partition is not in the log yet."""
+        return partition in self._under_way
+
+    def load(self, partition: TopicPartition, committed: CommittedOffset) -> None:
+        """Set a position loaded from the log."""
+        self._keep(partition, _Kept(committed, 0))
+
+    def begin(self, commits: Iterable[TopicPartition]) -> int:
+        """Call before the append of a commit or of tombstones. Returns its number, for `finish`,
+        `finish_deletion` or `fail`."""
+        self._appends += 1
+        for partition in commits:
+            self._under_way.setdefault(partition, set()).add(self._appends)
+        return self._appends
+
+    def finish(self, number: int, commits: Commits) -> None:
+        """The commit is in the log. Partitions forgotten in the meantime stay forgotten."""
+        for partition, committed in commits.items():
+            if self._end(number, partition):
+                kept = self._kept.get(partition)
+                if kept is None or kept.order < number:
+                    self._keep(partition, _Kept(committed, number))
+
+    def fail(self, number: int, commits: Iterable[TopicPartition]) -> None:
+        """It did not get into the log: the earlier positions remain."""
+        for partition in commits:
+            self._end(number, partition)
+
+    def finish_deletion(self, number: int, partitions: Iterable[TopicPartition]) -> None:
+        """The tombstones are in the log: of what was begun before them nothing is left."""
+        for partition in partitions:
+            kept = self._kept.get(partition)
+            if kept is not None and kept.order < number:
+                del self._kept[partition]
+                self._totals.offsets -= 1
+            for each in list(self._under_way.get(partition, ())):
+                if each <= number:
+                    self._end(each, partition)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Drop positions and commits under way; returns those that need a tombstone."""
+        found = self.known(partitions)
+        for partition in found:
+            self._totals.offsets -= self._kept.pop(partition, None) is not None
+            self._under_way.pop(partition, None)
+        return found
+
+    def all(self) -> list[TopicPartition]:
+        """The partitions that have a position, or a commit under way."""
+        return list(self._kept | self._under_way) if self._under_way else list(self._kept)
+
+    def known(self, among: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those that have a position, or a commit under way."""
+        return [each for each in among if each in self._kept or each in self._under_way]
+
+    def find(
+        self,
+        condition: Callable[[TopicPartition, CommittedOffset], bool],
+        among: Iterable[TopicPartition],
+    ) -> list[TopicPartition]:
+        """Those that have a position and no commit under way, and meet the condition."""
+        kept = self._kept
+        return [
+            each
+            for each in among
+            if each in kept
+            and each not in self._under_way
+            and condition(each, kept[each].committed)
+        ]
+
+    def _keep(self, partition: TopicPartition, kept: _Kept) -> None:
+        self._totals.offsets += partition not in self._kept
+        self._kept[partition] = kept
+
+    def _end(self, number: int, partition: TopicPartition) -> bool:
+        """Mark the commit as no longer under way; False if it was forgotten before."""
+        numbers = self._under_way.get(partition)
+        if numbers is None or number not in numbers:
+            return False
+        numbers.remove(number)
+        if not numbers:
+            del self._under_way[partition]
+        return True
 
 
 class Home:

@@ -1,9 +1,9 @@
 """How far groups are behind what they have committed (pure).
 
 A lag in records is what lies between the committed offset and the partition's end. A lag in seconds
-is the age, at most, of the oldest of those records: by when a look last found the end at or before
-the committed offset. No record is read for it. If no look did, it is the time since the first look,
-and the true age is greater.
+is the age, at most, of the oldest of those records: by when a sample last had the end at or before
+the committed offset. No record is read for it. If no sample had, it is the time since the first
+one, and the true age is greater.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from collections.abc import Container, Mapping
 from heapq import heappush, heappushpop
 from typing import NamedTuple
 
-from kdist.groups.group import Group
-from kdist.groups.offsets import NOTHING_COMMITTED
+from kdist.groups.group import NOTHING_COMMITTED, Group
 from kdist.model import TopicPartition
-from kdist.runtime.slices import Steps
+from kdist.runtime.steps import CountedSteps
 
-# Of a year's looks, one every 10 s, a partition keeps 127 at most: 2 KiB.
-_OVERSTATED_MAX = 1.2  # what forgetting looks may make of a lag's seconds
+# Of a year's samples, one every 10 s, a partition keeps 127 at most: 2 KiB.
+_OVERSTATED_MAX = 1.2  # what forgetting samples may make of a lag's seconds
 _LAG_US = 2
-_THINNED_EVERY = 32  # looks; going through them takes some 10 us
+_THINNED_EVERY = 32  # samples; going through them takes some 10 us
 
 
 class Lag(NamedTuple):
@@ -38,8 +37,8 @@ class Lag(NamedTuple):
 class SeenEnds:
     """The ends of one partition, rising, and when each was last seen.
 
-    Old looks are forgotten, but no more than this allows: a lag's seconds exceed the true age by
-    the time between two looks, or by a fifth, whichever is more.
+    Old samples are forgotten, but no more than this allows: a lag's seconds exceed the true age by
+    the time between two samples, or by a fifth, whichever is more.
     """
 
     __slots__ = ("_ends", "_times_ms")
@@ -58,7 +57,7 @@ class SeenEnds:
             self._thin(now_ms)
 
     def _thin(self, now_ms: int) -> None:
-        """Forget each look without which the one before it still serves for the one after it."""
+        """Forget each sample without which the one before it still serves for the one after it."""
         ends, times_ms = self._ends, self._times_ms
         kept_ends, kept_ms = ends[:1], times_ms[:1]
         age_ms = now_ms - times_ms[0]
@@ -86,14 +85,14 @@ class GroupLags:
         for partition, end in ends.items():
             self._seen.setdefault(partition, SeenEnds()).add(end, now_ms)
 
-    def keep_only(self, partitions: Container[TopicPartition]) -> Steps:
+    def keep_only(self, partitions: Container[TopicPartition]) -> CountedSteps:
         """Forget all others."""
         for partition in list(self._seen):
             if partition not in partitions:
                 del self._seen[partition]
             yield 1
 
-    def of(self, group: Group, now_ms: int, lags: WorstLags) -> Steps:
+    def of(self, group: Group, now_ms: int, lags: WorstLags) -> CountedSteps:
         """Add the group's lag by topic; partitions whose end is not known yet do not count."""
         found: dict[str, Lag] = {}
         for partition in group.offsets.all():

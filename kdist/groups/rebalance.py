@@ -3,7 +3,8 @@
     prepare         waiting syncs are answered with "rejoin"; from now on joins are parked
     maybe_complete  everyone has joined; or the join timer expires, and absent members are removed
     complete        the next generation: a leader, a protocol, a response to every join
-    (sync.py)       the leader's assignment goes to the log and to the members: STABLE
+    assign          the leader's assignment is appended to the log with the generation, and only
+                    then sent to the members, so that one in use survives the coordinator: STABLE
 
 The join timer is the longest rebalance timeout of the members. An empty group waits
 `group.initial.rebalance.delay.ms` instead; a new group repeats that delay as long as members keep
@@ -22,12 +23,21 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from kdist.errors import Error
-from kdist.groups.answers import GENERATION_ERRORS, join_refused, joined, sync_refused
-from kdist.groups.context import GroupsContext
-from kdist.groups.group import Group, JoinReply, SyncReply
-from kdist.groups.member import Member
+from kdist.groups.context import GENERATION_ERRORS, GroupsContext
+from kdist.groups.group import (
+    COMPLETING,
+    DEAD,
+    EMPTY,
+    FOLLOWERS,
+    PREPARING,
+    STABLE,
+    UNKNOWN_MEMBER_ID,
+    Group,
+    JoinReply,
+    Member,
+    SyncReply,
+)
 from kdist.groups.records import generation_record
-from kdist.groups.states import DEAD, EMPTY, FOLLOWERS, PREPARING
 from kdist.protocol.join_group import JoinGroupResponse
 from kdist.protocol.sync_group import SyncGroupResponse
 
@@ -35,6 +45,9 @@ from kdist.protocol.sync_group import SyncGroupResponse
 # a rebalance timeout of 0.
 ABSENT_WAIT_MS_MIN = 1000
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+# Refused members rejoin at once. Without a pause, a librdkafka group whose partition of
+# `__consumer_offsets` was on a full disk went through 1,000 generations a second.
+NOT_STORED_PAUSE_MS = 1_000
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +115,7 @@ class Rebalancer:
         if reply is not None:
             self._context.answer(reply, response)
 
-    def answer_syncs(
+    def _answer_syncs(
         self, group: Group, response_to: Callable[[Member], SyncGroupResponse]
     ) -> None:
         """Answer every parked sync; those members have to heartbeat again from now on."""
@@ -118,7 +131,7 @@ class Rebalancer:
 
     def prepare(self, group: Group, why: str) -> None:
         """Begin a rebalance: all members have to rejoin."""
-        self.answer_syncs(group, lambda _member: sync_refused(Error.REBALANCE_IN_PROGRESS))
+        self._answer_syncs(group, lambda _member: sync_refused(Error.REBALANCE_IN_PROGRESS))
         group.stop_sync_timer()
         was_empty = group.state is EMPTY
         group.become(PREPARING, self._context.clock.now_ms())
@@ -134,6 +147,45 @@ class Rebalancer:
         """Begin the next generation if everyone has joined."""
         if group.state is PREPARING and not group.is_gathering and group.has_everyone_joined:
             self._complete(group)
+
+    def assign(self, group: Group, given: Mapping[str, bytes]) -> None:
+        """Store the leader's assignment; members that it leaves out get an empty one."""
+        assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
+        generation = group.generation
+        group.is_assigning = True
+
+        def is_over() -> bool:
+            """Whether a rebalance began in the meantime, and has answered all syncs."""
+            return group.state is not COMPLETING or group.generation != generation
+
+        def stored(error: Error) -> None:
+            if is_over():
+                return
+            if error is not Error.NONE:
+                self._context.call_later(NOT_STORED_PAUSE_MS, partial(start_over, error))
+                return
+            for member in group.members.values():
+                member.assignment = assignments[member.member_id]
+            group.become(STABLE, self._context.clock.now_ms())
+            self._answer_syncs(group, partial(synced, group))
+            self._context.metrics.finished_rebalances += 1
+
+        def start_over(error: Error) -> None:
+            """The assignment could not be stored: refuse the waiting syncs, and rebalance."""
+            if not is_over():
+                self._answer_syncs(group, lambda _member: sync_refused(error))
+                self.prepare(group, f"its assignment was not stored: {error.name}")
+
+        self.store(group, assignments, stored)
+
+    def close(self, group: Group) -> None:
+        """The group is DEAD: refuse what waits in it, so that clients look for it elsewhere."""
+        for member_id in list(group.joining):
+            refused = join_refused(Error.NOT_COORDINATOR, member_id)
+            self.answer_join(group, member_id, refused)
+        for member_id in list(group.syncing):
+            self.answer_sync(group, member_id, sync_refused(Error.NOT_COORDINATOR))
+        group.stop_timers()
 
     def store(
         self, group: Group, assignments: Mapping[str, bytes], done: Callable[[Error], None]
@@ -243,3 +295,41 @@ class Rebalancer:
 
 def _ignore(_error: Error) -> None:
     """An empty group has no member to tell the outcome."""
+
+
+# The responses to joins and syncs (pure)
+
+
+def join_refused(error: Error, member_id: str = UNKNOWN_MEMBER_ID) -> JoinGroupResponse:
+    """An error; with an empty member id the client starts over as a new member."""
+    return JoinGroupResponse(
+        error_code=error, protocol_name=None, leader="", member_id=member_id, members=[]
+    )
+
+
+def joined(group: Group, member: Member) -> JoinGroupResponse:
+    """The group's generation, and its members if this one is the leader."""
+    return JoinGroupResponse(
+        error_code=Error.NONE,
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=group.leader_id or "",
+        member_id=member.member_id,
+        members=group.described_members() if member.member_id == group.leader_id else [],
+    )
+
+
+def sync_refused(error: Error) -> SyncGroupResponse:
+    """An error, and no assignment."""
+    return SyncGroupResponse(error_code=error, assignment=b"")
+
+
+def synced(group: Group, member: Member) -> SyncGroupResponse:
+    """The member's assignment in the group's generation."""
+    return SyncGroupResponse(
+        error_code=Error.NONE,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        assignment=member.assignment,
+    )

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from math import nan
 
-from kdist.metrics.declare import Metrics, counter, gauge, histogram, metrics
-from kdist.metrics.histogram import Histogram
+from kdist.metrics.declare import Histogram, Metrics, counter, gauge, histogram, metrics
 
 
 @metrics
@@ -36,10 +35,24 @@ class SmartMetrics(Metrics):
         "1 while the disk does not expect to fail, 0 once it does.", name="kdist_smart_healthy"
     )
     temperature_celsius: float = gauge("Its temperature.")
-    reallocated_sectors: float = gauge("Bad sectors replaced by spare ones (ATA 5).")
+    reallocated_sectors: float = gauge(
+        "Bad sectors replaced by spare ones (ATA 5, SCSI's grown defects)."
+    )
     pending_sectors: float = gauge("Sectors that could not be read (ATA 197).")
     uncorrectable_sectors: float = gauge("Sectors found lost (ATA 198), NVMe's media errors.")
+    reported_errors: float = gauge("Errors that it could not correct (ATA 187, SCSI's counters).")
+    command_timeouts: float = gauge("Commands that took it too long (ATA 188).")
     link_errors: float = gauge("Transfers over the cable that had to be repeated (ATA 199).")
+
+
+@metrics
+class AskedDiskMetrics(Metrics):
+    """Whether a disk answers smartctl; the family's labels are `device` and `disk`."""
+
+    PREFIX = "kdist_smart_"
+
+    answer_age_seconds: float = gauge("How long ago the disk last answered smartctl.")
+    timeouts: int = counter("Times that it did not answer within half a minute, or not yet.")
 
 
 @metrics
@@ -101,6 +114,7 @@ class ZooKeeperMetrics(Metrics):
     synced_followers: float = gauge("Followers that are up to date; the leader's only.")
     voting_servers: float = gauge("Servers that its ensemble has, whether they run or not.")
     outstanding_requests: float = gauge("Requests that are queued in it.")
+    slow_fsyncs: float = gauge("Writes of its log that took a second or more, since its start.")
     average_latency_seconds: float = gauge("From a request to its answer, on average.")
     connections: float = gauge("Connections of clients.", name="kdist_zookeeper_open_connections")
     znodes: float = gauge("Znodes in its tree.", name="kdist_zookeeper_kept_znodes")

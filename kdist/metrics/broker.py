@@ -1,9 +1,17 @@
-"""Metrics of the broker: requests by API, and the state of the process as a whole."""
+"""Metrics of the broker: requests by API, quotas, connections, the state of the process."""
 
 from __future__ import annotations
 
-from kdist.metrics.declare import Metrics, Reading, counter, gauge, histogram, metrics, reading
-from kdist.metrics.histogram import Histogram
+from kdist.metrics.declare import (
+    Histogram,
+    Metrics,
+    Reading,
+    counter,
+    gauge,
+    histogram,
+    metrics,
+    reading,
+)
 
 
 @metrics
@@ -52,4 +60,50 @@ class BuildMetrics(Metrics):
         "Always 1; its labels are the release's version and digest, and the digests of the settings"
         " and the unit that the broker was started with.",
         name="kdist_build_info",
+    )
+
+
+@metrics
+class NetworkMetrics(Metrics):
+    """All connections that clients and other brokers opened to one broker."""
+
+    PREFIX = "kdist_network_"
+
+    open_connections: int = gauge("Connections open now.")
+    accepted_connections: int = counter("Connections accepted and served.")
+    refused_connections: int = counter(
+        "Connections refused because of max.connections or max.connections.per.ip."
+    )
+    idle_connections: int = counter(
+        "Connections closed because they were idle for connections.max.idle.ms."
+    )
+    failed_connections: int = counter("Connections closed because the peer violated the protocol.")
+    held_connections: int = counter(
+        "Times that reading from a connection was paused until the peer read its responses."
+    )
+    received_bytes: int = counter("Bytes received on all connections.")
+    sent_bytes: int = counter("Bytes sent on all connections.")
+
+
+@metrics
+class QuotaMetrics(Metrics):
+    """One quota of one client. The labels are `client` and `quota` (`produce`, `fetch`, `request`).
+
+    `client` is `<default>` for all without a quota of their own, and `<others>` for those with one
+    beyond the first 200.
+    """
+
+    PREFIX = "kdist_quota_"
+
+    limit: float = gauge(
+        "What the quota allows a client each second: bytes, or seconds of the broker's thread; 0 "
+        "for <others>."
+    )
+    used: float = counter("What was used of it: bytes, or seconds of the broker's thread.")
+    throttled: int = counter(
+        "Requests after which the client was held back.",
+        name="kdist_quota_throttled_requests_total",
+    )
+    throttled_seconds: float = counter(
+        "For how long clients were told to pause, over all their connections."
     )

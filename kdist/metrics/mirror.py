@@ -26,8 +26,8 @@ class FlowMetrics(Metrics):
     buffered_bytes: int = gauge("Bytes read that the target has not acknowledged.")
     mirrored_topics: int = gauge("Topics that the flow mirrors.")
     held_topics: int = gauge(
-        "Topics that its patterns select but that are not mirrored: they came from the target, or"
-        " the target refuses them."
+        "Topics that its patterns select but that are not mirrored: they came from the target, the"
+        " target refuses them, or the source has them no more."
     )
     silent_seconds: float = gauge(
         "Time since both clusters last answered, and the source last let the flow's group read."
@@ -57,11 +57,11 @@ class StreamMetrics(Metrics):
 
 @metrics
 class RefusedMetrics(Metrics):
-    """A topic that the target refuses; the family's labels are `flow`, `topic` and `reason`."""
+    """A topic that somebody must act on; the family's labels are `flow`, `topic` and `reason`."""
 
     PREFIX = "kdist_mirror_"
 
     is_refused: int = gauge(
-        "1 for a topic of the source that is not mirrored, as the target refuses it.",
+        "1 for a topic that is not mirrored: the target refuses it, or the source has it no more.",
         name="kdist_mirror_refused",
     )

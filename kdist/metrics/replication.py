@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kdist.metrics.declare import Metrics, Reading, counter, histogram, metrics, reading
-from kdist.metrics.histogram import Histogram
+from kdist.metrics.declare import Histogram, Metrics, Reading, counter, histogram, metrics, reading
 
 
 @metrics

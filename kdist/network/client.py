@@ -19,8 +19,13 @@ from kdist.network.receiving import FrameReceiver
 from kdist.protocol import api_versions
 from kdist.protocol.api import Api
 from kdist.protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from kdist.protocol.envelope import decode_response, encode_request
-from kdist.protocol.headers import RequestHeader, get_response_header, put_correlation_id
+from kdist.protocol.frame import (
+    RequestHeader,
+    decode_response,
+    encode_request,
+    get_response_header,
+    put_correlation_id,
+)
 from kdist.protocol.schema import NEVER
 
 _CORRELATION_ID_MAX = (1 << 31) - 1
@@ -77,7 +82,7 @@ class Client(FrameReceiver):
         self._last_correlation_id = 0
         self._in_flight: deque[InFlightRequest] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._pause_end_s = 0.0  # until then the broker reads nothing: a quota is used up
+        self._throttle_end_s = 0.0  # until then the broker reads nothing: a quota is used up
         self._is_blocked = False  # whether the transport still holds unsent bytes
         self._room_made = asyncio.Event()  # set whenever waiters in `_room` should look again
 
@@ -223,23 +228,23 @@ class Client(FrameReceiver):
         They share one timer, which is not cancelled when an answer comes: a timer for each request
         was a tenth of a small request's cost.
         """
-        if self._pause_end_s:
-            request = self._after_pause(request)
+        if self._throttle_end_s:
+            request = self._after_throttle(request)
         self._in_flight.append(request)
         timer = self._timer
         if timer is None or timer.when() > request.until_s:
             if timer is not None:
                 timer.cancel()
-            self._timer = self._loop.call_at(request.until_s, self._look_at_time)
+            self._timer = self._loop.call_at(request.until_s, self._check_deadlines)
 
-    def _after_pause(self, request: InFlightRequest) -> InFlightRequest:
+    def _after_throttle(self, request: InFlightRequest) -> InFlightRequest:
         """The request with as much more time as the pause still lasts."""
-        left_s = max(0.0, self._pause_end_s - self._loop.time())
+        left_s = max(0.0, self._throttle_end_s - self._loop.time())
         if not left_s:
-            self._pause_end_s = 0.0
+            self._throttle_end_s = 0.0
         return request._replace(until_s=request.until_s + left_s)
 
-    def _look_at_time(self) -> None:
+    def _check_deadlines(self) -> None:
         self._timer = None
         open_ = [each for each in self._in_flight if not each.answered.done()]
         if open_:
@@ -247,17 +252,17 @@ class Client(FrameReceiver):
             if first.until_s <= self._loop.time():
                 self._time_out(first)
             else:
-                self._timer = self._loop.call_at(first.until_s, self._look_at_time)
+                self._timer = self._loop.call_at(first.until_s, self._check_deadlines)
 
-    def _note_pause(self, told_s: float) -> None:
+    def _note_throttle(self, throttle_s: float) -> None:
         """The broker reads nothing for so long (KIP-219): what is in flight has as much more.
 
         Each answer within a pause tells what is left of it: only what lengthens it counts.
         """
         now_s = self._loop.time()
-        more_s = now_s + told_s - max(now_s, self._pause_end_s)
+        more_s = now_s + throttle_s - max(now_s, self._throttle_end_s)
         if more_s > 0:
-            self._pause_end_s = now_s + told_s
+            self._throttle_end_s = now_s + throttle_s
             self._in_flight = deque(
                 each._replace(until_s=each.until_s + more_s) for each in self._in_flight
             )
@@ -348,8 +353,8 @@ class Client(FrameReceiver):
         except BaseException:
             self._in_flight.appendleft(request)  # fails with the others when the connection ends
             raise
-        if (told_ms := getattr(answer, "throttle_time_ms", 0)) > 0:
-            self._note_pause(told_ms / 1000)
+        if (throttle_ms := getattr(answer, "throttle_time_ms", 0)) > 0:
+            self._note_throttle(throttle_ms / 1000)
         if not request.answered.done():
             request.answered.set_result(answer)
 

@@ -20,9 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 from kdist.errors import ProtocolError
-from kdist.metrics.network import NetworkMetrics
+from kdist.metrics.broker import NetworkMetrics
 from kdist.model import ANONYMOUS
-from kdist.network.chunks import BYTES, Bytes, Chunk, release
 from kdist.network.connection_state import (
     CLOSED,
     FINISHING,
@@ -35,18 +34,18 @@ from kdist.network.connection_state import (
     Reason,
 )
 from kdist.network.receiving import NotYet, RequestReceiver
-from kdist.network.sending import Sender, waiting_size
+from kdist.network.sending import Sender, release, waiting_size
 from kdist.network.socket_transport import PeekingTransport
 from kdist.network.tick import Send, Tick
-from kdist.protocol.framing import SIZE_BYTES, FrameRange, find_frame
-from kdist.protocol.headers import KEY_BYTES
+from kdist.protocol.frame import Chunk
 from kdist.protocol.versions import request_bytes_max
 from kdist.runtime.tasks import Tasks
+from kdist.wire.primitives import BUFFERS, Buffer
 
 logger = logging.getLogger(__name__)
 
 _REFUSED_S = 30  # how long a refused connection stays open for the answers to its earlier requests
-_LOOK_S = 1.0  # how often a throttled connection is looked at, for the peer may be gone
+_THROTTLE_CHECK_S = 1.0  # how often a throttled connection is checked, for the peer may be gone
 
 
 class Limits(NamedTuple):
@@ -122,8 +121,8 @@ class ResponseSlot:
         self.send(())
 
 
-class _PauseEnd(NamedTuple):
-    """When a throttled connection goes on, and the timer for the next look at it."""
+class _ThrottleEnd(NamedTuple):
+    """When a throttled connection goes on, and the timer for the next check of it."""
 
     until_s: float
     timer: asyncio.TimerHandle
@@ -142,7 +141,12 @@ class Connection(RequestReceiver):
 
     def __init__(self, connections: Connections) -> None:
         limits = connections.limits
-        super().__init__(connections.tick, limits.frame_bytes_max, connections.metrics)
+        super().__init__(
+            connections.tick,
+            limits.frame_bytes_max,
+            limits.request_bytes_max,
+            connections.metrics,
+        )
         self.context: Any = None
         self.number = 0  # ascending in the order of admission; 0: not admitted
         self.peer = "an unknown peer"
@@ -151,13 +155,13 @@ class Connection(RequestReceiver):
         self.is_active = True
         self._connections = connections
         self._on_frame = connections.handler.on_frame
-        self._responses: deque[ResponseSlot | Bytes] = deque()
+        self._responses: deque[ResponseSlot | Buffer] = deque()
         self._will_write = False  # whether `begin_writing` will be called when this tick ends
         self.pending_response = b""  # the one that the tick sends by itself (`Tick.will_send`)
         self._end_timer: asyncio.TimerHandle | None = None  # of `finish_soon`
         self._reasons: set[Reason] = set()  # why it is HELD
-        self._pause_end: _PauseEnd | None = None  # while it is throttled
-        self.pending_produces = 0  # under way; the handler counts them
+        self._throttle_end: _ThrottleEnd | None = None  # while it is throttled
+        self.pending_produces = 0  # under way; the handler counts them, and has others wait
         self.is_working = False  # whether a task carries out a request; the handler says so
         self._in_flight_max = limits.in_flight_max
         self._waiting_bytes_max = limits.waiting_bytes_max
@@ -201,7 +205,7 @@ class Connection(RequestReceiver):
             return
         if self._end_timer is not None:
             self._end_timer.cancel()  # it would keep this connection alive
-        self._forget_pause()
+        self._forget_throttle()
         self._connections.forget(self)
         self._connections.handler.on_disconnect(self)
         del self._sender  # a reference cycle: the two would wait for the garbage collector
@@ -225,15 +229,6 @@ class Connection(RequestReceiver):
         if not is_short and self._tick.turn.is_over():
             self.hold(TURN)
             self._connections.loop.call_soon(self._resume)
-
-    def find_large(self, received: memoryview, start: int, end: int) -> FrameRange | None:
-        """As the base class, but the limit is the API's, as soon as its key is there."""
-        limits = self._connections.limits
-        bytes_max, key_end = limits.frame_bytes_max, start + SIZE_BYTES + KEY_BYTES
-        if key_end <= end:
-            key = int.from_bytes(received[key_end - KEY_BYTES : key_end], "big")
-            bytes_max = min(bytes_max, limits.request_bytes_max(key))
-        return find_frame(received, start, end, bytes_max)
 
     def frame_refused(self, error: ProtocolError) -> None:
         logger.warning("closing the connection of %s: %s", self.peer, error)
@@ -293,19 +288,21 @@ class Connection(RequestReceiver):
         if self.state in (FINISHING, CLOSED):
             return False
         until_s = self._connections.loop.time() + seconds
-        if self._pause_end is not None:
-            until_s = max(until_s, self._pause_end.until_s)
-        self._await_pause_end(until_s)
+        if self._throttle_end is not None:
+            until_s = max(until_s, self._throttle_end.until_s)
+        self._await_throttle_end(until_s)
         self.hold(QUOTA)
         return True
 
-    def _await_pause_end(self, until_s: float) -> None:
-        self._forget_pause()
+    def _await_throttle_end(self, until_s: float) -> None:
+        self._forget_throttle()
         loop = self._connections.loop
-        look_s = min(loop.time() + _LOOK_S, until_s)
-        self._pause_end = _PauseEnd(until_s, loop.call_at(look_s, self._look_at_pause, until_s))
+        check_s = min(loop.time() + _THROTTLE_CHECK_S, until_s)
+        self._throttle_end = _ThrottleEnd(
+            until_s, loop.call_at(check_s, self._check_throttle, until_s)
+        )
 
-    def _look_at_pause(self, until_s: float) -> None:
+    def _check_throttle(self, until_s: float) -> None:
         self.is_active = True  # it would send if it were let
         if self._connections.loop.time() >= until_s:
             self.end_throttle()
@@ -314,17 +311,17 @@ class Connection(RequestReceiver):
         ):
             self.eof_received()
         else:
-            self._await_pause_end(until_s)
+            self._await_throttle_end(until_s)
 
     def end_throttle(self) -> None:
         """Go on at once."""
-        self._forget_pause()
+        self._forget_throttle()
         self.end_hold(QUOTA)
 
-    def _forget_pause(self) -> None:
-        if self._pause_end is not None:
-            self._pause_end.timer.cancel()
-            self._pause_end = None
+    def _forget_throttle(self) -> None:
+        if self._throttle_end is not None:
+            self._throttle_end.timer.cancel()
+            self._throttle_end = None
 
     # Answers
 
@@ -336,7 +333,7 @@ class Connection(RequestReceiver):
         self._responses.append(slot)
         return slot
 
-    def answer_at_once(self, data: Bytes) -> None:
+    def answer_at_once(self, data: Buffer) -> None:
         """As `reserve().send((data,))`, but cheaper: no `ResponseSlot` is made.
 
         If no other answer waits, it becomes the `pending_response`, which the tick sends by itself,
@@ -362,7 +359,7 @@ class Connection(RequestReceiver):
         self._metrics.sent_bytes -= len(response)
         self._queue(response)
 
-    def _queue(self, data: Bytes) -> None:
+    def _queue(self, data: Buffer) -> None:
         self._responses.append(data)
         self._sender.waiting_bytes += len(data)
         if not self._will_write:
@@ -371,7 +368,7 @@ class Connection(RequestReceiver):
 
     def answer(self, chunks: Sequence[Chunk]) -> None:
         """As `reserve().send(chunks)`."""
-        if len(chunks) == 1 and isinstance(chunks[0], BYTES):
+        if len(chunks) == 1 and isinstance(chunks[0], BUFFERS):
             self.answer_at_once(chunks[0])
         else:
             self.reserve().send(chunks)
@@ -386,16 +383,16 @@ class Connection(RequestReceiver):
             self._will_write = True
             self._tick.will_write(self)
 
-    def begin_writing(self) -> tuple[Send, Bytes] | None:
-        """As `Writer.begin_writing`: return ready answers that are plain bytes, send all others."""
+    def begin_writing(self) -> tuple[Send, Buffer] | None:
+        """As `TickWriter.begin_writing`: answers that are plain bytes; others are sent at once."""
         self._will_write = False
         if self.state is CLOSED:
             return None
         responses, sender = self._responses, self._sender
         if (send := sender.direct_send()) is not None and ResponseSlot not in map(type, responses):
-            data = responses[0] if len(responses) == 1 else b"".join(cast(deque[Bytes], responses))
+            data = responses[0] if len(responses) == 1 else b"".join(cast(deque[Buffer], responses))
             responses.clear()
-            return send, cast(Bytes, data)
+            return send, cast(Buffer, data)
         if (
             send is not None
             and len(responses) == 1
@@ -410,8 +407,8 @@ class Connection(RequestReceiver):
             self._after_writing()
         return None
 
-    def end_writing(self, data: Bytes, sent: int | OSError) -> None:
-        """As `Writer.end_writing`."""
+    def end_writing(self, data: Buffer, sent: int | OSError) -> None:
+        """As `TickWriter.end_writing`."""
         size, sender = len(data), self._sender
         if sent == size:
             sender.waiting_bytes -= size
@@ -421,8 +418,8 @@ class Connection(RequestReceiver):
         if self.state is not OPEN:
             self._after_writing()
 
-    def sent_in_part(self, data: Bytes, sent: int | OSError) -> None:
-        """As `Writer.sent_in_part`. The whole response was counted as sent: take that back."""
+    def sent_in_part(self, data: Buffer, sent: int | OSError) -> None:
+        """As `TickWriter.sent_in_part`. The whole response was counted as sent: take that back."""
         self._metrics.sent_bytes -= len(data)
         self._sender.waiting_bytes += len(data)
         self._sender.sent_in_part(data, sent)

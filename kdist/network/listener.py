@@ -8,7 +8,7 @@ from collections import Counter
 
 from kdist.config.kinds import INT32_MAX
 from kdist.config.network import NetworkSettings
-from kdist.metrics.network import NetworkMetrics
+from kdist.metrics.broker import NetworkMetrics
 from kdist.network.connection import Connection, Handler, Limits
 from kdist.network.network import Network, Server, SocketOptions
 from kdist.runtime.tasks import Tasks

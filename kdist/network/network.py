@@ -1,28 +1,34 @@
 """The network that is passed in: listening and connecting, on real sockets or in a simulation.
 
-`AsyncioNetwork` uses the machine's sockets. `simulated.SimulatedNetwork` is a network in memory
-that delays, resets and partitions. Both pass `tests/unit/network/test_network_contract.py`. Both
-use asyncio's transport and protocol interfaces, and hold the `Tick` that their connections share.
+`AsyncioNetwork` uses the machine's sockets; `kdist.testing` has a network in memory that delays,
+resets and partitions. Both pass `tests/unit/network/test_network_contract.py`. Both use asyncio's
+transport and protocol interfaces, and hold the `Tick` that their connections share.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from kdist.errors import UserError
-from kdist.network.accepting import Accepting
-from kdist.network.pacing import begin_unpaced
-from kdist.network.socket_transport import SocketTransport
+from kdist.network.socket_transport import SocketTransport, begin_unpaced
 from kdist.network.tick import Tick
+from kdist.runtime.tick_loop import READABLE, watch
+
+logger = logging.getLogger(__name__)
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 NEXT_ADDRESS_S = 0.25  # how long one address may be silent until the next one is tried too
+_ACCEPTED_AT_ONCE_MAX = 32  # of a burst of connections: then those that are open are served
+_ACCEPT_PAUSE_S = 1.0
+_SENTENCE_EVERY_S = 30.0
 
 
 class SocketOptions(NamedTuple):
@@ -144,6 +150,62 @@ class AsyncioNetwork:
         protocol = make()
         SocketTransport(self.loop, connected, connected.getpeername(), protocol)
         return protocol
+
+
+class Accepting:
+    """A server on listening sockets, which it closes. Owner: the loop.
+
+    When the process runs out of descriptors, new connections wait in the kernel's backlog:
+    accepting pauses for a second, and the log gets a line every half minute at most, not one per
+    attempt.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sockets: Sequence[socket.socket],
+        make: Callable[[], asyncio.BaseProtocol],
+    ) -> None:
+        self._loop = loop
+        self._sockets = sockets
+        self._make = make
+        self._pause: asyncio.TimerHandle | None = None
+        self._next_sentence_s = -_SENTENCE_EVERY_S
+        self.port: int = sockets[0].getsockname()[1]
+        self._watch(READABLE)
+
+    def _watch(self, events: int) -> None:
+        for listening in self._sockets:
+            watch(self._loop, listening.fileno(), events, partial(self._accept, listening))
+
+    def _accept(self, listening: socket.socket, _events: int) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE_MAX):
+            try:
+                connected, address = listening.accept()
+            except BlockingIOError:
+                return
+            except ConnectionAbortedError:
+                continue  # the peer gave up before it was accepted
+            except OSError as error:
+                self._wait(error)
+                return
+            connected.setblocking(False)
+            SocketTransport(self._loop, connected, address, self._make())
+
+    def _wait(self, error: OSError) -> None:
+        self._watch(0)
+        self._pause = self._loop.call_later(_ACCEPT_PAUSE_S, self._watch, READABLE)
+        if self._loop.time() >= self._next_sentence_s:
+            self._next_sentence_s = self._loop.time() + _SENTENCE_EVERY_S
+            logger.error("cannot accept connections on port %d: %s", self.port, error.strerror)
+
+    def close(self) -> None:
+        """Stop accepting. Connections accepted before stay open."""
+        self._watch(0)
+        if self._pause is not None:
+            self._pause.cancel()
+        for listening in self._sockets:
+            listening.close()
 
 
 def _listen(sockets: Sequence[socket.socket], options: SocketOptions) -> None:

@@ -19,14 +19,17 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-from kdist.metrics.network import NetworkMetrics
-from kdist.network.chunks import BYTES, Bytes, Chunk, FileRange, release
+from kdist.metrics.broker import NetworkMetrics
 from kdist.network.socket_transport import SocketTransport
 from kdist.network.tick import Send
+from kdist.protocol.frame import Chunk
+from kdist.protocol.schema import Splice
+from kdist.runtime.files import File
 from kdist.runtime.tasks import Tasks
 from kdist.runtime.tick_loop import Turn
+from kdist.wire.primitives import BUFFERS, Buffer
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +37,48 @@ PIECE_BYTES = 1 << 18
 COLD_PIECE_BYTES = 1 << 20
 RANGE_BYTES = 4 << 10  # what a waiting file range counts as: it takes no memory, but pins the file
 COPIED_BYTES_MAX = 8 << 10  # to copy so small a range saves 2 us; at 16 KiB sendfile costs the same
+
+
+class Cuttable(Protocol):
+    """What a file range belongs to."""
+
+    @property
+    def generation(self) -> int:
+        """Changes when the file is truncated, after which it may be written again."""
+        ...
+
+
+class FileRange(Splice, Protocol):
+    """A range of a segment file, as a fetch returns it (`storage.reading.Slice`).
+
+    Every `Splice` of an answer is one.
+    """
+
+    @property
+    def file(self) -> File: ...
+
+    @property
+    def segment(self) -> Cuttable: ...
+
+    @property
+    def generation(self) -> int:
+        """The segment's when the range was found: if they differ, its bytes may be others."""
+        ...
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether it may have left the page cache."""
+        ...
+
+    def release(self) -> None:
+        """Called exactly once, when the range was sent or never will be."""
+        ...
 
 
 class Sender:
@@ -102,7 +147,7 @@ class Sender:
         """Queue an answer's chunks, which `waiting_bytes` includes already (`waiting_size`)."""
         chunk: Any
         for chunk in chunks:
-            if not isinstance(chunk, BYTES) and chunk.size <= COPIED_BYTES_MAX:
+            if not isinstance(chunk, BUFFERS) and chunk.size <= COPIED_BYTES_MAX:
                 copied = copied_if_small(chunk)
                 if copied is not None:
                     self.waiting_bytes += len(copied) - RANGE_BYTES
@@ -115,7 +160,7 @@ class Sender:
         socket_transport = self._socket_transport
         if (
             socket_transport is None
-            or isinstance(part, BYTES)
+            or isinstance(part, BUFFERS)
             or part.is_cold
             or part.size <= COPIED_BYTES_MAX
             or part.generation != part.segment.generation
@@ -124,7 +169,7 @@ class Sender:
             self.put(chunks)
             self.write()
             return
-        head, _, tail = cast(tuple[Bytes, FileRange, Bytes], chunks)
+        head, _, tail = cast(tuple[Buffer, FileRange, Buffer], chunks)
         self._cork(True)
         self._to_socket(socket_transport, head, 0)
         size = part.size
@@ -159,7 +204,7 @@ class Sender:
                 return
             else:
                 chunk = chunks.popleft()
-                if isinstance(chunk, BYTES):
+                if isinstance(chunk, BUFFERS):
                     self._send_bytes(chunk)
                 else:
                     self._range = chunk
@@ -171,20 +216,20 @@ class Sender:
             return None
         return self.socket_send
 
-    def sent_in_part(self, data: Bytes, sent: int | OSError) -> None:
+    def sent_in_part(self, data: Buffer, sent: int | OSError) -> None:
         """`direct_send` took only the first `sent` bytes of `data`, or failed."""
         assert self._socket_transport is not None
         self._in_transport = len(data)
         self.is_blocked = True  # until the kernel took the rest; for good if the connection is lost
         self._socket_transport.go_on(data, sent)
 
-    def _send_bytes(self, data: Bytes) -> None:
+    def _send_bytes(self, data: Buffer) -> None:
         """Send `data`, and all bytes queued up to the next file range, as one piece."""
         chunks, flags = self._chunks, 0
         chunk: Any
         if chunks:
             parts = [data]
-            while chunks and isinstance(chunk := chunks[0], BYTES):
+            while chunks and isinstance(chunk := chunks[0], BUFFERS):
                 parts.append(chunk)
                 chunks.popleft()
             if len(parts) > 1:
@@ -205,7 +250,7 @@ class Sender:
             self._is_corked = is_corked
             self._set_option(socket.IPPROTO_TCP, socket.TCP_CORK, is_corked)
 
-    def _to_socket(self, socket_transport: SocketTransport, data: Bytes, flags: int) -> None:
+    def _to_socket(self, socket_transport: SocketTransport, data: Buffer, flags: int) -> None:
         """As `_to_transport`, with a third of its calls."""
         sent: int | OSError
         try:
@@ -218,7 +263,7 @@ class Sender:
         else:
             self.sent_in_part(data, sent)
 
-    def _to_transport(self, data: Bytes) -> None:
+    def _to_transport(self, data: Buffer) -> None:
         size = self._in_transport = len(data)
         self._transport.write(data)
         if not self.is_blocked:
@@ -330,9 +375,16 @@ class Sender:
         self._chunks.clear()
 
 
+def release(chunks: Iterable[Chunk]) -> None:
+    """Release the file ranges among chunks that will not be sent."""
+    for chunk in chunks:
+        if not isinstance(chunk, BUFFERS):
+            cast(FileRange, chunk).release()
+
+
 def waiting_size(chunks: Iterable[Chunk]) -> int:
     """What these chunks add to `waiting_bytes`."""
-    return sum([len(chunk) if isinstance(chunk, BYTES) else RANGE_BYTES for chunk in chunks])
+    return sum([len(chunk) if isinstance(chunk, BUFFERS) else RANGE_BYTES for chunk in chunks])
 
 
 def copied_if_small(part: FileRange) -> bytes | None:

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from kdist.network.chunks import Bytes
-from kdist.network.pacing import pace
 from kdist.network.tick import ReceiveInto
-from kdist.runtime.descriptors import send_file
 from kdist.runtime.tick_loop import READABLE, WRITABLE, watch
+from kdist.runtime.unix import send_file
+from kdist.wire.primitives import Buffer
+
+FILE_PIECE_BYTES = 2 << 20  # per sendfile: less than a millisecond if the peer reads fast enough
+UNPACED = b"reno"  # every kernel has this congestion control
+_NAME_BYTES_MAX = 16
 
 
 class NotReceivedError(Exception):
@@ -25,9 +29,6 @@ class NotReceivedError(Exception):
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
         self.error = error
-
-
-FILE_PIECE_BYTES = 2 << 20  # per sendfile: less than a millisecond if the peer reads fast enough
 
 
 @runtime_checkable
@@ -79,7 +80,7 @@ class SocketTransport(PeekingTransport):
         own_address = connected.getsockname()
         super().__init__({"peername": address, "sockname": own_address, "socket": connected})
         if own_address[0] != address[0]:
-            pace(connected)
+            _pace(connected)
         assert isinstance(protocol, asyncio.BufferedProtocol), "kdist's protocols are"
         self._loop = loop
         self._socket = connected
@@ -93,7 +94,6 @@ class SocketTransport(PeekingTransport):
         self._watched = 0  # the events it waits for
         self._unsent = bytearray()
         self._is_blocked = False  # until the kernel takes more
-        self._is_ending = False  # whether to shut down the sending side once nothing is unsent
         self._is_closing = False
         self._is_lost = False
         protocol.connection_made(self)
@@ -145,7 +145,7 @@ class SocketTransport(PeekingTransport):
 
     # Sending
 
-    def write(self, data: Bytes) -> None:
+    def write(self, data: Buffer) -> None:
         if self._is_lost:
             return
         if not self._unsent:
@@ -156,7 +156,7 @@ class SocketTransport(PeekingTransport):
         self._unsent += data
         self._block()
 
-    def _send(self, data: Bytes) -> int:
+    def _send(self, data: Buffer) -> int:
         try:
             return self._socket.send(data)
         except BlockingIOError:
@@ -165,7 +165,7 @@ class SocketTransport(PeekingTransport):
             self._lose(error)
             return 0
 
-    def go_on(self, data: Bytes, sent: int | OSError) -> None:
+    def go_on(self, data: Buffer, sent: int | OSError) -> None:
         """Go on after a `direct_send` of `data` that took only `sent` bytes, or failed."""
         if isinstance(sent, OSError):
             if not isinstance(sent, BlockingIOError):
@@ -213,8 +213,6 @@ class SocketTransport(PeekingTransport):
         if self._is_closing:
             self._lose(None)
             return
-        if self._is_ending:
-            self._socket.shutdown(socket.SHUT_WR)
         self._protocol.resume_writing()
         if not self._is_blocked:
             self._watch(self._watched & ~WRITABLE)
@@ -224,12 +222,6 @@ class SocketTransport(PeekingTransport):
 
     def get_write_buffer_size(self) -> int:
         return len(self._unsent)
-
-    def write_eof(self) -> None:
-        """Send what is left, then shut down the sending side; go on receiving."""
-        self._is_ending = True
-        if not self._unsent and not self._is_lost:
-            self._socket.shutdown(socket.SHUT_WR)
 
     # The end
 
@@ -262,3 +254,35 @@ class SocketTransport(PeekingTransport):
             self._socket.close()
             # Reference cycles: with them, all would wait for the garbage collector.
             del self._protocol, self._receive, self.direct_send, self._receive_into
+
+
+def begin_unpaced(fresh: socket.socket) -> None:
+    """Choose an algorithm without pacing for a new socket; accepted ones inherit a listener's.
+
+    Where BBR is the kernel's default congestion control, it paces sends by timers. Within a host
+    nothing is congested, and the timers alone are a third or more of what it costs to send a
+    fetched MiB. A socket that BBR has once controlled stays paced even after a change of algorithm
+    (Linux's `tcp_pacing_check`). So every socket begins with another one, and those whose peer is
+    on another host get the default once they are connected.
+    """
+    _choose(fresh, UNPACED)
+
+
+def _pace(connected: socket.socket) -> None:
+    """Give a connection to another host the kernel's default algorithm.
+
+    One that its route chose (`ip route ... congctl`) has replaced `UNPACED` already, and stays.
+    """
+    if congestion_control(connected) == UNPACED:
+        with suppress(OSError), socket.socket() as fresh:  # descriptors may have run out
+            _choose(connected, congestion_control(fresh))
+
+
+def congestion_control(of: socket.socket) -> bytes:
+    """The name of the socket's congestion control algorithm."""
+    return of.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES_MAX).rstrip(b"\0")
+
+
+def _choose(of: socket.socket, algorithm: bytes) -> None:
+    with suppress(OSError):  # the host may not allow this algorithm
+        of.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, algorithm)

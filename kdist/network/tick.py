@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kdist.network.buffers import Buffers
-from kdist.network.chunks import Bytes
 from kdist.runtime.tick_loop import ending_ticks, turn_of
+from kdist.wire.primitives import Buffer
 
 # Measured with batches of 64 KiB: more than 256 KiB gains nothing. With 64 KiB each receive ended a
 # tick, and a request cost twice as much.
@@ -25,27 +25,27 @@ ARENA_BYTES = 1 << 18
 ARENA_BYTES_MIN = 1 << 16  # with less room left than this, the tick ends before the next receive
 
 
-Send = Callable[[Bytes], int]
+Send = Callable[[Buffer], int]
 """`send` of a non-blocking socket."""
 ReceiveInto = Callable[[memoryview], int]
 """`recv_into` of a non-blocking socket: the number of bytes received, or its `OSError`."""
 
 
-class Writer(Protocol):
+class TickWriter(Protocol):
     """A connection, as the end of a tick sees it."""
 
     pending_response: bytes
     """What was registered with `will_send`; b"" once the writer has withdrawn it."""
 
-    def sent_in_part(self, data: Bytes, sent: int | OSError) -> None:
+    def sent_in_part(self, data: Buffer, sent: int | OSError) -> None:
         """The kernel took only the first `sent` bytes of the pending response, or refused it."""
         ...
 
-    def begin_writing(self) -> tuple[Send, Bytes] | None:
+    def begin_writing(self) -> tuple[Send, Buffer] | None:
         """What the tick is to send for this writer; None if the writer has sent it by itself."""
         ...
 
-    def end_writing(self, data: Bytes, sent: int | OSError) -> None:
+    def end_writing(self, data: Buffer, sent: int | OSError) -> None:
         """The outcome of sending that: how many bytes the kernel took, or its error."""
         ...
 
@@ -75,8 +75,8 @@ class Tick:
         self._is_open = False
         self._whole_arena = self._arena = memoryview(bytearray(ARENA_BYTES))
         self._used_buffers: list[memoryview] = []
-        self._pending_responses: list[tuple[Writer, Send]] = []
-        self._writers: list[Writer] = []
+        self._pending_responses: list[tuple[TickWriter, Send]] = []
+        self._writers: list[TickWriter] = []
         self.buffers = Buffers()
 
     def at_end(self, hook: Callable[[], None]) -> None:
@@ -128,13 +128,13 @@ class Tick:
             self._open()
         self._used_buffers.append(buffer)
 
-    def will_write(self, writer: Writer) -> None:
+    def will_write(self, writer: TickWriter) -> None:
         """Call `writer.begin_writing` at the end of this tick."""
         if not self._is_open:
             self._open()
         self._writers.append(writer)
 
-    def will_send(self, writer: Writer, send: Send) -> None:
+    def will_send(self, writer: TickWriter, send: Send) -> None:
         """Send `writer.pending_response` when this tick ends, ahead of all `will_write` writers."""
         if not self._is_open:
             self._open()
@@ -172,12 +172,12 @@ class Tick:
             self.buffers.give_back(buffer)
         self._arena = self._whole_arena
 
-    def _write(self, writers: list[Writer]) -> None:
+    def _write(self, writers: list[TickWriter]) -> None:
         """Send for all writers back to back, and do all other work before or after that.
 
         Files may take long to send. Writers that no time is left for belong to the next tick.
         """
-        pieces: list[tuple[Writer, Send, Bytes]] = []
+        pieces: list[tuple[TickWriter, Send, Buffer]] = []
         if len(writers) > 1:
             self.turn.renew()
         left = iter(writers)
@@ -200,7 +200,7 @@ class Tick:
     def _send_pending_responses(self) -> None:
         """The usual case, in fewer calls than `begin_writing` takes."""
         pending, self._pending_responses = self._pending_responses, []
-        in_part: list[tuple[Writer, bytes, int | OSError]] = []
+        in_part: list[tuple[TickWriter, bytes, int | OSError]] = []
         for writer, send in pending:
             if piece := writer.pending_response:
                 writer.pending_response = b""

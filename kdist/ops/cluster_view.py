@@ -7,30 +7,36 @@ being deleted are left out: their partitions are meant to go offline.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from kdist.client.admin.asking import ask_brokers
+from kdist.client.admin.disks import log_directories
 from kdist.client.admin.health import PATIENCE_S
 from kdist.client.admin.settings import describe_broker_configs
-from kdist.client.cluster import Address, cluster_at
+from kdist.client.cluster import Address, Cluster, cluster_at
 from kdist.client.zookeeper_session import read_addresses
 from kdist.errors import ApiError, UserError
 from kdist.model import NO_LEADER, TopicPartition, read_digits
 from kdist.ops.gate import PartitionView, View
+from kdist.ops.roll_lock import present_holder
+from kdist.runtime.clock import Clock
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
-from kdist.zk.cluster_values import EntitySettings
 from kdist.zk.election import current_controller
 from kdist.zk.errors import NoNode
-from kdist.zk.topic_values import PartitionState
+from kdist.zk.values import EntitySettings, PartitionState
 
 _MIN_ISR = "min.insync.replicas"
 _AT_A_TIME = 200  # znodes in a request
 
 
-async def read_view(zookeeper: ZooKeeper, default_min_isr: int) -> View:
+async def read_view(
+    zookeeper: ZooKeeper, default_min_isr: int, clock: Clock, of: Collection[int] | None = None
+) -> View:
     """The cluster now. A topic's min.insync.replicas is its own, else the one in ZooKeeper for all
     brokers, else `default_min_isr`.
+
+    With `of`, only the partitions that have a replica on one of these brokers: each is a read.
     """
     brokers = await _names(zookeeper, znodes.BROKERS.path())
     deletions = set(await _names(zookeeper, znodes.TOPIC_DELETIONS.path()))
@@ -38,12 +44,14 @@ async def read_view(zookeeper: ZooKeeper, default_min_isr: int) -> View:
     controller = await current_controller(zookeeper)
     shared = await znodes.BROKER_SETTINGS.read(zookeeper, znodes.DEFAULT_ENTITY)
     min_isr = _min_isr(shared, default_min_isr)
-    of_topics = await asyncio.gather(*(_topic(zookeeper, t, min_isr) for t in topics))
+    of_topics = await asyncio.gather(*(_topic(zookeeper, t, min_isr, of) for t in topics))
+    mover = await present_holder(zookeeper, clock, znodes.MOVES_LOCK)
     return View(
         brokers=frozenset(int(name) for name in brokers),
         controller=None if controller is None else controller.broker_id,
         partitions=tuple(each for topic in of_topics for each in topic),
         is_reassigning=await zookeeper.exists(znodes.REASSIGNMENT.path()) is not None,
+        mover="" if mover is None else mover.holder,
     )
 
 
@@ -56,14 +64,14 @@ async def ask_min_isr(zookeeper: ZooKeeper) -> int:
     if not addresses:
         return 1  # that there are no brokers is said otherwise
     with cluster_at(addresses, "kdist-gate", PATIENCE_S * 1000) as cluster:
-        told = await ask_brokers(
+        answers = await ask_brokers(
             cluster,
             lambda broker: describe_broker_configs(cluster, [broker]),
             patience_s=PATIENCE_S,
         )
     found = [
         int(settings[_MIN_ISR].value or 1)
-        for said in told.values()
+        for said in answers.values()
         if not isinstance(said, ApiError)
         for settings in said.values()
         if _MIN_ISR in settings
@@ -93,7 +101,32 @@ async def broker_addresses(zookeeper: ZooKeeper, broker: int) -> Sequence[Addres
     return [Address(each.host, each.port) for each in registration.plain]
 
 
-async def _topic(zookeeper: ZooKeeper, topic: str, default_min_isr: int) -> list[PartitionView]:
+async def lacking_bytes(
+    cluster: Cluster, broker: int, behind: Sequence[PartitionView]
+) -> int | None:
+    """How many bytes larger the leaders' logs are than the broker's own; None if it does not say.
+
+    Logs of leaders that do not say count as no larger.
+    """
+    await cluster.retried(cluster.metadata)
+    asked = {broker, *(each.leader for each in behind)} & {*cluster.brokers}
+    answers = await ask_brokers(
+        cluster, lambda each: log_directories(cluster, each), asked, PATIENCE_S
+    )
+    sizes = {
+        each: {one.partition: one.size_bytes for directory in told for one in directory.replicas}
+        for each, told in answers.items()
+        if not isinstance(told, ApiError)
+    }
+    if broker not in sizes:
+        return None
+    own, wanted = sizes[broker], {each.partition: sizes.get(each.leader, {}) for each in behind}
+    return sum(max(0, of.get(each, 0) - own.get(each, 0)) for each, of in wanted.items())
+
+
+async def _topic(
+    zookeeper: ZooKeeper, topic: str, default_min_isr: int, of: Collection[int] | None
+) -> list[PartitionView]:
     assignment = await znodes.TOPIC.read(zookeeper, topic)
     if assignment is None:
         return []  # deleted since it was listed
@@ -102,6 +135,7 @@ async def _topic(zookeeper: ZooKeeper, topic: str, default_min_isr: int) -> list
     replicas = {
         TopicPartition(topic, n): [each for each in ids if each not in adding.get(n, ())]
         for n, ids in sorted(assignment.partitions.items())
+        if of is None or not {*of}.isdisjoint(ids)
     }
     states = await read_states(zookeeper, replicas)
     moving = {

@@ -34,19 +34,25 @@ class View(NamedTuple):
     """A snapshot of a cluster: registered brokers, the controller if any, partitions.
 
     `is_reassigning`: an old tool's request for moves is there, which may not have begun yet.
+    `mover` carries out a plan of moves; between two of them nothing may be moving.
     """
 
     brokers: frozenset[int]
     controller: int | None
     partitions: tuple[PartitionView, ...]
     is_reassigning: bool = False
+    mover: str = ""
 
 
 class Verdict(NamedTuple):
-    """Reasons against, and the partitions with no replica elsewhere, which go offline."""
+    """Reasons against, and the partitions with no replica elsewhere, which go offline.
+
+    `moves` is that of the reasons which ends by itself, as partitions are being moved.
+    """
 
     reasons: tuple[str, ...]
     single_replica: tuple[TopicPartition, ...]
+    moves: str | None = None
 
 
 def review_stop(
@@ -63,24 +69,31 @@ def review_stop(
     """
     view = _without_lost(view, down)
     going = frozenset(brokers)
-    mine = _replicated_on(view, going)
+    mine = replicated_on(view, going)
     single = _only_on(mine, going)
     reasons = [*_unhealthy(view, {*expected, *going})]
-    moving = [each.partition for each in view.partitions if each.is_moving]
-    if moving:
-        verb = "partition is" if len(moving) == 1 else "partitions are"
-        reasons.append(f"{len(moving)} {verb} being reassigned: {_some(moving)}")
-    elif view.is_reassigning:
-        reasons.append("partitions are being reassigned")
+    moves = _moves(view)
+    reasons += [moves] if moves else []
     reasons += [
-        f"{each.partition} would have {left} in-sync replicas, and asks for {_needed(each)}"
+        f"{each.partition} would have {left} in-sync replica{'s' * (left != 1)}, and asks for"
+        f" {_needed(each)}"
         for each in mine
         if not going.issuperset(each.replicas)
         and (left := _left(view, each, going)) < _needed(each)
     ]
     if single and not allows_single_replica:
         reasons.append(f"{_count(single)} no replica elsewhere: {_some(single)}")
-    return Verdict(tuple(reasons), single)
+    return Verdict(tuple(reasons), single, moves)
+
+
+def _moves(view: View) -> str | None:
+    """That partitions are being moved, and by whom."""
+    moving = [each.partition for each in view.partitions if each.is_moving]
+    by = f", by {view.mover}" * bool(view.mover)
+    if moving:
+        verb = "partition is" if len(moving) == 1 else "partitions are"
+        return f"{len(moving)} {verb} being reassigned{by}: {_some(moving)}"
+    return f"partitions are being reassigned{by}" if view.is_reassigning or by else None
 
 
 def review_return(view: View, brokers: Collection[int], expected: Collection[int]) -> Verdict:
@@ -92,13 +105,22 @@ def review_return(view: View, brokers: Collection[int], expected: Collection[int
     if not expected:
         view = _without_lost(view, {each for p in view.partitions for each in p.isr})
     back = frozenset(brokers)
-    mine = _replicated_on(view, back)
+    mine = replicated_on(view, back)
     reasons = [*_unhealthy(view, {*expected, *back})]
     for broker in sorted(back):
-        behind = [e.partition for e in mine if broker in e.replicas and broker not in e.isr]
+        behind = [each.partition for each in _behind(mine, broker)]
         if behind:
             reasons.append(f"broker {broker} is not yet in the ISR of {_some(behind)}")
     return Verdict(tuple(reasons), _only_on(mine, back))
+
+
+def find_behind(view: View, broker: int) -> list[PartitionView]:
+    """The partitions that `broker` has a replica of, and is not in the ISR of."""
+    return _behind(replicated_on(view, frozenset((broker,))), broker)
+
+
+def _behind(partitions: Iterable[PartitionView], broker: int) -> list[PartitionView]:
+    return [each for each in partitions if broker in each.replicas and broker not in each.isr]
 
 
 def _without_lost(view: View, down: Collection[int]) -> View:
@@ -145,7 +167,8 @@ def _is_offline(view: View, each: PartitionView) -> bool:
     return each.leader not in view.brokers and not is_probe
 
 
-def _replicated_on(view: View, brokers: frozenset[int]) -> list[PartitionView]:
+def replicated_on(view: View, brokers: frozenset[int]) -> list[PartitionView]:
+    """The partitions that have a replica on one of these. Those of probes do not count."""
     return [
         each
         for each in view.partitions

@@ -1,16 +1,20 @@
-"""Probes whether a broker serves, by writing one record to it and reading it back.
+"""Probes whether brokers serve, by writing one record to each and reading it back.
 
-The record goes to a temporary topic with one partition, on this broker alone. Creating and deleting
-the topic also tests that the controller works and reaches the broker.
+The records go to a temporary topic with a partition on each broker alone: one topic however many
+they are, as each that is made and deleted is told to all brokers of the cluster. That also tests
+that the controller works and reaches them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
 
 from kdist.client.admin.topics import NewTopic, create_topics, delete_topic
 from kdist.client.cluster import Cluster
 from kdist.client.fetch_once import fetch_at
 from kdist.client.produce_once import produce
-from kdist.errors import ApiError, Error, UserError
+from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.model import TopicPartition
 from kdist.ops.gate import PROBE_PREFIX
 from kdist.records.build import build_batch, read_batch
@@ -18,19 +22,32 @@ from kdist.records.build import build_batch, read_batch
 _SETTINGS = {"min.insync.replicas": "1"}
 
 
-async def probe(cluster: Cluster, broker: int, timestamp_ms: int) -> None:
-    """Write and read through `broker`; `ApiError` or `UserError` if that fails."""
-    name = f"{PROBE_PREFIX}{broker}"
-    await _create(cluster, name, broker)
+async def probe(
+    cluster: Cluster, brokers: Sequence[int], timestamp_ms: int
+) -> dict[int, KdistError]:
+    """Write and read through each of `brokers`; returns why that failed, where it did.
+
+    `ApiError` or `UserError` if not even their topic could be made.
+    """
+    name = f"{PROBE_PREFIX}{brokers[0]}"
+    if len(brokers) > 1:  # one that is left over from a probe is used again by the same alone
+        name += f"-{crc32(repr(list(brokers)).encode()):08x}"
+    await _create(cluster, name, brokers)
+    failed: dict[int, KdistError] = {}
     try:
-        await cluster.topic(name)  # its leader is known from here on
-        await write_and_read(cluster, TopicPartition(name, 0), timestamp_ms)
+        await cluster.topic(name)  # the leaders are known from here on
+        for number, broker in enumerate(brokers):
+            try:
+                await write_and_read(cluster, TopicPartition(name, number), timestamp_ms)
+            except (ApiError, UserError) as error:
+                failed[broker] = error
     finally:
         await _delete(cluster, name)
+    return failed
 
 
-async def _create(cluster: Cluster, name: str, broker: int) -> None:
-    new = NewTopic(name, settings=_SETTINGS, replicas=[[broker]])
+async def _create(cluster: Cluster, name: str, brokers: Sequence[int]) -> None:
+    new = NewTopic(name, settings=_SETTINGS, replicas=[[each] for each in brokers])
 
     async def create() -> None:
         try:

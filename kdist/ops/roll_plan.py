@@ -49,6 +49,7 @@ class Broker(NamedTuple):
     exit_status: int
     started_ms: int
     has_disk: bool
+    disk_hangs: bool = False
 
 
 class Step(NamedTuple):
@@ -62,6 +63,8 @@ class Step(NamedTuple):
 def review(broker: Broker, since_ms: int | None) -> Step:
     """The step for one broker; with `since_ms`, all that started before are restarted."""
     state = broker.state
+    if broker.disk_hangs:
+        return Step(broker, Act.LEAVE, "its disk does not answer")
     if not broker.has_disk:
         return Step(broker, Act.LEAVE, "its disk is not mounted")
     if state in _STOPPED and broker.exit_status in STAYS_DOWN:
@@ -118,4 +121,5 @@ def _read(row: Mapping[str, Any]) -> Broker:
         exit_status=int(unit["ExecMainStatus"]),
         started_ms=1000 * int(unit["ActiveEnterTimestamp"].lstrip("@") or 0),
         has_disk=bool(row["has_disk"]),
+        disk_hangs=bool(row.get("disk_hangs")),
     )

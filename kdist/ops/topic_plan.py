@@ -165,16 +165,20 @@ def _changes(topic: Wanted, found: Existing) -> list[Step]:
     return steps
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def _refusals(topic: Wanted, found: Existing) -> list[str]:
     refusals = []
     if topic.partitions is not None and topic.partitions < found.partitions:
         refusals.append(
-            f"topic {topic.name} has {found.partitions} partitions, and they only become more:"
-            f" not {topic.partitions}"
+            f"topic {topic.name} has {_counted(found.partitions, 'partition')}, and they only"
+            f" become more: not {topic.partitions}"
         )
     if topic.replication_factor not in (None, found.replication_factor):
         refusals.append(
-            f"topic {topic.name} has {found.replication_factor} replicas of each partition, and"
-            f" not {topic.replication_factor}: replicas are moved by a reassignment"
+            f"topic {topic.name} has {_counted(found.replication_factor, 'replica')} of each"
+            f" partition, and not {topic.replication_factor}: replicas are moved by a reassignment"
         )
     return refusals

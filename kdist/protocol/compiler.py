@@ -1,8 +1,8 @@
 """Compiles a message class at one version into an encoder and a decoder, on first use.
 
-`decoding.py` and `encoding.py` generate each as one flat Python function: serving a request walks
-no schema and calls no function per field or array item. Adjacent fields of fixed size share one
-`struct` call, together with the first byte of a length, count or tagged section after them. For
+`codec_source.py` generates each as one flat Python function: serving a request walks no schema and
+calls no function per field or array item. Adjacent fields of fixed size share one `struct` call,
+together with the first byte of a length, count or tagged section after them. For
 
     @struct                               @message(flexible=3)
     class Partition:                      class Request:
@@ -49,21 +49,24 @@ from collections.abc import Callable, Generator
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from kdist.errors import ApiError, Error, ProtocolError
-from kdist.protocol.decoding import decoder_source
-from kdist.protocol.encoding import encoder_source
+from kdist.protocol.codec_source import decoder_source, encoder_source
 from kdist.protocol.schema import flexible_since
 from kdist.wire.primitives import (
+    BUFFERS,
+    Buffer,
     get_tags,
+    get_unsigned,
     put_tags,
+    put_unsigned,
     refuse_count,
     refuse_entries,
     refuse_length,
     refuse_string,
     replaced,
 )
-from kdist.wire.varint import Buffer, get_unsigned, put_unsigned
 
 M = TypeVar("M")
+_VERSION = struct.Struct(">h")  # before a message outside requests
 
 
 class Codec(NamedTuple, Generic[M]):
@@ -92,13 +95,35 @@ def codec_for(cls: type[M], version: int) -> Codec[M]:
 
 
 def stepped_decoder_for(cls: type[M], version: int) -> SteppedDecoder[M]:
-    """As `codec_for(cls, version).decode`, but it decodes in steps; see `decoding.py`."""
+    """As `codec_for(cls, version).decode`, but it decodes in steps; see `codec_source.py`."""
     decode = _STEPPED.get((cls, version))
     if decode is None:
         names, is_flexible = dict(_RUNTIME), version >= flexible_since(cls)
         source = decoder_source(cls, version, is_flexible, names, in_steps=True)
         decode = _STEPPED[cls, version] = _run(cls, version, source, names)["decode"]
     return decode
+
+
+def put_versioned(message: object, version: int) -> bytes:
+    """The version, then `message` encoded at that version."""
+    out = bytearray(_VERSION.pack(version))
+    codec_for(type(message), version).encode(message, out)
+    return bytes(out)
+
+
+def get_version(buffer: Buffer) -> int:
+    """The version at the start of `buffer`; `ProtocolError` if it is negative or incomplete."""
+    if len(buffer) < _VERSION.size:
+        raise ProtocolError(f"{len(buffer)} bytes have no room for a version")
+    version: int = _VERSION.unpack_from(buffer)[0]
+    if version < 0:
+        raise ProtocolError(f"a version of {version}")
+    return version
+
+
+def get_versioned(cls: type[M], buffer: Buffer, version: int) -> M:
+    """The message after the version, decoded as `version`."""
+    return codec_for(cls, version).decode(buffer, _VERSION.size)[0]
 
 
 def _compile(cls: type[Any], version: int) -> Codec[Any]:
@@ -124,7 +149,7 @@ def refuse_value(place: str, what: str) -> NoReturn:
 _COMPILED: dict[tuple[type[Any], int], Codec[Any]] = {}
 _STEPPED: dict[tuple[type[Any], int], SteppedDecoder[Any]] = {}
 _RUNTIME: dict[str, Any] = {
-    "BUFFERS": (bytes, bytearray, memoryview),
+    "BUFFERS": BUFFERS,
     "ProtocolError": ProtocolError,
     "REFUSALS": (ProtocolError, struct.error, IndexError),
     "UUID": uuid.UUID,

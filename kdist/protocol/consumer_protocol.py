@@ -1,6 +1,6 @@
 """What consumers write inside JoinGroup and SyncGroup: subscriptions and assignments.
 
-    version int16 | message           (versioned.py writes both)
+    version int16 | message           (compiler.py writes both)
 
     version  changed
     1        subscription: owned partitions, for cooperative rebalancing (KIP-429)
@@ -14,6 +14,7 @@ own rule, fields are only added at the end.
 
 from __future__ import annotations
 
+from kdist.protocol.compiler import get_version, get_versioned
 from kdist.protocol.schema import (
     at,
     int32,
@@ -23,8 +24,7 @@ from kdist.protocol.schema import (
     string,
     struct,
 )
-from kdist.protocol.versioned import get_version, get_versioned
-from kdist.wire.varint import Buffer
+from kdist.wire.primitives import Buffer
 
 NEWEST = 3
 

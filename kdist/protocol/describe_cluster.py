@@ -8,7 +8,7 @@ version  changed
 from __future__ import annotations
 
 from kdist.protocol.api import Api
-from kdist.protocol.operations import OMITTED
+from kdist.protocol.metadata import OMITTED
 from kdist.protocol.schema import at, int8, int16, int32, message, nullable_string, string, struct
 
 BROKERS, CONTROLLERS = 1, 2  # endpoint types

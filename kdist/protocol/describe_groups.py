@@ -13,7 +13,7 @@ An unknown group is in state "Dead", without an error.
 from __future__ import annotations
 
 from kdist.protocol.api import Api
-from kdist.protocol.operations import OMITTED
+from kdist.protocol.metadata import OMITTED
 from kdist.protocol.schema import at, bytes_, int16, int32, message, nullable_string, string, struct
 
 

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from kdist.model import ZERO_UUID
 from kdist.protocol.api import Api
-from kdist.protocol.leader_hints import CurrentLeader, NodeEndpoint
 from kdist.protocol.schema import (
     at,
     int8,
@@ -120,6 +119,24 @@ class DivergingEpoch:
 
     epoch: int32 = -1
     end_offset: int64 = -1
+
+
+@struct
+class CurrentLeader:
+    """The broker to ask instead, without asking for metadata before (KIP-951); in Produce, too."""
+
+    leader_id: int32 = -1
+    leader_epoch: int32 = -1
+
+
+@struct
+class NodeEndpoint:
+    """Where that broker listens, for clients of the listener that the request came in on."""
+
+    node_id: int32
+    host: string
+    port: int32
+    rack: nullable_string = None
 
 
 @struct

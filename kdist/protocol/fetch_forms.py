@@ -12,7 +12,6 @@ import struct
 from dataclasses import replace
 from typing import NamedTuple
 
-from kdist.protocol.envelope import encode_request, encode_response
 from kdist.protocol.fetch import (
     API,
     FetchPartitionResult,
@@ -20,10 +19,14 @@ from kdist.protocol.fetch import (
     FetchResponse,
     FetchTopicResult,
 )
-from kdist.protocol.framing import SIZE_BYTES
-from kdist.protocol.headers import RequestHeader
-from kdist.protocol.splice import SplicedBuffer
-from kdist.wire.varint import put_unsigned
+from kdist.protocol.frame import (
+    SIZE_BYTES,
+    RequestHeader,
+    SplicedBuffer,
+    encode_request,
+    encode_response,
+)
+from kdist.wire.primitives import put_unsigned
 
 OFFSET = struct.Struct(">q")
 _START = struct.Struct(">ii")  # of a response frame: its size, and the correlation id

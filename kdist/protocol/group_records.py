@@ -11,15 +11,15 @@
 
 A null value is a tombstone: the offset expired, or its topic or group was deleted. Values are
 written in version 3, as by Kafka, so that an older broker can read them after a downgrade.
-`versioned.py` encodes all four.
+`compiler.py` encodes all four.
 """
 
 from __future__ import annotations
 
 from kdist.errors import ProtocolError
+from kdist.protocol.compiler import get_version, get_versioned
 from kdist.protocol.schema import at, bytes_, int32, int64, message, nullable_string, string, struct
-from kdist.protocol.versioned import get_version, get_versioned
-from kdist.wire.varint import Buffer
+from kdist.wire.primitives import Buffer
 
 OFFSET_COMMIT_KEY_VERSION = 1  # 0 has the same format
 GROUP_METADATA_KEY_VERSION = 2

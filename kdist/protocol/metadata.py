@@ -16,14 +16,28 @@
     12       a topic may be asked for by id, its name then None (KIP-516)
 
 A topic that the request created gets LEADER_NOT_AVAILABLE until it has leaders: clients retry.
+
+Authorized operations, of topics, clusters and groups, are a bit set of what the client may do. A
+bit's number is the code of Kafka's `AclOperation`. Without access control, every client may do all
+that a type of resource allows.
 """
 
 from __future__ import annotations
 
 from kdist.model import ZERO_UUID
 from kdist.protocol.api import Api
-from kdist.protocol.operations import OMITTED
 from kdist.protocol.schema import at, int16, int32, message, nullable_string, string, struct, uuid
+
+OMITTED = -(2**31)  # authorized operations that the request did not ask for
+
+READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION = range(3, 10)
+DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = range(10, 13)
+
+_GOVERNING = (ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
+
+ON_CLUSTER = sum(1 << code for code in (*_GOVERNING, CREATE, CLUSTER_ACTION, IDEMPOTENT_WRITE))
+ON_TOPIC = sum(1 << code for code in (*_GOVERNING, READ, WRITE, CREATE, DELETE))
+ON_GROUP = sum(1 << code for code in (READ, DELETE, DESCRIBE))
 
 
 @struct

@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 from kdist.protocol.api import Api
-from kdist.protocol.leader_hints import CurrentLeader, NodeEndpoint
+from kdist.protocol.fetch import CurrentLeader, NodeEndpoint
 from kdist.protocol.schema import (
     at,
     int16,

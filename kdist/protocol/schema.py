@@ -27,10 +27,9 @@ import types
 import typing
 import uuid as uuids
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar, dataclass_transform
 
-from kdist.protocol.splice import Splice
-from kdist.wire.varint import Buffer
+from kdist.wire.primitives import Buffer
 
 NEVER = 32767  # the largest int16: as `flexible` or `until`, a version that no message reaches
 FIXED = {
@@ -45,6 +44,15 @@ FIXED = {
     "uuid": "16s",
 }  # wire kinds of fixed size, with their struct codes
 
+
+class Splice(Protocol):
+    """Bytes that are stored elsewhere, such as a range of a segment file."""
+
+    def __len__(self) -> int:
+        """How many bytes will be sent."""
+        ...
+
+
 int8 = Annotated[int, "int8"]
 int16 = Annotated[int, "int16"]
 uint16 = Annotated[int, "uint16"]
@@ -58,7 +66,7 @@ nullable_string = Annotated[str | None, "string"]
 bytes_ = Annotated[bytes, "bytes"]
 nullable_bytes = Annotated[bytes | None, "bytes"]
 # Record batches, or None. Decoded: a view of the receive buffer, without a copy. To be encoded: any
-# buffer, or with `spliced_record_set` a `Splice` that stays in its file (splice.py).
+# buffer, or with `spliced_record_set` a `Splice` that stays in its file (frame.py).
 record_set = Annotated[Buffer | None, "record_set"]
 spliced_record_set = Annotated[Buffer | Splice | None, "record_set"]
 

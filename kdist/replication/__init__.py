@@ -2,5 +2,5 @@
 
 A leader appends what producers send, and counts how far its followers are; a follower fetches from
 its leader, and cuts off what the leader does not have. `in_sync.py` has the theory of the ISR,
-`fetching/` that of the follower.
+`fetcher.py` that of the follower.
 """

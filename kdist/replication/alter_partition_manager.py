@@ -3,7 +3,8 @@
 One request is in flight; what is proposed meanwhile goes with the next, but for what would be too
 much. A request that gets no answer, or is refused as a whole, is sent again until the controller,
 whichever it is by then, has judged every partition. So a proposal may have been written although
-its answer never came: until it is answered, the leader must reckon with either.
+its answer never came: until it is answered, the leader must reckon with either. What becomes of an
+ISR is counted and logged here too.
 
 Source: Apache Kafka's `DefaultAlterPartitionManager`; KIP-497.
 """
@@ -18,6 +19,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from kdist.errors import ApiError, Error
+from kdist.metrics.replication import ReplicationMetrics
 from kdist.model import ZERO_UUID, TopicPartition
 from kdist.protocol.alter_partition import (
     AlteredPartition,
@@ -26,7 +28,8 @@ from kdist.protocol.alter_partition import (
     AlterPartitionResponse,
     IsrMember,
 )
-from kdist.runtime.tasks import raise_bug
+from kdist.runtime.tasks import Tasks, raise_bug
+from kdist.storage.names import some_of
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +37,8 @@ RETRY_MS = 50
 RETRY_MS_MAX = 1_000
 # In one request: each member of an ISR counts among the entries that a broker decodes of one.
 PROPOSALS_MAX = 20_000
+
+_LOGGED_EACH_MAX = 3  # as many changes in one tick are logged one by one
 
 # Any other error of a partition means that the controller could not judge it: ask again.
 _FINAL = frozenset(
@@ -206,3 +211,50 @@ def _altered(proposal: Proposal, *, has_epochs: bool) -> AlteredPartition:
         new_isr_with_epochs=members if has_epochs else [],
         partition_epoch=proposal.partition_epoch,
     )
+
+
+class IsrChange(NamedTuple):
+    """A partition's ISR as it is, and as it was."""
+
+    key: TopicPartition
+    isr: tuple[int, ...]
+    before: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.key} {list(self.isr)}"
+
+
+class IsrChanges:
+    """Counts and logs them: one by one, or all of a tick in a line. Owner: `Replicas`.
+
+    A broker that comes back joins the ISRs of thousands of partitions, within a few answers.
+    """
+
+    def __init__(self, tasks: Tasks, metrics: ReplicationMetrics) -> None:
+        self._tasks = tasks
+        self._metrics = metrics
+        self._changes: list[IsrChange] = []
+
+    def note(self, change: IsrChange) -> None:
+        """Have it logged when this tick ends, unless the ISR has as many members as before."""
+        added = len(change.isr) - len(change.before)
+        self._metrics.isr_shrinks += added < 0
+        self._metrics.isr_expands += added > 0
+        if added:
+            if not self._changes:
+                self._tasks.call_soon(self._log)
+            self._changes.append(change)
+
+    def _log(self) -> None:
+        noted, self._changes = self._changes, []
+        shrunk = [each for each in noted if len(each.isr) < len(each.before)]
+        grown = [each for each in noted if len(each.isr) > len(each.before)]
+        for level, what, changes in (
+            (logging.WARNING, "smaller", shrunk),
+            (logging.INFO, "larger", grown),
+        ):
+            if len(changes) > _LOGGED_EACH_MAX:
+                logger.log(level, "%d ISRs are %s now: %s", len(changes), what, some_of(changes))
+                continue
+            for key, isr, before in changes:
+                logger.log(level, "%s: the ISR is %s, was %s", key, list(isr), list(before))

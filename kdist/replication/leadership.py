@@ -1,4 +1,9 @@
-"""What a broker does about one partition of a LeaderAndIsr or StopReplica request (pure).
+"""A broker's role in a partition, and what a request of the controller makes of it (pure).
+
+A role is a value: the partition's leader in an epoch, or a follower in one. Work that spans ticks
+keeps the role it began in, and ends when that is no longer the partition's.
+
+What is done about one partition of a LeaderAndIsr or StopReplica request:
 
     hosted here   log on disk        the controller sends         then
     yes           -                  another topic id             REPLACE (nothing is deleted)
@@ -20,20 +25,56 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from kdist.errors import Error
 from kdist.model import NO_EPOCH, ZERO_UUID, LeaderAndIsr, TopicPartition, topic_name_fault
 from kdist.protocol.alter_partition import RECOVERING
-from kdist.protocol.leader_and_isr import LeaderAndIsrPartition, LeaderAndIsrRequest
-from kdist.protocol.stop_replica import StopReplicaRequest
+from kdist.protocol.leader_and_isr import (
+    LeaderAndIsrPartition,
+    LeaderAndIsrPartitionResult,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicResult,
+)
+from kdist.protocol.stop_replica import (
+    StoppedPartitionResult,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
 from kdist.protocol.update_metadata import UpdateMetadataRequest
 
 _EPOCH_DURING_DELETE = -2
+_FIRST_VERSION_OF_TOPIC_IDS = 5  # of LeaderAndIsr
 
 
-class Plan(enum.Enum):
+class Leading(NamedTuple):
+    """This broker leads the partition, and has led it without a break since the epoch `since`."""
+
+    epoch: int
+    since: int
+
+
+class Following(NamedTuple):
+    """Another broker leads the partition, or none (-1)."""
+
+    epoch: int
+    leader: int
+
+
+Role = Leading | Following
+
+
+def still_leads(role: Role, now: Role) -> bool:
+    """Whether a broker that had `role` has led ever since, in whatever epochs.
+
+    Then nothing was cut off its log: what it appended in that role is at the same offsets.
+    """
+    return isinstance(role, Leading) and isinstance(now, Leading) and now.since == role.since
+
+
+class HostingPlan(enum.Enum):
     """What to do to host a partition."""
 
     UPDATE = "take the new state"
@@ -74,7 +115,7 @@ def plan_leadership(
     *,
     has_log: bool,
     log_topic_id: uuid.UUID,
-) -> Plan | Error:
+) -> HostingPlan | Error:
     """What to do, or the error to answer. A topic id of zeros means unknown."""
     if topic_name_fault(update.key.topic) or update.key.partition < 0:
         return Error.INVALID_TOPIC_EXCEPTION
@@ -82,13 +123,13 @@ def plan_leadership(
         return Error.UNKNOWN_TOPIC_OR_PARTITION
     if hosted is not None:
         if not _may_be_same(update.topic_id, hosted.topic_id):
-            return Plan.REPLACE
+            return HostingPlan.REPLACE
         if _age(update.state) < _age(hosted.state):
             return Error.STALE_CONTROLLER_EPOCH
-        return Plan.UPDATE
+        return HostingPlan.UPDATE
     if not has_log:
-        return Plan.CREATE
-    return Plan.OPEN if _may_be_same(update.topic_id, log_topic_id) else Plan.REPLACE
+        return HostingPlan.CREATE
+    return HostingPlan.OPEN if _may_be_same(update.topic_id, log_topic_id) else HostingPlan.REPLACE
 
 
 def _may_be_same(one: uuid.UUID, other: uuid.UUID) -> bool:
@@ -165,3 +206,40 @@ def stopped_in(request: StopReplicaRequest) -> Iterator[Stopped]:
         for state in states.partition_states:
             key = TopicPartition(states.topic_name, state.partition_index)
             yield Stopped(key, state.leader_epoch, state.delete_partition)
+
+
+def leader_and_isr_response(
+    request: LeaderAndIsrRequest, version: int, error: Error, errors: Mapping[TopicPartition, Error]
+) -> LeaderAndIsrResponse:
+    """The answer: the results by topic id since version 5, in one list before."""
+    if version < _FIRST_VERSION_OF_TOPIC_IDS:
+        results = [
+            LeaderAndIsrPartitionResult(
+                topic_name=key.topic, partition_index=key.partition, error_code=found
+            )
+            for key, found in errors.items()
+        ]
+        return LeaderAndIsrResponse(error_code=error, partition_errors=results)
+    topic_ids = {each.key: each.topic_id for each in updates_in(request)}
+    topics: dict[uuid.UUID, LeaderAndIsrTopicResult] = {}
+    for key, found in errors.items():
+        topic = topics.setdefault(
+            topic_ids[key], LeaderAndIsrTopicResult(topic_id=topic_ids[key], partition_errors=[])
+        )
+        topic.partition_errors.append(
+            LeaderAndIsrPartitionResult(partition_index=key.partition, error_code=found)
+        )
+    return LeaderAndIsrResponse(error_code=error, topics=list(topics.values()))
+
+
+def stop_replica_response(
+    error: Error, errors: Mapping[TopicPartition, Error]
+) -> StopReplicaResponse:
+    """The answer: an error for all of the request, or one for each partition."""
+    results = [
+        StoppedPartitionResult(
+            topic_name=key.topic, partition_index=key.partition, error_code=found
+        )
+        for key, found in errors.items()
+    ]
+    return StopReplicaResponse(error_code=error, partition_errors=results)

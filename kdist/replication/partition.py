@@ -23,30 +23,32 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from kdist.config.topic import TopicSettings
 from kdist.errors import ApiError, Error, PoisonousRequest
-from kdist.metrics.replication import ReplicationMetrics
 from kdist.model import NO_EPOCH, LeaderAndIsr, TopicPartition
 from kdist.records.batch import Batch
 from kdist.records.validate import Rules, validating
-from kdist.replication.alter_partition_manager import CommittedIsr, Proposal
-from kdist.replication.delayed import DelayedOperation, DelayedOperations, Dependent, Growth
-from kdist.replication.delayed_delete import DelayedDelete, OnDeleted
-from kdist.replication.delayed_produce import DelayedProduce, OnCommitted
+from kdist.replication.acceptance import rules_of
+from kdist.replication.alter_partition_manager import CommittedIsr, IsrChange, Proposal
+from kdist.replication.delayed import (
+    DelayedDelete,
+    DelayedOperation,
+    DelayedProduce,
+    Dependent,
+    Growth,
+    OnCommitted,
+    OnDeleted,
+)
 from kdist.replication.in_sync import FollowerFetch, InSyncReplicas
-from kdist.replication.isr_changes import IsrChange, IsrChanges
-from kdist.replication.peers import Peers
-from kdist.replication.record_rules import rules_of
-from kdist.replication.roles import Following, Leading, Role
-from kdist.replication.writer import Writer, Writers
+from kdist.replication.leadership import Following, Leading, Role
+from kdist.replication.peers import PartitionContext
+from kdist.replication.writer import LogWriter
 from kdist.runtime.steps import Steps
 from kdist.storage.append import Append
 from kdist.storage.epochs import EpochEnd
-from kdist.storage.flushing import Flusher
 from kdist.storage.log import Log
-from kdist.wire.varint import Buffer
+from kdist.wire.primitives import Buffer
 
 logger = logging.getLogger(__name__)
 
@@ -57,18 +59,6 @@ NOBODY = LeaderAndIsr(leader=-1, leader_epoch=-1, isr=(), controller_epoch=-1, z
 _NS_PER_MS = 1_000_000
 _PROPOSE_AGAIN_MS = 500  # after a follower was refused: it is about to stop, say
 _OVERTAKEN = (Error.FENCED_LEADER_EPOCH, Error.INVALID_UPDATE_VERSION)  # by a newer state
-
-
-class PartitionContext(NamedTuple):
-    """What every partition is given by its owner, `Replicas`."""
-
-    broker_id: int
-    writers: Writers
-    delayed: DelayedOperations
-    flusher: Flusher
-    metrics: ReplicationMetrics
-    isr_changes: IsrChanges
-    peers: Peers
 
 
 class Partition:
@@ -104,7 +94,7 @@ class Partition:
     ) -> None:
         """`high_watermark`: as it was last saved, if it was."""
         self._context = context
-        self._writer = Writer(log, context.writers, self._grown)
+        self._writer = LogWriter(log, context.writers, self._grown)
         self._append = self._writer.append
         self._is_flushing = False
         self._proposal: asyncio.Future[CommittedIsr] | None = None
@@ -387,7 +377,7 @@ class Partition:
         log, in_sync = self.log, self.in_sync
         if log.is_truncating:
             return
-        committed = log.recovery_point if log.settings.flush_before_expose else log.end_offset
+        committed = log.recovery_point if log.is_flushed_first else log.end_offset
         if in_sync is not None:
             if self.is_under_min_isr or self.state.eligible:
                 return
@@ -425,7 +415,7 @@ class Partition:
 
     def request_flush(self) -> None:
         """Have the log flushed, if that may advance the high watermark."""
-        if self.log.settings.flush_before_expose and not self._is_flushing:
+        if self.log.is_flushed_first and not self._is_flushing:
             self._is_flushing = True
             self._context.flusher.request(self.log, self._flushed)
 
@@ -439,8 +429,8 @@ class Partition:
 
     def flushed(self) -> None:
         """The log was flushed, for whatever reason: have waiting operations attempted."""
-        if self.log.settings.flush_before_expose:
-            self.advance_high_watermark()
+        self.advance_high_watermark()  # also if it need not be flushed first any more
+        if self.log.is_flushed_first:
             self._context.delayed.changed(self)
 
     # The other replicas

@@ -1,4 +1,4 @@
-"""What replication is given of the other brokers: where they are, and how to ask them."""
+"""What partitions and fetchers are given: this broker's parts, and the way to other brokers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from typing import NamedTuple
 
 from kdist.config.replication import ReplicationSettings
 from kdist.errors import ApiError, Error
+from kdist.metrics.replication import ReplicationMetrics
 from kdist.model import NO_EPOCH, Broker
 from kdist.network.client import Client
-from kdist.replication.alter_partition_manager import CommittedIsr, Proposal
+from kdist.replication.alter_partition_manager import CommittedIsr, IsrChanges, Proposal
+from kdist.replication.delayed import DelayedOperations
+from kdist.replication.throttles import ReplicationThrottle
+from kdist.replication.writer import Writers
+from kdist.runtime.tasks import Tasks
+from kdist.storage.directory import LogDirectory
+from kdist.storage.flushing import Flusher
 
 
 class Peers(NamedTuple):
@@ -45,3 +52,29 @@ ALONE = Peers(
     propose=_propose_to_nobody,
 )
 """For tests, and for all that has one broker."""
+
+
+class PartitionContext(NamedTuple):
+    """What every partition is given by its owner, `Replicas`."""
+
+    broker_id: int
+    writers: Writers
+    delayed: DelayedOperations
+    flusher: Flusher
+    metrics: ReplicationMetrics
+    isr_changes: IsrChanges
+    peers: Peers
+
+
+class FetcherContext(NamedTuple):
+    """What every fetcher is given by its owner, `Fetchers`."""
+
+    broker_id: int
+    peers: Peers
+    directory: LogDirectory
+    metrics: ReplicationMetrics
+    throttle: ReplicationThrottle
+
+    @property
+    def tasks(self) -> Tasks:
+        return self.directory.context.tasks

@@ -1,6 +1,6 @@
-"""All partitions of one broker: look-up, and the controller's requests about them.
+"""All partitions of one broker: look-up, the controller's requests about them, and their fetchers.
 
-What this broker follows is fetched from the leaders by `fetching/`.
+What is followed here has one `ReplicaFetcher` for each broker that leads some of it.
 
 The controller's requests are carried out one at a time, in order, since deleting a log and creating
 it again takes a while; the partitions of one request concurrently. `leadership.py` decides what to
@@ -19,43 +19,34 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kdist.config.topic import TopicSettings
-from kdist.errors import ApiError, DiskFailed, DiskFull, Error
+from kdist.errors import ApiError, CorruptFile, DiskFailed, DiskFull, Error
 from kdist.metrics.replication import ReplicationMetrics
 from kdist.model import NO_EPOCH, ZERO_UUID, TopicPartition, format_uuid
-from kdist.protocol.leader_and_isr import (
-    FULL,
-    LeaderAndIsrPartitionResult,
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    LeaderAndIsrTopicResult,
-)
-from kdist.protocol.stop_replica import (
-    StoppedPartitionResult,
-    StopReplicaRequest,
-    StopReplicaResponse,
-)
-from kdist.replication.delayed import DelayedOperations, Schedule
-from kdist.replication.fetching.fetcher import FetchContext
-from kdist.replication.fetching.fetchers import Fetchers
-from kdist.replication.isr_changes import IsrChanges
+from kdist.protocol.leader_and_isr import FULL, LeaderAndIsrRequest, LeaderAndIsrResponse
+from kdist.protocol.stop_replica import StopReplicaRequest, StopReplicaResponse
+from kdist.replication.alter_partition_manager import IsrChanges
+from kdist.replication.delayed import AtTickEnd, DelayedOperations
+from kdist.replication.fetcher import ReplicaFetcher
 from kdist.replication.leadership import (
+    Following,
     Hosted,
-    Plan,
+    HostingPlan,
     StateUpdate,
     Stopped,
     fence,
+    leader_and_isr_response,
     plan_leadership,
     stop_fault,
+    stop_replica_response,
     stopped_in,
     updates_in,
 )
-from kdist.replication.partition import Partition, PartitionContext
-from kdist.replication.peers import ALONE, Peers
-from kdist.replication.throttles import Throttles
+from kdist.replication.partition import Partition
+from kdist.replication.peers import ALONE, FetcherContext, PartitionContext, Peers
+from kdist.replication.throttles import ReplicationThrottles
 from kdist.replication.writer import Writers
 from kdist.runtime.steps import LongWork
 from kdist.storage.directory import LogDirectory
-from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log
 from kdist.storage.meta import load_partition_metadata, save_partition_metadata
 from kdist.storage.names import PARTITION_METADATA, some_of
@@ -65,18 +56,77 @@ logger = logging.getLogger(__name__)
 Listener = Callable[[Partition], None]
 Respond = Callable[[Error], None]
 
-_FIRST_VERSION_OF_TOPIC_IDS = 5  # of LeaderAndIsr
 _WORK_NS_PER_TICK = 5_000_000  # of disk work per tick of the loop, then the rest waits
 _WORK_PER_TICK_MAX = 50
 
 
-class _Order(NamedTuple):
+class _ControllerRequest(NamedTuple):
     """A request of the controller: for each partition that it names, `apply`; then `finish`."""
 
     request: LeaderAndIsrRequest | StopReplicaRequest
     partitions: Callable[[], Iterable[Any]]
     apply: Callable[[Any, Respond], None]
     finish: Callable[[Error, Mapping[TopicPartition, Error]], None]
+
+
+class Fetchers:
+    """Owner: `Replicas`. A partition is in at most one fetcher: its leader's, in its epoch."""
+
+    def __init__(self, context: FetcherContext) -> None:
+        self._context = context
+        self._fetchers: dict[int, ReplicaFetcher] = {}
+        self._leaders: dict[TopicPartition, int] = {}
+        context.directory.trimmer.on_bounds_moved.append(self._on_bounds_moved)
+
+    def _on_bounds_moved(self, log: Log) -> None:
+        """Tell the leader where this log begins and ends, which no fetch has moved.
+
+        By its own retention, say: it is in no ISR while its leader thinks that it begins too early,
+        and may have nothing to fetch.
+        """
+        leader = self._leaders.get(log.partition)
+        if leader is not None:
+            self._fetchers[leader].touch(log.partition)
+
+    def update(self, partition: Partition) -> None:
+        """Have the partition fetched from its leader, anew in each epoch, or from nobody."""
+        key, role = partition.key, partition.role
+        leader = self._leaders.get(key)
+        if leader is not None:
+            known = self._fetchers[leader].followed[key]
+            if known.partition is partition and known.is_current:
+                return
+            self.leave(key)
+        if not isinstance(role, Following) or role.leader < 0 or self._context.peers is ALONE:
+            return
+        fetcher = self._fetchers.get(role.leader)
+        if fetcher is None:
+            fetcher = self._fetchers[role.leader] = ReplicaFetcher(self._context, role.leader)
+        self._leaders[key] = role.leader
+        fetcher.follow(partition, role)
+
+    def leave(self, key: TopicPartition) -> None:
+        """Have the partition fetched from nobody."""
+        leader = self._leaders.pop(key, None)
+        if leader is None:
+            return
+        fetcher = self._fetchers[leader]
+        fetcher.leave(key)
+        if not fetcher.followed:
+            fetcher.close()
+            del self._fetchers[leader]
+
+    def reconnect(self) -> None:
+        """Tell all leaders again of all that is fetched from them."""
+        for fetcher in self._fetchers.values():
+            fetcher.reconnect()
+
+    def close(self) -> None:
+        """Fetch nothing any more."""
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+        self._fetchers.clear()
+        self._leaders.clear()
 
 
 class Replicas:
@@ -90,7 +140,7 @@ class Replicas:
         self,
         directory: LogDirectory,
         broker_id: int,
-        schedule: Schedule,
+        schedule: AtTickEnd,
         metrics: ReplicationMetrics,
         is_known: Callable[[TopicPartition], bool],
         saved_high_watermarks: Mapping[TopicPartition, int] = MappingProxyType({}),
@@ -123,19 +173,19 @@ class Replicas:
         self.produce_checks = LongWork(context.tasks, jobs_max=2)
         self.conversions = LongWork(context.tasks, jobs_max=1)
         self.lookups = LongWork(context.tasks, jobs_max=2)
-        self.throttles = Throttles(context.clock)
+        self.throttles = ReplicationThrottles(context.clock)
         self.throttles.configure(peers.settings)
         follower = self.throttles.follower
-        self._fetchers = Fetchers(FetchContext(broker_id, peers, directory, metrics, follower))
+        self._fetchers = Fetchers(FetcherContext(broker_id, peers, directory, metrics, follower))
         self.refused = self._context.writers.refused
         self._saved_high_watermarks = saved_high_watermarks
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.on_leader: list[Listener] = []
         self.on_resign: list[Listener] = []
-        self._orders: deque[_Order] = deque()  # the first is being carried out
+        self._requests: deque[_ControllerRequest] = deque()  # the first is being carried out
         self._work: deque[Callable[[], None]] = deque()  # on the disk; the first is scheduled
         directory.flusher.on_flushed.append(self._on_flushed)
-        directory.on_bounds_moved.append(self._on_bounds_moved)
+        directory.trimmer.on_bounds_moved.append(self._on_bounds_moved)
         self._count_for(metrics)
 
     def _count_for(self, metrics: ReplicationMetrics) -> None:
@@ -167,7 +217,7 @@ class Replicas:
         cannot propose a replica of an earlier one for the ISR."""
         is_another, self.broker_epoch = 0 <= self.broker_epoch < broker_epoch, broker_epoch
         if is_another:
-            self._fetchers.renew()
+            self._fetchers.reconnect()
 
     def review_isrs(self) -> None:
         """Have leaders propose other ISRs, where replicas are out of sync or in sync again."""
@@ -179,11 +229,11 @@ class Replicas:
         lag_ms_max = self._context.peers.settings.lag_time_max_ms
         tasks = self.directory.context.tasks
 
-        def look() -> None:
+        def review() -> None:
             self.review_isrs()
-            tasks.call_later(lag_ms_max / 2, look)
+            tasks.call_later(lag_ms_max / 2, review)
 
-        tasks.call_later(lag_ms_max / 2, look)
+        tasks.call_later(lag_ms_max / 2, review)
 
     def get(self, key: tuple[str, int]) -> Partition:
         """The hosted partition with this topic and number; this broker need not be its leader.
@@ -297,9 +347,9 @@ class Replicas:
             return found
 
         def finish(error: Error, errors: Mapping[TopicPartition, Error]) -> None:
-            reply(_leader_and_isr_response(request, version, error, errors))
+            reply(leader_and_isr_response(request, version, error, errors))
 
-        self._order(_Order(request, updates, self._host, finish))
+        self._enqueue(_ControllerRequest(request, updates, self._host, finish))
 
     def _resign_others(self, named: Container[object]) -> None:
         """Resign partitions not in a FULL request, else clients would write where nobody reads.
@@ -321,24 +371,18 @@ class Replicas:
         """Stop leading the partitions in the request, delete those requested, then `reply`."""
 
         def finish(error: Error, errors: Mapping[TopicPartition, Error]) -> None:
-            results = [
-                StoppedPartitionResult(
-                    topic_name=key.topic, partition_index=key.partition, error_code=found
-                )
-                for key, found in errors.items()
-            ]
-            reply(StopReplicaResponse(error_code=error, partition_errors=results))
+            reply(stop_replica_response(error, errors))
 
-        self._order(_Order(request, partial(stopped_in, request), self._stop, finish))
+        self._enqueue(_ControllerRequest(request, partial(stopped_in, request), self._stop, finish))
 
-    def _order(self, order: _Order) -> None:
-        self._orders.append(order)
-        if len(self._orders) == 1:
+    def _enqueue(self, request: _ControllerRequest) -> None:
+        self._requests.append(request)
+        if len(self._requests) == 1:
             self._carry_out()
 
     def _carry_out(self) -> None:
-        """Carry out the first order; the next when it is answered."""
-        request, partitions, apply, finish = self._orders[0]
+        """Carry out the first request; the next when it is answered."""
+        request, partitions, apply, finish = self._requests[0]
         error = fence(request, self.controller_epoch, self.broker_epoch)
         if error:
             sender = request.controller_id
@@ -350,8 +394,8 @@ class Replicas:
 
         def finished() -> None:
             finish(error, errors)
-            self._orders.popleft()
-            if self._orders:
+            self._requests.popleft()
+            if self._requests:
                 self._carry_out()
 
         def respond(key: TopicPartition, error: Error) -> None:
@@ -378,7 +422,7 @@ class Replicas:
         )
         if isinstance(plan, Error):
             respond(plan)
-        elif plan is Plan.REPLACE:
+        elif plan is HostingPlan.REPLACE:
             self._unhost(partition, partial(self._replace, partition.topic_id, update, respond))
         else:
             self._lead_or_follow(partition, update, respond)
@@ -414,7 +458,7 @@ class Replicas:
             respond(plan)
         elif log is None:
             self._create_anew(update, respond, None)
-        elif plan is Plan.OPEN:
+        elif plan is HostingPlan.OPEN:
             self._open(log, log_topic_id, update, respond)
         else:
             self._replace(log_topic_id, update, respond)
@@ -474,7 +518,7 @@ class Replicas:
         if partition.topic_id == ZERO_UUID:
             partition.topic_id = update.topic_id
         partition.lead_or_follow(update.state, update.replicas, update.adding)
-        self._fetchers.see_to(partition)
+        self._fetchers.update(partition)
         if partition.is_leader:
             if not was_leader or partition.leader_epoch != epoch_before:
                 _notify(self.on_leader, partition)
@@ -489,17 +533,20 @@ class Replicas:
         if error:
             respond(error)
             return
-        delete = partial(
-            self.directory.delete, stopped.key, lambda failure: respond(_error_of(failure))
-        )
-        if partition is not None and stopped.is_delete:
-            self._unhost(partition, delete)
-        elif stopped.is_delete and stopped.key in self.directory.logs:
-            self._defer(delete)
-        else:
+
+        def removed(failure: BaseException | None) -> None:
+            respond(_error_of(failure))
+
+        if not stopped.is_delete:
             if partition is not None:
                 self._resign(partition)
             respond(Error.NONE)
+        elif partition is not None:
+            self._unhost(partition, partial(self.directory.delete, stopped.key, removed))
+        elif stopped.key in self.directory.logs:
+            self._defer(partial(self.directory.delete, stopped.key, removed))
+        else:  # an earlier attempt may have found no room to make it durable
+            self._defer(partial(self.directory.forget, stopped.key, removed))
 
     def _unhost(self, partition: Partition, then: Callable[[], None]) -> None:
         """Stop hosting it; call `then`, which removes its log, once no append is in progress."""
@@ -530,30 +577,6 @@ class Replicas:
             self.directory.context.on_failure(error)
             return False
         return True
-
-
-def _leader_and_isr_response(
-    request: LeaderAndIsrRequest, version: int, error: Error, errors: Mapping[TopicPartition, Error]
-) -> LeaderAndIsrResponse:
-    """The results by topic id since version 5, in one list before."""
-    if version < _FIRST_VERSION_OF_TOPIC_IDS:
-        results = [
-            LeaderAndIsrPartitionResult(
-                topic_name=key.topic, partition_index=key.partition, error_code=found
-            )
-            for key, found in errors.items()
-        ]
-        return LeaderAndIsrResponse(error_code=error, partition_errors=results)
-    topic_ids = {each.key: each.topic_id for each in updates_in(request)}
-    topics: dict[uuid.UUID, LeaderAndIsrTopicResult] = {}
-    for key, found in errors.items():
-        topic = topics.setdefault(
-            topic_ids[key], LeaderAndIsrTopicResult(topic_id=topic_ids[key], partition_errors=[])
-        )
-        topic.partition_errors.append(
-            LeaderAndIsrPartitionResult(partition_index=key.partition, error_code=found)
-        )
-    return LeaderAndIsrResponse(error_code=error, topics=list(topics.values()))
 
 
 def _notify(listeners: list[Listener], partition: Partition) -> None:

@@ -27,7 +27,7 @@ _NS = 1_000_000_000
 _LONGEST_PAUSE_MS = 1_000.0  # the rate may change meanwhile
 
 
-class Throttle:
+class ReplicationThrottle:
     """One side's rate. Owner: `Replicas`."""
 
     def __init__(self, clock: Clock) -> None:
@@ -69,12 +69,12 @@ class Throttle:
         self._as_of_ns = now_ns
 
 
-class Throttles:
+class ReplicationThrottles:
     """Both sides of one broker. Owner: `Replicas`."""
 
     def __init__(self, clock: Clock) -> None:
-        self.leader = Throttle(clock)
-        self.follower = Throttle(clock)
+        self.leader = ReplicationThrottle(clock)
+        self.follower = ReplicationThrottle(clock)
 
     def configure(self, settings: ReplicationSettings) -> None:
         """Take the rates that are set now."""

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from kdist.errors import DiskFull, OutOfDescriptors
 from kdist.metrics.replication import ReplicationMetrics
-from kdist.replication.refused_batches import RefusedBatches
+from kdist.replication.acceptance import RefusedBatches
 from kdist.runtime.clock import Clock
 from kdist.runtime.files import Buffer
 from kdist.runtime.tasks import Tasks
@@ -36,7 +36,7 @@ WAITED_NS_MAX = 50_000_000
 SLOW_NS_PER_BYTE = 5  # added to `SLOW_NS`: a large write takes longer to copy, too
 # After each write a thread waits for the interpreter lock, 5 ms and more.
 PROOF_NS_IN_THREAD = 25_000_000
-_TELL_EVERY_NS = 60_000_000_000
+_LOG_EVERY_NS = 60_000_000_000
 
 Batches = TypeVar("Batches", contravariant=True)
 
@@ -104,11 +104,11 @@ class Writers:
         if self._slow_ns(size, timing) > PROOF_NS_IN_THREAD and timing.waits:
             self._have_thread(timing.ended_ns)
 
-    def tell_full(self, error: DiskFull) -> None:
+    def log_full(self, error: DiskFull) -> None:
         """Log that appends are refused, at most once a minute."""
         now_ns = self.clock.monotonic_ns()
         if now_ns >= self._silent_until_ns:
-            self._silent_until_ns = now_ns + _TELL_EVERY_NS
+            self._silent_until_ns = now_ns + _LOG_EVERY_NS
             logger.error("appends are refused: %s", error)
 
     def _slow_ns(self, size: int, timing: WriteTiming) -> int:
@@ -125,7 +125,7 @@ class Writers:
         self.watch_until_ns = self.thread_until_ns + WATCH_FOR_NS
 
 
-class Writer:
+class LogWriter:
     """One log's appends, in the order of the requests. Owner: its partition."""
 
     __slots__ = (
@@ -178,10 +178,10 @@ class Writer:
         self._writers.note_slow(append.totals.size, WriteTiming(started_ns, ended_ns, waited))
 
     def _note_refused(self, error: DiskFull, appends: int) -> None:
-        """Count and log refused appends; but `storage.schedule` logs a lack of descriptors."""
+        """Count and log refused appends; but `storage.directory` logs a lack of descriptors."""
         if not isinstance(error, OutOfDescriptors):
             self._log.context.metrics.refused_appends += appends
-            self._writers.tell_full(error)
+            self._writers.log_full(error)
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Call `callback` once no write of this log is in progress, perhaps at once."""

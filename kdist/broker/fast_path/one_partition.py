@@ -15,23 +15,22 @@ from typing import NamedTuple
 from kdist.broker.crashes import DROPPED, Crashes
 from kdist.broker.fetch_sessions import CachedPartition
 from kdist.broker.handlers.fetch import FIRST_VERSION_OF_ZSTD, FetchHandler
+from kdist.broker.handlers.fetch_checks import Read, bytes_wanted, is_enough
 from kdist.errors import ApiError
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import NO_EPOCH, TopicPartition
-from kdist.network.chunks import Chunk
 from kdist.network.connection import Connection, ResponseSlot
 from kdist.network.sending import copied_if_small
-from kdist.protocol.envelope import encode_response
 from kdist.protocol.fetch import API, CONSUMER, FetchRequest, FetchResponse
 from kdist.protocol.fetch_forms import AnswerForm, from_offset
-from kdist.protocol.framing import SIZE_BYTES
-from kdist.protocol.headers import RequestHeader
+from kdist.protocol.frame import SIZE_BYTES, Chunk, RequestHeader, encode_response
 from kdist.replication.delayed import DelayedOperation, Watched
+from kdist.replication.leadership import Leading
 from kdist.replication.partition import READ_COMMITTED, Partition
-from kdist.replication.roles import Leading
-from kdist.storage.reading import Slice, is_followed
+from kdist.storage.reading import Slice
 
 _OLDEST_VERSION = 4  # what is older is converted
+_NONE_READ: tuple[Read, ...] = ()
 _NS_PER_S = 1_000_000_000
 _CORRELATION_ID = struct.Struct(">i")
 _AFTER_ID = SIZE_BYTES + _CORRELATION_ID.size
@@ -59,7 +58,9 @@ class CachedResponse:
 
 
 class FetchTemplate(NamedTuple):
-    """What repeated fetches of one partition share. `bytes_max`: the most bytes of records.
+    """What repeated fetches of one partition share.
+
+    `bytes_max`: the most bytes of records; `wanted`: how many are enough.
 
     `topic_id` is the one that they name, None if they name the topic.
     """
@@ -71,7 +72,7 @@ class FetchTemplate(NamedTuple):
     request: FetchRequest
     leader_epoch: int
     bytes_max: int
-    bytes_min: int
+    wanted: int
     form: AnswerForm
     cached: CachedResponse
 
@@ -99,7 +100,7 @@ class FetchTemplate(NamedTuple):
             request,
             asked.current_leader_epoch,
             max(0, min(asked.partition_max_bytes, bytes_max)),
-            min(request.min_bytes, bytes_max),
+            bytes_wanted(request, bytes_max),
             AnswerForm.of(version, request),
             CachedResponse(),
         )
@@ -172,19 +173,19 @@ class Reader:
         key, cached = (partition, role, offset, offsets), template.cached
         if key == cached.key:
             return cached.fetched
-        if offset >= end:
-            return Fetched(partition, offsets, key, None, template.bytes_min <= 0)
-        try:
-            part, is_cold = self._read(log, offset, bytes_max, end)
-        except ApiError:  # a damaged batch, no descriptor left: the general path answers the error
-            return None
-        if part is None:
-            return Fetched(partition, offsets, key, None, template.bytes_min <= 0)
-        if is_cold:
-            part.release()
-            return None
-        is_enough = part.size >= template.bytes_min or is_followed(log, part, end)
-        return Fetched(partition, offsets, key, part, is_enough)
+        part: Slice | None = None
+        size, reads = 0, _NONE_READ
+        if offset < end:
+            try:
+                part, is_cold = self._read(log, offset, bytes_max, end)
+            except ApiError:  # a damaged batch, no descriptor left: the general path answers it
+                return None
+            if part is not None:
+                if is_cold:
+                    part.release()
+                    return None
+                size, reads = part.size, ((log, part, end),)
+        return Fetched(partition, offsets, key, part, is_enough(size, template.wanted, reads))
 
     def begin(self) -> int:
         """Carry out earlier requests; return when the first of this tick's fetches began."""
@@ -298,7 +299,7 @@ class OneFetch(DelayedOperation):
 
     @property
     def listener(self) -> str:
-        """As `dispatch.Call.listener`."""
+        """As `dispatch.GeneralCall.listener`."""
         return self.template.listener
 
     def answer(self, response: FetchResponse) -> None:
@@ -307,7 +308,7 @@ class OneFetch(DelayedOperation):
         self._send(frame.chunks())
 
     def crash(self, error: BaseException) -> None:
-        """As `dispatch.Call.crash`."""
+        """As `dispatch.GeneralCall.crash`."""
         header = RequestHeader(API.key, self.version, self.correlation_id, None)
         self._reader.crashes.refuse(error, header, self._slot, self.connection)
         self._slot = DROPPED

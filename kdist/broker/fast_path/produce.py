@@ -22,15 +22,13 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, cast
 
-from kdist.broker.fast_path.fast_path import Registered, Scope
+from kdist.broker.fast_path import Registered, Scope
 from kdist.broker.handlers.produce import ProduceHandler
-from kdist.errors import ApiError, Error
+from kdist.errors import ApiError, DiskFailed, Error
 from kdist.metrics.broker import RequestMetrics
-from kdist.model import INTERNAL_TOPICS, NO_OFFSET, TopicPartition
+from kdist.model import NO_OFFSET, TopicPartition
 from kdist.network.connection import Connection, ResponseSlot
-from kdist.protocol.envelope import encode_request, encode_response
-from kdist.protocol.framing import SIZE_BYTES
-from kdist.protocol.headers import RequestHeader
+from kdist.protocol.frame import SIZE_BYTES, RequestHeader, encode_request, encode_response
 from kdist.protocol.produce import (
     ProducePartitionResult,
     ProduceRequest,
@@ -40,8 +38,8 @@ from kdist.protocol.produce import (
 from kdist.records.batch import Batch
 from kdist.records.codec import TAGS_BYTES, find_batch
 from kdist.records.validate import codec_max
+from kdist.replication.leadership import Role, still_leads
 from kdist.replication.partition import ACKS_ALL, Partition
-from kdist.replication.roles import Role, still_leads
 from kdist.runtime.clock import Clock
 from kdist.storage.append import Append
 
@@ -161,7 +159,7 @@ class _Delayed(NamedTuple):
 
 
 class ProduceFastPath:
-    """Owner: the broker's `Service`, which has `flush` called at the end of each tick."""
+    """Owner: the broker's `Service`, which has `end_tick` called at the end of each tick."""
 
     def __init__(
         self,
@@ -181,7 +179,7 @@ class ProduceFastPath:
         self._coalesced: dict[TopicPartition, _Coalesced] = {}  # those that templates refer to
         self._unpacks: dict[int, _Unpack] = {}  # by the end of the shared bytes
         self._filled: list[_Coalesced] = []  # those that have batches
-        self._queued: list[_Queued] = []
+        self.queue: list[_Queued] = []
         self._started_ns = 0  # when the first of these was queued
         self._large_bytes = 0  # how many bytes of large frames are among them
 
@@ -209,7 +207,7 @@ class ProduceFastPath:
             return False
         if not batches:
             self._filled.append(coalesced)
-        self._queued.append((template, correlation_id, len(batches), connection))
+        self.queue.append((template, correlation_id, len(batches), connection))
         batches.append(batch)
         if len(frame) >= _LARGE_BYTES:
             self._large_bytes += len(frame)
@@ -227,7 +225,7 @@ class ProduceFastPath:
         partition = self._partitions.get(coalesced.key)
         if partition is None or (rules := partition.fast_path_rules) is None:
             return False
-        if not self._queued:
+        if not self.queue:
             self._started_ns = self._now_ns()
         coalesced.partition = partition
         coalesced.log_start_offset = partition.log.start_offset
@@ -236,15 +234,22 @@ class ProduceFastPath:
 
     # The end of a tick
 
+    def end_tick(self) -> None:
+        """Append and answer what is queued still."""
+        try:
+            self.flush()
+        except DiskFailed:
+            pass  # the broker ends of it
+
     def flush(self) -> None:
         """Append and answer the queued requests, in their order.
 
         `DiskFailed` and bugs end the broker, and are raised.
         """
-        queued = self._queued
+        queued = self.queue
         if not queued:
             return
-        filled, self._filled, self._queued, self._large_bytes = self._filled, [], [], 0
+        filled, self._filled, self.queue, self._large_bytes = self._filled, [], [], 0
         now_ms, started_ns = self._clock.now_ms(), self._started_ns
         delayed: dict[Append, list[_Delayed]] = {}
         try:
@@ -357,15 +362,15 @@ class ProduceFastPath:
         if (
             version < _FIRST_VERSION_OF_BATCHES
             or request.acks not in _ACKS
-            or request.transactional_id is not None
             or len(topics) != 1
             or len(topics[0].partition_data) != 1
+            # Refused, by what the general path alone decides.
             or (response and response.responses[0].partition_responses[0].error_code)
         ):
             return None
         topic, data = topics[0].name, topics[0].partition_data[0]
         partition = self._partitions.get((topic, data.index))
-        if partition is None or partition.fast_path_rules is None or topic in INTERNAL_TOPICS:
+        if partition is None or partition.fast_path_rules is None:
             return None
         shared_end = _shared_end(len(frame), len(data.records or b""), version)
         if not _SHARED_START < shared_end <= _SHARED_BYTES_MAX:

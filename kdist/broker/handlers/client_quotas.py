@@ -15,9 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from kdist.broker.quotas.limits import require_row, text_of, usable
-from kdist.broker.quotas.stored import read_all
 from kdist.broker.settings.stored import Overrides, Owner, StoredSettings, unanswered
+from kdist.broker.stored_quotas import read_all, require_row, text_of, usable
 from kdist.errors import ApiError, Error
 from kdist.protocol.alter_client_quotas import (
     AlterClientQuotasRequest,

@@ -18,15 +18,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from kdist.broker.handlers import Call
 from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.metadata_cache import MetadataCache
-from kdist.broker.settings.topics import TopicOverrides
+from kdist.broker.settings.dynamic import TopicOverrides
 from kdist.controller.controller import Controller
 from kdist.errors import Error
 from kdist.model import TopicPartition, topic_name_fault
-from kdist.network.connection import Connection
 from kdist.protocol.allocate_producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -43,16 +43,6 @@ from kdist.zk.errors import ZooKeeperError
 logger = logging.getLogger(__name__)
 
 Response = TypeVar("Response")
-
-
-class Call(Protocol):
-    """What the handler needs of a request; `kdist.broker.dispatch.Call` has it."""
-
-    version: int
-    connection: Connection
-
-    @property
-    def listener(self) -> str: ...
 
 
 class ControlHandler:
@@ -115,7 +105,8 @@ class ControlHandler:
         self._replicas.controller_epoch = request.controller_epoch
         gone = self._cache.update(request)
         self._updated(gone)
-        self._overrides.forget({each.topic for each in gone} - self._cache.topics.keys())
+        if gone:
+            self._overrides.forget({each.topic for each in gone} - self._cache.topics.keys())
         return UpdateMetadataResponse(error_code=Error.NONE)
 
     async def controlled_shutdown(

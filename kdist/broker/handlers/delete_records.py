@@ -76,7 +76,7 @@ async def _move_start(partition: Partition, offset: int, directory: LogDirectory
         else:
             moved.set_exception(ApiError(Error.KAFKA_STORAGE_ERROR, str(error)))
 
-    directory.delete_records(log, start_offset, done)
+    directory.trimmer.delete_records(log, start_offset, done)
     await moved
 
 

@@ -1,16 +1,35 @@
-"""What is asked of a partition and of its log before a fetch is answered from it."""
+"""What is asked of a log before a fetch is answered from it, and whether what it had is enough."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kdist.errors import ApiError, Error
-from kdist.protocol.fetch import DivergingEpoch, FetchPartition
+from kdist.protocol.fetch import DivergingEpoch, FetchPartition, FetchRequest
 from kdist.records.batch import HEADER_SIZE, read_header
+from kdist.replication.leadership import Following
 from kdist.replication.partition import Partition
-from kdist.replication.roles import Following
 from kdist.storage.log import Log
-from kdist.storage.reading import Slice
+from kdist.storage.reading import Slice, is_followed
 
 LAST_VERSION_OF_MAGIC_1 = 3
+
+Read = tuple[Log, Slice, int]
+"""A log, the records found in it, and the end of what may be read of it."""
+
+
+def bytes_wanted(request: FetchRequest, bytes_max: int) -> int:
+    """How many bytes of records a fetch waits for; not more than it may get, 0 if it waits not."""
+    return min(request.min_bytes, bytes_max) if request.max_wait_ms > 0 else 0
+
+
+def is_enough(size: int, wanted: int, reads: Iterable[Read]) -> bool:
+    """Whether a fetch that found `size` bytes in these reads is to be answered with them.
+
+    Records behind which there are more to read are enough, as in Kafka if they are in an older
+    segment: a reader that is behind gains nothing by waiting.
+    """
+    return size >= wanted or any(is_followed(*each) for each in reads)
 
 
 def is_awaited(partition: Partition, offset: int) -> bool:

@@ -21,8 +21,8 @@ from kdist.protocol.allocate_producer_ids import AllocateProducerIdsResponse
 from kdist.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
-from kdist.zk.cluster_values import ProducerIdBlock
 from kdist.zk.errors import BadVersion, NodeExists, NoNode, ZooKeeperError
+from kdist.zk.values import ProducerIdBlock
 
 logger = logging.getLogger(__name__)
 

@@ -1,15 +1,20 @@
-"""Metadata (key 3): brokers, topics and their leaders, from this broker's metadata cache.
+"""Metadata, DescribeCluster, FindCoordinator (3, 60, 10): who is where, by the metadata cache.
 
     asked for          answered
     all topics         the known ones
     a known name       its partitions, with LEADER_NOT_AVAILABLE where there is no leader
-    an unknown name    LEADER_NOT_AVAILABLE if it is now being created (`auto_creation.py`),
+    an unknown name    LEADER_NOT_AVAILABLE if it is now being created (`AutoCreation`),
                        else UNKNOWN_TOPIC_OR_PARTITION
     an invalid name    INVALID_TOPIC_EXCEPTION; also for `a_b` if `a.b` exists and it would be
                        created
     an unknown id      UNKNOWN_TOPIC_ID, even if a name is given too
 
 The controller is named if it has an endpoint on the client's listener; without one, clients retry.
+
+A group's coordinator is the leader of its partition of `__consumer_offsets`. That topic is created
+when the first client looks for a coordinator; until it has leaders the answer is
+COORDINATOR_NOT_AVAILABLE, on which clients retry. A transactional id has no coordinator, as there
+are no transactions yet: see `init_producer_id.py` for the error.
 
 Source: Kafka's `KafkaApis.handleTopicMetadataRequest` and `ZkMetadataCache`.
 """
@@ -18,11 +23,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
 
-from kdist.broker.auto_creation import AutoCreation
+from kdist.broker.controller_access import AutoCreation
 from kdist.broker.metadata_cache import NO_CONTROLLER, KnownTopic, MetadataCache
 from kdist.errors import Error
-from kdist.model import INTERNAL_TOPICS, NO_LEADER, ZERO_UUID, topic_name_fault
+from kdist.groups.context import partition_for
+from kdist.model import (
+    INTERNAL_TOPICS,
+    NO_LEADER,
+    OFFSETS_TOPIC,
+    ZERO_UUID,
+    Broker,
+    TopicPartition,
+    topic_name_fault,
+)
+from kdist.protocol.describe_cluster import (
+    BROKERS,
+    CONTROLLERS,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribedBroker,
+)
+from kdist.protocol.find_coordinator import (
+    GROUP_KEY,
+    TRANSACTION_KEY,
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from kdist.protocol.metadata import (
+    OMITTED,
+    ON_CLUSTER,
+    ON_TOPIC,
     MetadataBroker,
     MetadataPartitionResult,
     MetadataRequest,
@@ -30,11 +61,12 @@ from kdist.protocol.metadata import (
     MetadataTopic,
     MetadataTopicResult,
 )
-from kdist.protocol.operations import OMITTED, ON_CLUSTER, ON_TOPIC
 from kdist.protocol.update_metadata import UpdatedPartition
 
 _FIRST_VERSION_OF_IDS = 12
 _FIRST_VERSION_OF_LISTENER_NOT_FOUND = 6
+_FIRST_VERSION_OF_MANY_KEYS = 4  # of FindCoordinator
+_NOBODY = Broker(-1, "", -1)
 
 
 class MetadataHandler:
@@ -66,6 +98,35 @@ class MetadataHandler:
                 ON_CLUSTER if request.include_cluster_authorized_operations else OMITTED
             ),
             topics=list(self._topics(request, version, reachable)),
+        )
+
+    async def describe_cluster(
+        self, request: DescribeClusterRequest, listener: str
+    ) -> DescribeClusterResponse:
+        """As `answer`, of the brokers alone."""
+        error = _endpoint_fault(request.endpoint_type)
+        if error is not Error.NONE:
+            return DescribeClusterResponse(
+                error_code=error,
+                error_message=error.sentence,
+                endpoint_type=request.endpoint_type,
+                cluster_id="",
+                brokers=[],
+            )
+        cache = self._cache
+        await cache.loaded.wait()
+        brokers = cache.brokers_on(listener)
+        is_listed = any(each.id == cache.controller_id for each in brokers)
+        asks_operations = request.include_cluster_authorized_operations
+        return DescribeClusterResponse(
+            error_code=Error.NONE,
+            cluster_id=self._cluster_id,
+            controller_id=cache.controller_id if is_listed else NO_CONTROLLER,
+            brokers=[
+                DescribedBroker(broker_id=each.id, host=each.host, port=each.port, rack=each.rack)
+                for each in brokers
+            ],
+            cluster_authorized_operations=ON_CLUSTER if asks_operations else OMITTED,
         )
 
     def _topics(
@@ -143,6 +204,65 @@ class MetadataHandler:
             isr_nodes=isr,
             offline_replicas=[each for each in state.replicas if each not in alive],
         )
+
+    # FindCoordinator
+
+    def find_coordinator(
+        self, request: FindCoordinatorRequest, version: int, listener: str
+    ) -> FindCoordinatorResponse:
+        """Where clients on `listener` reach the coordinators."""
+        if version >= _FIRST_VERSION_OF_MANY_KEYS:
+            keys = request.coordinator_keys
+            found = [self._coordinator(key, request.key_type, listener) for key in keys]
+            return FindCoordinatorResponse(coordinators=found)
+        one = self._coordinator(request.key, request.key_type, listener)
+        return FindCoordinatorResponse(
+            error_code=one.error_code,
+            error_message=one.error_message,
+            node_id=one.node_id,
+            host=one.host,
+            port=one.port,
+        )
+
+    def _coordinator(self, key: str, key_type: int, listener: str) -> Coordinator:
+        error, sentence, broker = Error.NONE, None, _NOBODY
+        if key_type == TRANSACTION_KEY:
+            error = Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            sentence = "This release has no transactions."
+        elif key_type != GROUP_KEY:
+            error = Error.INVALID_REQUEST
+            sentence = error.sentence
+        elif (found := self._group_coordinator(key, listener)) is not None:
+            broker = found
+        else:
+            error = Error.COORDINATOR_NOT_AVAILABLE
+            sentence = error.sentence
+        return Coordinator(
+            key=key,
+            node_id=broker.id,
+            host=broker.host,
+            port=broker.port,
+            error_code=error,
+            error_message=sentence,
+        )
+
+    def _group_coordinator(self, group_id: str, listener: str) -> Broker | None:
+        cache = self._cache
+        topic = cache.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            if cache.loaded.is_set():  # without metadata the topic may exist
+                self._creation.create_offsets_topic()
+            return None
+        partition = TopicPartition(OFFSETS_TOPIC, partition_for(group_id, len(topic.partitions)))
+        return cache.broker(cache.leader_of(partition), listener)
+
+
+def _endpoint_fault(endpoint_type: int) -> Error:
+    if endpoint_type == BROKERS:
+        return Error.NONE
+    if endpoint_type == CONTROLLERS:
+        return Error.MISMATCHED_ENDPOINT_TYPE
+    return Error.UNSUPPORTED_ENDPOINT_TYPE
 
 
 def _is_by_id(asked: MetadataTopic) -> bool:

@@ -11,14 +11,13 @@ the fast path in front of it, `fast_path/produce.py`, to the same append.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
-from kdist.broker.leader_hints import LeaderHints
+from kdist.broker.handlers import Call
+from kdist.broker.redirection import LeaderHints
 from kdist.errors import ApiError, Error
 from kdist.model import INTERNAL_TOPICS, NO_OFFSET, NO_TIMESTAMP, TopicPartition
-from kdist.network.connection_state import CHANGE, Reason
+from kdist.network.connection_state import CHANGE
 from kdist.protocol.produce import (
     ProducePartition,
     ProducePartitionResult,
@@ -29,53 +28,18 @@ from kdist.protocol.produce import (
 )
 from kdist.records.batch import HEADER_SIZE, Batch
 from kdist.records.validate import InvalidRecords
+from kdist.replication.leadership import Role, still_leads
 from kdist.replication.partition import ACKS_ALL, Partition
 from kdist.replication.replicas import Replicas
-from kdist.replication.roles import Role, still_leads
 from kdist.runtime.clock import Clock
 from kdist.runtime.steps import Steps, Work
 from kdist.storage.append import Append
-from kdist.wire.varint import Buffer
+from kdist.wire.primitives import Buffer
 
 logger = logging.getLogger(__name__)
 
-Reply = Callable[[ProduceResponse | None], None]
-Crash = Callable[[BaseException], None]
-
 _ACKS = (ACKS_ALL, 0, 1)
 _FIRST_VERSION_OF_LEADER_HINTS = 10
-
-
-class Client(Protocol):
-    """What handlers need of the connection that a request came on. Hashable."""
-
-    pending_produces: int
-    """How many of its produces are unfinished; its other requests wait until none is."""
-
-    @property
-    def has_room(self) -> bool:
-        """Whether an answer that takes memory may be made for it."""
-        ...
-
-    def end_pending_produce(self) -> None:
-        """Note that one of them has finished."""
-        ...
-
-    def hold(self, reason: Reason) -> None:
-        """Take no more of its requests for this reason."""
-        ...
-
-    def end_hold(self, reason: Reason) -> None:
-        """Take them again, if it was the last reason."""
-        ...
-
-    def finish_soon(self) -> None:
-        """Close it once its earlier requests are answered."""
-        ...
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 class ProduceHandler:
@@ -86,21 +50,13 @@ class ProduceHandler:
         self._hints = hints
         self._clock = clock
 
-    def handle(
-        self,
-        request: ProduceRequest,
-        version: int,
-        listener: str,
-        reply: Reply,
-        client: Client,
-        crash: Crash = _raise,
-    ) -> None:
-        """Call `reply` with the response, now or later; with None if there is none (acks=0).
+    def handle(self, request: ProduceRequest, call: Call) -> None:
+        """Answer now or later.
 
         Offsets and leader epoch are written into the request's record sets in place if those are
-        writable. Raises `DiskFailed`. `crash` is called instead if a check that went on met a bug.
+        writable. Raises `DiskFailed`.
         """
-        produce = _Produce(self, request, version, listener, reply, client, crash)
+        produce = _Produce(self, request, call)
         if request.acks not in _ACKS:
             produce.refuse_all(Error.INVALID_REQUIRED_ACKS)
         elif request.transactional_id is not None:  # see `init_producer_id.py`
@@ -143,37 +99,22 @@ class _Produce:
     """One request; it is answered when no partition's result is undecided."""
 
     __slots__ = (
+        "_call",
         "_checks",
         "_client",
-        "_crash",
         "_handler",
-        "_listener",
         "_replicas",
-        "_reply",
         "_request",
         "_response",
         "_undecided",
-        "_version",
     )
 
-    def __init__(
-        self,
-        handler: ProduceHandler,
-        request: ProduceRequest,
-        version: int,
-        listener: str,
-        reply: Reply,
-        client: Client,
-        crash: Crash,
-    ) -> None:
+    def __init__(self, handler: ProduceHandler, request: ProduceRequest, call: Call) -> None:
         self._handler = handler
         self._replicas = handler.replicas
-        self._listener = listener
         self._request = request
-        self._version = version
-        self._reply = reply
-        self._client = client
-        self._crash = crash
+        self._call = call
+        self._client = call.connection
         self._checks = 0  # that have gone on
         self._undecided = 1  # held by `begin`: no answer before every append has begun
         self._response = ProduceResponse(
@@ -216,7 +157,7 @@ class _Produce:
             if topic in INTERNAL_TOPICS:
                 raise ApiError(Error.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
             partition = self._replicas.get(key)
-            checking = partition.check(records, self._version, self._request.acks, now_ms)
+            checking = partition.check(records, self._call.version, self._request.acks, now_ms)
             work = next(checking)
         except StopIteration as checked:
             self._append_checked(partition, records, result, now_ms, checked.value)
@@ -252,7 +193,7 @@ class _Produce:
                 self._refuse_records(partition.key, start, result, error)
                 self._end_check()
             else:
-                self._crash(error)
+                self._call.crash(error)
 
         self._undecided += 1
         self._checks += 1
@@ -341,7 +282,7 @@ class _Produce:
         self._decide()
 
     def _refuse(self, key: TopicPartition, result: ProducePartitionResult, error: ApiError) -> None:
-        self._handler.refuse(key, result, error, self._version)
+        self._handler.refuse(key, result, error, self._call.version)
 
     def _decide(self) -> None:
         self._undecided -= 1
@@ -351,9 +292,9 @@ class _Produce:
 
     def _answer(self) -> None:
         if self._request.acks:
-            self._reply(self._handler.complete(self._response, self._listener))
+            self._call.answer(self._handler.complete(self._response, self._call.listener))
             return
         if any(r.error_code for t in self._response.responses for r in t.partition_responses):
             logger.info("closing a connection: a produce with acks=0 failed")
             self._client.finish_soon()
-        self._reply(None)
+        self._call.answer(None)

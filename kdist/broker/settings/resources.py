@@ -21,16 +21,15 @@ from kdist.broker.metadata_cache import MetadataCache
 from kdist.broker.settings.dynamic import DynamicSettings
 from kdist.broker.settings.stored import Overrides, Owner
 from kdist.config.broker_config import DYNAMIC_NAMES, describe_given
-from kdist.config.faults import ConfigError
+from kdist.config.faults import ConfigError, pick_usable
 from kdist.config.layers import Described, Layer, Source, layer_of
 from kdist.config.load import fixed_names
-from kdist.config.usable import pick_usable
 from kdist.controller.topics import check_settings, check_size
 from kdist.errors import ApiError, Error
 from kdist.model import topic_name_fault
 from kdist.protocol.describe_configs import ALL_BROKERS, BROKER, BROKER_LOGGER, TOPIC
 from kdist.zk import znodes
-from kdist.zk.cluster_values import EntitySettings
+from kdist.zk.values import EntitySettings
 from kdist.zk.znodes import ZnodeRow
 
 

@@ -19,6 +19,7 @@ from kdist.client.admin.reassignments import (
     list_partition_reassignments,
 )
 from kdist.client.admin.settings import (
+    describe_broker_configs,
     incremental_alter_broker_configs,
     incremental_alter_topic_configs,
 )
@@ -37,6 +38,7 @@ from kdist.ops.reassignment.progress import (
     statuses_of,
     throttled_replicas,
 )
+from kdist.replication.throttles import EVERYTHING
 from kdist.storage.names import some_of
 
 LEADER_RATE = "leader.replication.throttled.rate"
@@ -44,8 +46,8 @@ FOLLOWER_RATE = "follower.replication.throttled.rate"
 LEADERS = "leader.replication.throttled.replicas"
 FOLLOWERS = "follower.replication.throttled.replicas"
 
-_LOOK_S = 1.0
-_LOOKS_MAX = 5
+_POLL_S = 1.0
+_POLLS_MAX = 5
 _RETURN_S = 30.0  # for so long a broker that is restarted is waited for
 
 
@@ -65,27 +67,36 @@ async def read_statuses(cluster: Cluster, moves: Sequence[Move]) -> Statuses:
     A broker that is asked for replicas may be a little behind the controller, which knows the
     moves: so partitions count as elsewhere only once they have been for a while.
     """
-    return (await _look_twice(cluster, moves)).statuses
+    return (await _confirmed_snapshot(cluster, moves)).statuses
 
 
-class _Look(NamedTuple):
+async def zookeeper_of(cluster: Cluster) -> str | None:
+    """The `zookeeper.connect` of a broker; None if it has none."""
+    await describe_cluster(cluster)
+    for settings in (await describe_broker_configs(cluster, cluster.in_turn()[:1])).values():
+        if "zookeeper.connect" in settings:
+            return settings["zookeeper.connect"].value
+    return None
+
+
+class _Snapshot(NamedTuple):
     """What the cluster says of a plan, and the partitions that nobody leads."""
 
     statuses: Statuses
     leaderless: frozenset[TopicPartition]
 
 
-async def _look_twice(cluster: Cluster, moves: Sequence[Move]) -> _Look:
-    look = await _look(cluster, moves)
-    for _ in range(_LOOKS_MAX):
-        if Status.ELSEWHERE not in look.statuses.values():
+async def _confirmed_snapshot(cluster: Cluster, moves: Sequence[Move]) -> _Snapshot:
+    found = await _snapshot(cluster, moves)
+    for _ in range(_POLLS_MAX):
+        if Status.ELSEWHERE not in found.statuses.values():
             break
-        await asyncio.sleep(_LOOK_S)
-        look = await _look(cluster, moves)
-    return look
+        await asyncio.sleep(_POLL_S)
+        found = await _snapshot(cluster, moves)
+    return found
 
 
-async def _look(cluster: Cluster, moves: Sequence[Move]) -> _Look:
+async def _snapshot(cluster: Cluster, moves: Sequence[Move]) -> _Snapshot:
     # In this order: a move that ends in between counts as under way.
     under_way = await list_partition_reassignments(cluster)
     found = {
@@ -95,7 +106,7 @@ async def _look(cluster: Cluster, moves: Sequence[Move]) -> _Look:
     }
     replicas = {each: partition.replicas for each, partition in found.items()}
     leaderless = frozenset(each for each, partition in found.items() if partition.leader is None)
-    return _Look(statuses_of(moves, replicas, under_way), leaderless)
+    return _Snapshot(statuses_of(moves, replicas, under_way), leaderless)
 
 
 async def check_may_begin(cluster: Cluster, statuses: Statuses) -> None:
@@ -181,6 +192,36 @@ async def unthrottle_if_idle(cluster: Cluster, moves: Sequence[Move]) -> Unthrot
     return Unthrottled(await unthrottle(cluster, moves), is_kept=False)
 
 
+async def throttle_refill(cluster: Cluster, broker: int, bytes_per_second: int) -> None:
+    """Hold what a broker gets to a rate, while it fills a new disk; `UserError` if it is dead.
+
+    Followers alone are limited, of all its topics: what leaders send is no more than it may get,
+    and other brokers have no rate.
+    """
+    await incremental_alter_broker_configs(cluster, broker, {FOLLOWER_RATE: str(bytes_per_second)})
+    for topic in await list_topics(cluster):
+        if any(broker in each.replicas for each in topic.partitions):
+            with _deleted_meanwhile():
+                await incremental_alter_topic_configs(cluster, topic.name, {FOLLOWERS: EVERYTHING})
+
+
+async def unthrottle_refill(cluster: Cluster, broker: int) -> bool:
+    """Take back what `throttle_refill` has set; False if that stays, as partitions are moving.
+
+    A topic of which another replica is behind keeps its setting, for another broker that fills its
+    disk: the last one takes it back.
+    """
+    if await list_partition_reassignments(cluster):
+        return False
+    await incremental_alter_broker_configs(cluster, broker, unset=[FOLLOWER_RATE])
+    for topic in await list_topics(cluster):
+        behind = {one for each in topic.partitions for one in {*each.replicas} - {*each.isr}}
+        if any(broker in each.replicas for each in topic.partitions) and behind <= {broker}:
+            with _deleted_meanwhile():
+                await incremental_alter_topic_configs(cluster, topic.name, unset=[FOLLOWERS])
+    return True
+
+
 async def _configure(
     cluster: Cluster,
     brokers: Sequence[int],
@@ -222,11 +263,11 @@ async def carry_out(
     moves: Sequence[Move],
     at_once: int,
     bytes_per_second: int | None,
-    on_look: Callable[[Statuses], None],
+    on_progress: Callable[[Statuses], None],
 ) -> list[int]:
     """Carry out a plan whose moves may begin, under a throttle or none.
 
-    `on_look` is told how far it is, once a second. Returns the brokers whose throttles stay, as
+    `on_progress` is told how far it is, once a second. Returns the brokers whose throttles stay, as
     they are dead. `UserError` by `check_may_begin`, before anything has changed, and once all that
     is left has long waited for dead brokers; `SomeFailed` if the cluster refuses a move. The
     throttles are taken back then, and if it is cancelled, unless something is under way; of what
@@ -239,7 +280,7 @@ async def carry_out(
             await unthrottle(cluster, moves)  # of an earlier call, perhaps
         else:
             await throttle(cluster, unfinished(found), bytes_per_second)
-        await _move(cluster, moves, at_once, on_look)
+        await _move(cluster, moves, at_once, on_progress)
     except (ApiError, UserError) as error:
         if stays := await _leave(cluster, moves):
             raise UserError(f"{error}; {stays}") from error
@@ -264,15 +305,15 @@ async def _leave(cluster: Cluster, moves: Sequence[Move]) -> str:
 
 
 async def _move(
-    cluster: Cluster, moves: Sequence[Move], at_once: int, on_look: Callable[[Statuses], None]
+    cluster: Cluster, moves: Sequence[Move], at_once: int, on_progress: Callable[[Statuses], None]
 ) -> None:
     """Begin moves, a few at a time, until all are done; then elect the preferred leaders."""
     now_s = asyncio.get_running_loop().time
     advanced_s = now_s()
     while True:
-        statuses, leaderless = await _look_twice(cluster, moves)
+        statuses, leaderless = await _confirmed_snapshot(cluster, moves)
         check_statuses(statuses)
-        on_look(statuses)
+        on_progress(statuses)
         left, alive = unfinished(statuses), await _alive(cluster)
         missed = {
             each: missed_brokers(each, alive, is_led=each.partition not in leaderless)
@@ -300,7 +341,7 @@ async def _move(
             names = ", ".join(map(str, sorted(set[int]().union(*missed.values()))))
             which = some_of([each.partition for each in left])
             raise UserError(f"{which}: cannot get there without broker {names}, which is not alive")
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
     await _elect(cluster, [each.partition for each in statuses if statuses[each] is Status.DONE])
 
 

@@ -7,18 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from kdist.broker.crashes import Crashes
-from kdist.broker.fast_path.fast_path import Registered, Scope
+from kdist.broker.fast_path import Registered, Scope
 from kdist.broker.fast_path.fetch import FetchFastPath
 from kdist.broker.fetch_sessions import FetchSessions
 from kdist.broker.handlers.fetch import FetchHandler
-from kdist.broker.leader_hints import LeaderHints
 from kdist.broker.metadata_cache import MetadataCache
-from kdist.broker.nearest_replica import NearestReplica
+from kdist.broker.redirection import LeaderHints, NearestReplica
 from kdist.errors import DiskFailed
 from kdist.metrics.broker import RequestMetrics
 from kdist.metrics.declare import Family
 from kdist.model import ANONYMOUS, TopicPartition
-from kdist.protocol.envelope import encode_request, encode_response
 from kdist.protocol.fetch import (
     VERSION_OF_TOPIC_IDS,
     FetchPartition,
@@ -27,7 +25,7 @@ from kdist.protocol.fetch import (
     FetchResponse,
     FetchTopic,
 )
-from kdist.protocol.headers import RequestHeader
+from kdist.protocol.frame import RequestHeader, encode_request, encode_response
 from kdist.storage.reading import Slice
 from tests.unit.replication.replication_world import (
     BROKER,

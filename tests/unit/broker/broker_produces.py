@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from kdist.broker.fast_path.fast_path import Registered, Scope
+from kdist.broker.fast_path import Registered, Scope
 from kdist.broker.fast_path.produce import ProduceFastPath
 from kdist.broker.handlers.produce import ProduceHandler
-from kdist.broker.leader_hints import LeaderHints
 from kdist.broker.metadata_cache import MetadataCache
+from kdist.broker.redirection import LeaderHints
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import ANONYMOUS, TopicPartition
 from kdist.network.connection import Connection
-from kdist.protocol.envelope import (
+from kdist.protocol.frame import (
+    RequestHeader,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
-from kdist.protocol.headers import RequestHeader
-from kdist.protocol.produce import API, ProducePartition, ProduceRequest, ProduceTopic
+from kdist.protocol.produce import (
+    API,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
 from kdist.records.batch import HEADER, read_header, seal
 from kdist.records.compression import Codec
 from tests.unit.replication.replication_world import CLICKS, Client, World, batch
@@ -55,6 +61,31 @@ class Slot:
         self._answer += map(bytes, chunks)
 
 
+class GeneralCall:
+    """A request on the general path."""
+
+    def __init__(
+        self,
+        header: RequestHeader,
+        listener: str,
+        peer: Any,
+        crash: Callable[[BaseException], None],
+    ) -> None:
+        self._header = header
+        self.version = header.api_version
+        self.listener = listener
+        self.connection = peer
+        self.crash = crash
+        self.response: ProduceResponse | None = None
+        self._slot = peer.reserve()
+
+    def answer(self, response: ProduceResponse | None) -> None:
+        self.response = response
+        if response is not None:
+            correlation_id = self._header.correlation_id
+            self._slot.send([encode_response(self.version, correlation_id, response)])
+
+
 class Broker:
     """The parts of a broker that serve produces: the general path and, if wanted, the fast path."""
 
@@ -80,21 +111,11 @@ class Broker:
             return True
         self.usual.flush()
         header, request = decode_request(frame)
-        slot = peer.reserve()
-        responses: list[Any] = []
-
-        def reply(response: Any) -> None:
-            responses.append(response)
-            if response is not None:
-                version, correlation_id = header.api_version, header.correlation_id
-                slot.send([encode_response(version, correlation_id, response)])
-
         _, listener = self.scope
-        fail = self.world.failures.append
-        self.handler.handle(request, header.api_version, listener, reply, peer, fail)
+        call = GeneralCall(header, listener, peer, self.world.failures.append)
+        self.handler.handle(request, call)
         if self.has_fast_path:
-            response = responses[0] if responses else None
-            self.registered = self.usual.register(frame, header, request, response, self.scope)
+            self.registered = self.usual.register(frame, header, request, call.response, self.scope)
         return False
 
     def take(self, frame: memoryview, peer: Peer) -> bool:
@@ -117,11 +138,14 @@ def frame_of(
     correlation_id: int = 1,
     key: TopicPartition = CLICKS,
     client_id: str = "tests",
+    transactional_id: str | None = None,
 ) -> memoryview:
     """A Produce frame as it is received."""
     part = ProducePartition(index=key.partition, records=records)
     topic = ProduceTopic(name=key.topic, partition_data=[part])
-    request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic, *more])
+    request = ProduceRequest(
+        transactional_id=transactional_id, acks=acks, timeout_ms=1000, topic_data=[topic, *more]
+    )
     frame = encode_request(RequestHeader(0, version, correlation_id, client_id), request)
     return memoryview(bytearray(frame))[4:]
 

@@ -46,11 +46,6 @@ ODD = {
 }
 
 
-def run(scenario: Any) -> None:
-    cluster = Cluster(0)
-    cluster.run(scenario(cluster))
-
-
 async def with_topic(cluster: Cluster) -> Broker:
     broker = await cluster.started()
     await create(await cluster.client(), "clicks", 2)
@@ -70,58 +65,54 @@ def is_unharmed(broker: Broker, term: object) -> bool:
 
 @pytest.mark.parametrize("row", [znodes.REASSIGNMENT, znodes.PREFERRED_ELECTION])
 @pytest.mark.parametrize("data", ODD.values(), ids=ODD)
-def test_an_old_tools_request_goes_away_whatever_it_says(row: Any, data: bytes) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        broker = await with_topic(cluster)
-        zk, term = broker.context.zk, broker.service.controller._term
-        for _ in range(2):
-            await zk.create(row.path(), data)
-            await until_gone(broker, row.path())
-        assert is_unharmed(broker, term)
-
-    run(scenario)
+async def test_an_old_tools_request_goes_away_whatever_it_says(
+    cluster: Cluster, row: Any, data: bytes
+) -> None:
+    broker = await with_topic(cluster)
+    zk, term = broker.context.zk, broker.service.controller._term
+    for _ in range(2):
+        await zk.create(row.path(), data)
+        await until_gone(broker, row.path())
+    assert is_unharmed(broker, term)
 
 
 @pytest.mark.parametrize("data", [ODD["none"], ODD["no data"]])
-def test_a_request_that_is_there_when_a_controller_is_elected_goes_away_too(data: bytes) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        broker = await with_topic(cluster)
-        zk, path = broker.context.zk, znodes.REASSIGNMENT.path()
-        await zk.delete(znodes.CONTROLLER.path())
-        await zk.create(path, data)
-        await until_gone(broker, path)
-        assert broker.measures.controller.crashed == 0
-
-    run(scenario)
+async def test_a_request_that_is_there_when_a_controller_is_elected_goes_away_too(
+    cluster: Cluster, data: bytes
+) -> None:
+    broker = await with_topic(cluster)
+    zk, path = broker.context.zk, znodes.REASSIGNMENT.path()
+    await zk.delete(znodes.CONTROLLER.path())
+    await zk.create(path, data)
+    await until_gone(broker, path)
+    assert broker.measures.controller.crashed == 0
 
 
 @pytest.mark.parametrize("row", [znodes.REASSIGNMENT, znodes.PREFERRED_ELECTION])
-def test_a_request_with_znodes_below_it_stays_and_ends_no_term(row: Any) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        broker = await with_topic(cluster)
-        zk, term = broker.context.zk, broker.service.controller._term
-        await zk.create(f"{row.path()}/below", request(), make_parents=True)
-        await create(await cluster.client(), "later")
-        assert await zk.exists(row.path()) is not None
-        assert is_unharmed(broker, term)
+async def test_a_request_with_znodes_below_it_stays_and_ends_no_term(
+    cluster: Cluster, row: Any
+) -> None:
+    broker = await with_topic(cluster)
+    zk, term = broker.context.zk, broker.service.controller._term
+    await zk.create(f"{row.path()}/below", request(), make_parents=True)
+    await create(await cluster.client(), "later")
+    assert await zk.exists(row.path()) is not None
+    assert is_unharmed(broker, term)
 
-    run(scenario)
 
-
-def test_a_deletion_of_no_topic_is_withdrawn_and_one_with_znodes_below_it_ends_no_term() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        broker = await with_topic(cluster)
-        zk, term = broker.context.zk, broker.service.controller._term
-        odd = ("ghost", "with spaces", "%2E%2E", "\u00fcmlaut", "x" * 300)
-        await zk.create("/admin/delete_topics/stays/below", make_parents=True)
-        for name in odd:
-            await zk.create(f"/admin/delete_topics/{name}", b"whatever")
-        for name in odd:
-            await until_gone(broker, f"/admin/delete_topics/{name}")
-        await create(await cluster.client(), "later")
-        assert is_unharmed(broker, term)
-
-    run(scenario)
+async def test_a_deletion_of_no_topic_is_withdrawn_and_one_with_znodes_below_it_ends_no_term(
+    cluster: Cluster,
+) -> None:
+    broker = await with_topic(cluster)
+    zk, term = broker.context.zk, broker.service.controller._term
+    odd = ("ghost", "with spaces", "%2E%2E", "\u00fcmlaut", "x" * 300)
+    await zk.create("/admin/delete_topics/stays/below", make_parents=True)
+    for name in odd:
+        await zk.create(f"/admin/delete_topics/{name}", b"whatever")
+    for name in odd:
+        await until_gone(broker, f"/admin/delete_topics/{name}")
+    await create(await cluster.client(), "later")
+    assert is_unharmed(broker, term)
 
 
 @pytest.mark.parametrize(
@@ -137,29 +128,27 @@ def test_a_deletion_of_no_topic_is_withdrawn_and_one_with_znodes_below_it_ends_n
         b'{"version":2,"entity_path":"moons/europa"}',
     ],
 )
-def test_an_odd_notification_of_settings_is_removed_when_it_is_old(told: bytes) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        broker = await with_topic(cluster)
-        zk, prefix = broker.context.zk, znodes.SETTINGS_CHANGE.path()
-        odd = await zk.create(prefix, told, sequential=True)
-        await asyncio.sleep(16 * 60)
-        good = b'{"version":2,"entity_path":"topics/clicks"}'
-        for _ in range(3):
-            await zk.create(prefix, good, sequential=True)
-        await until_gone(broker, odd)
-        assert broker.measures.broker.is_ready
+async def test_an_odd_notification_of_settings_is_removed_when_it_is_old(
+    cluster: Cluster, told: bytes
+) -> None:
+    broker = await with_topic(cluster)
+    zk, prefix = broker.context.zk, znodes.SETTINGS_CHANGE.path()
+    odd = await zk.create(prefix, told, sequential=True)
+    await asyncio.sleep(16 * 60)
+    good = b'{"version":2,"entity_path":"topics/clicks"}'
+    for _ in range(3):
+        await zk.create(prefix, good, sequential=True)
+    await until_gone(broker, odd)
+    assert broker.measures.broker.is_ready
 
-    run(scenario)
 
-
-def test_settings_of_a_client_with_an_impossible_name_stop_no_broker() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        broker = await cluster.started()
-        zk = broker.context.zk
-        for parent in ("/config/clients", "/config/topics"):
-            await zk.create(f"{parent}/%2E%2E", b'{"version":1,"config":{}}')
-        await broker.stop()
-        again = await cluster.started()
-        assert again.measures.broker.is_ready
-
-    run(scenario)
+async def test_settings_of_a_client_with_an_impossible_name_stop_no_broker(
+    cluster: Cluster,
+) -> None:
+    broker = await cluster.started()
+    zk = broker.context.zk
+    for parent in ("/config/clients", "/config/topics"):
+        await zk.create(f"{parent}/%2E%2E", b'{"version":1,"config":{}}')
+    await broker.stop()
+    again = await cluster.started()
+    assert again.measures.broker.is_ready

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kdist.broker.quotas.quotas import Quotas
+from kdist.broker.quotas import Quotas
 from kdist.errors import Error
 from kdist.network.client import Client
 from kdist.protocol.alter_client_quotas import (
@@ -43,7 +43,7 @@ ODD = "etl of Zürich ~/*+%<1>"
 
 def in_force(cluster: Cluster, broker: int = 1) -> dict[str, dict[str, float]]:
     kept: Quotas = cluster.brokers[broker]._quotas.quotas
-    return {name: dict(each) for name, each in kept._limits.items()}
+    return {name: dict(each) for name, each in kept.limits.items()}
 
 
 def told(scenario: Callable[[Cluster, Client], Any]) -> None:
@@ -57,137 +57,118 @@ def told(scenario: Callable[[Cluster, Client], Any]) -> None:
     cluster.run(run())
 
 
+pytestmark = pytest.mark.played(by=told)
+
+
 @pytest.mark.parametrize("version", [0, 1])
-def test_quotas_are_set_and_described(version: int) -> None:
-    async def scenario(_: Cluster, client: Client) -> None:
-        values = {PRODUCE: 1024.0, FETCH: 2e9, REQUEST: 12.5}
-        for name in ("etl", None):
-            result = await change(client, name, version=version, **values)
-            assert (result.error_code, result.error_message) == (0, None)
-            assert result.entity == [QuotaEntity(entity_type=CLIENT_ID, entity_name=name)]
-        assert await quotas(client, version=version) == {"etl": values, None: values}
-
-    told(scenario)
+async def test_quotas_are_set_and_described(_: Cluster, client: Client, /, version: int) -> None:
+    values = {PRODUCE: 1024.0, FETCH: 2e9, REQUEST: 12.5}
+    for name in ("etl", None):
+        result = await change(client, name, version=version, **values)
+        assert (result.error_code, result.error_message) == (0, None)
+        assert result.entity == [QuotaEntity(entity_type=CLIENT_ID, entity_name=name)]
+    assert await quotas(client, version=version) == {"etl": values, None: values}
 
 
-def test_quotas_are_stored_as_kafka_stores_them() -> None:
-    async def scenario(cluster: Cluster, client: Client) -> None:
-        await set_(client, ODD, **{PRODUCE: 1024.0, REQUEST: 50.0})
-        await set_(client, None, **{FETCH: 1e18})
-        zk = cluster.zks[1]
-        # As Kafka's Sanitizer writes it: Java's URL encoding, with %20 and %2A.
-        node = "etl%20of%20Z%C3%BCrich%20%7E%2F%2A%2B%25%3C1%3E"
-        assert await zk.children("/config/clients") == ["<default>", node]
-        stored = json.loads((await zk.get(f"/config/clients/{node}")).data)
-        assert stored == {"version": 1, "config": {PRODUCE: "1024", REQUEST: "50.0"}}
-        stored = json.loads((await zk.get("/config/clients/<default>")).data)
-        assert stored == {"version": 1, "config": {FETCH: "1000000000000000000"}}
-        changes = [
-            json.loads((await zk.get(f"/config/changes/{each}")).data)["entity_path"]
-            for each in await zk.children("/config/changes")
-        ]
-        assert changes == [f"clients/{node}", "clients/<default>"]
-        assert await quotas(client, EXACT, ODD) == {ODD: {PRODUCE: 1024.0, REQUEST: 50.0}}
-
-    told(scenario)
+async def test_quotas_are_stored_as_kafka_stores_them(cluster: Cluster, client: Client, /) -> None:
+    await set_(client, ODD, **{PRODUCE: 1024.0, REQUEST: 50.0})
+    await set_(client, None, **{FETCH: 1e18})
+    zk = cluster.zks[1]
+    # As Kafka's Sanitizer writes it: Java's URL encoding, with %20 and %2A.
+    node = "etl%20of%20Z%C3%BCrich%20%7E%2F%2A%2B%25%3C1%3E"
+    assert await zk.children("/config/clients") == ["<default>", node]
+    stored = json.loads((await zk.get(f"/config/clients/{node}")).data)
+    assert stored == {"version": 1, "config": {PRODUCE: "1024", REQUEST: "50.0"}}
+    stored = json.loads((await zk.get("/config/clients/<default>")).data)
+    assert stored == {"version": 1, "config": {FETCH: "1000000000000000000"}}
+    changes = [
+        json.loads((await zk.get(f"/config/changes/{each}")).data)["entity_path"]
+        for each in await zk.children("/config/changes")
+    ]
+    assert changes == [f"clients/{node}", "clients/<default>"]
+    assert await quotas(client, EXACT, ODD) == {ODD: {PRODUCE: 1024.0, REQUEST: 50.0}}
 
 
-def test_the_largest_rate_is_stored_as_the_largest_of_kafkas_integers() -> None:
-    async def scenario(cluster: Cluster, client: Client) -> None:
-        largest = 2**63 - 1
-        assert (await change(client, "etl", **{PRODUCE: float(largest)})).error_code == 0
-        stored = json.loads((await cluster.zks[1].get("/config/clients/etl")).data)["config"]
-        assert stored == {PRODUCE: str(largest)}
-
-    told(scenario)
-
-
-def test_every_broker_follows_a_change_and_reads_all_at_its_start() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started(1)
-        await cluster.started(2)
-        client = await named(cluster, "admin", 2)
-        await set_(client, ODD, **{PRODUCE: 5.0})
-        assert in_force(cluster, 2) == {ODD: {PRODUCE: 5.0}}  # before it answers
-        await cluster.until(lambda: in_force(cluster, 1) == {ODD: {PRODUCE: 5.0}})
-        await set_(client, None, **{FETCH: 7.0})
-        everything = {ODD: {PRODUCE: 5.0}, "<default>": {FETCH: 7.0}}
-        await cluster.until(lambda: in_force(cluster, 1) == everything)
-        await cluster.started(3)
-        assert in_force(cluster, 3) == everything
-        result = await change(client, ODD, unset=(PRODUCE,))
-        assert result.error_code == 0
-        await cluster.until(lambda: in_force(cluster, 1) == {"<default>": {FETCH: 7.0}})
-        assert await quotas(client) == {None: {FETCH: 7.0}}
-
-    cluster.run(scenario())
+async def test_the_largest_rate_is_stored_as_the_largest_of_kafkas_integers(
+    cluster: Cluster, client: Client, /
+) -> None:
+    largest = 2**63 - 1
+    assert (await change(client, "etl", **{PRODUCE: float(largest)})).error_code == 0
+    stored = json.loads((await cluster.zks[1].get("/config/clients/etl")).data)["config"]
+    assert stored == {PRODUCE: str(largest)}
 
 
-def test_the_last_known_quotas_stay_while_zookeeper_is_lost_and_are_read_again_after() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started(1)
-        await cluster.started(2)
-        client, other = await named(cluster, "admin"), await named(cluster, "admin", 2)
-        await set_(client, "etl", **{PRODUCE: 5.0})
-        zk = cluster.zks[1]
-        cluster.ensemble.suspend(zk)
-        assert in_force(cluster) == {"etl": {PRODUCE: 5.0}}
-        await set_(other, "etl", **{PRODUCE: 9.0})
-        for name in await cluster.zks[2].children("/config/changes"):
-            await cluster.zks[2].delete(f"/config/changes/{name}")
-        assert in_force(cluster) == {"etl": {PRODUCE: 5.0}}
-        cluster.ensemble.expire(zk)
-        cluster.ensemble.resume(zk)
-        await cluster.until(lambda: in_force(cluster) == {"etl": {PRODUCE: 9.0}})
-
-    cluster.run(scenario())
+async def test_every_broker_follows_a_change_and_reads_all_at_its_start(cluster: Cluster) -> None:
+    await cluster.started(1)
+    await cluster.started(2)
+    client = await named(cluster, "admin", 2)
+    await set_(client, ODD, **{PRODUCE: 5.0})
+    assert in_force(cluster, 2) == {ODD: {PRODUCE: 5.0}}  # before it answers
+    await cluster.until(lambda: in_force(cluster, 1) == {ODD: {PRODUCE: 5.0}})
+    await set_(client, None, **{FETCH: 7.0})
+    everything = {ODD: {PRODUCE: 5.0}, "<default>": {FETCH: 7.0}}
+    await cluster.until(lambda: in_force(cluster, 1) == everything)
+    await cluster.started(3)
+    assert in_force(cluster, 3) == everything
+    result = await change(client, ODD, unset=(PRODUCE,))
+    assert result.error_code == 0
+    await cluster.until(lambda: in_force(cluster, 1) == {"<default>": {FETCH: 7.0}})
+    assert await quotas(client) == {None: {FETCH: 7.0}}
 
 
-def test_a_request_while_zookeeper_is_lost_times_out() -> None:
-    async def scenario(cluster: Cluster, client: Client) -> None:
-        cluster.ensemble.suspend(cluster.zks[1])
-        result = await change(client, "etl", **{PRODUCE: 5.0})
-        assert result.error_code == Error.REQUEST_TIMED_OUT
-        answer = await ask(client)
-        assert (answer.error_code, answer.entries) == (Error.REQUEST_TIMED_OUT, None)
-
-    told(scenario)
-
-
-def test_what_others_have_stored_wrongly_is_ignored_and_can_be_removed() -> None:
-    async def scenario(cluster: Cluster, client: Client) -> None:
-        config = {PRODUCE: "fast", FETCH: "7", "controller_mutation_rate": "1.0", REQUEST: "-1"}
-        zk = cluster.zks[1]
-        await zk.create(
-            "/config/clients/etl", json.dumps({"version": 1, "config": config}).encode()
-        )
-        await zk.create("/config/clients/broken", b"{")
-        # Names that mean another's, or nobody's: Kafka would not write them either.
-        await zk.create("/config/clients/%3Cdefault%3E", b'{"version":1,"config":{}}')
-        change_ = json.dumps({"version": 2, "entity_path": "clients/etl"}).encode()
-        await zk.create("/config/changes/config_change_", change_, sequential=True)
-        await cluster.until(lambda: in_force(cluster) == {"etl": {FETCH: 7.0}})
-        assert await quotas(client) == {"etl": {FETCH: 7.0}}
-        result = await change(client, "etl", unset=(PRODUCE, "controller_mutation_rate"))
-        assert result.error_code == 0, result.error_message
-        stored = json.loads((await zk.get("/config/clients/etl")).data)["config"]
-        assert stored == {FETCH: "7", REQUEST: "-1"}
-
-    told(scenario)
+async def test_the_last_known_quotas_stay_while_zookeeper_is_lost_and_are_read_again_after(
+    cluster: Cluster,
+) -> None:
+    await cluster.started(1)
+    await cluster.started(2)
+    client, other = await named(cluster, "admin"), await named(cluster, "admin", 2)
+    await set_(client, "etl", **{PRODUCE: 5.0})
+    zk = cluster.zks[1]
+    cluster.ensemble.suspend(zk)
+    assert in_force(cluster) == {"etl": {PRODUCE: 5.0}}
+    await set_(other, "etl", **{PRODUCE: 9.0})
+    for name in await cluster.zks[2].children("/config/changes"):
+        await cluster.zks[2].delete(f"/config/changes/{name}")
+    assert in_force(cluster) == {"etl": {PRODUCE: 5.0}}
+    cluster.ensemble.expire(zk)
+    cluster.ensemble.resume(zk)
+    await cluster.until(lambda: in_force(cluster) == {"etl": {PRODUCE: 9.0}})
 
 
-def test_a_trial_checks_and_changes_nothing() -> None:
-    async def scenario(cluster: Cluster, client: Client) -> None:
-        assert (await change(client, "etl", is_trial=True, **{PRODUCE: 5.0})).error_code == 0
-        result = await change(client, "etl", is_trial=True, **{PRODUCE: 0.0})
-        assert result.error_code == Error.INVALID_REQUEST
-        assert await cluster.zks[1].children("/config/clients") == []
+async def test_a_request_while_zookeeper_is_lost_times_out(
+    cluster: Cluster, client: Client, /
+) -> None:
+    cluster.ensemble.suspend(cluster.zks[1])
+    result = await change(client, "etl", **{PRODUCE: 5.0})
+    assert result.error_code == Error.REQUEST_TIMED_OUT
+    answer = await ask(client)
+    assert (answer.error_code, answer.entries) == (Error.REQUEST_TIMED_OUT, None)
 
-    told(scenario)
+
+async def test_what_others_have_stored_wrongly_is_ignored_and_can_be_removed(
+    cluster: Cluster, client: Client, /
+) -> None:
+    config = {PRODUCE: "fast", FETCH: "7", "controller_mutation_rate": "1.0", REQUEST: "-1"}
+    zk = cluster.zks[1]
+    await zk.create("/config/clients/etl", json.dumps({"version": 1, "config": config}).encode())
+    await zk.create("/config/clients/broken", b"{")
+    # Names that mean another's, or nobody's: Kafka would not write them either.
+    await zk.create("/config/clients/%3Cdefault%3E", b'{"version":1,"config":{}}')
+    change_ = json.dumps({"version": 2, "entity_path": "clients/etl"}).encode()
+    await zk.create("/config/changes/config_change_", change_, sequential=True)
+    await cluster.until(lambda: in_force(cluster) == {"etl": {FETCH: 7.0}})
+    assert await quotas(client) == {"etl": {FETCH: 7.0}}
+    result = await change(client, "etl", unset=(PRODUCE, "controller_mutation_rate"))
+    assert result.error_code == 0, result.error_message
+    stored = json.loads((await zk.get("/config/clients/etl")).data)["config"]
+    assert stored == {FETCH: "7", REQUEST: "-1"}
+
+
+async def test_a_trial_checks_and_changes_nothing(cluster: Cluster, client: Client, /) -> None:
+    assert (await change(client, "etl", is_trial=True, **{PRODUCE: 5.0})).error_code == 0
+    result = await change(client, "etl", is_trial=True, **{PRODUCE: 0.0})
+    assert result.error_code == Error.INVALID_REQUEST
+    assert await cluster.zks[1].children("/config/clients") == []
 
 
 @pytest.mark.parametrize(
@@ -204,15 +185,12 @@ def test_a_trial_checks_and_changes_nothing() -> None:
         ("speed", 1.0, "'speed' is not a quota: there are producer_byte_rate"),
     ],
 )
-def test_an_impossible_quota_is_refused_with_the_reason(
-    key: str, value: float, reason: str
+async def test_an_impossible_quota_is_refused_with_the_reason(
+    _: Cluster, client: Client, /, key: str, value: float, reason: str
 ) -> None:
-    async def scenario(_: Cluster, client: Client) -> None:
-        result = await change(client, "etl", **{key: value})
-        assert result.error_code == Error.INVALID_REQUEST
-        assert (result.error_message or "").startswith(reason)
-
-    told(scenario)
+    result = await change(client, "etl", **{key: value})
+    assert result.error_code == Error.INVALID_REQUEST
+    assert (result.error_message or "").startswith(reason)
 
 
 @pytest.mark.parametrize(
@@ -226,42 +204,38 @@ def test_an_impossible_quota_is_refused_with_the_reason(
         (CLIENT_ID, "<default>", Error.INVALID_REQUEST, "no client can be named '<default>'"),
     ],
 )
-def test_an_entity_that_can_have_no_quota_is_refused_with_the_reason(
-    kind: str, name: str, error: Error, reason: str
+async def test_an_entity_that_can_have_no_quota_is_refused_with_the_reason(
+    _: Cluster, client: Client, /, kind: str, name: str, error: Error, reason: str
 ) -> None:
-    async def scenario(_: Cluster, client: Client) -> None:
-        result = await change(client, name, kind=kind, **{PRODUCE: 5.0})
-        assert result.error_code == error
-        assert (result.error_message or "").startswith(reason)
-
-    told(scenario)
+    result = await change(client, name, kind=kind, **{PRODUCE: 5.0})
+    assert result.error_code == error
+    assert (result.error_message or "").startswith(reason)
 
 
-def test_entities_fail_one_by_one_and_none_may_be_named_twice() -> None:
-    async def scenario(_: Cluster, client: Client) -> None:
-        def entry(*entity: tuple[str, str | None], keys: tuple[str, ...] = (PRODUCE,)) -> Any:
-            parts = [QuotaEntity(entity_type=kind, entity_name=name) for kind, name in entity]
-            ops = [QuotaChange(key=key, value=5.0, remove=False) for key in keys]
-            return AlteredQuotas(entity=parts, ops=ops)
+async def test_entities_fail_one_by_one_and_none_may_be_named_twice(
+    _: Cluster, client: Client, /
+) -> None:
+    def entry(*entity: tuple[str, str | None], keys: tuple[str, ...] = (PRODUCE,)) -> Any:
+        parts = [QuotaEntity(entity_type=kind, entity_name=name) for kind, name in entity]
+        ops = [QuotaChange(key=key, value=5.0, remove=False) for key in keys]
+        return AlteredQuotas(entity=parts, ops=ops)
 
-        twice = (CLIENT_ID, "twice")
-        request = AlterClientQuotasRequest(
-            entries=[
-                entry((CLIENT_ID, "good")),
-                entry(twice),
-                entry(twice),
-                entry((CLIENT_ID, "a"), (USER, "b")),
-                entry((CLIENT_ID, "a"), (CLIENT_ID, "b")),
-                entry(),
-                entry((CLIENT_ID, "same"), keys=(FETCH, FETCH)),
-            ],
-            validate_only=False,
-        )
-        results = (await client.send(request, 1)).entries
-        assert [each.error_code for each in results] == [0, *[Error.INVALID_REQUEST] * 6]
-        assert await quotas(client) == {"good": {PRODUCE: 5.0}}
-
-    told(scenario)
+    twice = (CLIENT_ID, "twice")
+    request = AlterClientQuotasRequest(
+        entries=[
+            entry((CLIENT_ID, "good")),
+            entry(twice),
+            entry(twice),
+            entry((CLIENT_ID, "a"), (USER, "b")),
+            entry((CLIENT_ID, "a"), (CLIENT_ID, "b")),
+            entry(),
+            entry((CLIENT_ID, "same"), keys=(FETCH, FETCH)),
+        ],
+        validate_only=False,
+    )
+    results = (await client.send(request, 1)).entries
+    assert [each.error_code for each in results] == [0, *[Error.INVALID_REQUEST] * 6]
+    assert await quotas(client) == {"good": {PRODUCE: 5.0}}
 
 
 @pytest.mark.parametrize(
@@ -274,22 +248,20 @@ def test_entities_fail_one_by_one_and_none_may_be_named_twice() -> None:
         (EXACT, "<default>", set()),
     ],
 )
-def test_filters_find_clients(match_type: int, match: str | None, found: set[str | None]) -> None:
-    async def scenario(_: Cluster, client: Client) -> None:
-        for name in ("a", "b", None):
-            await set_(client, name, **{PRODUCE: 5.0})
-        assert (await quotas(client, match_type, match)).keys() == found
+async def test_filters_find_clients(
+    _: Cluster, client: Client, /, match_type: int, match: str | None, found: set[str | None]
+) -> None:
+    for name in ("a", "b", None):
+        await set_(client, name, **{PRODUCE: 5.0})
+    assert (await quotas(client, match_type, match)).keys() == found
 
-    told(scenario)
 
-
-def test_without_filters_all_are_described_unless_the_match_is_strict() -> None:
-    async def scenario(_: Cluster, client: Client) -> None:
-        await set_(client, "a", **{PRODUCE: 5.0})
-        assert len((await ask(client)).entries) == 1
-        assert (await ask(client, is_strict=True)).entries == []
-
-    told(scenario)
+async def test_without_filters_all_are_described_unless_the_match_is_strict(
+    _: Cluster, client: Client, /
+) -> None:
+    await set_(client, "a", **{PRODUCE: 5.0})
+    assert len((await ask(client)).entries) == 1
+    assert (await ask(client, is_strict=True)).entries == []
 
 
 @pytest.mark.parametrize("is_strict", [False, True])
@@ -305,16 +277,13 @@ def test_without_filters_all_are_described_unless_the_match_is_strict() -> None:
         [(IP, EXACT, "10.0.0.1")],
     ],
 )
-def test_users_and_addresses_are_described_as_having_no_quotas(
-    filters: list[tuple[str, int, str | None]], is_strict: bool
+async def test_users_and_addresses_are_described_as_having_no_quotas(
+    _: Cluster, client: Client, /, filters: list[tuple[str, int, str | None]], is_strict: bool
 ) -> None:
-    async def scenario(_: Cluster, client: Client) -> None:
-        await set_(client, "a", **{PRODUCE: 5.0})
-        given = [QuotaFilter(entity_type=k, match_type=t, match=m) for k, t, m in filters]
-        answer = await ask(client, *given, is_strict=is_strict)
-        assert (answer.error_code, answer.entries) == (0, [])
-
-    told(scenario)
+    await set_(client, "a", **{PRODUCE: 5.0})
+    given = [QuotaFilter(entity_type=k, match_type=t, match=m) for k, t, m in filters]
+    answer = await ask(client, *given, is_strict=is_strict)
+    assert (answer.error_code, answer.entries) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -331,13 +300,10 @@ def test_users_and_addresses_are_described_as_having_no_quotas(
         ([(CLIENT_ID, 3, None)], Error.INVALID_REQUEST),
     ],
 )
-def test_filters_that_mean_nothing_are_refused(
-    filters: list[tuple[str, int, str | None]], error: Error
+async def test_filters_that_mean_nothing_are_refused(
+    _: Cluster, client: Client, /, filters: list[tuple[str, int, str | None]], error: Error
 ) -> None:
-    async def scenario(_: Cluster, client: Client) -> None:
-        given = [QuotaFilter(entity_type=k, match_type=t, match=m) for k, t, m in filters]
-        answer = await ask(client, *given)
-        assert (answer.error_code, answer.entries) == (error, None)
-        assert answer.error_message
-
-    told(scenario)
+    given = [QuotaFilter(entity_type=k, match_type=t, match=m) for k, t, m in filters]
+    answer = await ask(client, *given)
+    assert (answer.error_code, answer.entries) == (error, None)
+    assert answer.error_message

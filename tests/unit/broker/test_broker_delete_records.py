@@ -66,99 +66,66 @@ async def filled(cluster: Cluster, **configs: str) -> Client:
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_the_log_start_offset_moves_to_the_offset_and_never_back(version: int) -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        client = await filled(cluster)
-        assert facts(await trim(client, 4, version)) == (4, 0)
-        assert await start_offset(client) == 4
-        assert facts(await trim(client, 2, version)) == (4, 0)
-        assert await start_offset(client) == 4
-
-    cluster.run(scenario())
+async def test_the_log_start_offset_moves_to_the_offset_and_never_back(
+    cluster: Cluster, version: int
+) -> None:
+    client = await filled(cluster)
+    assert facts(await trim(client, 4, version)) == (4, 0)
+    assert await start_offset(client) == 4
+    assert facts(await trim(client, 2, version)) == (4, 0)
+    assert await start_offset(client) == 4
 
 
-def test_minus_one_stands_for_the_high_watermark() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        client = await filled(cluster)
-        assert facts(await trim(client, HIGH_WATERMARK)) == (10, 0)
-        assert await start_offset(client) == 10
-        assert (await produce(client, "clicks", b"y")).base_offset == 10
-
-    cluster.run(scenario())
+async def test_minus_one_stands_for_the_high_watermark(cluster: Cluster) -> None:
+    client = await filled(cluster)
+    assert facts(await trim(client, HIGH_WATERMARK)) == (10, 0)
+    assert await start_offset(client) == 10
+    assert (await produce(client, "clicks", b"y")).base_offset == 10
 
 
-def test_segments_below_the_start_go() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        client = await filled(cluster, segment_bytes="400", max_message_bytes="400")
-        log = cluster.brokers[1].service.directory.logs[CLICKS]
-        before = [segment.base_offset for segment in log.segments]
-        assert len(before) > 3
-        await trim(client, before[2] + 1)
-        await cluster.until(lambda: log.segments[0].base_offset == before[2])
-
-    cluster.run(scenario())
+async def test_segments_below_the_start_go(cluster: Cluster) -> None:
+    client = await filled(cluster, segment_bytes="400", max_message_bytes="400")
+    log = cluster.brokers[1].service.directory.logs[CLICKS]
+    before = [segment.base_offset for segment in log.segments]
+    assert len(before) > 3
+    await trim(client, before[2] + 1)
+    await cluster.until(lambda: log.segments[0].base_offset == before[2])
 
 
-def test_records_past_retention_stay_until_it_is_checked() -> None:
+async def test_records_past_retention_stay_until_it_is_checked(cluster: Cluster) -> None:
     """As those of a backfill, or of a mirror, with the times of long ago."""
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        client = await filled(cluster, segment_bytes="400", max_message_bytes="400")
-        directory = cluster.brokers[1].service.directory
-        cluster.brokers[1].service.replicas.configure("clicks", TopicSettings(retention_ms=0))
-        assert facts(await trim(client, 1)) == (1, 0)
-        assert (await start_offset(client), directory.logs[CLICKS].segments[0].base_offset) == (
-            1,
-            0,
-        )
-        directory.retain(lambda log: log.end_offset)
-        assert await start_offset(client) == 10
-
-    cluster.run(scenario())
+    client = await filled(cluster, segment_bytes="400", max_message_bytes="400")
+    directory = cluster.brokers[1].service.directory
+    cluster.brokers[1].service.replicas.configure("clicks", TopicSettings(retention_ms=0))
+    assert facts(await trim(client, 1)) == (1, 0)
+    assert (await start_offset(client), directory.logs[CLICKS].segments[0].base_offset) == (
+        1,
+        0,
+    )
+    directory.trimmer.retain(lambda log: log.end_offset)
+    assert await start_offset(client) == 10
 
 
-def test_the_start_is_kept_through_a_power_loss() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        client = await filled(cluster, flush_messages="1")
-        assert facts(await trim(client, 7)) == (7, 0)
-        cluster.kill(cluster.brokers[1], is_power_lost=True)
-        await cluster.started()
-        assert await start_offset(await cluster.client()) == 7
-
-    cluster.run(scenario())
+async def test_the_start_is_kept_through_a_power_loss(cluster: Cluster) -> None:
+    client = await filled(cluster, flush_messages="1")
+    assert facts(await trim(client, 7)) == (7, 0)
+    cluster.kill(cluster.brokers[1], is_power_lost=True)
+    await cluster.started()
+    assert await start_offset(await cluster.client()) == 7
 
 
 @pytest.mark.parametrize("offset", [11, -2, 2**63 - 1])
-def test_an_offset_outside_the_log_is_out_of_range(offset: int) -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        client = await filled(cluster)
-        assert facts(await trim(client, offset)) == (-1, Error.OFFSET_OUT_OF_RANGE)
-        assert await start_offset(client) == 0
-
-    cluster.run(scenario())
+async def test_an_offset_outside_the_log_is_out_of_range(cluster: Cluster, offset: int) -> None:
+    client = await filled(cluster)
+    assert facts(await trim(client, offset)) == (-1, Error.OFFSET_OUT_OF_RANGE)
+    assert await start_offset(client) == 0
 
 
-def test_a_compacted_topic_is_refused() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started()
-        client = await cluster.client()
-        await create(client, "clicks", cleanup_policy="compact")
-        assert facts(await trim(client, 0)) == (-1, Error.POLICY_VIOLATION)
-
-    cluster.run(scenario())
+async def test_a_compacted_topic_is_refused(cluster: Cluster) -> None:
+    await cluster.started()
+    client = await cluster.client()
+    await create(client, "clicks", cleanup_policy="compact")
+    assert facts(await trim(client, 0)) == (-1, Error.POLICY_VIOLATION)
 
 
 @pytest.mark.parametrize(
@@ -169,30 +136,20 @@ def test_a_compacted_topic_is_refused() -> None:
         ({"topic": "__consumer_offsets"}, Error.INVALID_TOPIC_EXCEPTION),
     ],
 )
-def test_unknown_partitions_and_internal_topics_are_refused(
-    asked: dict[str, Any], error: Error
+async def test_unknown_partitions_and_internal_topics_are_refused(
+    cluster: Cluster, asked: dict[str, Any], error: Error
 ) -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        client = await filled(cluster)
-        assert facts(await trim(client, 0, **asked)) == (-1, error)
-
-    cluster.run(scenario())
+    client = await filled(cluster)
+    assert facts(await trim(client, 0, **asked)) == (-1, error)
 
 
-def test_a_broker_that_is_not_the_leader_refuses() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started(1)
-        await cluster.started(2)
-        client = await cluster.client(1)
-        await create(client, "clicks", 2)
-        cache = cluster.brokers[2].service.cache
-        await cluster.until(lambda: cache.has(CLICKS))
-        other = 3 - cache.leader_of(CLICKS)
-        result = await trim(await cluster.client(other), 0)
-        assert facts(result) == (-1, Error.NOT_LEADER_OR_FOLLOWER)
-
-    cluster.run(scenario())
+async def test_a_broker_that_is_not_the_leader_refuses(cluster: Cluster) -> None:
+    await cluster.started(1)
+    await cluster.started(2)
+    client = await cluster.client(1)
+    await create(client, "clicks", 2)
+    cache = cluster.brokers[2].service.cache
+    await cluster.until(lambda: cache.has(CLICKS))
+    other = 3 - cache.leader_of(CLICKS)
+    result = await trim(await cluster.client(other), 0)
+    assert facts(result) == (-1, Error.NOT_LEADER_OR_FOLLOWER)

@@ -10,10 +10,9 @@ import pytest
 
 from kdist.broker.dispatch import Dispatch
 from kdist.errors import Error
-from kdist.protocol import decoding
-from kdist.protocol.envelope import decode_response, encode_request
+from kdist.protocol import codec_source
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
-from kdist.protocol.headers import RequestHeader
+from kdist.protocol.frame import RequestHeader, decode_response, encode_request
 from kdist.protocol.heartbeat import HeartbeatRequest
 from kdist.protocol.metadata import MetadataRequest, MetadataTopic
 from kdist.protocol.versions import api_for
@@ -39,26 +38,21 @@ def numbers_of(way: Raw) -> list[int]:
     return [struct.unpack_from(">i", frame)[0] for frame in way.frames()]
 
 
-def test_a_large_request_is_answered_whole_and_in_its_place() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started()
-        await create(await cluster.client(), "clicks-7")
-        way = await raw(cluster)
-        way.send(heartbeat(1) + many_names(2) + heartbeat(3) + many_names(4) + heartbeat(5))
-        await cluster.until(lambda: len(way.frames()) == 5)
-        assert numbers_of(way) == [1, 2, 3, 4, 5]
-        for frame in (way.frames()[1], way.frames()[3]):
-            answer = decode_response(api_for(METADATA), 9, frame)[1]
-            found = [topic.name for topic in answer.topics if not topic.error_code]
-            assert (len(answer.topics), found) == (NAMES, ["clicks-7"])
-
-    cluster.run(scenario())
+async def test_a_large_request_is_answered_whole_and_in_its_place(cluster: Cluster) -> None:
+    await cluster.started()
+    await create(await cluster.client(), "clicks-7")
+    way = await raw(cluster)
+    way.send(heartbeat(1) + many_names(2) + heartbeat(3) + many_names(4) + heartbeat(5))
+    await cluster.until(lambda: len(way.frames()) == 5)
+    assert numbers_of(way) == [1, 2, 3, 4, 5]
+    for frame in (way.frames()[1], way.frames()[3]):
+        answer = decode_response(api_for(METADATA), 9, frame)[1]
+        found = [topic.name for topic in answer.topics if not topic.error_code]
+        assert (len(answer.topics), found) == (NAMES, ["clicks-7"])
 
 
 def test_each_step_is_a_callback_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "STEP_BYTES", 0)
+    monkeypatch.setattr(codec_source, "STEP_BYTES", 0)
     monkeypatch.setattr("kdist.protocol.compiler._STEPPED", {})
     cluster, steps = Cluster(), []
     go_on = Dispatch._go_on_decoding
@@ -80,56 +74,60 @@ def test_each_step_is_a_callback_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("cut", [100, 40_000])
-def test_a_large_request_that_is_malformed_ends_its_connection_alone(cut: int) -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        broker = await cluster.started()
-        client = await cluster.client()
-        await create(client, "clicks")
-        way = await raw(cluster)
-        body = many_names(2)[4:-cut]
-        way.send(heartbeat(1) + struct.pack(">i", len(body)) + body + heartbeat(3))
-        await cluster.until(lambda: way.is_closed)
-        assert numbers_of(way) == [1]
-        assert not broker.failure.done()
-        assert (await produce(client, "clicks", b"x")).error_code == 0
-
-    cluster.run(scenario())
+async def test_a_large_request_that_is_malformed_ends_its_connection_alone(
+    cluster: Cluster, cut: int
+) -> None:
+    broker = await cluster.started()
+    client = await cluster.client()
+    await create(client, "clicks")
+    way = await raw(cluster)
+    body = many_names(2)[4:-cut]
+    way.send(heartbeat(1) + struct.pack(">i", len(body)) + body + heartbeat(3))
+    await cluster.until(lambda: way.is_closed)
+    assert numbers_of(way) == [1]
+    assert not broker.failure.done()
+    assert (await produce(client, "clicks", b"x")).error_code == 0
 
 
-def test_a_large_request_whose_peer_goes_meanwhile_is_dropped() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        broker = await cluster.started()
-        before = broker.measures.network.open_connections
-        ways = [await raw(cluster) for _ in range(4)]
-        for number, way in enumerate(ways):
-            way.send(many_names(1))
-            await asyncio.sleep(number / 1000)
-            way.transport.abort()  # type: ignore[attr-defined]
-        await asyncio.sleep(1)
-        assert not broker.failure.done()
-        assert broker.measures.network.open_connections == before
-
-    cluster.run(scenario())
+async def test_a_large_request_is_answered_before_what_came_with_it_ends_its_connection(
+    cluster: Cluster,
+) -> None:
+    broker = await cluster.started()
+    way = await raw(cluster)
+    await asyncio.sleep(1)
+    [listener] = broker._gateway._listeners
+    connection = max(listener.connections, key=lambda each: each.number)
+    received = many_names(1, 4000) + b"\x7f\xff\xff\xff" + bytes(10)
+    connection.get_buffer(-1)[: len(received)] = received
+    connection.buffer_updated(len(received))
+    await cluster.until(lambda: way.is_closed)
+    assert numbers_of(way) == [1]
 
 
-def test_a_large_request_of_an_unknown_version_is_answered_if_it_asks_for_versions() -> None:
-    cluster = Cluster()
+async def test_a_large_request_whose_peer_goes_meanwhile_is_dropped(cluster: Cluster) -> None:
+    broker = await cluster.started()
+    before = broker.measures.network.open_connections
+    ways = [await raw(cluster) for _ in range(4)]
+    for number, way in enumerate(ways):
+        way.send(many_names(1))
+        await asyncio.sleep(number / 1000)
+        way.transport.abort()  # type: ignore[attr-defined]
+    await asyncio.sleep(1)
+    assert not broker.failure.done()
+    assert broker.measures.network.open_connections == before
 
-    async def scenario() -> None:
-        await cluster.started()
-        way = await raw(cluster)
-        content = struct.pack(">hhih", 18, 99, 7, -1) + bytes(100_000)
-        way.send(struct.pack(">i", len(content)) + content + heartbeat(8))
-        await cluster.until(lambda: len(way.frames()) == 2)
-        answer = decode_response(api_for(18), 0, way.frames()[0])[1]
-        assert answer.error_code == Error.UNSUPPORTED_VERSION
-        assert numbers_of(way) == [7, 8]
 
-    cluster.run(scenario())
+async def test_a_large_request_of_an_unknown_version_is_answered_if_it_asks_for_versions(
+    cluster: Cluster,
+) -> None:
+    await cluster.started()
+    way = await raw(cluster)
+    content = struct.pack(">hhih", 18, 99, 7, -1) + bytes(100_000)
+    way.send(struct.pack(">i", len(content)) + content + heartbeat(8))
+    await cluster.until(lambda: len(way.frames()) == 2)
+    answer = decode_response(api_for(18), 0, way.frames()[0])[1]
+    assert answer.error_code == Error.UNSUPPORTED_VERSION
+    assert numbers_of(way) == [7, 8]
 
 
 def test_a_client_that_does_not_read_has_no_more_than_a_few_answers_converted_for_it() -> None:

@@ -17,7 +17,7 @@ from kdist.protocol.elect_leaders import (
 )
 from kdist.protocol.incremental_alter_configs import SET
 from kdist.zk import znodes
-from kdist.zk.topic_values import PartitionState, TopicAssignment
+from kdist.zk.values import PartitionState, TopicAssignment
 from tests.simulator.cluster import Cluster
 from tests.unit.broker.broker_configs import change
 
@@ -47,25 +47,22 @@ async def assign(cluster: Cluster, *replicas: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "name"), [(TOPIC, "clicks"), (BROKER, ALL_BROKERS), (BROKER, "2")]
 )
-def test_an_unclean_election_that_is_allowed_at_last_is_held(kind: int, name: str) -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        first = await cluster.started(1)
-        second = await cluster.started(2)
-        await assign(cluster, 1, 2)
-        await second.stop()
-        await cluster.until(lambda: getattr(state_of(cluster), "isr", ()) == (1,))
-        cluster.kill(first)
-        second = await cluster.started(2)
-        await cluster.until(lambda: led_by(cluster, -1))
-        await cluster.until(lambda: second.service.controller.is_active)
-        client = await cluster.client(2)
-        assert (await change(client, (UNCLEAN, SET, "true"), name=name, kind=kind)).error_code == 0
-        await cluster.until(lambda: led_by(cluster, 2))
-        assert second.measures.controller.unclean_elections == 1
-
-    cluster.run(scenario())
+async def test_an_unclean_election_that_is_allowed_at_last_is_held(
+    cluster: Cluster, kind: int, name: str
+) -> None:
+    first = await cluster.started(1)
+    second = await cluster.started(2)
+    await assign(cluster, 1, 2)
+    await second.stop()
+    await cluster.until(lambda: getattr(state_of(cluster), "isr", ()) == (1,))
+    cluster.kill(first)
+    second = await cluster.started(2)
+    await cluster.until(lambda: led_by(cluster, -1))
+    await cluster.until(lambda: second.service.controller.is_active)
+    client = await cluster.client(2)
+    assert (await change(client, (UNCLEAN, SET, "true"), name=name, kind=kind)).error_code == 0
+    await cluster.until(lambda: led_by(cluster, 2))
+    assert second.measures.controller.unclean_elections == 1
 
 
 # ElectLeaders
@@ -85,23 +82,20 @@ async def elect(
     return Error.of(answer.error_code), errors
 
 
-def test_the_controller_answers_for_each_partition_once_and_others_that_they_are_not_it() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started(1)
-        await cluster.started(2)
-        await assign(cluster, 1)
-        needless = {0: Error.ELECTION_NOT_NEEDED, 7: Error.UNKNOWN_TOPIC_OR_PARTITION}
-        assert await elect(cluster, 1, 0, 7, 0) == (Error.NONE, needless)
-        assert await elect(cluster, 1) == (Error.NONE, {})
-        assert await elect(cluster, 1, 0, how=UNCLEAN_TYPE) == (
-            Error.NONE,
-            {0: Error.ELECTION_NOT_NEEDED},
-        )
-        assert await elect(cluster, 1, 0, how=2) == (Error.INVALID_REQUEST, {})
-        await cluster.until(lambda: cluster.brokers[2].service.cache.topics)
-        for asked in ((), (0,)):
-            assert await elect(cluster, 2, *asked) == (Error.NONE, {0: Error.NOT_CONTROLLER})
-
-    cluster.run(scenario())
+async def test_the_controller_answers_for_each_partition_once_and_others_that_they_are_not_it(
+    cluster: Cluster,
+) -> None:
+    await cluster.started(1)
+    await cluster.started(2)
+    await assign(cluster, 1)
+    needless = {0: Error.ELECTION_NOT_NEEDED, 7: Error.UNKNOWN_TOPIC_OR_PARTITION}
+    assert await elect(cluster, 1, 0, 7, 0) == (Error.NONE, needless)
+    assert await elect(cluster, 1) == (Error.NONE, {})
+    assert await elect(cluster, 1, 0, how=UNCLEAN_TYPE) == (
+        Error.NONE,
+        {0: Error.ELECTION_NOT_NEEDED},
+    )
+    assert await elect(cluster, 1, 0, how=2) == (Error.INVALID_REQUEST, {})
+    await cluster.until(lambda: cluster.brokers[2].service.cache.topics)
+    for asked in ((), (0,)):
+        assert await elect(cluster, 2, *asked) == (Error.NONE, {0: Error.NOT_CONTROLLER})

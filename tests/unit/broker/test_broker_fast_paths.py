@@ -1,9 +1,4 @@
-"""The same bytes sent to a broker with fast paths and to one without get the same answers.
-
-Produces and fetches are mixed, many in one piece, on several connections in one tick; some are
-damaged, of another version, out of their producer's order, or have more behind them. Meanwhile the
-topic's settings change, it loses its leader and gets it back, and its disk is full or slow.
-"""
+"""The same bytes get the same answers with fast paths and without, for one principal only."""
 
 from __future__ import annotations
 
@@ -16,15 +11,27 @@ from typing import Any
 import pytest
 
 from kdist.broker.broker import Broker
-from kdist.network.simulated import SimulatedNetwork
-from kdist.network.simulated_transport import Conditions
-from kdist.protocol.envelope import encode_request
-from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
-from kdist.protocol.headers import RequestHeader
+from kdist.broker.fast_path import Scope
+from kdist.errors import Error
+from kdist.model import ANONYMOUS, Principal
+from kdist.protocol.fetch import (
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicResult,
+)
+from kdist.protocol.frame import RequestHeader, decode_response, encode_request
+from kdist.protocol.produce import ProducePartitionResult, ProduceResponse, ProduceTopicResult
 from kdist.records.batch import HEADER_SIZE, seal
 from kdist.replication.partition import Partition
+from kdist.testing.simulated_network import SimulatedNetwork
+from kdist.testing.simulated_transport import Conditions
 from tests.examples import first_of
-from tests.simulator.cluster import Cluster, create
+from tests.simulator.cluster import Cluster, create, produce_request
+from tests.unit.broker.broker_fetches import Asked
+from tests.unit.broker.broker_fetches import Broker as FetchedBroker
 from tests.unit.broker.broker_produces import fields_of, frame_of
 from tests.unit.broker.test_broker_dispatch import Raw, raw
 from tests.unit.replication.replication_world import CLICKS, batch
@@ -145,6 +152,58 @@ class Side:
         return [each.file.read(0, each.size) for each in self.partition.log.segments]
 
 
+MALLORY = Principal("User", "mallory")
+REFUSED = Error.TOPIC_AUTHORIZATION_FAILED
+
+
+def fetch_request() -> FetchRequest:
+    part = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    topics = [FetchTopic(topic="clicks", partitions=[part])]
+    return FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=topics)
+
+
+def refusal_of(request: Any) -> Any:
+    if isinstance(request, FetchRequest):
+        refused = FetchPartitionResult(
+            partition_index=0, error_code=REFUSED, high_watermark=-1, records=b""
+        )
+        return FetchResponse(responses=[FetchTopicResult(topic="clicks", partitions=[refused])])
+    result = ProducePartitionResult(index=0, error_code=REFUSED, base_offset=-1)
+    return ProduceResponse(
+        responses=[ProduceTopicResult(name="clicks", partition_responses=[result])]
+    )
+
+
+def error_in(response: Any) -> int:
+    (topic,) = response.responses
+    (result,) = (
+        topic.partitions if isinstance(topic, FetchTopicResult) else topic.partition_responses
+    )
+    return int(result.error_code)
+
+
+def refuse_mallory(broker: Broker, key: int) -> None:
+    """As an authorizer would, ahead of the handler."""
+    routes: Any = broker.service._routes
+    handler = routes.direct[key]
+
+    def authorize(request: Any, call: Any) -> None:
+        if call.connection.principal == MALLORY:
+            call.answer(refusal_of(request))
+        else:
+            handler(request, call)
+
+    routes.direct[key] = authorize
+
+
+async def connect(cluster: Cluster, broker: Broker, principal: Principal) -> Raw:
+    way = await raw(cluster)
+    await asyncio.sleep(0.1)
+    (listener,) = broker._gateway._listeners
+    max(listener.connections, key=lambda each: each.number).principal = principal
+    return way
+
+
 @pytest.mark.parametrize("seed", first_of(range(3)))
 def test_answers_and_logs_do_not_depend_on_the_fast_paths(seed: int) -> None:
     short, long = (Side(seed, has_fast_paths=each) for each in (True, False))
@@ -153,3 +212,37 @@ def test_answers_and_logs_do_not_depend_on_the_fast_paths(seed: int) -> None:
     for step, (one, other) in enumerate(zip(short.received, long.received, strict=True)):
         assert one == other, f"the answers of step {step} differ"
     assert short.log() == long.log()
+
+
+@pytest.mark.parametrize(
+    ("request_", "version"), [(produce_request("clicks", b"x", acks=1), 9), (fetch_request(), 11)]
+)
+def test_a_refused_client_is_refused_again_whoever_else_sends_the_same(
+    request_: Any, version: int
+) -> None:
+    cluster, api = Cluster(), request_.api
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        await create(await cluster.client(), "clicks")
+        refuse_mallory(broker, api.key)
+        for principal, error in ((MALLORY, REFUSED), (ANONYMOUS, Error.NONE), (MALLORY, REFUSED)):
+            way = await connect(cluster, broker, principal)
+            for number in range(3):
+                header = RequestHeader(api.key, version, number, "a client")
+                way.send(bytes(encode_request(header, request_)))
+                await cluster.until(lambda way=way, number=number: len(way.frames()) > number)
+            answers = [decode_response(api, version, each)[1] for each in way.frames()]
+            assert [error_in(each) for each in answers] == [error] * 3
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("scope", [(MALLORY, "PLAINTEXT"), (ANONYMOUS, "OTHER")])
+def test_templates_are_shared_within_a_principal_and_a_listener_only(scope: Scope) -> None:
+    asked = Asked(FetchedBroker())
+    one, same, other = asked.register(), asked.register(), asked.register(scope=scope)
+    assert one is not None
+    assert same is not None
+    assert other is not None
+    assert one[2] is same[2] is not other[2]

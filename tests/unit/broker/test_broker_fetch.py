@@ -251,7 +251,7 @@ def test_a_follower_shows_nothing_without_a_leader_or_while_it_cuts_its_log_off(
 def test_an_offset_outside_the_log_is_out_of_range_at_once(broker: Broker, offset: int) -> None:
     partition = broker.lead()
     append(broker, partition, b"a", b"b", b"c")
-    broker.directory.delete_records(partition.log, 1, lambda _: None)
+    broker.directory.trimmer.delete_records(partition.log, 1, lambda _: None)
     fetch = broker.fetch({CLICKS: offset}, max_wait_ms=500)
     assert fetch.errors == [Error.OFFSET_OUT_OF_RANGE]
 
@@ -429,15 +429,29 @@ def test_read_committed_stops_before_an_open_transaction(broker: Broker) -> None
 # --- a model --------------------------------------------------------------------------------------
 
 
+class Produced:
+    """A Produce, and its answers."""
+
+    version, listener = 9, "PLAINTEXT"
+
+    def __init__(self) -> None:
+        self.connection = Client()
+        self.answers: list[Any] = []
+        self.answer = self.answers.append
+
+    def crash(self, error: BaseException) -> None:
+        raise error
+
+
 def produce(broker: Broker, values: Sequence[bytes]) -> None:
     parts = [ProducePartition(index=0, records=batch(values))]
     request = ProduceRequest(
         acks=1, timeout_ms=100, topic_data=[ProduceTopic(name="clicks", partition_data=parts)]
     )
-    answers: list[Any] = []
-    handler = ProduceHandler(broker.replicas, broker.handler.hints, broker.clock)
-    handler.handle(request, 9, "PLAINTEXT", answers.append, Client())
-    assert answers[0].responses[0].partition_responses[0].error_code == 0
+    call = Produced()
+    ProduceHandler(broker.replicas, broker.handler.hints, broker.clock).handle(request, call)
+    (answer,) = call.answers
+    assert answer.responses[0].partition_responses[0].error_code == 0
 
 
 @examples(60, deadline=None)

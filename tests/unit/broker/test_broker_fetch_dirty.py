@@ -159,7 +159,7 @@ def test_a_moved_log_start_is_told_and_wakes_the_waiting_fetch(broker: Broker) -
     assert follower.fetch({MANY[4]: 1}).numbers == [4]
     waiting = follower.fetch(max_wait_ms=50)
     log = broker.directory.logs[MANY[4]]
-    broker.directory.delete_records(log, 1, lambda _: None)
+    broker.directory.trimmer.delete_records(log, 1, lambda _: None)
     broker.settle(100)
     ((number, result),) = waiting.news()
     assert (number, result.log_start_offset) == (4, 1)

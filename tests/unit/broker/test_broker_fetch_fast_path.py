@@ -1,7 +1,8 @@
-"""The fast path of fetches: it gives the general path's answer, byte for byte, or declines."""
+"""The fast path of fetches: the general path's answer, byte for byte, of damage too; or none."""
 
 from __future__ import annotations
 
+import errno
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -12,10 +13,9 @@ from hypothesis import strategies as st
 
 from kdist.errors import Error
 from kdist.model import TopicPartition
-from kdist.protocol.envelope import decode_response
 from kdist.protocol.fetch import API
-from kdist.protocol.headers import RequestHeader
-from kdist.storage.truncation import truncate
+from kdist.protocol.frame import RequestHeader, decode_response
+from kdist.storage.trimming import truncate
 from tests.unit.broker.broker_fetches import CORRELATION_ID, SCOPE, Asked, Broker, Connection, large
 from tests.unit.replication.replication_world import CLICKS, VIEWS, append
 
@@ -25,6 +25,9 @@ USUAL = range(4, 18)
 @pytest.fixture
 def broker() -> Broker:
     return Broker()
+
+
+MAGIC_AT = 16  # in a batch
 
 
 # --- the same bytes -------------------------------------------------------------------------------
@@ -316,3 +319,42 @@ def test_at_most_a_thousand_kinds_of_request_are_remembered(broker: Broker) -> N
         asked.fields["max_wait_ms"] = number
         assert asked.register() is not None
     assert len(asked.path._templates[SCOPE]) <= 1000
+
+
+def test_a_damaged_batch_is_left_to_the_general_path(broker: Broker) -> None:
+    """A consumer that reached one used to end the broker, after each restart again."""
+    large(broker, CLICKS, batches=3)
+    asked, log = Asked(broker), broker.directory.logs[CLICKS]
+    log.active.file.write([b"\x12"], log.recent[1] + MAGIC_AT)
+    log.recent.clear()
+    assert asked.take(0)
+    assert asked.take(1) is None
+    fetch = broker.fetch({CLICKS: 1})
+    assert fetch.errors == [Error.CORRUPT_MESSAGE]
+    assert broker.pins == 0
+
+
+def test_a_waiting_fetch_gets_the_general_paths_error_for_a_damaged_batch(broker: Broker) -> None:
+    asked = Asked(broker, min_bytes=1500)
+    large(broker, CLICKS, batches=1)
+    answers, log = asked.take(0), broker.directory.logs[CLICKS]
+    assert answers == []
+    log.active.file.write([b"\x12"], MAGIC_AT)
+    log.recent.clear()
+    broker.settle(600)
+    assert answers == asked.general_path(0)
+    assert broker.pins == 0
+
+
+def test_without_a_descriptor_the_general_path_refuses_and_nothing_stays_pinned(
+    broker: Broker,
+) -> None:
+    large(broker, CLICKS, batches=3)
+    asked, log = Asked(broker), broker.directory.logs[CLICKS]
+    log.close_idle()
+    broker.disk.fail(errno.EMFILE, when=lambda call: call.name == "open")
+    assert asked.take(1) is None
+    assert broker.fetch({CLICKS: 1}).errors == [Error.KAFKA_STORAGE_ERROR]
+    broker.disk.heal()
+    assert broker.pins == 0
+    assert asked.take(1)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kdist.broker.redirection import ReplicaView, nearest_follower
 from kdist.errors import Error
 from kdist.model import NO_LEADER
 from kdist.protocol.fetch import FetchPartitionResult
@@ -19,6 +20,14 @@ from tests.unit.replication.replication_world import BROKER, CLICKS, append, app
 SECOND, THIRD = 2, 3
 RACKS = {BROKER: "a", SECOND: "b", THIRD: "c"}
 HERE, THERE = {"rack_id": "a"}, {"rack_id": "b"}
+FOLLOWERS = (
+    ReplicaView(2, "b", 10, 500),
+    ReplicaView(3, "c", 10, 500),
+    ReplicaView(4, "c", 12, 400),
+    ReplicaView(5, "d", 10, 500),
+    ReplicaView(6, "d", 10, 600),
+    ReplicaView(7, None, 12, 600),
+)
 
 
 def told_of_brokers(broker: Broker, *absent: int) -> None:
@@ -82,6 +91,29 @@ def tell(partition: Partition, high_watermark: int) -> None:
 def only(fetch: Fetch) -> FetchPartitionResult:
     (result,) = fetch.results
     return result
+
+
+# --- the choice ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rack", "nearest"),
+    [
+        ("a", None),  # the leader's
+        ("b", 2),
+        ("c", 4),  # it has more
+        ("d", 6),  # it had caught up later
+        ("e", None),
+        ("", None),
+    ],
+)
+def test_a_consumer_reads_from_the_best_replica_in_its_rack(rack: str, nearest: int | None) -> None:
+    assert nearest_follower(rack, "a", FOLLOWERS) == nearest
+
+
+def test_a_leader_without_a_rack_is_in_no_consumers_rack() -> None:
+    assert nearest_follower("b", None, FOLLOWERS) == 2
+    assert nearest_follower("", None, FOLLOWERS) is None
 
 
 # --- the leader -----------------------------------------------------------------------------------
@@ -246,7 +278,7 @@ def test_in_a_session_an_offset_that_may_come_is_judged_at_each_waits_end() -> N
 
 def test_a_follower_deletes_what_its_leader_has_deleted_and_serves_it_no_more() -> None:
     broker, partition = following()
-    broker.directory.delete_records(partition.log, 1, lambda _: None)
+    broker.directory.trimmer.delete_records(partition.log, 1, lambda _: None)
     assert broker.fetch({CLICKS: 0}, **THERE).errors == [Error.OFFSET_OUT_OF_RANGE]
 
 

@@ -10,9 +10,9 @@ import pytest
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol import fetch, produce
-from kdist.protocol.envelope import decode_response
+from kdist.protocol.fetch import CurrentLeader, NodeEndpoint
+from kdist.protocol.frame import decode_response
 from kdist.protocol.leader_and_isr import FULL
-from kdist.protocol.leader_hints import CurrentLeader, NodeEndpoint
 from kdist.protocol.update_metadata import (
     Endpoint,
     LiveBroker,

@@ -1,4 +1,4 @@
-"""ListOffsets: by time, the ends, the newest record, and the segment offsets of version 0."""
+"""ListOffsets by time, the ends, the newest record, by segments; and where leader epochs end."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.broker.handlers import list_offsets
+from kdist.broker.handlers import offset_lookups
 from kdist.errors import DiskFailed, Error
 from kdist.model import TopicPartition
-from kdist.protocol.envelope import encode_response
+from kdist.protocol.frame import encode_response
 from kdist.protocol.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResult,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
+)
+from kdist.protocol.offset_for_leader_epoch import (
+    API,
+    UNDEFINED,
+    AskedEpoch,
+    AskedEpochTopic,
+    OffsetForLeaderEpochRequest,
 )
 from kdist.runtime.steps import run_steps
 from tests.examples import examples
@@ -57,7 +64,7 @@ def ask(
         isolation_level=isolation_level,
         topics=[ListOffsetsTopic(name=key.topic, partitions=[asked] * times)],
     )
-    answer = run_steps(list_offsets.answering(request, version, world.replicas))
+    answer = run_steps(offset_lookups.answering(request, version, world.replicas))
     assert encode_response(version, 1, answer)
     return answer.topics[0].partitions[0]
 
@@ -74,6 +81,34 @@ def fill(world: World) -> None:
     world.tell(leader_epoch=2, partition_epoch=1)
     append(world, partition, b"d", timestamp=START_MS + 50)
     append(world, partition, b"e", timestamp=START_MS + 200)
+
+
+def ask_epoch_end(
+    world_of_epochs: World, epoch: int, key: TopicPartition = CLICKS, *, current: int = -1
+) -> tuple[int, int, int]:
+    """Error, epoch and end offset; the answer can be encoded at every version."""
+    asked = AskedEpoch(partition=key.partition, current_leader_epoch=current, leader_epoch=epoch)
+    topics = [AskedEpochTopic(topic=key.topic, partitions=[asked])]
+    request = OffsetForLeaderEpochRequest(topics=topics)
+    answer = offset_lookups.answer_epochs(request, world_of_epochs.replicas)
+    for version in range(API.newest + 1):
+        assert encode_response(version, 1, answer)
+    (result,) = answer.topics[0].partitions
+    assert result.partition == key.partition
+    return result.error_code, result.leader_epoch, result.end_offset
+
+
+@pytest.fixture
+def world_of_epochs() -> World:
+    """Offsets 0 and 1 of epoch 0, 2 of epoch 3, 3 and 4 of epoch 5."""
+    made = World()
+    partition = made.lead()
+    append(made, partition, b"a", b"b")
+    made.tell(leader_epoch=3, partition_epoch=1)
+    append(made, partition, b"c")
+    made.tell(leader_epoch=5, partition_epoch=2)
+    append(made, partition, b"d", b"e")
+    return made
 
 
 @pytest.mark.parametrize("version", range(1, 10))
@@ -268,7 +303,7 @@ def ask_for(world: World, timestamp: int, *keys: TopicPartition, times: int = 1)
         for name in sorted(names)
     ]
     request = ListOffsetsRequest(replica_id=-1, topics=topics * times)
-    list_offsets.handle(request, call, world.replicas)
+    offset_lookups.handle(request, call, world.replicas)
     return call
 
 
@@ -329,3 +364,33 @@ def test_a_request_for_many_partitions_is_answered_in_steps(world: World) -> Non
     assert call.answers == []
     world.settle()
     assert call.found == [(Error.INVALID_REQUEST, -1)] * 2000
+
+
+@pytest.mark.parametrize(
+    ("epoch", "known", "end_offset"),
+    [(0, 0, 2), (1, 0, 2), (3, 3, 3), (4, 3, 3), (5, 5, 5), (6, UNDEFINED, UNDEFINED)],
+)
+def test_an_epoch_ends_where_the_next_one_begins(
+    world_of_epochs: World, epoch: int, known: int, end_offset: int
+) -> None:
+    assert ask_epoch_end(world_of_epochs, epoch) == (Error.NONE, known, end_offset)
+
+
+def test_a_client_with_another_leader_epoch_gets_an_error(world_of_epochs: World) -> None:
+    assert ask_epoch_end(world_of_epochs, 3, current=5) == (Error.NONE, 3, 3)
+    assert ask_epoch_end(world_of_epochs, 3, current=4) == (
+        Error.FENCED_LEADER_EPOCH,
+        UNDEFINED,
+        UNDEFINED,
+    )
+    assert ask_epoch_end(world_of_epochs, 3, current=6) == (
+        Error.UNKNOWN_LEADER_EPOCH,
+        UNDEFINED,
+        UNDEFINED,
+    )
+
+
+def test_only_the_leader_answers(world_of_epochs: World) -> None:
+    assert ask_epoch_end(world_of_epochs, 0, VIEWS)[0] == Error.UNKNOWN_TOPIC_OR_PARTITION
+    world_of_epochs.known.add(VIEWS)
+    assert ask_epoch_end(world_of_epochs, 0, VIEWS)[0] == Error.NOT_LEADER_OR_FOLLOWER

@@ -30,35 +30,24 @@ async def connected(cluster: Cluster, broker: Broker, *ports: int) -> list[bool]
 
 
 @pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_ip"])
-def test_the_connection_limit_covers_all_client_listeners_together(limit: str) -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        broker = await cluster.started(**LISTENERS, **{limit: str(LIMIT)})
-        left = LIMIT
-        if limit == "max_connections":
-            left -= broker.measures.network.open_connections
-        taken = await connected(cluster, broker, *[9092, 9093] * (left // 2 + 1))
-        assert taken == [True] * left + [False] * (len(taken) - left)
-
-    cluster.run(scenario())
+async def test_the_connection_limit_covers_all_client_listeners_together(
+    cluster: Cluster, limit: str
+) -> None:
+    broker = await cluster.started(**LISTENERS, **{limit: str(LIMIT)})
+    left = LIMIT
+    if limit == "max_connections":
+        left -= broker.measures.network.open_connections
+    taken = await connected(cluster, broker, *[9092, 9093] * (left // 2 + 1))
+    assert taken == [True] * left + [False] * (len(taken) - left)
 
 
-def test_too_many_clients_do_not_keep_brokers_off_their_own_listener() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        broker = await cluster.started(**LISTENERS, max_connections="2")
-        assert await connected(cluster, broker, 9092, 9092, 9091) == [True, False, True]
-
-    cluster.run(scenario())
+async def test_too_many_clients_do_not_keep_brokers_off_their_own_listener(
+    cluster: Cluster,
+) -> None:
+    broker = await cluster.started(**LISTENERS, max_connections="2")
+    assert await connected(cluster, broker, 9092, 9092, 9091) == [True, False, True]
 
 
-def test_a_shared_listener_limits_brokers_and_clients_alike() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        broker = await cluster.started(max_connections="2")
-        assert await connected(cluster, broker, 9092, 9092) == [True, False]
-
-    cluster.run(scenario())
+async def test_a_shared_listener_limits_brokers_and_clients_alike(cluster: Cluster) -> None:
+    broker = await cluster.started(max_connections="2")
+    assert await connected(cluster, broker, 9092, 9092) == [True, False]

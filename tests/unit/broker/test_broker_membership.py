@@ -10,15 +10,15 @@ import pytest
 from kdist.broker.broker import State
 from kdist.broker.membership import Membership
 from kdist.broker.session_file import SessionFile
-from kdist.config.listeners import Listener
+from kdist.config.addresses import Listener
 from kdist.errors import UserError
 from kdist.metrics.broker import BrokerMetrics
 from kdist.runtime.files import Files
-from kdist.runtime.simulated_disk import SimulatedDisk
-from kdist.runtime.virtual_process import VirtualProcess
+from kdist.testing.memory_tree import Tree
+from kdist.testing.simulated_disk import SimulatedDisk
+from kdist.testing.virtual_process import VirtualProcess
 from kdist.zk import znodes
 from kdist.zk.client import SessionKey, SessionState
-from kdist.zk.memory_tree import Tree
 from kdist.zk.registration import BrokerRegistration, Endpoint
 from tests.simulator.cluster import Cluster, create, produce
 
@@ -68,25 +68,22 @@ def test_an_outage_during_registration_is_not_mistaken_for_a_broker_with_its_id(
     cluster.run(scenario())
 
 
-def test_a_stopping_broker_leaves_a_successors_registration_under_its_id_alone() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        broker = await cluster.started()
-        other = cluster.ensemble.client()
-        await other.connect()
-        cluster.ensemble.expire(cluster.zks[1])
-        tree = cluster.ensemble.tree
-        assert tree.exists(PATH) is None
-        await other.create(PATH, b"{}", ephemeral=True)
-        await cluster.until(lambda: cluster.zks[1].state is SessionState.CONNECTED)
-        await asyncio.sleep(1)
-        await broker.stop()
-        stat = tree.exists(PATH)
-        assert stat is not None
-        assert stat.ephemeral_owner == other.session_id
-
-    cluster.run(scenario())
+async def test_a_stopping_broker_leaves_a_successors_registration_under_its_id_alone(
+    cluster: Cluster,
+) -> None:
+    broker = await cluster.started()
+    other = cluster.ensemble.client()
+    await other.connect()
+    cluster.ensemble.expire(cluster.zks[1])
+    tree = cluster.ensemble.tree
+    assert tree.exists(PATH) is None
+    await other.create(PATH, b"{}", ephemeral=True)
+    await cluster.until(lambda: cluster.zks[1].state is SessionState.CONNECTED)
+    await asyncio.sleep(1)
+    await broker.stop()
+    stat = tree.exists(PATH)
+    assert stat is not None
+    assert stat.ephemeral_owner == other.session_id
 
 
 def registration(disk: str | None, port: int = 9092) -> BrokerRegistration:
@@ -114,30 +111,24 @@ async def register(
 
 
 @pytest.mark.parametrize("disk", ["second", None])
-def test_cloned_machines_do_not_delete_each_others_registration(disk: str | None) -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started()
-        await register(cluster, registration("first"))
-        tree, path = cluster.ensemble.tree, znodes.BROKER.path(7)
-        before = tree.exists(path)
-        with pytest.raises(UserError, match=r"broker\.id 7 is taken"):
-            await register(cluster, registration(disk))
-        assert tree.exists(path) == before
-
-    cluster.run(scenario())
+async def test_cloned_machines_do_not_delete_each_others_registration(
+    cluster: Cluster, disk: str | None
+) -> None:
+    await cluster.started()
+    await register(cluster, registration("first"))
+    tree, path = cluster.ensemble.tree, znodes.BROKER.path(7)
+    before = tree.exists(path)
+    with pytest.raises(UserError, match=r"broker\.id 7 is taken"):
+        await register(cluster, registration(disk))
+    assert tree.exists(path) == before
 
 
-def test_a_broker_on_the_same_disk_does_not_wait_for_its_old_session_though_ports_changed() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started()
-        await register(cluster, registration("first", 9092))
-        assert await register(cluster, registration("first", 9093)) < 0.5
-
-    cluster.run(scenario())
+async def test_a_broker_on_the_same_disk_does_not_wait_for_its_old_session_though_ports_changed(
+    cluster: Cluster,
+) -> None:
+    await cluster.started()
+    await register(cluster, registration("first", 9092))
+    assert await register(cluster, registration("first", 9093)) < 0.5
 
 
 def blank_disk() -> SimulatedDisk:
@@ -176,35 +167,29 @@ def test_a_disk_cloned_into_another_machine_waits_for_the_session_that_its_origi
     cluster.run(scenario())
 
 
-def test_a_broker_keeps_each_session_before_it_registers_and_forgets_it_as_it_stops() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        broker = await cluster.started()
-        kept = SessionFile(cluster.disks[1], "/d", 1, broker.context.boot_id)
-        assert kept.load() == cluster.zks[1].session_key
-        first = cluster.zks[1].session_id
-        cluster.ensemble.expire(cluster.zks[1])
-        await cluster.until(lambda: is_registered(cluster))
-        assert kept.load() == cluster.zks[1].session_key
-        assert cluster.zks[1].session_id != first
-        await broker.stop()
-        assert kept.load() is None
-
-    cluster.run(scenario())
+async def test_a_broker_keeps_each_session_before_it_registers_and_forgets_it_as_it_stops(
+    cluster: Cluster,
+) -> None:
+    broker = await cluster.started()
+    kept = SessionFile(cluster.disks[1], "/d", 1, broker.context.boot_id)
+    assert kept.load() == cluster.zks[1].session_key
+    first = cluster.zks[1].session_id
+    cluster.ensemble.expire(cluster.zks[1])
+    await cluster.until(lambda: is_registered(cluster))
+    assert kept.load() == cluster.zks[1].session_key
+    assert cluster.zks[1].session_id != first
+    await broker.stop()
+    assert kept.load() is None
 
 
-def test_a_stop_that_could_not_deregister_leaves_the_session_to_be_ended() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        broker = await cluster.started()
-        key = cluster.zks[1].session_key
-        cluster.ensemble.stop()
-        await broker.stop()
-        assert SessionFile(cluster.disks[1], "/d", 1, broker.context.boot_id).load() == key
-
-    cluster.run(scenario())
+async def test_a_stop_that_could_not_deregister_leaves_the_session_to_be_ended(
+    cluster: Cluster,
+) -> None:
+    broker = await cluster.started()
+    key = cluster.zks[1].session_key
+    cluster.ensemble.stop()
+    await broker.stop()
+    assert SessionFile(cluster.disks[1], "/d", 1, broker.context.boot_id).load() == key
 
 
 @pytest.mark.parametrize(
@@ -241,20 +226,17 @@ def test_a_full_disk_keeps_no_session_and_starts_all_the_same() -> None:
     assert kept.load() is None
 
 
-def test_a_broker_does_not_register_again_where_zookeeper_lost_its_cluster() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        broker = await cluster.started()
-        cluster.ensemble.tree = Tree()
-        cluster.ensemble.expire(cluster.zks[1])
-        await cluster.until(broker.failure.done)
-        error = broker.failure.result()
-        assert isinstance(error, UserError)
-        assert str(error).startswith("ZooKeeper does not know cluster ")
-        await broker.abandon()
-
-    cluster.run(scenario())
+async def test_a_broker_does_not_register_again_where_zookeeper_lost_its_cluster(
+    cluster: Cluster,
+) -> None:
+    broker = await cluster.started()
+    cluster.ensemble.tree = Tree()
+    cluster.ensemble.expire(cluster.zks[1])
+    await cluster.until(broker.failure.done)
+    error = broker.failure.result()
+    assert isinstance(error, UserError)
+    assert str(error).startswith("ZooKeeper does not know cluster ")
+    await broker.abandon()
 
 
 def test_a_broker_keeps_its_logs_when_zookeeper_belongs_to_another_cluster() -> None:

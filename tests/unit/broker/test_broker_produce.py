@@ -10,11 +10,11 @@ import pytest
 
 from kdist.broker.fast_path.produce import _Coalesced
 from kdist.broker.handlers.produce import ProduceHandler
-from kdist.broker.leader_hints import LeaderHints
 from kdist.broker.metadata_cache import MetadataCache
+from kdist.broker.redirection import LeaderHints
 from kdist.errors import Error
 from kdist.model import TopicPartition
-from kdist.protocol.envelope import decode_response, encode_response
+from kdist.protocol.frame import decode_response, encode_response
 from kdist.protocol.produce import (
     API,
     ProducePartition,
@@ -25,7 +25,6 @@ from kdist.protocol.produce import (
 )
 from kdist.records.batch import Batch, read_header
 from kdist.records.compression import Codec
-from kdist.records.message_set import write_message_set
 from kdist.records.record import Record
 from tests.unit.replication.replication_world import (
     BROKER,
@@ -37,6 +36,7 @@ from tests.unit.replication.replication_world import (
     batch,
     values_in,
 )
+from tests.written_records import write_message_set
 
 Records = bytes | bytearray | None
 OLD, NEW = range(3), range(3, 12)  # versions: message sets, record batches
@@ -48,7 +48,9 @@ def world() -> World:
 
 
 class Call:
-    """One request on its way: `answers` is what `reply` was given."""
+    """One request on its way, and its answers."""
+
+    listener = "PLAINTEXT"
 
     def __init__(
         self,
@@ -60,9 +62,10 @@ class Call:
         transactional_id: str | None = None,
         cache: MetadataCache | None = None,
     ) -> None:
-        self.client = Client()
+        self.client = self.connection = Client()
         self.version = version
         self.answers: list[ProduceResponse | None] = []
+        self.answer = self.answers.append
         topics = [
             ProduceTopic(
                 name=key.topic,
@@ -75,7 +78,10 @@ class Call:
         )
         hints = LeaderHints(world.replicas, cache or MetadataCache())
         handler = ProduceHandler(world.replicas, hints, world.clock)
-        handler.handle(request, version, "PLAINTEXT", self.answers.append, self.client)
+        handler.handle(request, self)
+
+    def crash(self, error: BaseException) -> None:
+        raise error
 
     @property
     def results(self) -> list[ProducePartitionResult]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import uuid
 from collections import deque
+from collections.abc import Callable
 
 import pytest
 
@@ -28,6 +28,7 @@ from tests.unit.broker.broker_produces import (
     long_batch,
 )
 from tests.unit.replication.replication_world import CLICKS, START_MS, VIEWS, World, batch
+from tests.written_records import write_message_set
 
 BOMBS = (Codec.GZIP, Codec.LZ4, Codec.ZSTD)
 
@@ -232,7 +233,7 @@ def miscounted(codec: Codec) -> bytes:
 
 
 def wrapped_twice(codec: Codec) -> bytes:
-    inner = message_set.write_message_set([Record(0, START_MS, None, LONG)], 1, codec)
+    inner = write_message_set([Record(0, START_MS, None, LONG)], 1, codec)
     packed = compress(
         codec, inner + message_set.write_message(1, 1, 0, 0, None, random.Random(1).randbytes(9000))
     )
@@ -250,7 +251,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_records_leave_nothing_to_the_garbage_collector(
-    name: str, without_collector: None
+    name: str, uncollected: Callable[[Error], list[ApiError]]
 ) -> None:
     """Else all that was unpacked stays in memory until that runs, seldom as it does."""
     records, version = REFUSED[name]
@@ -259,11 +260,11 @@ def test_refused_records_leave_nothing_to_the_garbage_collector(
     assert peer.is_held, "a thread unpacks it"
     broker.world.settle()
     assert errors_of(peer, version) in ([Error.INVALID_RECORD], [Error.CORRUPT_MESSAGE])
-    assert [each for each in gc.get_objects() if isinstance(each, ApiError)] == []
+    assert [*uncollected(Error.INVALID_RECORD), *uncollected(Error.CORRUPT_MESSAGE)] == []
 
 
 def test_an_append_that_is_refused_leaves_nothing_to_the_garbage_collector(
-    without_collector: None,
+    uncollected: Callable[[Error], list[ApiError]],
 ) -> None:
     broker, peer = Broker(), Peer()
     for sequence in (0, 1, 7):
@@ -273,4 +274,4 @@ def test_an_append_that_is_refused_leaves_nothing_to_the_garbage_collector(
     assert errors_of(peer) == [0, 0, Error.OUT_OF_ORDER_SEQUENCE_NUMBER]
     broker.produce(peer, b"a", **fields_of(3, 2))
     broker.usual.flush()
-    assert [each for each in gc.get_objects() if isinstance(each, ApiError)] == []
+    assert uncollected(Error.OUT_OF_ORDER_SEQUENCE_NUMBER) == []

@@ -14,19 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kdist.broker.fast_path import Registered
 from kdist.broker.fast_path import fetch as fetch_path
-from kdist.broker.fast_path.fast_path import Registered
 from kdist.broker.fast_path.fetch import FetchFastPath
 from kdist.errors import Error
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import TopicPartition
-from kdist.protocol.envelope import (
+from kdist.protocol.fetch import API, FetchPartition, FetchRequest, ForgottenTopic
+from kdist.protocol.frame import (
+    RequestHeader,
     decode_request,
     decode_response,
     encode_request,
 )
-from kdist.protocol.fetch import API, FetchPartition, FetchRequest, ForgottenTopic
-from kdist.protocol.headers import RequestHeader
 from tests.unit.broker.broker_fetches import SCOPE, Broker, Connection, GeneralCall, topic
 from tests.unit.replication.replication_world import CLICKS, VIEWS, append
 
@@ -230,7 +230,7 @@ def happen(broker: Broker, name: str, value: Any) -> None:
         broker.replicas.configure(CLICKS.topic, settings)
     elif name == "start":
         mark = broker.replicas.get(CLICKS).high_watermark
-        broker.directory.delete_records(log, min(value, mark), lambda _: None)
+        broker.directory.trimmer.delete_records(log, min(value, mark), lambda _: None)
     elif name == "resign":
         broker.replicas.get(CLICKS).resign()
 

@@ -37,22 +37,15 @@ def new(name: str = "clicks", replication_factor: int = 1) -> NewTopic:
 
 
 @pytest.mark.parametrize("version", range(8))
-def test_a_topic_is_created_in_every_version(version: int) -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        broker = await cluster.started()
-        client = await cluster.client()
-        request = CreateTopicsRequest(topics=[new()], timeout_ms=10_000)
-        (made,) = (await client.send(request, version)).topics
-        assert (made.name, made.error_code) == ("clicks", 0)
-        assert broker.service.cache.has(TopicPartition("clicks", 0))
-        assert (made.num_partitions, made.replication_factor) == (
-            (1, 1) if version >= 5 else (-1, -1)
-        )
-        assert ("retention.ms" in {each.name for each in made.configs}) == (version >= 5)
-
-    cluster.run(scenario())
+async def test_a_topic_is_created_in_every_version(cluster: Cluster, version: int) -> None:
+    broker = await cluster.started()
+    client = await cluster.client()
+    request = CreateTopicsRequest(topics=[new()], timeout_ms=10_000)
+    (made,) = (await client.send(request, version)).topics
+    assert (made.name, made.error_code) == ("clicks", 0)
+    assert broker.service.cache.has(TopicPartition("clicks", 0))
+    assert (made.num_partitions, made.replication_factor) == ((1, 1) if version >= 5 else (-1, -1))
+    assert ("retention.ms" in {each.name for each in made.configs}) == (version >= 5)
 
 
 @pytest.mark.parametrize(
@@ -63,312 +56,241 @@ def test_a_topic_is_created_in_every_version(version: int) -> None:
         (2, {"cleanup_policy": "delete"}, "delete", 2),
     ],
 )
-def test_an_offsets_topic_created_by_hand_is_compacted_by_default(
-    partitions: int, given: dict[str, str], policy: str, count: int
+async def test_an_offsets_topic_created_by_hand_is_compacted_by_default(
+    cluster: Cluster, partitions: int, given: dict[str, str], policy: str, count: int
 ) -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started()
-        client = await cluster.client()
-        made = await create(client, OFFSETS_TOPIC, partitions, **given)
-        assert (made.error_code, made.num_partitions) == (0, count)
-        told = {each.name: each.value for each in made.configs}
-        described = by_name(await describe(client, OFFSETS_TOPIC))
-        for name in ("cleanup.policy", "retention.ms", "segment.bytes", "compression.type"):
-            assert told[name] == described[name].value
-        assert described["cleanup.policy"].value == policy
-        assert described["segment.bytes"].value == str(100 << 20)
-        assert ("retention.ms" in await own(client, OFFSETS_TOPIC)) == ("retention_ms" in given)
-
-    cluster.run(scenario())
+    await cluster.started()
+    client = await cluster.client()
+    made = await create(client, OFFSETS_TOPIC, partitions, **given)
+    assert (made.error_code, made.num_partitions) == (0, count)
+    told = {each.name: each.value for each in made.configs}
+    described = by_name(await describe(client, OFFSETS_TOPIC))
+    for name in ("cleanup.policy", "retention.ms", "segment.bytes", "compression.type"):
+        assert told[name] == described[name].value
+    assert described["cleanup.policy"].value == policy
+    assert described["segment.bytes"].value == str(100 << 20)
+    assert ("retention.ms" in await own(client, OFFSETS_TOPIC)) == ("retention_ms" in given)
 
 
 @pytest.mark.parametrize("version", range(8))
-def test_overlong_names_and_settings_are_refused_in_answers_that_can_be_encoded(
-    version: int,
+async def test_overlong_names_and_settings_are_refused_in_answers_that_can_be_encoded(
+    cluster: Cluster, version: int
 ) -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started()
-        client = await cluster.client()
-        long, wide = new("x" * STRING_BYTES_MAX), new("wide")
-        wide.configs = [TopicSetting(name="retention.ms", value="x" * STRING_BYTES_MAX)]
-        request = CreateTopicsRequest(topics=[long, long, wide], timeout_ms=1_000)
-        answer = await client.send(request, version)
-        codes = [each.error_code for each in answer.topics]
-        assert codes == [Error.INVALID_REQUEST, Error.INVALID_CONFIG]
-
-    cluster.run(scenario())
+    await cluster.started()
+    client = await cluster.client()
+    long, wide = new("x" * STRING_BYTES_MAX), new("wide")
+    wide.configs = [TopicSetting(name="retention.ms", value="x" * STRING_BYTES_MAX)]
+    request = CreateTopicsRequest(topics=[long, long, wide], timeout_ms=1_000)
+    answer = await client.send(request, version)
+    codes = [each.error_code for each in answer.topics]
+    assert codes == [Error.INVALID_REQUEST, Error.INVALID_CONFIG]
 
 
-def test_a_topic_with_settings_too_long_for_a_znode_does_not_make_the_controller_resign() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        broker = await cluster.started()
-        client = await cluster.client()
-        wide = new("wide")
-        wide.configs = [
-            TopicSetting(name=f"metrics.{number}", value="x" * STRING_BYTES_MAX)
-            for number in range(32)
-        ]
-        request = CreateTopicsRequest(topics=[wide, new()], timeout_ms=10_000)
-        refused, made = (await client.send(request, 7)).topics
-        assert (refused.error_code, made.error_code) == (Error.INVALID_CONFIG, Error.NONE)
-        assert broker.service.controller.is_active
-
-    cluster.run(scenario())
+async def test_a_topic_with_settings_too_long_for_a_znode_does_not_make_the_controller_resign(
+    cluster: Cluster,
+) -> None:
+    broker = await cluster.started()
+    client = await cluster.client()
+    wide = new("wide")
+    wide.configs = [
+        TopicSetting(name=f"metrics.{number}", value="x" * STRING_BYTES_MAX) for number in range(32)
+    ]
+    request = CreateTopicsRequest(topics=[wide, new()], timeout_ms=10_000)
+    refused, made = (await client.send(request, 7)).topics
+    assert (refused.error_code, made.error_code) == (Error.INVALID_CONFIG, Error.NONE)
+    assert broker.service.controller.is_active
 
 
-def test_a_topic_that_is_only_validated_is_not_created() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        broker = await cluster.started()
-        client = await cluster.client()
-        good, bad = new(), new("two", replication_factor=2)
-        request = CreateTopicsRequest(topics=[good, bad], validate_only=True, timeout_ms=1_000)
-        answer = await client.send(request, 7)
-        errors = [each.error_code for each in answer.topics]
-        assert errors == [0, Error.INVALID_REPLICATION_FACTOR]
-        assert broker.service.cache.topics == {}
-
-    cluster.run(scenario())
+async def test_a_topic_that_is_only_validated_is_not_created(cluster: Cluster) -> None:
+    broker = await cluster.started()
+    client = await cluster.client()
+    good, bad = new(), new("two", replication_factor=2)
+    request = CreateTopicsRequest(topics=[good, bad], validate_only=True, timeout_ms=1_000)
+    answer = await client.send(request, 7)
+    errors = [each.error_code for each in answer.topics]
+    assert errors == [0, Error.INVALID_REPLICATION_FACTOR]
+    assert broker.service.cache.topics == {}
 
 
-def test_a_topic_named_twice_gets_one_answer() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started()
-        client = await cluster.client()
-        await create(client, "views")
-        asked = CreateTopicsRequest(topics=[new(), new()], timeout_ms=1_000)
-        (made,) = (await client.send(asked, 7)).topics
-        grow = GrownTopic(name="views", count=2, assignments=None)
-        more = CreatePartitionsRequest(topics=[grow, grow], timeout_ms=1_000, validate_only=False)
-        (grown,) = (await client.send(more, 3)).results
-        deleted = DeleteTopicsRequest(topic_names=["views", "views"], timeout_ms=1_000)
-        (deleted,) = (await client.send(deleted, 5)).responses
-        errors = [made.error_code, grown.error_code, deleted.error_code]
-        assert errors == [Error.INVALID_REQUEST] * 3
-
-    cluster.run(scenario())
+async def test_a_topic_named_twice_gets_one_answer(cluster: Cluster) -> None:
+    await cluster.started()
+    client = await cluster.client()
+    await create(client, "views")
+    asked = CreateTopicsRequest(topics=[new(), new()], timeout_ms=1_000)
+    (made,) = (await client.send(asked, 7)).topics
+    grow = GrownTopic(name="views", count=2, assignments=None)
+    more = CreatePartitionsRequest(topics=[grow, grow], timeout_ms=1_000, validate_only=False)
+    (grown,) = (await client.send(more, 3)).results
+    deleted = DeleteTopicsRequest(topic_names=["views", "views"], timeout_ms=1_000)
+    (deleted,) = (await client.send(deleted, 5)).responses
+    errors = [made.error_code, grown.error_code, deleted.error_code]
+    assert errors == [Error.INVALID_REQUEST] * 3
 
 
-def test_a_broker_that_is_not_the_controller_refuses() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started(1)
-        await cluster.started(2)
-        client = await cluster.client(2)
-        assert (await create(client, "clicks")).error_code == Error.NOT_CONTROLLER
-        deleted = DeleteTopicsRequest(topics=[TopicToDelete(name="x")], timeout_ms=100)
-        assert (await client.send(deleted, 6)).responses[0].error_code == Error.NOT_CONTROLLER
-        grown = GrownTopic(name="x", count=2, assignments=None)
-        request = CreatePartitionsRequest(topics=[grown], timeout_ms=100, validate_only=False)
-        assert (await client.send(request, 3)).results[0].error_code == Error.NOT_CONTROLLER
-
-    cluster.run(scenario())
+async def test_a_broker_that_is_not_the_controller_refuses(cluster: Cluster) -> None:
+    await cluster.started(1)
+    await cluster.started(2)
+    client = await cluster.client(2)
+    assert (await create(client, "clicks")).error_code == Error.NOT_CONTROLLER
+    deleted = DeleteTopicsRequest(topics=[TopicToDelete(name="x")], timeout_ms=100)
+    assert (await client.send(deleted, 6)).responses[0].error_code == Error.NOT_CONTROLLER
+    grown = GrownTopic(name="x", count=2, assignments=None)
+    request = CreatePartitionsRequest(topics=[grown], timeout_ms=100, validate_only=False)
+    assert (await client.send(request, 3)).results[0].error_code == Error.NOT_CONTROLLER
 
 
-def test_a_broker_forwards_the_creation_of_a_requested_topic_to_the_controller() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started(1)
-        other = await cluster.started(2)
-        asked = MetadataTopic(name="wanted")
-        await (await cluster.client(2)).send(MetadataRequest(topics=[asked]), 4)
-        await cluster.until(lambda: other.service.cache.has(TopicPartition("wanted", 0)))
-
-    cluster.run(scenario())
+async def test_a_broker_forwards_the_creation_of_a_requested_topic_to_the_controller(
+    cluster: Cluster,
+) -> None:
+    await cluster.started(1)
+    other = await cluster.started(2)
+    asked = MetadataTopic(name="wanted")
+    await (await cluster.client(2)).send(MetadataRequest(topics=[asked]), 4)
+    await cluster.until(lambda: other.service.cache.has(TopicPartition("wanted", 0)))
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_a_topic_is_deleted_in_every_version(version: int) -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        broker = await cluster.started()
-        client = await cluster.client()
-        await create(client, "clicks")
-        named: dict[str, Any] = {"topic_names": ["clicks"]}
-        if version >= 6:
-            named = {"topics": [TopicToDelete(name="clicks")]}
-        request = DeleteTopicsRequest(timeout_ms=10_000, **named)
-        (gone,) = (await client.send(request, version)).responses
-        assert (gone.name, gone.error_code) == ("clicks", 0)
-        assert broker.service.cache.topics == {}
-        assert broker.service.replicas.partitions == {}
-
-    cluster.run(scenario())
+async def test_a_topic_is_deleted_in_every_version(cluster: Cluster, version: int) -> None:
+    broker = await cluster.started()
+    client = await cluster.client()
+    await create(client, "clicks")
+    named: dict[str, Any] = {"topic_names": ["clicks"]}
+    if version >= 6:
+        named = {"topics": [TopicToDelete(name="clicks")]}
+    request = DeleteTopicsRequest(timeout_ms=10_000, **named)
+    (gone,) = (await client.send(request, version)).responses
+    assert (gone.name, gone.error_code) == ("clicks", 0)
+    assert broker.service.cache.topics == {}
+    assert broker.service.replicas.partitions == {}
 
 
-def test_a_topic_is_deleted_by_its_id() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started()
-        client = await cluster.client()
-        made = await create(client, "clicks")
-        deleted = [TopicToDelete(topic_id=made.topic_id), TopicToDelete(topic_id=uuid.UUID(int=1))]
-        request = DeleteTopicsRequest(topics=deleted, timeout_ms=10_000)
-        known, unknown = (await client.send(request, 6)).responses
-        assert (known.name, known.topic_id, known.error_code) == ("clicks", made.topic_id, 0)
-        assert (unknown.name, unknown.error_code) == (None, Error.UNKNOWN_TOPIC_ID)
-
-    cluster.run(scenario())
+async def test_a_topic_is_deleted_by_its_id(cluster: Cluster) -> None:
+    await cluster.started()
+    client = await cluster.client()
+    made = await create(client, "clicks")
+    deleted = [TopicToDelete(topic_id=made.topic_id), TopicToDelete(topic_id=uuid.UUID(int=1))]
+    request = DeleteTopicsRequest(topics=deleted, timeout_ms=10_000)
+    known, unknown = (await client.send(request, 6)).responses
+    assert (known.name, known.topic_id, known.error_code) == ("clicks", made.topic_id, 0)
+    assert (unknown.name, unknown.error_code) == (None, Error.UNKNOWN_TOPIC_ID)
 
 
-def test_a_topic_named_twice_by_name_or_id_is_not_deleted() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        broker = await cluster.started()
-        client = await cluster.client()
-        made = await create(client, "clicks")
-        by_name, by_id = TopicToDelete(name="clicks"), TopicToDelete(topic_id=made.topic_id)
-        by_both = TopicToDelete(name="clicks", topic_id=made.topic_id)
-        for twice in ([by_name, by_id], [by_id, by_id], [by_name, by_name]):
-            request = DeleteTopicsRequest(topics=twice, timeout_ms=10_000)
-            answers = (await client.send(request, 6)).responses
-            assert {each.error_code for each in answers} == {Error.INVALID_REQUEST}
-        assert list(broker.service.cache.topics) == ["clicks"]
-        request = DeleteTopicsRequest(topics=[by_name, by_both], timeout_ms=10_000)
-        deleted, refused = (await client.send(request, 6)).responses
-        assert (deleted.error_code, refused.error_code) == (0, Error.INVALID_REQUEST)
-
-    cluster.run(scenario())
+async def test_a_topic_named_twice_by_name_or_id_is_not_deleted(cluster: Cluster) -> None:
+    broker = await cluster.started()
+    client = await cluster.client()
+    made = await create(client, "clicks")
+    by_name, by_id = TopicToDelete(name="clicks"), TopicToDelete(topic_id=made.topic_id)
+    by_both = TopicToDelete(name="clicks", topic_id=made.topic_id)
+    for twice in ([by_name, by_id], [by_id, by_id], [by_name, by_name]):
+        request = DeleteTopicsRequest(topics=twice, timeout_ms=10_000)
+        answers = (await client.send(request, 6)).responses
+        assert {each.error_code for each in answers} == {Error.INVALID_REQUEST}
+    assert list(broker.service.cache.topics) == ["clicks"]
+    request = DeleteTopicsRequest(topics=[by_name, by_both], timeout_ms=10_000)
+    deleted, refused = (await client.send(request, 6)).responses
+    assert (deleted.error_code, refused.error_code) == (0, Error.INVALID_REQUEST)
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_with_deletion_disabled_each_version_gets_the_error_it_knows(version: int) -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started(delete_topic_enable="false")
-        client = await cluster.client()
-        await create(client, "clicks")
-        names = ["clicks", "twice", "twice"]
-        request = DeleteTopicsRequest(topic_names=names, timeout_ms=10_000)
-        answers = (await client.send(request, version)).responses
-        known = Error.INVALID_REQUEST if version < 3 else Error.TOPIC_DELETION_DISABLED
-        assert {each.error_code for each in answers} == {known}
-
-    cluster.run(scenario())
+async def test_with_deletion_disabled_each_version_gets_the_error_it_knows(
+    cluster: Cluster, version: int
+) -> None:
+    await cluster.started(delete_topic_enable="false")
+    client = await cluster.client()
+    await create(client, "clicks")
+    names = ["clicks", "twice", "twice"]
+    request = DeleteTopicsRequest(topic_names=names, timeout_ms=10_000)
+    answers = (await client.send(request, version)).responses
+    known = Error.INVALID_REQUEST if version < 3 else Error.TOPIC_DELETION_DISABLED
+    assert {each.error_code for each in answers} == {known}
 
 
-def test_a_recreated_topic_has_settings_and_records_of_its_own() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        broker = await cluster.started()
-        client = await cluster.client()
-        await create(client, "clicks", max_message_bytes="100")
-        assert (await produce(client, "clicks", b"x" * 200)).error_code == Error.MESSAGE_TOO_LARGE
-        await produce(client, "clicks", b"x")
-        request = DeleteTopicsRequest(topics=[TopicToDelete(name="clicks")], timeout_ms=10_000)
-        await client.send(request, 6)
-        await create(client, "clicks", max_message_bytes="1000")
-        assert (await produce(client, "clicks", b"x" * 200)).base_offset == 0
-        (log,) = broker.service.directory.logs.values()
-        assert log.settings.max_message_bytes == 1000
-
-    cluster.run(scenario())
+async def test_a_recreated_topic_has_settings_and_records_of_its_own(cluster: Cluster) -> None:
+    broker = await cluster.started()
+    client = await cluster.client()
+    await create(client, "clicks", max_message_bytes="100")
+    assert (await produce(client, "clicks", b"x" * 200)).error_code == Error.MESSAGE_TOO_LARGE
+    await produce(client, "clicks", b"x")
+    request = DeleteTopicsRequest(topics=[TopicToDelete(name="clicks")], timeout_ms=10_000)
+    await client.send(request, 6)
+    await create(client, "clicks", max_message_bytes="1000")
+    assert (await produce(client, "clicks", b"x" * 200)).base_offset == 0
+    (log,) = broker.service.directory.logs.values()
+    assert log.settings.max_message_bytes == 1000
 
 
-def test_create_partitions_adds_partitions() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        broker = await cluster.started()
-        client = await cluster.client()
-        await create(client, "clicks")
-        for version in range(4):
-            grown = GrownTopic(name="clicks", count=2 + version, assignments=None)
-            request = CreatePartitionsRequest(topics=[grown], timeout_ms=9_000, validate_only=False)
-            (result,) = (await client.send(request, version)).results
-            assert result.error_code == 0
-            assert len(broker.service.cache.topics["clicks"].partitions) == 2 + version
-
-    cluster.run(scenario())
+async def test_create_partitions_adds_partitions(cluster: Cluster) -> None:
+    broker = await cluster.started()
+    client = await cluster.client()
+    await create(client, "clicks")
+    for version in range(4):
+        grown = GrownTopic(name="clicks", count=2 + version, assignments=None)
+        request = CreatePartitionsRequest(topics=[grown], timeout_ms=9_000, validate_only=False)
+        (result,) = (await client.send(request, version)).results
+        assert result.error_code == 0
+        assert len(broker.service.cache.topics["clicks"].partitions) == 2 + version
 
 
 # Producer ids
 
 
-def test_producer_ids_are_unique_across_brokers_and_restarts() -> None:
-    cluster = Cluster()
+async def test_producer_ids_are_unique_across_brokers_and_restarts(cluster: Cluster) -> None:
+    first, _ = await cluster.started(1), await cluster.started(2)
+    found: list[int] = []
 
-    async def scenario() -> None:
-        first, _ = await cluster.started(1), await cluster.started(2)
-        found: list[int] = []
+    async def take(broker_id: int, times: int) -> None:
+        client = await cluster.client(broker_id)
+        for _ in range(times):
+            request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+            answer = await client.send(request, 4)
+            assert (answer.error_code, answer.producer_epoch) == (0, 0)
+            found.append(answer.producer_id)
 
-        async def take(broker_id: int, times: int) -> None:
-            client = await cluster.client(broker_id)
-            for _ in range(times):
-                request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
-                answer = await client.send(request, 4)
-                assert (answer.error_code, answer.producer_epoch) == (0, 0)
-                found.append(answer.producer_id)
-
-        await take(1, 3)
-        await take(2, 1001)
-        await first.stop()
-        await cluster.started(1)
-        await take(1, 3)
-        assert len(set(found)) == len(found)
-        assert max(found) < 4000
-
-    cluster.run(scenario())
+    await take(1, 3)
+    await take(2, 1001)
+    await first.stop()
+    await cluster.started(1)
+    await take(1, 3)
+    assert len(set(found)) == len(found)
+    assert max(found) < 4000
 
 
 @pytest.mark.parametrize("is_made_by_kafka", [False, True])
-def test_the_first_block_of_producer_ids_goes_to_one_broker(is_made_by_kafka: bool) -> None:
+async def test_the_first_block_of_producer_ids_goes_to_one_broker(
+    cluster: Cluster, is_made_by_kafka: bool
+) -> None:
     """Kafka's controller cannot read a znode with empty data: so brokers make none in advance."""
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started(1)
-        await cluster.started(2)
-        path = znodes.PRODUCER_ID_BLOCK.path()
-        assert cluster.ensemble.tree.exists(path) is None
-        if is_made_by_kafka:
-            await cluster.zks[1].create(path)
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
-        clients = [await cluster.client(broker_id) for broker_id in (1, 2)]
-        answers = await asyncio.gather(*(client.send(request, 4) for client in clients))
-        assert sorted(each.producer_id for each in answers) == [0, 1000]
-
-    cluster.run(scenario())
+    await cluster.started(1)
+    await cluster.started(2)
+    path = znodes.PRODUCER_ID_BLOCK.path()
+    assert cluster.ensemble.tree.exists(path) is None
+    if is_made_by_kafka:
+        await cluster.zks[1].create(path)
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+    clients = [await cluster.client(broker_id) for broker_id in (1, 2)]
+    answers = await asyncio.gather(*(client.send(request, 4) for client in clients))
+    assert sorted(each.producer_id for each in answers) == [0, 1000]
 
 
-def test_the_controller_gives_blocks_of_producer_ids_to_registered_brokers() -> None:
-    cluster = Cluster()
+async def test_the_controller_gives_blocks_of_producer_ids_to_registered_brokers(
+    cluster: Cluster,
+) -> None:
+    await cluster.started(1)
+    epoch = (await cluster.started(2)).service.replicas.broker_epoch
+    controller, other = await cluster.client(1), await cluster.client(2)
 
-    async def scenario() -> None:
-        await cluster.started(1)
-        epoch = (await cluster.started(2)).service.replicas.broker_epoch
-        controller, other = await cluster.client(1), await cluster.client(2)
+    async def ask(client: Client, broker_id: int, broker_epoch: int) -> tuple[int, int, int]:
+        request = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
+        answer = await client.send(request, 0)
+        return answer.error_code, answer.producer_id_start, answer.producer_id_len
 
-        async def ask(client: Client, broker_id: int, broker_epoch: int) -> tuple[int, int, int]:
-            request = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
-            answer = await client.send(request, 0)
-            return answer.error_code, answer.producer_id_start, answer.producer_id_len
-
-        assert await ask(controller, 2, epoch) == (Error.NONE, 0, 1000)
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
-        assert (await other.send(request, 4)).producer_id == 1000
-        assert await ask(controller, 2, epoch) == (Error.NONE, 2000, 1000)
-        assert await ask(controller, 2, epoch - 1) == (Error.STALE_BROKER_EPOCH, 0, 0)
-        assert await ask(controller, 9, epoch) == (Error.BROKER_ID_NOT_REGISTERED, 0, 0)
-        assert await ask(other, 2, epoch) == (Error.NOT_CONTROLLER, 0, 0)
-
-    cluster.run(scenario())
+    assert await ask(controller, 2, epoch) == (Error.NONE, 0, 1000)
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+    assert (await other.send(request, 4)).producer_id == 1000
+    assert await ask(controller, 2, epoch) == (Error.NONE, 2000, 1000)
+    assert await ask(controller, 2, epoch - 1) == (Error.STALE_BROKER_EPOCH, 0, 0)
+    assert await ask(controller, 9, epoch) == (Error.BROKER_ID_NOT_REGISTERED, 0, 0)
+    assert await ask(other, 2, epoch) == (Error.NOT_CONTROLLER, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -380,45 +302,35 @@ def test_the_controller_gives_blocks_of_producer_ids_to_registered_brokers() -> 
         (None, (5, 1), Error.NONE),
     ],
 )
-def test_invalid_requests_for_a_producer_id_are_refused(
-    transactional_id: str | None, present: tuple[int, int], error: Error
+async def test_invalid_requests_for_a_producer_id_are_refused(
+    cluster: Cluster, transactional_id: str | None, present: tuple[int, int], error: Error
 ) -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started()
-        request = InitProducerIdRequest(
-            transactional_id=transactional_id,
-            transaction_timeout_ms=1_000,
-            producer_id=present[0],
-            producer_epoch=present[1],
-        )
-        assert (await (await cluster.client()).send(request, 4)).error_code == error
-
-    cluster.run(scenario())
+    await cluster.started()
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=1_000,
+        producer_id=present[0],
+        producer_epoch=present[1],
+    )
+    assert (await (await cluster.client()).send(request, 4)).error_code == error
 
 
 # The controller's requests
 
 
-def test_requests_of_a_controller_that_was_replaced_are_refused() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        broker = await cluster.started()
-        client = await cluster.client()
-        epoch = broker.service.replicas.broker_epoch
-        ours = {"controller_id": 1, "broker_epoch": epoch}
-        for old, error in (
-            ({**ours, "controller_epoch": 0}, Error.STALE_CONTROLLER_EPOCH),
-            ({**ours, "controller_epoch": 9, "broker_epoch": epoch - 1}, Error.STALE_BROKER_EPOCH),
-        ):
-            lead = LeaderAndIsrRequest(topic_states=[], live_leaders=[], **old)
-            assert (await client.send(lead, 7)).error_code == error
-            stop = StopReplicaRequest(topic_states=[], **old)
-            assert (await client.send(stop, 4)).error_code == error
-            learn = UpdateMetadataRequest(topic_states=[], live_brokers=[], type=2, **old)
-            assert (await client.send(learn, 8)).error_code == error
-        assert list(broker.service.cache.brokers) == [1]
-
-    cluster.run(scenario())
+async def test_requests_of_a_controller_that_was_replaced_are_refused(cluster: Cluster) -> None:
+    broker = await cluster.started()
+    client = await cluster.client()
+    epoch = broker.service.replicas.broker_epoch
+    ours = {"controller_id": 1, "broker_epoch": epoch}
+    for old, error in (
+        ({**ours, "controller_epoch": 0}, Error.STALE_CONTROLLER_EPOCH),
+        ({**ours, "controller_epoch": 9, "broker_epoch": epoch - 1}, Error.STALE_BROKER_EPOCH),
+    ):
+        lead = LeaderAndIsrRequest(topic_states=[], live_leaders=[], **old)
+        assert (await client.send(lead, 7)).error_code == error
+        stop = StopReplicaRequest(topic_states=[], **old)
+        assert (await client.send(stop, 4)).error_code == error
+        learn = UpdateMetadataRequest(topic_states=[], live_brokers=[], type=2, **old)
+        assert (await client.send(learn, 8)).error_code == error
+    assert list(broker.service.cache.brokers) == [1]

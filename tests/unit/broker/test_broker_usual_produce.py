@@ -14,12 +14,12 @@ from kdist.broker.fast_path.produce import FLUSHED_BYTES
 from kdist.broker.handlers.produce import ProduceHandler
 from kdist.config.topic import TopicSettings
 from kdist.errors import DiskFailed, Error
-from kdist.model import TopicPartition
-from kdist.protocol.envelope import (
+from kdist.model import OFFSETS_TOPIC, TopicPartition
+from kdist.protocol.frame import (
+    RequestHeader,
     decode_request,
     decode_response,
 )
-from kdist.protocol.headers import RequestHeader
 from kdist.protocol.produce import API, ProduceTopic
 from kdist.records.compression import Codec
 from kdist.replication.delayed import DelayedOperation
@@ -28,6 +28,7 @@ from tests.unit.broker.broker_produces import Broker, Peer, errors_of, fields_of
 from tests.unit.replication.replication_world import BROKER, CLICKS, VIEWS, World, batch, values_in
 
 VERSIONS = range(3, 12)
+OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 
 
 @pytest.fixture
@@ -146,13 +147,15 @@ def test_delayed_operations_are_attempted_after_a_group_is_appended(broker: Brok
         frame_of(b""),
         frame_of(None),
         frame_of(batch([b"x"]), key=VIEWS),  # not hosted here
-        frame_of(batch([b"x"]), key=TopicPartition("__consumer_offsets", 0)),
+        frame_of(batch([b"x"]), key=OFFSETS),
+        frame_of(batch([b"x"]), transactional_id="t"),
         frame_of(batch([b"x"]), ProduceTopic(name="views", partition_data=[])),
         frame_of(batch([b"x"]), client_id="c" * 1000),
     ],
 )
 def test_an_unusual_request_is_not_learned(frame: memoryview) -> None:
     broker = Broker()
+    broker.world.lead(OFFSETS)
     broker.send(frame, Peer())
     assert broker.registered is None
 

@@ -1,4 +1,4 @@
-"""Every declared setting: its default survives the way through text, its bounds hold."""
+"""Every declared setting: its default, its bounds, what contradicts it, and the digest."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kdist.config import broker_rules, topic_rules
+from kdist.config.addresses import Listener, parse_listener, parse_protocol_map
 from kdist.config.broker_config import BROKER_CLASSES, BROKER_TABLE
-from kdist.config.declare import Setting, Settings, Synonym, setting, settings
-from kdist.config.human import show_human
+from kdist.config.declare import Setting, Settings, Synonym, setting, settings, show_human
+from kdist.config.faults import ConfigError, broken
 from kdist.config.kinds import INT64_MAX, Kind, int32, int64, secret, show_text
+from kdist.config.layers import Source, layer_of
+from kdist.config.load import broker_from, load_broker, with_dynamic
 from kdist.config.topic import TopicSettings
 
 EVERY = (*BROKER_TABLE, *TopicSettings.TABLE)
@@ -26,6 +30,81 @@ def name_of(row: Setting) -> str:
 
 def row_named(name: str) -> Setting:
     return next(row for row in EVERY if row.name == name)
+
+
+LEAST = {"broker.id": "1", "log.dir": "/d", "zookeeper.connect": "zk:2181"}
+LISTENERS, ADVERTISED = "listeners", "advertised.listeners"
+PROTOCOL_MAP, INTER_BROKER = "listener.security.protocol.map", "inter.broker.listener.name"
+
+BROKEN_BY = {
+    "directory_is_one": {"log.dir": "/d1,/d2"},
+    "directory_is_absolute": {"log.dir": "logs"},
+    "zookeeper_can_be_read": {"zookeeper.connect": "zk:port"},
+    "listeners_can_be_read": {LISTENERS: "PLAINTEXT:9092"},
+    "listeners_are_distinct": {LISTENERS: "PLAINTEXT://a:1,PLAINTEXT://a:2"},
+    "advertised_listeners_exist": {ADVERTISED: "PLAINTEXT://0.0.0.0:9092"},
+    "http_address_can_be_read": {"http.address": "localhost:http"},
+    "http_address_is_no_listeners": {
+        LISTENERS: "PLAINTEXT://:9092",
+        "http.address": "127.0.0.1:9092",
+    },
+    "follower_waits_within_its_timeout": {
+        "replica.fetch.wait.max.ms": "20000",
+        "replica.socket.timeout.ms": "10000",
+    },
+    "follower_waits_within_its_lag": {
+        "replica.fetch.wait.max.ms": "20000",
+        "replica.lag.time.max.ms": "10000",
+    },
+    "somebody_can_connect": {"max.connections": "1"},
+    "session_timeouts_are_ordered": {"group.max.session.timeout.ms": "5"},
+    "compaction_lags_are_ordered": {
+        "log.cleaner.min.compaction.lag.ms": "2",
+        "log.cleaner.max.compaction.lag.ms": "1",
+    },
+    "cleanup_policy_is_named_once": {"log.cleanup.policy": "delete,delete"},
+}
+OF_TOPICS = {
+    "throttled_replicas_are_named": {"leader.replication.throttled.replicas": "0:1,all"},
+}
+ODD = {
+    "largest_batch_fits_a_request": {"socket.request.max.bytes": "1000"},
+    "largest_batch_fits_a_segment": {"log.segment.bytes": "5000"},
+    "segments_roll_before_retention": {"log.retention.ms": "300000"},
+    "retention_holds_a_segment": {"log.retention.bytes": "0"},
+    "jitter_is_within_the_age": {"log.roll.ms": "1000", "log.roll.jitter.ms": "1001"},
+    "index_outlasts_its_segment": {"log.index.size.max.bytes": "1000"},
+    "segments_have_index_entries": {
+        "log.segment.bytes": "2000000",
+        "log.index.interval.bytes": "2000001",
+    },
+    "commits_fit_a_batch": {"offset.metadata.max.bytes": "1048588"},
+    "commits_fit_a_segment": {"offsets.topic.segment.bytes": "1048587"},
+    "default_session_timeout_is_allowed": {"group.max.session.timeout.ms": "44999"},
+    "flushes_are_checked_as_often_as_due": {"log.flush.interval.ms": "999"},
+    "retention_is_checked_as_often_as_due": {
+        "log.retention.ms": "299999",
+        "log.roll.ms": "60000",
+    },
+    "producers_are_checked_as_often_as_due": {"producer.id.expiration.ms": "599999"},
+    "offsets_are_checked_as_often_as_due": {"offsets.retention.minutes": "9"},
+    "follower_backs_off_within_its_lag": {"replica.fetch.backoff.ms": "30000"},
+    "exposed_records_get_flushed": {"log.flush.before.expose": "true"},
+}
+
+
+def fault_of(given: dict[str, str]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        broker_from(LEAST | given, "f")
+    (fault,) = caught.value.faults
+    return fault
+
+
+FILE = "broker.id=1\nlog.dir=/data\nzookeeper.connect=zk:2181\nlog.retention.hours=2\n"
+
+
+def digest(text: str) -> str:
+    return load_broker(text, "x").digest()
 
 
 @pytest.mark.parametrize("row", WITH_DEFAULT, ids=name_of)
@@ -177,3 +256,174 @@ def test_a_setting_without_default_must_be_passed() -> None:
 def test_an_integer_is_bounded_by_its_width() -> None:
     with pytest.raises(ValueError, match="from -2147483648 to 2147483647"):
         KeySettings.TABLE[1].read("2147483648")
+
+
+def test_every_rule_has_an_example_that_breaks_it() -> None:
+    refusing = {rule.__name__ for rule in (*broker_rules.REFUSES, *topic_rules.REFUSES)}
+    assert refusing == {*BROKEN_BY, *OF_TOPICS}
+    warning = {rule.__name__ for rule in (*broker_rules.WARNS, *topic_rules.WARNS)}
+    assert warning == set(ODD)
+
+
+@pytest.mark.parametrize("rule", BROKEN_BY)
+def test_a_contradiction_is_refused(rule: str) -> None:
+    assert fault_of(BROKEN_BY[rule]).endswith("(f).")
+
+
+@pytest.mark.parametrize("rule", OF_TOPICS)
+def test_a_contradiction_of_a_topic_is_refused(rule: str) -> None:
+    with pytest.raises(ConfigError):
+        broker_from(LEAST, "f").topic(OF_TOPICS[rule])
+
+
+def test_no_broker_has_a_setting_that_only_topics_have() -> None:
+    for name in (
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+    ):
+        assert name not in {each.name for each in broker_from(LEAST).describe()}
+        assert name in {each.name for each in broker_from(LEAST).describe_topic({name: "0:1"})}
+        assert f"{name} is not a setting" in fault_of({name: "*"})
+        assert not broker_from(LEAST).topic({}).leader_replication_throttled_replicas
+
+
+@pytest.mark.parametrize("rule", ODD)
+def test_an_oddity_is_a_warning(rule: str) -> None:
+    (warning,) = broker_from(LEAST | ODD[rule], "f").warnings
+    assert warning.endswith("(f).")
+
+
+def test_times_that_are_taken_at_their_word_are_no_oddity() -> None:
+    given = {
+        "log.roll.ms": "1000",
+        "log.roll.jitter.ms": "1000",
+        "log.segment.bytes": "2000000",
+        "log.retention.bytes": "2000000",
+        "log.index.size.max.bytes": "5904",
+        "log.retention.ms": "300000",
+        "log.flush.interval.ms": "1000",
+        "group.min.session.timeout.ms": "45000",
+        "group.max.session.timeout.ms": "45000",
+        "http.address": "127.0.0.1:9092",
+        LISTENERS: "PLAINTEXT://10.0.0.1:9092",
+    }
+    assert not broker_from(LEAST | given).warnings
+
+
+def test_several_contradictions_are_reported_together() -> None:
+    given = {"log.dir": "a,b", "zookeeper.connect": "", "log.cleanup.policy": "delete,delete"}
+    with pytest.raises(ConfigError) as caught:
+        broker_from(given | {"broker.id": "1"})
+    assert len(caught.value.faults) == 4  # the directory is neither one nor absolute
+
+
+@pytest.mark.parametrize(
+    ("given", "claim"),
+    [
+        ({"zookeeper.connect": ""}, "zookeeper.connect is empty"),
+        ({"zookeeper.connect": "zk1,,zk2"}, "zookeeper.connect 'zk1,,zk2': '' is not of the form"),
+        ({"zookeeper.connect": "zk/a//b"}, "zookeeper.connect 'zk/a//b': /a//b is not a path"),
+        ({LISTENERS: ""}, "listeners is empty"),
+        ({LISTENERS: "A://:1"}, "listener.security.protocol.map has no protocol for A"),
+        ({LISTENERS: "A://:1", PROTOCOL_MAP: "A:SSL"}, "the protocol SSL of A is not supported"),
+        ({PROTOCOL_MAP: "PLAINTEXT"}, "'PLAINTEXT' is not of the form NAME:PROTOCOL"),
+        ({ADVERTISED: "PLAINTEXT://:9092"}, "advertised.listeners needs a host"),
+        (
+            {INTER_BROKER: "INSIDE"},
+            "inter.broker.listener.name is INSIDE, which is not in listeners",
+        ),
+        (
+            {ADVERTISED: "OUT://a:1", PROTOCOL_MAP: "PLAINTEXT:PLAINTEXT,OUT:PLAINTEXT"},
+            "advertised.listeners has OUT, which is not in listeners",
+        ),
+        (
+            {LISTENERS: "A://a:1,B://b:1", PROTOCOL_MAP: "A:PLAINTEXT,B:PLAINTEXT"},
+            "listeners uses a name or a port twice",
+        ),
+    ],
+)
+def test_listeners_that_do_not_fit_together_are_refused(given: dict[str, str], claim: str) -> None:
+    assert fault_of(given).startswith(claim)
+
+
+def test_listeners_for_clients_and_for_brokers_fit_together() -> None:
+    given = {
+        LISTENERS: "client://:9092,INSIDE://10.0.0.1:9093",
+        ADVERTISED: "CLIENT://kafka1.example.com:9092,INSIDE://10.0.0.1:9093",
+        PROTOCOL_MAP: "CLIENT:PLAINTEXT, INSIDE:PLAINTEXT",
+        INTER_BROKER: "INSIDE",
+    }
+    assert not broker_from(LEAST | given).warnings
+
+
+def test_two_listeners_may_both_ask_the_kernel_for_a_port() -> None:
+    given = {LISTENERS: "A://:0,B://:0", PROTOCOL_MAP: "A:PLAINTEXT,B:PLAINTEXT"}
+    assert broker_from(LEAST | given).broker.listeners == ("A://:0", "B://:0")
+
+
+def test_compacted_topics_and_endless_retention_have_no_retention_to_outlive() -> None:
+    for topic in (
+        TopicSettings(retention_ms=1, cleanup_policy=("compact",)),
+        TopicSettings(retention_ms=-1),
+    ):
+        assert not list(broken(topic_rules.WARNS, topic, ""))
+
+
+@pytest.mark.parametrize(
+    ("text", "listener"),
+    [
+        ("PLAINTEXT://:9092", Listener("PLAINTEXT", "", 9092)),
+        ("plaintext://host.example.com:0", Listener("PLAINTEXT", "host.example.com", 0)),
+        ("A_1://[::1]:65535", Listener("A_1", "::1", 65535)),
+    ],
+)
+def test_a_listener_is_a_name_a_host_and_a_port(text: str, listener: Listener) -> None:
+    assert parse_listener(text) == listener
+    assert parse_listener(str(listener)) == listener
+
+
+@pytest.mark.parametrize("text", ["", "a:1", "A://a", "A://a:65536", "A://::1:9092", "A://a b:1"])
+def test_an_invalid_listener_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="NAME://host:port"):
+        parse_listener(text)
+
+
+def test_protocols_are_known_by_upper_case_names() -> None:
+    assert parse_protocol_map(["a:plaintext"]) == {"A": "PLAINTEXT"}
+
+
+def test_clients_may_be_kept_out_where_brokers_have_a_listener_of_their_own() -> None:
+    listeners = {LISTENERS: "A://:1,B://:2", PROTOCOL_MAP: "A:PLAINTEXT,B:PLAINTEXT"}
+    config = broker_from(LEAST | listeners | {"max.connections": "0"})
+    assert config.network.max_connections == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# Written by Ansible.\n\n" + FILE,
+        "".join(reversed(FILE.splitlines(keepends=True))),
+        FILE.replace("=", " = "),
+        FILE.replace("log.retention.hours=2", "log.retention.ms=7200000"),
+        FILE + "num.partitions=1\n",
+    ],
+    ids=["comments", "order", "spaces", "a synonym", "a default"],
+)
+def test_comments_order_and_spelling_do_not_change_it(text: str) -> None:
+    assert digest(text) == digest(FILE)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["num.partitions=2", "log.retention.hours=3", "broker.rack=r1", "zookeeper.connect=zk:2182"],
+)
+def test_another_value_changes_it(line: str) -> None:
+    name = line.partition("=")[0]
+    rest = [each for each in FILE.splitlines() if not each.startswith(f"{name}=")]
+    assert digest("\n".join([*rest, line])) != digest(FILE)
+
+
+def test_what_was_changed_while_the_broker_runs_does_not_count() -> None:
+    loaded = load_broker(FILE, "x")
+    changed = layer_of(Source.DYNAMIC_BROKER_CONFIG, {"log.retention.ms": "1"})
+    assert with_dynamic(loaded, [changed]).digest() == loaded.digest()

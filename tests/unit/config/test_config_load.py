@@ -1,6 +1,10 @@
-"""A broker's file becomes settings, or one error with every fault in it."""
+"""The files of a broker, a mirror and a load: settings, or one error with every fault."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -10,6 +14,8 @@ from kdist.config.broker_config import BROKER_NAMES, TOPIC_NAMES
 from kdist.config.faults import ConfigError
 from kdist.config.foreign import TABLE, find_foreign
 from kdist.config.load import broker_from, load_broker
+from kdist.config.load_job import Step, load_job
+from kdist.config.mirror import load_mirror
 from kdist.errors import UserError
 
 LEAST = {"broker.id": "1", "log.dir": "/d", "zookeeper.connect": "zk:2181"}
@@ -25,6 +31,31 @@ def faults_of(**given: str) -> tuple[str, ...]:
 
 def warnings_of(text: str) -> tuple[str, ...]:
     return load_broker(LEAST_TEXT + text, "f").warnings
+
+
+FORMAT = Path(__file__).parents[3] / "docs/formats/load-output.md"
+SMALL = "bootstrap.servers=b1:9092\ntopics=clicks,ops.host\noutput=/data\n"
+
+
+def faults(more: str, text: str = SMALL) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as refused:
+        load_job(text + more, "job")
+    return refused.value.faults
+
+
+GOOD = """\
+# comment
+mirror.http.address=[::1]:9392
+mirror.buffer.bytes=1048576
+flow.dc1-to-dc2.source=k2:9092, k3:9092
+flow.dc1-to-dc2.target=k4:9092
+flow.dc1-to-dc2.topics=flights,ops\\\\..*
+flow.dc1-to-dc2.prefix=dc1.
+flow.b.source=k2:9092
+flow.b.target=k4:9092
+flow.b.blacklist=x.*
+flow.b.start=latest
+"""
 
 
 def test_a_minimal_file_gives_the_defaults() -> None:
@@ -162,3 +193,234 @@ def outcome_of(given: dict[str, str]) -> list[str]:
         return [described.row.doc for described in broker_from(given, "f").describe()]
     except ConfigError as error:
         return list(error.faults)
+
+
+def test_a_topics_own_setting_goes_before_the_jobs() -> None:
+    found = load_job(
+        SMALL
+        + "event.time.field=at\ntopic.ops.host.event.time.field=timestamp_ms\n"
+        + "topic.ops.host.format=bytes\n",
+        "job",
+    )
+    assert found.topics["clicks"].event_time_field == "at"
+    assert found.topics["clicks"].format == "json"
+    assert found.topics["ops.host"].event_time_field == "timestamp_ms"
+    assert found.topics["ops.host"].format == "bytes"
+
+
+def test_an_ambiguous_name_belongs_to_the_longer_setting() -> None:
+    found = load_job(SMALL + "topic.clicks.event.time.format=s\n", "job")
+    assert found.topics["clicks"].event_time_format == "s"
+    assert found.topics["clicks"].format == "json"
+
+
+def test_spark_settings_are_passed_to_spark_except_its_master() -> None:
+    found = load_job(SMALL + "spark.master=local[3]\nspark.driver.memory=1g\n", "job")
+    assert found.job.spark_master == "local[3]"
+    assert found.spark == {"spark.driver.memory": "1g"}
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ("outputs=/x\n", "outputs is not a setting: did you mean output (job, line 4)?"),
+        (
+            "topic.views.format=json\n",
+            "topic.views.format is about a topic that is not in topics (job, line 4).",
+        ),
+        (
+            "topic.clicks.form=json\n",
+            "topic.clicks.form does not end in a topic's setting (job, line 4).",
+        ),
+        (
+            "topic.clicks.format=xml\n",
+            "topic.clicks.format is 'xml', but must be one of json, bytes (job, line 4).",
+        ),
+        ("format=xml\n", "format is 'xml', but must be one of json, bytes (job, line 4)."),
+        ("event.time.zone=Mars\n", "event.time.zone is 'Mars', which is not a time zone (job)."),
+        *(
+            (
+                f"event.time.format={form}\n",
+                f"event.time.format is {form!r}, which has no year: the field must have the date"
+                " (job).",
+            )
+            for form in ("HH:mm", "dd/MM HH:mm", "[yyyy-MM-dd[ ]]HH:mm", "HH:mm 'year'")
+        ),
+        (
+            "name=a b\n",
+            "name is 'a b', but must be letters, digits, '.', '_' and '-' (job).",
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence(more: str, sentence: str) -> None:
+    assert faults(more) == (sentence,)
+
+
+def test_a_pattern_with_a_year_is_a_format_of_event_times() -> None:
+    for form in ("dd/MM/yyyy HH:mm", "uuuu-DDD[ HH:mm]", "yyyy-MM-dd'T'HH:mm"):
+        found = load_job(f"{SMALL}event.time.format={form}\n", "job")
+        assert found.topics["clicks"].event_time_format == form
+
+
+def test_all_mistakes_in_the_file_of_a_load_are_reported_at_once() -> None:
+    text = "bootstrap.servers=b1\ntopics=a,a,b c\noutput=data\n"
+    assert faults("", text) == (
+        "bootstrap.servers has 'b1', but must have host:port (job).",
+        "topics has 'b c', which has a character other than ASCII letters, digits, '.', '_' and"
+        " '-' (job).",
+        "topics names a topic twice (job).",
+        "output is 'data', but must be an absolute path (job).",
+    )
+
+
+def test_missing_required_settings_are_reported() -> None:
+    assert [each.partition(" must be given")[0] for each in faults("", "")] == [
+        "bootstrap.servers",
+        "topics",
+        "output",
+    ]
+
+
+def test_the_page_of_the_format_tells_every_step_of_a_commit() -> None:
+    _, _, steps = FORMAT.read_text().partition("## The steps of a commit")
+    assert tuple(re.findall(r"^\| `([a-z-]+)` \|", steps, re.MULTILINE)) == get_args(Step)
+
+
+def test_a_file_has_settings_of_the_process_and_of_each_flow() -> None:
+    config = load_mirror(GOOD, "m.properties")
+    first, second = config.flows
+    assert config.mirror.http_address == "[::1]:9392"
+    assert (first.name, first.group) == ("dc1-to-dc2", "kdist-mirror-dc1-to-dc2")
+    assert first.wants("ops.host")
+    assert not first.wants("opsXhost")
+    assert first.renamed("flights") == "dc1.flights"
+    assert first.settings.start == "earliest"
+    assert (second.settings.start, second.renamed("t")) == ("latest", "t")
+    assert second.wants("anything")
+    assert not second.wants("xylophone")
+    assert config.flow("b") is second
+    assert config.flow("c") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            ("mirror.buffer.bytes=1048576", "mirror.bufer.bytes=1"),
+            "mirror.bufer.bytes is not a setting: did you mean mirror.buffer.bytes"
+            " (m.properties, line 3)?",
+        ),
+        (
+            ("mirror.buffer.bytes=1048576", "mirror.buffer.bytes=12"),
+            "mirror.buffer.bytes is '12', but must be an integer from 1048576"
+            " to 9223372036854775807 (m.properties, line 3).",
+        ),
+        (
+            ("[::1]:9392", "here"),
+            "mirror.http.address is 'here', but must be host:port (m.properties, line 2).",
+        ),
+        (
+            ("flow.b.source=k2:9092\n", ""),
+            "flow.b.source must be given: brokers of the cluster that is read, as"
+            " `host1:9092,host2:9092` (m.properties).",
+        ),
+        (
+            ("flow.b.start=latest", "flow.b.start=middle"),
+            "flow.b.start is 'middle', but must be one of earliest, latest"
+            " (m.properties, line 11).",
+        ),
+        (
+            ("flow.b.start", "flow.b.starts"),
+            "flow.b.starts is not a setting: did you mean flow.b.start (m.properties, line 11)?",
+        ),
+        (
+            ("flow.b.start", "flow.b b.start"),
+            "flow.b is not a setting (m.properties, line 11).",
+        ),
+        (
+            ("flow.b.start", "flow.b!.start"),
+            "flow.b!.start: a flow's name has up to 100 letters, digits, '_' and '-'"
+            " (m.properties, line 11).",
+        ),
+        (
+            ("flow.b.blacklist=x.*", "flow.b.blacklist=x("),
+            "flow.b.blacklist has 'x(', which is not a regular expression: missing ), unterminated"
+            " subpattern at position 1 (m.properties, line 10).",
+        ),
+        (
+            ("flow.b.blacklist=x.*", "flow.b.topics="),
+            "flow.b.topics is empty: give at least one pattern (m.properties, line 10).",
+        ),
+        (
+            ("flow.b.target=k4:9092", "flow.b.target=k4"),
+            "flow.b.target has 'k4', but must have host:port (m.properties, line 9).",
+        ),
+        (
+            ("flow.b.target=k4:9092", "flow.b.target=k2:9092"),
+            "flow.b.target is the source too: without a prefix a topic would be mirrored into"
+            " itself (m.properties, line 9).",
+        ),
+        (
+            ("prefix=dc1.", "prefix=dc1/"),
+            "flow.dc1-to-dc2.prefix is 'dc1/', which no topic's name can begin with"
+            " (m.properties, line 7).",
+        ),
+    ],
+)
+def test_a_mistake_is_reported_with_its_key_and_line(
+    change: tuple[str, str], sentence: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_mirror(GOOD.replace(*change, 1), "m.properties")
+    assert caught.value.faults == (sentence,)
+
+
+def test_a_setting_that_is_given_by_both_of_its_names_is_refused() -> None:
+    text = "flow.b.source=a:1\nflow.b.target=b:1\nflow.b.whitelist=x\nflow.b.topics=y\n"
+    with pytest.raises(ConfigError) as raised:
+        load_mirror(text, "m.properties")
+    assert str(raised.value) == (
+        "flow.b.whitelist is another name for flow.b.topics: give only one (m.properties, line 3)."
+    )
+
+
+def test_all_mistakes_in_the_file_of_a_mirror_are_reported_at_once() -> None:
+    text = GOOD.replace("start=latest", "start=middle").replace("bytes=1048576", "bytes=x")
+    with pytest.raises(ConfigError) as caught:
+        load_mirror(text, "m.properties")
+    assert len(caught.value.faults) == 2
+
+
+def test_a_file_without_a_flow_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a mirror needs a flow"):
+        load_mirror("mirror.buffer.bytes=1048576\n", "m.properties")
+
+
+@pytest.mark.parametrize("spoilt", ["otput=/data", "output=", "topics=", "frmat=x", "format=x"])
+def test_a_mistake_does_not_hide_the_others(spoilt: str) -> None:
+    text = f"bootstrap.servers=b1\nname=a b\nevent.time.zone=Mars\n{spoilt}\n"
+    said = "\n".join(faults("", text))
+    for name in ("b1", "name is", "event.time.zone is", spoilt.partition("=")[0]):
+        assert name in said
+    assert "topic.x.format" in "\n".join(faults(f"topic.x.format=json\n{spoilt}\n"))
+
+
+@pytest.mark.parametrize("spoilt", ["sorce=k2:9092", "source=", "start=never", "target=", "prfx=x"])
+def test_a_mistake_does_not_hide_the_others_of_its_flow_and_of_the_file(spoilt: str) -> None:
+    text = f"""\
+mirror.http.address=nowhere
+flow.f.{spoilt}
+flow.f.topics=a(,b
+flow.g.source=k2
+flow.g.target=k4:9092
+flow.g.topics.exclude=x[
+mirror.bufer.bytes=1
+"""
+    with pytest.raises(ConfigError) as refused:
+        load_mirror(text, "m")
+    said = "\n".join(refused.value.faults)
+    for name in (
+        *("mirror.http.address", f"flow.f.{spoilt.partition('=')[0]}", "flow.f.topics has 'a('"),
+        *("flow.g.source has 'k2'", "flow.g.topics.exclude has 'x['", "mirror.bufer.bytes"),
+    ):
+        assert name in said

@@ -7,7 +7,9 @@ import uuid
 from itertools import chain
 from typing import Any
 
-from kdist.config.listeners import Listener
+import pytest
+
+from kdist.config.addresses import Listener
 from kdist.config.topic import TopicSettings
 from kdist.controller.channels import (
     SENT_AT_ONCE,
@@ -20,9 +22,10 @@ from kdist.controller.requests import ControllerIdAndEpoch
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import LeaderAndIsr, TopicPartition
 from kdist.protocol.leader_and_isr import FULL, LeaderAndIsrRequest, LeaderAndIsrResponse
+from kdist.protocol.stop_replica import StopReplicaRequest, StopReplicaResponse
 from kdist.protocol.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
-from kdist.runtime.clock import VirtualClock
-from kdist.runtime.virtual_loop import VirtualLoop
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.testing.virtual_loop import VirtualLoop
 from kdist.zk.registration import BrokerRegistration
 
 COUNT = 2 * SENT_AT_ONCE + SENT_AT_ONCE // 2
@@ -43,6 +46,8 @@ class FakePeer:
         await asyncio.sleep(0)
         if isinstance(request, LeaderAndIsrRequest):
             return LeaderAndIsrResponse(error_code=0, topics=[])
+        if isinstance(request, StopReplicaRequest):
+            return StopReplicaResponse(error_code=0, partition_errors=[])
         return UpdateMetadataResponse(error_code=0)
 
     def close(self) -> None:
@@ -75,6 +80,9 @@ def run(scenario: Any) -> None:
         loop.close()
 
 
+pytestmark = pytest.mark.played(by=run)
+
+
 def channel_to(peer: FakePeer, made: ControllerContext) -> BrokerChannel:
     async def connect(_host: str, _port: int) -> FakePeer:
         return peer
@@ -90,71 +98,76 @@ def channel_to(peer: FakePeer, made: ControllerContext) -> BrokerChannel:
     return BrokerChannel(context, BROKER)
 
 
-def test_many_changes_are_sent_in_parts_leaders_first() -> None:
-    async def scenario() -> None:
-        peer = FakePeer()
-        channel = channel_to(peer, cluster())
-        await channel.acknowledged()
-        peer.taken.clear()
-        every = dict.fromkeys(ALL)
-        channel.add(BrokerRequestBatch(leaders=every, metadata=every))
-        await channel.acknowledged()
-        kinds = [type(each) for each in peer.taken]
-        assert kinds == [LeaderAndIsrRequest] * 3 + [UpdateMetadataRequest] * 3
-        for kind in (LeaderAndIsrRequest, UpdateMetadataRequest):
-            parts = told(peer.taken, kind)
-            assert max(map(len, parts)) == SENT_AT_ONCE
-            assert [*chain.from_iterable(parts)] == [*range(COUNT)]
-        channel.close()
-
-    run(scenario)
+async def test_many_changes_are_sent_in_parts_leaders_first() -> None:
+    peer = FakePeer()
+    channel = channel_to(peer, cluster())
+    await channel.acknowledged()
+    peer.taken.clear()
+    every = dict.fromkeys(ALL)
+    channel.add(BrokerRequestBatch(leaders=every, metadata=every))
+    await channel.acknowledged()
+    kinds = [type(each) for each in peer.taken]
+    assert kinds == [LeaderAndIsrRequest] * 3 + [UpdateMetadataRequest] * 3
+    for kind in (LeaderAndIsrRequest, UpdateMetadataRequest):
+        parts = told(peer.taken, kind)
+        assert max(map(len, parts)) == SENT_AT_ONCE
+        assert [*chain.from_iterable(parts)] == [*range(COUNT)]
+    channel.close()
 
 
-def test_brokers_that_come_amid_the_parts_are_made_known_before_they_lead() -> None:
-    async def scenario() -> None:
-        peer = FakePeer()
-        made = cluster()
-        channel = channel_to(peer, made)
-        await channel.acknowledged()
-        peer.taken.clear()
-        every = dict.fromkeys(ALL)
-        channel.add(BrokerRequestBatch(leaders=every))
-        while not peer.taken:
-            await asyncio.sleep(0)
-        made.brokers[2] = BROKER._replace(id=2)
-        channel.add(BrokerRequestBatch(has_brokers=True, has_new_brokers=True))
-        made.put_states({ALL[-1]: LeaderAndIsr(2, 4, (1, 2), 1, 6)})
-        await channel.acknowledged()
-        known: set[int] = {1}
-        for each in peer.taken:
-            if isinstance(each, UpdateMetadataRequest):
-                known = {broker.id for broker in each.live_brokers}
-            else:
-                assert {leader.broker_id for leader in each.live_leaders} <= known
-        assert known == {1, 2}
-        channel.close()
-
-    run(scenario)
+async def test_brokers_that_come_amid_the_parts_are_made_known_before_they_lead() -> None:
+    peer = FakePeer()
+    made = cluster()
+    channel = channel_to(peer, made)
+    await channel.acknowledged()
+    peer.taken.clear()
+    every = dict.fromkeys(ALL)
+    channel.add(BrokerRequestBatch(leaders=every))
+    while not peer.taken:
+        await asyncio.sleep(0)
+    made.brokers[2] = BROKER._replace(id=2)
+    channel.add(BrokerRequestBatch(has_brokers=True, has_new_brokers=True))
+    made.put_states({ALL[-1]: LeaderAndIsr(2, 4, (1, 2), 1, 6)})
+    await channel.acknowledged()
+    known: set[int] = {1}
+    for each in peer.taken:
+        if isinstance(each, UpdateMetadataRequest):
+            known = {broker.id for broker in each.live_brokers}
+        else:
+            assert {leader.broker_id for leader in each.live_leaders} <= known
+    assert known == {1, 2}
+    channel.close()
 
 
-def test_a_full_request_is_one_and_a_change_while_it_is_made_comes_after_it() -> None:
-    async def scenario() -> None:
-        peer = FakePeer()
-        made = cluster()
-        channel = channel_to(peer, made)
-        while not told(peer.taken, LeaderAndIsrRequest):
-            await asyncio.sleep(0)
-        for _ in range(3):  # the first slices are made
-            await asyncio.sleep(0)
-        made.put_states({ALL[0]: LeaderAndIsr(1, 4, (1,), 1, 6)})
-        made.put_topic(Topic("aside", uuid.UUID(int=2), {0: (1,)}, 0))
-        made.drop_topics(["aside"])
-        channel.add(BrokerRequestBatch(metadata={ALL[0]: None}))
-        await channel.acknowledged()
-        full = [each for each in peer.taken if each.type == FULL]
-        assert [len(each) for each in told(full, UpdateMetadataRequest)] == [COUNT]
-        last = peer.taken[-1].topic_states[0].partition_states
-        assert [(each.partition_index, each.leader_epoch) for each in last] == [(0, 4)]
-        channel.close()
+async def test_a_full_request_is_one_and_a_change_while_it_is_made_comes_after_it() -> None:
+    peer = FakePeer()
+    made = cluster()
+    channel = channel_to(peer, made)
+    while not told(peer.taken, LeaderAndIsrRequest):
+        await asyncio.sleep(0)
+    for _ in range(3):  # the first slices are made
+        await asyncio.sleep(0)
+    made.put_states({ALL[0]: LeaderAndIsr(1, 4, (1,), 1, 6)})
+    made.put_topic(Topic("aside", uuid.UUID(int=2), {0: (1,)}, 0))
+    made.drop_topics(["aside"])
+    channel.add(BrokerRequestBatch(metadata={ALL[0]: None}))
+    await channel.acknowledged()
+    full = [each for each in peer.taken if each.type == FULL]
+    assert [len(each) for each in told(full, UpdateMetadataRequest)] == [COUNT]
+    last = peer.taken[-1].topic_states[0].partition_states
+    assert [(each.partition_index, each.leader_epoch) for each in last] == [(0, 4)]
+    channel.close()
 
-    run(scenario)
+
+async def test_an_order_to_delete_a_topic_that_was_made_anew_meanwhile_is_not_sent() -> None:
+    peer, made = FakePeer(), cluster()
+    made.put_topic(Topic("views", uuid.UUID(int=2), {0: (1,)}, 0))
+    made.queue_for_deletion("views")
+    channel = channel_to(peer, made)
+    await channel.acknowledged()
+    peer.taken.clear()
+    channel.add(BrokerRequestBatch(deletions={ALL[0], TopicPartition("views", 0)}))
+    await channel.acknowledged()
+    stopped = [each for each in peer.taken if isinstance(each, StopReplicaRequest)]
+    assert [topic.topic_name for each in stopped for topic in each.topic_states] == ["views"]
+    channel.close()

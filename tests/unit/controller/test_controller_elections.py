@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping, Set
+from typing import Never
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.config.listeners import Listener
+from kdist.config.addresses import Listener
 from kdist.config.topic import TopicSettings
 from kdist.controller.context import (
     ALLOWED,
@@ -32,11 +34,12 @@ from kdist.controller.elections import (
     plan_for_shutdown,
 )
 from kdist.model import LeaderAndIsr, TopicPartition
-from kdist.zk.cluster_values import VettedDisk
 from kdist.zk.registration import BrokerRegistration, Endpoint
+from kdist.zk.values import VettedDisk
 
 CLICKS = TopicPartition("clicks", 0)
 EPOCH = 7
+NOTHING: Mapping[str, Set[int]] = {}
 
 
 def live(broker_id: int, epoch: int = 1) -> LiveBroker:
@@ -230,13 +233,19 @@ def test_nobody_is_eligible_beside_a_leader_that_is_recovering() -> None:
 # What brokers that came back may lack
 
 
-def lossy(before: ControllerContext, **lost: int) -> LeaderAndIsr | None:
-    """What is planned when brokers have registered anew, with this content or that disk."""
+def lossy(
+    before: ControllerContext, flushed: Mapping[str, Set[int]] = NOTHING, **lost: int
+) -> LeaderAndIsr | None:
+    """What is planned when brokers have registered anew, with this content or that disk; of what is
+    `flushed` they had exposed no more than they had flushed.
+    """
     for name, broker_id in lost.items():
         before.vetted_disks[broker_id] = VettedDisk("disk", "content")
         disk = VettedDisk("new", "new") if name == "empty" else VettedDisk("disk", "new")
         made = live(broker_id, before.newest_registration + 1)
-        registration = made.registration._replace(disk=disk.disk, content=disk.content)
+        registration = made.registration._replace(
+            disk=disk.disk, content=disk.content, flushed=flushed
+        )
         before.brokers[broker_id] = made._replace(registration=registration)
     return planned(before)
 
@@ -326,12 +335,45 @@ def test_who_lost_its_page_cache_has_all_again_once_it_is_in_the_isr() -> None:
     assert planned(made) == after(1, 1)
 
 
-def test_records_that_are_flushed_before_they_are_exposed_are_not_lost_with_a_page_cache() -> None:
+FLUSHED = {"clicks": {0, 2}}
+
+
+def test_a_replica_that_had_exposed_only_what_it_had_flushed_loses_nothing_with_a_page_cache() -> (
+    None
+):
+    made = cluster({1, 2}, (1, 2), led(1, 1))
+    assert lossy(made, FLUSHED, unflushed=1) == after(1, 1)
+    assert lossy(made, FLUSHED, empty=1) == emptied(1, -1, 1)
+
+
+@pytest.mark.parametrize("flushed", [{}, {"clicks": {1}}, {"views": {0}}])
+@pytest.mark.parametrize("is_set", [False, True])
+def test_what_a_topic_is_set_to_now_makes_no_replica_trusted(
+    flushed: dict[str, set[int]], is_set: bool
+) -> None:
+    made = cluster({1, 2}, (1, 2), led(2, 1, 2))
+    made.settings_of = lambda _: TopicSettings(flush_before_expose=is_set)
+    assert lossy(made, flushed, unflushed=1) == left_lossy(1, after(2, 2))
+
+
+class Named(dict[str, Set[int]]):
+    """As many as a large broker's, so nobody is to go through all of them."""
+
+    def items(self) -> Never:
+        raise AssertionError("all were looked at")
+
+    __iter__ = keys = values = items
+
+
+def test_to_plan_for_a_partition_nobody_goes_through_all_that_a_broker_has_flushed() -> None:
+    made = cluster({1, 2}, (1, 2), led(1, 1))
+    assert lossy(made, Named(FLUSHED), unflushed=1) == after(1, 1)
+
+
+def test_of_those_who_lost_their_page_caches_one_that_had_flushed_leads() -> None:
     made = cluster({1, 2}, (1, 2), led(1, 1, 2))
-    made.settings_of = lambda _: TopicSettings(flush_before_expose=True)
-    made.put_states({CLICKS: led(1, 1)})
-    assert lossy(made, unflushed=1) == after(1, 1)
-    assert lossy(made, empty=1) == emptied(1, -1, 1)
+    lossy(made, unflushed=1)
+    assert lossy(made, FLUSHED, unflushed=2) == left_lossy(1, after(2, 2))
 
 
 def test_who_was_emptied_is_not_elected_later_either_until_somebody_else_leads() -> None:

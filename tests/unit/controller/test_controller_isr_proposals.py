@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kdist.config.listeners import Listener
+from kdist.config.addresses import Listener
 from kdist.config.topic import TopicSettings
 from kdist.controller.context import ControllerContext, LiveBroker, Topic
 from kdist.controller.isr_proposals import (

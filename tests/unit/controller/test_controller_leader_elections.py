@@ -7,11 +7,15 @@ from collections.abc import Iterable
 
 import pytest
 
-from kdist.config.listeners import Listener
+from kdist.config.addresses import Listener
 from kdist.config.topic import TopicSettings
 from kdist.controller.context import ControllerContext, LiveBroker, Topic
-from kdist.controller.elections import plan_for_preferred, plan_for_unclean
-from kdist.controller.leader_elections import choose_imbalanced, imbalanced
+from kdist.controller.elections import (
+    choose_imbalanced,
+    imbalanced,
+    plan_for_preferred,
+    plan_for_unclean,
+)
 from kdist.model import LeaderAndIsr, TopicPartition
 from kdist.zk.registration import BrokerRegistration
 

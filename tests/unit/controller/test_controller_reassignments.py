@@ -1,18 +1,20 @@
-"""Each step of a move: what becomes of the assignment, and of leader and ISR."""
+"""Each step of a move, and where the replicas of new partitions go."""
 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.config.listeners import Listener
+from kdist.config.addresses import Listener
 from kdist.config.topic import TopicSettings
 from kdist.controller.context import Assigned, ControllerContext, LiveBroker, Topic
+from kdist.controller.placement import check_explicit, interleave, place, start_of
 from kdist.controller.reassignments import (
-    Step,
+    MoveStep,
     left_of_request,
     plan_begin,
     plan_cancel,
@@ -20,8 +22,9 @@ from kdist.controller.reassignments import (
     plan_new_epochs,
 )
 from kdist.errors import ApiError, Error
-from kdist.model import LeaderAndIsr, TopicPartition
+from kdist.model import Broker, LeaderAndIsr, TopicPartition
 from kdist.zk.registration import BrokerRegistration
+from tests.refusals import refused
 
 CLICKS = TopicPartition("clicks", 0)
 EPOCH = 9
@@ -52,6 +55,20 @@ def after(leader: int, *isr: int, **state: tuple[int, ...]) -> LeaderAndIsr:
     return LeaderAndIsr(leader, 5, isr, EPOCH, 6, **state)
 
 
+def racked(racks: int, hosts: int, disks: int) -> list[Broker]:
+    """`hosts` in each of `racks`, with `disks` brokers each; ids count through."""
+    places = [(r, h) for r in range(racks) for h in range(hosts) for _ in range(disks)]
+    return [Broker(i, f"host-{r}-{h}", 9092 + i, f"rack-{r}") for i, (r, h) in enumerate(places)]
+
+
+def loose(hosts: list[str]) -> list[Broker]:
+    """Brokers on the named hosts, without racks."""
+    return [Broker(i, host, 9092) for i, host in enumerate(hosts)]
+
+
+fleets = st.builds(racked, st.integers(1, 4), st.integers(1, 4), st.integers(1, 4))
+
+
 @pytest.mark.parametrize(
     ("assigned", "isr", "target", "expected"),
     [
@@ -78,7 +95,7 @@ def test_a_move_begins(
     step = plan_begin(cluster(assigned, *isr), CLICKS, target, EPOCH)
     assert step is not None
     kept = tuple(each for each in isr if each in expected.replicas)
-    assert step == Step(expected, after(1, *kept))
+    assert step == MoveStep(expected, after(1, *kept))
 
 
 @pytest.mark.parametrize(("assigned", "target"), [(Assigned((1, 2)), (1, 2)), (MOVING, (4, 5))])
@@ -102,9 +119,8 @@ def test_what_is_there_or_on_its_way_begins_no_move(
 def test_a_move_of_nothing_or_to_nobody_is_refused(
     partition: TopicPartition, target: tuple[int, ...], error: Error
 ) -> None:
-    with pytest.raises(ApiError) as raised:
+    with refused(error):
         plan_begin(cluster(Assigned((1, 2)), 1, 2), partition, target, EPOCH)
-    assert raised.value.error is error
 
 
 def test_two_replicas_are_not_moved_to_one_host() -> None:
@@ -112,7 +128,7 @@ def test_two_replicas_are_not_moved_to_one_host() -> None:
     for each in (3, 4):
         shared = made.brokers[each].registration._replace(host="host-3")
         made.brokers[each] = made.brokers[each]._replace(registration=shared)
-    with pytest.raises(ApiError, match="on one host"):
+    with refused(Error.INVALID_REPLICA_ASSIGNMENT):
         plan_begin(made, CLICKS, (3, 4), EPOCH)
     assert plan_begin(made, CLICKS, (3, 5), EPOCH) is not None
 
@@ -139,7 +155,7 @@ def test_a_move_is_completed_once_the_whole_target_is_in_sync_and_one_of_it_may_
 ) -> None:
     found = plan_completions(cluster(MOVING, *isr, leader=leader, alive=alive), [CLICKS], EPOCH)
     done = Assigned((4, 5), removed=(1, 2))
-    assert found == ({} if expected is None else {CLICKS: Step(done, expected)})
+    assert found == ({} if expected is None else {CLICKS: MoveStep(done, expected)})
 
 
 def test_nobody_that_leaves_is_eligible_or_remembered_in_another_way() -> None:
@@ -150,17 +166,17 @@ def test_nobody_that_leaves_is_eligible_or_remembered_in_another_way() -> None:
 @pytest.mark.parametrize(
     ("isr", "leader", "min_isr", "expected"),
     [
-        ((1, 2), 1, 2, Step(Assigned((2, 1), removed=(4, 5)), after(1, 1, 2))),
-        ((4, 1, 2), 4, 2, Step(Assigned((2, 1), removed=(4, 5)), after(2, 1, 2))),
-        ((4, 1), 4, 1, Step(Assigned((2, 1), removed=(4, 5)), after(1, 1))),
+        ((1, 2), 1, 2, MoveStep(Assigned((2, 1), removed=(4, 5)), after(1, 1, 2))),
+        ((4, 1, 2), 4, 2, MoveStep(Assigned((2, 1), removed=(4, 5)), after(2, 1, 2))),
+        ((4, 1), 4, 1, MoveStep(Assigned((2, 1), removed=(4, 5)), after(1, 1))),
         # It is below the minimum already, whoever goes.
-        ((1,), 1, 2, Step(Assigned((2, 1), removed=(4, 5)), after(1, 1))),
-        ((4, 1), 4, 2, Step(Assigned((2, 1, 4), (), (4,), (2, 1), (5,)), after(4, 4, 1))),
-        ((4, 5), 4, 1, Step(Assigned((2, 1, 4, 5), (), (4, 5), (2, 1)), after(4, 4, 5))),
+        ((1,), 1, 2, MoveStep(Assigned((2, 1), removed=(4, 5)), after(1, 1))),
+        ((4, 1), 4, 2, MoveStep(Assigned((2, 1, 4), (), (4,), (2, 1), (5,)), after(4, 4, 1))),
+        ((4, 5), 4, 1, MoveStep(Assigned((2, 1, 4, 5), (), (4, 5), (2, 1)), after(4, 4, 5))),
     ],
 )
 def test_a_cancelled_move_goes_back_at_once_where_enough_of_the_origin_are_in_sync(
-    isr: tuple[int, ...], leader: int, min_isr: int, expected: Step
+    isr: tuple[int, ...], leader: int, min_isr: int, expected: MoveStep
 ) -> None:
     assert plan_cancel(cluster(MOVING, *isr, leader=leader, min_isr=min_isr), CLICKS, EPOCH) == (
         expected
@@ -173,9 +189,8 @@ def test_a_move_that_a_controller_of_kafka_began_goes_back_to_the_same_replicas(
 
 
 def test_nothing_under_way_can_be_cancelled() -> None:
-    with pytest.raises(ApiError) as raised:
+    with refused(Error.NO_REASSIGNMENT_IN_PROGRESS):
         plan_cancel(cluster(Assigned((1, 2)), 1, 2), CLICKS, EPOCH)
-    assert raised.value.error is Error.NO_REASSIGNMENT_IN_PROGRESS
 
 
 def test_a_topic_that_is_being_deleted_moves_no_more() -> None:
@@ -189,7 +204,7 @@ def test_a_topic_that_is_being_deleted_moves_no_more() -> None:
 def test_a_partition_without_a_state_moves_too() -> None:
     made = cluster(Assigned((1, 2)), 1, 2)
     step = plan_begin(made, TopicPartition("clicks", 1), (1,), EPOCH)
-    assert step == Step(Assigned((1, 7), (1,), (7,), (7,)), None)
+    assert step == MoveStep(Assigned((1, 7), (1,), (7,), (7,)), None)
 
 
 def test_another_controller_begins_new_epochs() -> None:
@@ -245,7 +260,7 @@ def test_no_step_empties_an_isr_or_takes_it_below_its_minimum(
         made.put_states({CLICKS: state})
         for each in ALIVE - alive:
             made.brokers.pop(each, None)
-        step: Step | None
+        step: MoveStep | None
         try:
             if target == "complete":
                 step = plan_completions(made, [CLICKS], EPOCH).get(CLICKS)
@@ -267,3 +282,105 @@ def test_no_step_empties_an_isr_or_takes_it_below_its_minimum(
         topic = made.topics["clicks"].with_assigned({0: step.assigned})
         made.put_topic(topic)
         made.put_states({CLICKS: step.state})
+
+
+def test_racks_take_turns_and_hosts_within_a_rack() -> None:
+    order = interleave(racked(racks=2, hosts=2, disks=2))
+    assert [broker.host for broker in order] == [
+        "host-0-0", "host-1-0", "host-0-1", "host-1-1",
+        "host-0-0", "host-1-0", "host-0-1", "host-1-1",
+    ]  # fmt: skip
+
+
+@given(fleets, st.randoms())
+def test_the_order_does_not_depend_on_who_came_first(fleet, rng) -> None:
+    shuffled = list(fleet)
+    rng.shuffle(shuffled)
+    assert interleave(shuffled) == interleave(fleet)
+    assert sorted(interleave(shuffled)) == sorted(fleet)
+
+
+@given(fleets, st.integers(1, 100), st.integers(0, 50), st.data())
+def test_leaders_differ_by_one_partition_at_most(fleet, partitions, start, data) -> None:
+    factor = data.draw(st.integers(1, len({b.host for b in fleet})))
+    placed = place(interleave(fleet), range(partitions), factor, start)
+    leaders = Counter({b.id: 0 for b in fleet})
+    leaders.update(replicas[0] for replicas in placed.values())
+    assert max(leaders.values()) - min(leaders.values()) <= 1
+
+
+@given(fleets, st.integers(0, 50), st.data())
+def test_hosts_hold_one_replica_and_racks_are_all_used(fleet, start, data) -> None:
+    factor = data.draw(st.integers(1, len({b.host for b in fleet})))
+    host = {b.id: b.host for b in fleet}
+    rack = {b.id: b.rack for b in fleet}
+    for replicas in place(interleave(fleet), range(40), factor, start).values():
+        assert len({host[r] for r in replicas}) == factor
+        use = Counter(rack[r] for r in replicas)
+        assert len(use) == min(factor, len(set(rack.values())))
+        assert max(use.values()) - min(use.values()) <= 1
+
+
+@given(st.integers(2, 7), st.integers(0, 20), st.data())
+def test_replicas_are_even_over_n_times_n_minus_1_partitions(n, start, data) -> None:
+    factor = data.draw(st.integers(1, n))
+    order = interleave(loose([f"h{i}" for i in range(n)]))
+    placed = place(order, range(n * (n - 1)), factor, start)
+    held = Counter(replica for replicas in placed.values() for replica in replicas)
+    assert set(held.values()) == {factor * (n - 1)}
+
+
+@given(fleets, st.integers(1, 20), st.integers(1, 20), st.integers(0, 50))
+def test_added_partitions_go_on_where_the_topic_stopped(fleet, old, added, start) -> None:
+    order = interleave(fleet)
+    whole = place(order, range(old + added), 1, start)
+    first = place(order, range(old), 1, start)
+    assert first | place(order, range(old, old + added), 1, start_of(order, first)) == whole
+
+
+def test_a_topic_whose_first_broker_is_gone_goes_on_from_the_head_of_the_list() -> None:
+    assert start_of(interleave(loose(["a", "b"])), {0: (7,)}) == 0
+
+
+def test_a_topic_without_a_partition_0_is_grown_from_the_head_of_the_list() -> None:
+    assert start_of(interleave(loose(["a", "b"])), {3: (1,)}) == 0
+
+
+@pytest.mark.parametrize("factor", [0, -1, 3])
+def test_more_replicas_than_hosts_are_refused(factor: int) -> None:
+    with pytest.raises(ApiError) as caught:
+        place(interleave(loose(["a", "a", "b"])), range(1), factor, 0)
+    assert caught.value.error is Error.INVALID_REPLICATION_FACTOR
+    assert caught.value.detail == (
+        f"a replication factor of {factor} with 2 hosts alive;"
+        " a host holds at most one replica of a partition"
+    )
+
+
+def test_no_broker_at_all_is_refused() -> None:
+    with refused(Error.INVALID_REPLICATION_FACTOR):
+        place([], range(1), 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "sentence"),
+    [
+        ({1: [0], 2: [1]}, "not numbered from 0"),
+        ({0: [0], 2: [1]}, "not numbered from 0"),
+        ({0: [0], 1: [1, 2]}, "differ in their number"),
+        ({0: []}, "no replicas"),
+        ({0: [1, 1]}, "twice"),
+        ({0: [9]}, "broker 9, which is not alive"),
+        ({0: [0, 1]}, "two replicas on one host"),
+    ],
+)
+def test_a_chosen_assignment_is_refused_with_a_sentence(assignment, sentence) -> None:
+    brokers = {b.id: b for b in loose(["a", "a", "b"])}
+    with pytest.raises(ApiError, match=sentence) as caught:
+        check_explicit(assignment, 0, brokers)
+    assert caught.value.error is Error.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_a_valid_chosen_assignment_is_taken_as_it_is() -> None:
+    brokers = {b.id: b for b in loose(["a", "a", "b"])}
+    assert check_explicit({4: [2, 0], 3: [1, 2]}, 3, brokers) == {3: (1, 2), 4: (2, 0)}

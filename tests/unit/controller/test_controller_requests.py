@@ -1,23 +1,30 @@
-"""The requests for one broker: its partitions, all metadata, deletions before creations."""
+"""The requests for one broker, and those that wait until the controller is known."""
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from collections.abc import Coroutine
+from typing import Any, cast
 
 import pytest
 
-from kdist.config.listeners import Listener
+from kdist.config.addresses import Listener
 from kdist.config.topic import TopicSettings
 from kdist.controller.channels import BrokerRequestBatch
 from kdist.controller.context import ControllerContext, LiveBroker, Topic
+from kdist.controller.controller import ControllerStatus
 from kdist.controller.requests import (
     ControllerIdAndEpoch,
     leader_and_isr,
     stop_replica,
     update_metadata,
 )
+from kdist.controller.term import ControllerTerm
 from kdist.model import LeaderAndIsr, TopicPartition
 from kdist.protocol.leader_and_isr import FULL, INCREMENTAL
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.testing.virtual_loop import VirtualLoop
 from kdist.zk.registration import BrokerRegistration, Endpoint
 
 CONTROLLER = ControllerIdAndEpoch(controller_id=1, controller_epoch=9)
@@ -44,6 +51,17 @@ def cluster() -> ControllerContext:
         }
     )
     return made
+
+
+TERM = cast(ControllerTerm, object())
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    loop = VirtualLoop(VirtualClock())
+    try:
+        loop.run_until_complete(scenario)
+    finally:
+        loop.close()
 
 
 def test_a_replica_is_told_of_its_own_partitions_and_where_their_leader_is() -> None:
@@ -168,3 +186,55 @@ def test_pending_requests_merge_and_know_when_they_are_empty() -> None:
     assert ([*pending.leaders], pending.deleted) == ([FIRST, SECOND], {SECOND: OLD_ID})
     assert not pending.is_empty
     assert pending.has_metadata
+
+
+@pytest.mark.parametrize("known", [TERM, None])
+def test_a_known_controller_is_returned_even_without_time_to_wait(
+    known: ControllerTerm | None,
+) -> None:
+    async def scenario() -> None:
+        status = ControllerStatus()
+        status.set(known)
+        assert await status.term(0) is known
+        assert await status.term(-1) is known
+
+    run(scenario())
+
+
+def test_at_first_no_controller_is_known_and_a_wait_times_out() -> None:
+    async def scenario() -> None:
+        status = ControllerStatus()
+        start_s = asyncio.get_running_loop().time()
+        with pytest.raises(TimeoutError):
+            await status.term(700)
+        assert asyncio.get_running_loop().time() - start_s == pytest.approx(0.7)
+        assert not status.is_known
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("known", [TERM, None])
+def test_a_waiter_gets_the_controller_once_it_is_known(known: ControllerTerm | None) -> None:
+    async def scenario() -> None:
+        status = ControllerStatus()
+        waits = asyncio.ensure_future(status.term(700))
+        await asyncio.sleep(0.1)
+        status.set(known)
+        assert await waits is known
+
+    run(scenario())
+
+
+def test_a_term_that_ends_before_the_waiter_is_woken_is_not_handed_out() -> None:
+    async def scenario() -> None:
+        status = ControllerStatus()
+        waits = asyncio.ensure_future(status.term(700))
+        await asyncio.sleep(0.1)
+        status.set(TERM)
+        status.forget()
+        await asyncio.sleep(0.1)
+        assert not waits.done()
+        status.set(None)
+        assert await waits is None
+
+    run(scenario())

@@ -9,13 +9,13 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.config.listeners import Listener
+from kdist.config.addresses import Listener
 from kdist.config.topic import TopicSettings
 from kdist.controller.context import ControllerContext, LiveBroker, Topic
 from kdist.controller.elections import plan_for_broker_change
 from kdist.model import NO_LEADER, LeaderAndIsr
-from kdist.zk.cluster_values import VettedDisk
 from kdist.zk.registration import BrokerRegistration
+from kdist.zk.values import VettedDisk
 from tests.examples import examples
 
 BROKERS = range(1, 7)

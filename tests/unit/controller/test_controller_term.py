@@ -10,28 +10,27 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from kdist.config.listeners import Listener
+from kdist.config.addresses import Listener
 from kdist.config.load import broker_from
 from kdist.config.topic import TopicSettings
 from kdist.controller import term as term_module
-from kdist.controller.commands import CommandContext
+from kdist.controller.commands import CommandContext, ListReassignments
 from kdist.controller.context import ControllerContext, TermCrashed
 from kdist.controller.elections import Plan
-from kdist.controller.movements import ListReassignments
 from kdist.controller.term import ControllerDependencies, ControllerTerm
-from kdist.controller.writing import Writer
+from kdist.controller.writing import FencedWriter
 from kdist.errors import ApiError, DiskFailed, Error
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import TopicPartition
-from kdist.runtime.clock import VirtualClock
-from kdist.runtime.virtual_loop import VirtualLoop
+from kdist.testing.memory_zookeeper import MemoryEnsemble
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.testing.virtual_loop import VirtualLoop
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
-from kdist.zk.cluster_values import VettedDisk
 from kdist.zk.election import Leadership, claim
-from kdist.zk.memory import MemoryEnsemble
 from kdist.zk.registration import BrokerRegistration, Endpoint
-from kdist.zk.topic_values import PartitionState, TopicAssignment
+from kdist.zk.values import PartitionState, TopicAssignment, VettedDisk
+from tests.refusals import refused
 
 CLICKS = TopicPartition("clicks", 0)
 STATE = PartitionState(-1, 3, (1,), 1)
@@ -58,7 +57,7 @@ async def fill(zk: ZooKeeper) -> Leadership:
 
 
 def term_of(
-    zk: ZooKeeper, clock: VirtualClock, rng: random.Random, writer: Writer
+    zk: ZooKeeper, clock: VirtualClock, rng: random.Random, writer: FencedWriter
 ) -> ControllerTerm:
     context = ControllerDependencies(
         zk=zk,
@@ -91,7 +90,7 @@ def test_a_term_reads_what_the_last_one_wrote_though_its_server_lags(server: str
         ensemble.lag(server, 5_000)
         path = znodes.PARTITION_STATE.path(*CLICKS)
         await early.set(path, STATE._replace(leader_epoch=4).encode())
-        term = term_of(late, clock, rng, Writer(late, leadership))
+        term = term_of(late, clock, rng, FencedWriter(late, leadership))
         await term.on_controller_failover()
         state = term.cluster.leader_and_isr(CLICKS)
         assert state is not None
@@ -114,7 +113,7 @@ def test_commands_are_refused_in_their_order_when_a_term_ends() -> None:
     async def scenario() -> None:
         zk = MemoryEnsemble(clock, rng, 2, loop=loop).client()
         await zk.connect()
-        term = term_of(zk, clock, rng, Writer(zk, await fill(zk)))
+        term = term_of(zk, clock, rng, FencedWriter(zk, await fill(zk)))
         for number in range(100):
             answer = term.submit(AsyncMock())
             answer.add_done_callback(lambda _, number=number: refused.append(number))
@@ -149,7 +148,7 @@ def played(act: Callable[[ControllerTerm], Awaitable[None]]) -> None:
     async def scenario() -> None:
         zk = MemoryEnsemble(clock, rng, 2, loop=loop).client()
         await zk.connect()
-        term = term_of(zk, clock, rng, Writer(zk, await fill(zk)))
+        term = term_of(zk, clock, rng, FencedWriter(zk, await fill(zk)))
         await term.handle(term.on_controller_failover)
         await act(term)
         await zk.close()
@@ -160,61 +159,57 @@ def played(act: Callable[[ControllerTerm], Awaitable[None]]) -> None:
         loop.close()
 
 
-def test_a_bug_that_a_command_meets_before_it_writes_costs_that_command() -> None:
-    async def act(term: ControllerTerm) -> None:
-        running = asyncio.ensure_future(term.run())
-        poisoned = [term.submit(Poison(ZeroDivisionError())) for _ in range(2)]
-        after = term.submit(ListReassignments(None))
-        assert await after == {}
-        for each in poisoned:
-            with pytest.raises(ApiError) as failure:
-                each.result()
-            assert failure.value.error is Error.UNKNOWN_SERVER_ERROR
-        assert term._context.metrics.crashed == 2
-        assert not running.done()
-        running.cancel()
+pytestmark = pytest.mark.played(by=played)
 
-    played(act)
+
+async def test_a_bug_that_a_command_meets_before_it_writes_costs_that_command(
+    term: ControllerTerm, /
+) -> None:
+    running = asyncio.ensure_future(term.run())
+    poisoned = [term.submit(Poison(ZeroDivisionError())) for _ in range(2)]
+    after = term.submit(ListReassignments(None))
+    assert await after == {}
+    for each in poisoned:
+        with refused(Error.UNKNOWN_SERVER_ERROR):
+            each.result()
+    assert term._context.metrics.crashed == 2
+    assert not running.done()
+    running.cancel()
 
 
 @pytest.mark.parametrize(
     "poison", [Poison(ZeroDivisionError(), writes=True), Poison(AssertionError())]
 )
-def test_a_bug_after_which_the_context_may_be_wrong_ends_the_term_too(poison: Poison) -> None:
-    async def act(term: ControllerTerm) -> None:
-        poisoned, after = term.submit(poison), term.submit(ListReassignments(None))
-        with pytest.raises(TermCrashed):
-            await term.run()
-        term.close()
-        for answer, told in ((poisoned, Error.UNKNOWN_SERVER_ERROR), (after, Error.NOT_CONTROLLER)):
-            with pytest.raises(ApiError) as failure:
-                answer.result()
-            assert failure.value.error is told
-        assert term._context.metrics.crashed == 1
-
-    played(act)
-
-
-def test_a_bug_that_an_event_meets_ends_the_term_and_not_the_broker() -> None:
-    async def act(term: ControllerTerm) -> None:
-        with pytest.raises(TermCrashed):
-            await term.handle(AsyncMock(side_effect=KeyError))
-        assert term._context.metrics.crashed == 1
-
-    played(act)
+async def test_a_bug_after_which_the_context_may_be_wrong_ends_the_term_too(
+    term: ControllerTerm, /, poison: Poison
+) -> None:
+    poisoned, after = term.submit(poison), term.submit(ListReassignments(None))
+    with pytest.raises(TermCrashed):
+        await term.run()
+    term.close()
+    for answer, told in ((poisoned, Error.UNKNOWN_SERVER_ERROR), (after, Error.NOT_CONTROLLER)):
+        with pytest.raises(ApiError) as failure:
+            answer.result()
+        assert failure.value.error is told
+    assert term._context.metrics.crashed == 1
 
 
-def test_a_failed_disk_is_no_bug_of_the_term() -> None:
-    async def act(term: ControllerTerm) -> None:
-        term.submit(Poison(DiskFailed("/d", OSError())))
-        with pytest.raises(DiskFailed):
-            await term.run()
+async def test_a_bug_that_an_event_meets_ends_the_term_and_not_the_broker(
+    term: ControllerTerm, /
+) -> None:
+    with pytest.raises(TermCrashed):
+        await term.handle(AsyncMock(side_effect=KeyError))
+    assert term._context.metrics.crashed == 1
 
-    played(act)
+
+async def test_a_failed_disk_is_no_bug_of_the_term(term: ControllerTerm, /) -> None:
+    term.submit(Poison(DiskFailed("/d", OSError())))
+    with pytest.raises(DiskFailed):
+        await term.run()
 
 
-def test_the_end_of_a_broker_has_only_its_own_partitions_planned(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_the_end_of_a_broker_has_only_its_own_partitions_planned(
+    term: ControllerTerm, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned: list[TopicPartition] = []
     plan = term_module.plan_for_broker_change
@@ -223,28 +218,25 @@ def test_the_end_of_a_broker_has_only_its_own_partitions_planned(
         planned.extend(some := list(some))
         return plan(cluster, some, epoch)
 
-    async def act(term: ControllerTerm) -> None:
-        zk = term._context.zk
-        listener = Endpoint(Listener("PLAINTEXT", "there", 9092), "PLAINTEXT")
-        for broker_id in (1, 2):
-            registration = BrokerRegistration((listener,), 0)
-            await zk.create(znodes.BROKER.path(broker_id), registration.encode())
-        for name, replicas in (("views", (2, 1)), ("orders", (1,))):
-            assignment = TopicAssignment({0: replicas}, uuid.UUID(int=len(name)))
-            await zk.create(znodes.TOPIC.path(name), assignment.encode())
-        running = asyncio.ensure_future(term.run())
-        views = TopicPartition("views", 0)
-        while len(term.cluster.brokers) < 2 or term.cluster.leader_and_isr(views) is None:
-            await asyncio.sleep(0.01)
-        monkeypatch.setattr(term_module, "plan_for_broker_change", noted)
-        await zk.delete(znodes.BROKER.path(2))
-        while len(term.cluster.brokers) > 1 or not planned:
-            await asyncio.sleep(0.01)
-        assert planned == [views]
-        state = term.cluster.leader_and_isr(views)
-        assert state is not None
-        assert state.leader == 1
-        running.cancel()
-        term.close()
-
-    played(act)
+    zk = term._context.zk
+    listener = Endpoint(Listener("PLAINTEXT", "there", 9092), "PLAINTEXT")
+    for broker_id in (1, 2):
+        registration = BrokerRegistration((listener,), 0)
+        await zk.create(znodes.BROKER.path(broker_id), registration.encode())
+    for name, replicas in (("views", (2, 1)), ("orders", (1,))):
+        assignment = TopicAssignment({0: replicas}, uuid.UUID(int=len(name)))
+        await zk.create(znodes.TOPIC.path(name), assignment.encode())
+    running = asyncio.ensure_future(term.run())
+    views = TopicPartition("views", 0)
+    while len(term.cluster.brokers) < 2 or term.cluster.leader_and_isr(views) is None:
+        await asyncio.sleep(0.01)
+    monkeypatch.setattr(term_module, "plan_for_broker_change", noted)
+    await zk.delete(znodes.BROKER.path(2))
+    while len(term.cluster.brokers) > 1 or not planned:
+        await asyncio.sleep(0.01)
+    assert planned == [views]
+    state = term.cluster.leader_and_isr(views)
+    assert state is not None
+    assert state.leader == 1
+    running.cancel()
+    term.close()

@@ -1,31 +1,36 @@
-"""What may be asked of topics: each refusal with its code, and what a good request plans."""
+"""What may be asked of topics, what is planned, and which replicas a deletion waits for."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 import uuid
 from collections import Counter
 
 import pytest
 
-from kdist.config.listeners import Listener
+from kdist.config.addresses import Listener
 from kdist.config.load import broker_from
 from kdist.config.topic import TopicSettings
 from kdist.controller.context import ControllerContext, LiveBroker, Topic
+from kdist.controller.deletions import Deletions
 from kdist.controller.topics import (
     check_deletable,
     check_once,
     completed,
     find_deletable,
-    plan_growth,
+    plan_new_partitions,
     plan_topic,
 )
-from kdist.errors import ApiError, Error
-from kdist.model import ZERO_UUID, flat
+from kdist.errors import Error
+from kdist.model import ZERO_UUID, TopicPartition, flat
 from kdist.protocol.create_partitions import GrownTopic, NewPartitionAssignment
 from kdist.protocol.create_topics import NewTopic, ReplicaAssignment, TopicSetting
 from kdist.protocol.delete_topics import TopicToDelete
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.testing.virtual_loop import VirtualLoop
 from kdist.zk.registration import BrokerRegistration
+from tests.refusals import refused
 
 GIVEN = {
     "broker.id": "1",
@@ -79,12 +84,23 @@ def grown(name: str, count: int, assignments: list[list[int]] | None = None) -> 
     return GrownTopic(name=name, count=count, assignments=chosen if assignments else None)
 
 
-def refused(error: Error, *, sentence: str = "") -> object:
-    return pytest.raises(ApiError, match=f"(?s){error.name}.*{sentence}")
-
-
 def create(topic: NewTopic):
     return plan_topic(topic, cluster(), CONFIG, random.Random(1), TAKEN)
+
+
+FIRST, SECOND = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
+CLICKS = Topic("clicks", uuid.UUID(int=1), {0: (1,), 1: (1, 2)}, 0)
+
+
+def run(scenario) -> None:
+    loop = VirtualLoop(VirtualClock())
+    try:
+        loop.run_until_complete(scenario())
+    finally:
+        loop.close()
+
+
+pytestmark = pytest.mark.played(by=run)
 
 
 def test_a_topic_is_placed_over_the_brokers_with_an_id_and_its_settings() -> None:
@@ -139,8 +155,8 @@ def test_groups_positions_have_as_many_partitions_as_are_assigned() -> None:
 
 def test_growth_by_other_assignments_than_partitions_says_how_many_there_are() -> None:
     one = NewPartitionAssignment(broker_ids=[2])
-    with pytest.raises(ApiError, match="1 assignments for 2 new partitions"):
-        plan_growth(GrownTopic(name="clicks", count=4, assignments=[one]), cluster())
+    with refused(Error.INVALID_REPLICA_ASSIGNMENT):
+        plan_new_partitions(GrownTopic(name="clicks", count=4, assignments=[one]), cluster())
 
 
 def test_groups_positions_wait_for_as_many_hosts_as_are_asked_for() -> None:
@@ -148,7 +164,7 @@ def test_groups_positions_wait_for_as_many_hosts_as_are_asked_for() -> None:
     made = cluster()
     del made.topics["__consumer_offsets"]
     topic = completed(new("__consumer_offsets", partitions=-1, factor=-1), config)
-    with pytest.raises(ApiError, match="INVALID_REPLICATION_FACTOR"):
+    with refused(Error.INVALID_REPLICATION_FACTOR):
         plan_topic(topic, made, config, random.Random(1), {})
 
 
@@ -193,25 +209,25 @@ def test_without_a_broker_alive_no_topic_can_be_placed() -> None:
 
 
 def test_topics_of_one_request_may_not_collide_either() -> None:
-    with pytest.raises(ApiError, match=r"collides with topic c\.d"):
+    with refused(Error.INVALID_TOPIC_EXCEPTION):
         plan_topic(new("c_d"), cluster(), CONFIG, random.Random(1), {"e": "e", "c_d": "c.d"})
 
 
 def test_a_partition_assigned_twice_is_refused() -> None:
     twice = new(partitions=-1, factor=-1, assigned={0: [1]})
     twice.assignments *= 2
-    with refused(Error.INVALID_REPLICA_ASSIGNMENT, sentence="twice"):
+    with refused(Error.INVALID_REPLICA_ASSIGNMENT, "twice"):
         create(twice)
 
 
 def test_growth_keeps_the_old_partitions_and_goes_on_round_the_brokers() -> None:
-    after = plan_growth(grown("clicks", 5), cluster())
+    after = plan_new_partitions(grown("clicks", 5), cluster())
     assert after.assignment == {0: (3,), 1: (1,), 2: (2,), 3: (3,), 4: (1,)}
     assert after.id == CLICKS_ID
 
 
 def test_growth_takes_a_chosen_assignment() -> None:
-    after = plan_growth(grown("clicks", 4, [[1], [3]]), cluster())
+    after = plan_new_partitions(grown("clicks", 4, [[1], [3]]), cluster())
     assert after.assignment == {0: (3,), 1: (1,), 2: (1,), 3: (3,)}
 
 
@@ -231,7 +247,7 @@ def test_growth_takes_a_chosen_assignment() -> None:
 )
 def test_growth_is_refused_with_its_code(topic: GrownTopic, error: Error) -> None:
     with refused(error):
-        plan_growth(topic, cluster())
+        plan_new_partitions(topic, cluster())
 
 
 def test_a_topic_is_found_for_deletion_by_name_or_id_even_if_queued_for_deletion_before() -> None:
@@ -266,3 +282,41 @@ def test_a_topic_named_twice_in_a_request_is_refused() -> None:
     check_once("a", Counter(["a", "b"]))
     with refused(Error.INVALID_REQUEST):
         check_once("a", Counter(["a", "b", "a"]))
+
+
+def test_a_topic_is_complete_when_each_broker_has_deleted_each_replica() -> None:
+    deletions = Deletions()
+    deletions.begin(CLICKS)
+    assert deletions.left_on(1) == {FIRST, SECOND}
+    deletions.complete_replicas(1, [FIRST])
+    deletions.complete_replicas(2, [SECOND])
+    assert deletions.complete() == []
+    assert deletions.left_on(1) == {SECOND}
+    deletions.complete_replicas(1, [SECOND, TopicPartition("other", 0)])
+    assert deletions.complete() == ["clicks"]
+    deletions.end("clicks")
+    assert deletions.complete() == []
+
+
+async def test_a_waiting_request_is_answered_when_the_topic_is_gone() -> None:
+    deletions = Deletions()
+    deletions.begin(CLICKS)
+    ended = deletions.ended("clicks", frozenset({1, 2}))
+    deletions.release_blocked(frozenset({1}))
+    assert not ended.done()  # broker 1 may still answer
+    deletions.end("clicks")
+    await asyncio.wait_for(ended, 1)
+
+
+async def test_a_deletion_does_not_wait_for_brokers_that_are_down() -> None:
+    deletions = Deletions()
+    deletions.begin(CLICKS)
+    assert deletions.ended("clicks", frozenset({3})).done()
+    waiting = deletions.ended("clicks", frozenset({1}))
+    deletions.complete_replicas(1, [FIRST, SECOND])
+    deletions.release_blocked(frozenset({1}))
+    assert waiting.done()
+
+
+async def test_a_topic_that_is_gone_already_is_not_waited_for() -> None:
+    assert Deletions().ended("clicks", frozenset({1})).done()

@@ -15,21 +15,21 @@ from kdist.controller.writing import (
     CHUNK,
     CHUNK_BYTES,
     CHUNKS_IN_FLIGHT,
+    FencedWriter,
+    Operations,
     Removed,
-    Step,
-    Writer,
     chunked,
     packed,
 )
 from kdist.model import TOPIC_NAME_MAX, LeaderAndIsr, TopicPartition
-from kdist.runtime.clock import VirtualClock
-from kdist.runtime.virtual_loop import VirtualLoop
+from kdist.testing.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.testing.virtual_loop import VirtualLoop
 from kdist.zk import znodes
 from kdist.zk.client import Create, Delete, Operation, Watch
-from kdist.zk.cluster_values import EntitySettings, VettedDisk
 from kdist.zk.election import claim
 from kdist.zk.errors import Fenced
-from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
+from kdist.zk.values import EntitySettings, VettedDisk
 
 MANY = [f"topic-{number:03}" for number in range(300)]
 
@@ -37,7 +37,7 @@ MANY = [f"topic-{number:03}" for number in range(300)]
 class CountingWriter:
     """A controller's writer, and a count of its transactions."""
 
-    def __init__(self, zk: MemoryZooKeeper, writer: Writer) -> None:
+    def __init__(self, zk: MemoryZooKeeper, writer: FencedWriter) -> None:
         self.zk, self.writer = zk, writer
         self.multis: list[int] = []
         self.in_flight_max = self.in_flight = 0
@@ -93,12 +93,15 @@ def play(scenario: Callable[[CountingWriter], Awaitable[None]]) -> None:
             await zk.create(path, make_parents=True)
         leadership = await claim(zk, 1, 0)
         assert leadership is not None
-        await scenario(CountingWriter(zk, Writer(zk, leadership)))
+        await scenario(CountingWriter(zk, FencedWriter(zk, leadership)))
 
     try:
         loop.run_until_complete(run())
     finally:
         loop.close()
+
+
+pytestmark = pytest.mark.played(by=play)
 
 
 def parts(name: str, count: int) -> list[TopicPartition]:
@@ -119,145 +122,129 @@ def known(name: str, partitions: int = 2) -> Removed:
     return Removed(name, parts(name, partitions))
 
 
-def test_hundreds_of_topics_are_created_and_deleted_in_a_few_transactions() -> None:
-    async def scenario(counting: CountingWriter) -> None:
-        await counting.create(MANY)
-        assert await counting.names() == counting.created == MANY
-        data, _ = await counting.zk.get(znodes.TOPIC.path(MANY[7]))
-        found = znodes.TOPIC.decode("", data)
-        assert (found.topic_id, found.partitions) == (planned(MANY[7]).topic.id, {0: (1,), 1: (1,)})
-        assert len(counting.multis) == counting.in_flight_max == 5
-        assert max(counting.multis) <= CHUNK + 1
-        counting.multis.clear()
-        assert await counting.remove(*map(known, MANY)) == MANY
-        assert await counting.names() == []
-        assert await counting.zk.children(znodes.TOPIC_SETTINGS.parent) == []
-        assert await counting.zk.children(znodes.TOPIC_DELETIONS.path()) == []
-        assert len(counting.multis) == 6
-        assert max(counting.multis) <= CHUNK + 1
+async def test_hundreds_of_topics_are_created_and_deleted_in_a_few_transactions(
+    counting: CountingWriter, /
+) -> None:
+    await counting.create(MANY)
+    assert await counting.names() == counting.created == MANY
+    data, _ = await counting.zk.get(znodes.TOPIC.path(MANY[7]))
+    found = znodes.TOPIC.decode("", data)
+    assert (found.topic_id, found.partitions) == (planned(MANY[7]).topic.id, {0: (1,), 1: (1,)})
+    assert len(counting.multis) == counting.in_flight_max == 5
+    assert max(counting.multis) <= CHUNK + 1
+    counting.multis.clear()
+    assert await counting.remove(*map(known, MANY)) == MANY
+    assert await counting.names() == []
+    assert await counting.zk.children(znodes.TOPIC_SETTINGS.parent) == []
+    assert await counting.zk.children(znodes.TOPIC_DELETIONS.path()) == []
+    assert len(counting.multis) == 6
+    assert max(counting.multis) <= CHUNK + 1
 
-    play(scenario)
 
-
-def test_a_topic_and_its_partition_states_are_created_in_one_transaction() -> None:
-    async def scenario(counting: CountingWriter) -> None:
-        await counting.create(["one"], 3)
-        assert len(counting.multis) == 1
-        made = (await counting.zk.get(znodes.TOPIC.path("one"))).stat.czxid
-        for partition in parts("one", 3):
-            path = znodes.PARTITION_STATE.path(*partition)
-            data, stat = await counting.zk.get(path)
-            assert znodes.PARTITION_STATE.decode(path, data).with_version(stat.version) == state()
-            assert stat.czxid == made
-
-    play(scenario)
+async def test_a_topic_and_its_partition_states_are_created_in_one_transaction(
+    counting: CountingWriter, /
+) -> None:
+    await counting.create(["one"], 3)
+    assert len(counting.multis) == 1
+    made = (await counting.zk.get(znodes.TOPIC.path("one"))).stat.czxid
+    for partition in parts("one", 3):
+        path = znodes.PARTITION_STATE.path(*partition)
+        data, stat = await counting.zk.get(path)
+        assert znodes.PARTITION_STATE.decode(path, data).with_version(stat.version) == state()
+        assert stat.czxid == made
 
 
 @pytest.mark.parametrize(("count", "multis"), [(248, 1), (249, 2), (1_000, 5), (2_500, 11)])
-def test_a_topic_larger_than_a_transaction_takes_several_sent_together(
-    count: int, multis: int
+async def test_a_topic_larger_than_a_transaction_takes_several_sent_together(
+    counting: CountingWriter, /, count: int, multis: int
 ) -> None:
-    async def scenario(counting: CountingWriter) -> None:
-        await counting.create(["large"], count)
-        assert len(counting.multis) == multis
-        assert counting.in_flight_max == min(multis, CHUNKS_IN_FLIGHT)
-        assert counting.looks == 0
-        assert max(counting.multis) <= CHUNK + 1
-        for partition in parts("large", count):
-            assert await counting.zk.exists(znodes.PARTITION_STATE.path(*partition))
-
-    play(scenario)
+    await counting.create(["large"], count)
+    assert len(counting.multis) == multis
+    assert counting.in_flight_max == min(multis, CHUNKS_IN_FLIGHT)
+    assert counting.looks == 0
+    assert max(counting.multis) <= CHUNK + 1
+    for partition in parts("large", count):
+        assert await counting.zk.exists(znodes.PARTITION_STATE.path(*partition))
 
 
-def test_the_states_of_thousands_of_partitions_are_sent_together() -> None:
-    async def scenario(counting: CountingWriter) -> None:
-        await counting.create(["large"], 2_000)
-        counting.multis.clear()
-        counting.in_flight_max = 0
-        after = state()._replace(leader=2, zk_version=FIRST_ZK_VERSION + 1)
-        plan = dict.fromkeys(parts("large", 2_000), after)
-        async for written, is_written in counting.writer.write_states(plan):
-            assert is_written
-            for partition in written:
-                del plan[partition]
-        assert not plan
-        assert counting.multis == [CHUNK + 1] * 4
-        assert counting.in_flight_max == 4
-
-    play(scenario)
+async def test_the_states_of_thousands_of_partitions_are_sent_together(
+    counting: CountingWriter, /
+) -> None:
+    await counting.create(["large"], 2_000)
+    counting.multis.clear()
+    counting.in_flight_max = 0
+    after = state()._replace(leader=2, zk_version=FIRST_ZK_VERSION + 1)
+    plan = dict.fromkeys(parts("large", 2_000), after)
+    async for written, is_written in counting.writer.write_states(plan):
+        assert is_written
+        for partition in written:
+            del plan[partition]
+    assert not plan
+    assert counting.multis == [CHUNK + 1] * 4
+    assert counting.in_flight_max == 4
 
 
 @pytest.mark.parametrize("count", [2, 2_000])
-def test_nothing_is_left_of_a_topic_that_was_refused(count: int) -> None:
-    async def scenario(counting: CountingWriter) -> None:
-        await counting.zk.create(znodes.TOPIC.path("taken"), b"{}")
-        with pytest.raises(OutOfDate):
-            await counting.create(["taken"], count)
-        assert await counting.zk.children(znodes.TOPIC.path("taken")) == []
-        assert await counting.zk.exists(znodes.TOPIC_SETTINGS.path("taken")) is None
-
-    play(scenario)
+async def test_nothing_is_left_of_a_topic_that_was_refused(
+    counting: CountingWriter, /, count: int
+) -> None:
+    await counting.zk.create(znodes.TOPIC.path("taken"), b"{}")
+    with pytest.raises(OutOfDate):
+        await counting.create(["taken"], count)
+    assert await counting.zk.children(znodes.TOPIC.path("taken")) == []
+    assert await counting.zk.exists(znodes.TOPIC_SETTINGS.path("taken")) is None
 
 
 @pytest.mark.parametrize(("names", "count"), [(MANY, 2), (MANY[:8], 300)])
-def test_orphaned_settings_are_replaced(names: list[str], count: int) -> None:
-    async def scenario(counting: CountingWriter) -> None:
-        path = znodes.TOPIC_SETTINGS.path(MANY[7])
-        await counting.zk.create(path, znodes.TOPIC_SETTINGS.encode(EntitySettings({"old": "1"})))
-        await counting.create(names, count)
-        assert await counting.names() == names
-        data, _ = await counting.zk.get(path)
-        assert znodes.TOPIC_SETTINGS.decode(path, data).settings == {"retention.ms": "77"}
-        for name in names:
-            assert await counting.zk.exists(znodes.PARTITION_STATE.path(name, count - 1))
-
-    play(scenario)
-
-
-def test_a_topic_that_another_controller_created_is_noticed() -> None:
-    async def scenario(counting: CountingWriter) -> None:
-        await counting.zk.create(znodes.TOPIC.path(MANY[7]), b"{}")
-        with pytest.raises(OutOfDate):
-            await counting.create(MANY[:10])
-        assert await counting.names() == [MANY[7]]
-
-    play(scenario)
+async def test_orphaned_settings_are_replaced(
+    counting: CountingWriter, /, names: list[str], count: int
+) -> None:
+    path = znodes.TOPIC_SETTINGS.path(MANY[7])
+    await counting.zk.create(path, znodes.TOPIC_SETTINGS.encode(EntitySettings({"old": "1"})))
+    await counting.create(names, count)
+    assert await counting.names() == names
+    data, _ = await counting.zk.get(path)
+    assert znodes.TOPIC_SETTINGS.decode(path, data).settings == {"retention.ms": "77"}
+    for name in names:
+        assert await counting.zk.exists(znodes.PARTITION_STATE.path(name, count - 1))
 
 
-def test_a_refusal_is_told_when_nothing_of_the_topic_is_being_written_any_more() -> None:
-    async def scenario(counting: CountingWriter) -> None:
-        await counting.zk.create(znodes.TOPIC.path("large"), b"{}")
-        with pytest.raises(OutOfDate):
-            await counting.create(["large"], 2_500)
-        assert counting.in_flight_max > 2
-        assert counting.in_flight == 0
+async def test_a_topic_that_another_controller_created_is_noticed(
+    counting: CountingWriter, /
+) -> None:
+    await counting.zk.create(znodes.TOPIC.path(MANY[7]), b"{}")
+    with pytest.raises(OutOfDate):
+        await counting.create(MANY[:10])
+    assert await counting.names() == [MANY[7]]
 
-    play(scenario)
+
+async def test_a_refusal_is_told_when_nothing_of_the_topic_is_being_written_any_more(
+    counting: CountingWriter, /
+) -> None:
+    await counting.zk.create(znodes.TOPIC.path("large"), b"{}")
+    with pytest.raises(OutOfDate):
+        await counting.create(["large"], 2_500)
+    assert counting.in_flight_max > 2
+    assert counting.in_flight == 0
 
 
 @pytest.mark.parametrize("there", [(), (1,), (1, 2)])
-def test_disks_are_noted_over_what_is_there_known_or_not(there: tuple[int, ...]) -> None:
+async def test_disks_are_noted_over_what_is_there_known_or_not(
+    counting: CountingWriter, /, there: tuple[int, ...]
+) -> None:
     disks = {1: VettedDisk("a", "x"), 2: VettedDisk("b", "y")}
-
-    async def scenario(counting: CountingWriter) -> None:
-        for broker_id in there:
-            await counting.zk.create(znodes.VETTED_DISK.path(broker_id), b"{}")
-        await counting.writer.write_disks(disks, known={1})
-        await counting.writer.write_disks(disks, known={1, 2})
-        assert await noted(counting.zk) == disks
-
-    play(scenario)
+    for broker_id in there:
+        await counting.zk.create(znodes.VETTED_DISK.path(broker_id), b"{}")
+    await counting.writer.write_disks(disks, known={1})
+    await counting.writer.write_disks(disks, known={1, 2})
+    assert await noted(counting.zk) == disks
 
 
-def test_disks_are_noted_where_somebody_has_removed_all() -> None:
+async def test_disks_are_noted_where_somebody_has_removed_all(counting: CountingWriter, /) -> None:
     disks = {1: VettedDisk("a", "x")}
-
-    async def scenario(counting: CountingWriter) -> None:
-        await counting.zk.delete(znodes.VETTED_DISKS.path())
-        await counting.writer.write_disks(disks, known=set())
-        assert await noted(counting.zk) == disks
-
-    play(scenario)
+    await counting.zk.delete(znodes.VETTED_DISKS.path())
+    await counting.writer.write_disks(disks, known=set())
+    assert await noted(counting.zk) == disks
 
 
 async def noted(zk: MemoryZooKeeper) -> dict[int, VettedDisk]:
@@ -269,52 +256,47 @@ async def noted(zk: MemoryZooKeeper) -> dict[int, VettedDisk]:
     return found
 
 
-def test_a_topic_with_unknown_znodes_below_it_is_deleted_all_the_same() -> None:
-    async def scenario(counting: CountingWriter) -> None:
-        await counting.create(MANY[:20])
-        for path in (
-            znodes.PARTITION.path(MANY[3], 9),
-            znodes.PARTITION_STATE.path(MANY[3], 9),
-            f"{znodes.TOPIC.path(MANY[4])}/note",
-        ):
-            await counting.zk.create(path)
-        await counting.zk.delete(znodes.TOPIC_SETTINGS.path(MANY[5]))
-        assert await counting.remove(*map(known, MANY[:20])) == MANY[:20]
-        assert await counting.names() == []
-
-    play(scenario)
+async def test_a_topic_with_unknown_znodes_below_it_is_deleted_all_the_same(
+    counting: CountingWriter, /
+) -> None:
+    await counting.create(MANY[:20])
+    for path in (
+        znodes.PARTITION.path(MANY[3], 9),
+        znodes.PARTITION_STATE.path(MANY[3], 9),
+        f"{znodes.TOPIC.path(MANY[4])}/note",
+    ):
+        await counting.zk.create(path)
+    await counting.zk.delete(znodes.TOPIC_SETTINGS.path(MANY[5]))
+    assert await counting.remove(*map(known, MANY[:20])) == MANY[:20]
+    assert await counting.names() == []
 
 
 @pytest.mark.parametrize("count", [248, 249, 250, 2_000])
-def test_a_topic_larger_than_a_transaction_is_removed_in_parts_without_a_look(count: int) -> None:
-    async def scenario(counting: CountingWriter) -> None:
-        large = "x" * TOPIC_NAME_MAX  # with the most partitions, a megabyte of paths
-        await counting.create(["small", large], count)
-        counting.multis.clear()
-        counting.in_flight_max = 0
-        assert await counting.remove(known("small", count), known(large, count)) == ["small", large]
-        assert counting.looks == 0
-        assert counting.in_flight_max == min(len(counting.multis) - 1, CHUNKS_IN_FLIGHT)
-        assert max(counting.multis) <= CHUNK + 1
-        assert min(counting.multis[1:]) > 4  # a topic's own znodes are never parted
-        assert await counting.names() == []
-        assert await counting.zk.children(znodes.TOPIC_DELETIONS.path()) == []
+async def test_a_topic_larger_than_a_transaction_is_removed_in_parts_without_a_look(
+    counting: CountingWriter, /, count: int
+) -> None:
+    large = "x" * TOPIC_NAME_MAX  # with the most partitions, a megabyte of paths
+    await counting.create(["small", large], count)
+    counting.multis.clear()
+    counting.in_flight_max = 0
+    assert await counting.remove(known("small", count), known(large, count)) == ["small", large]
+    assert counting.looks == 0
+    assert counting.in_flight_max == min(len(counting.multis) - 1, CHUNKS_IN_FLIGHT)
+    assert max(counting.multis) <= CHUNK + 1
+    assert min(counting.multis[1:]) > 4  # a topic's own znodes are never parted
+    assert await counting.names() == []
+    assert await counting.zk.children(znodes.TOPIC_DELETIONS.path()) == []
 
-    play(scenario)
 
-
-def test_a_controller_that_was_replaced_writes_nothing() -> None:
-    async def scenario(counting: CountingWriter) -> None:
-        await counting.zk.set(znodes.CONTROLLER_EPOCH.path(), b"9")
-        with pytest.raises(Fenced):
-            await counting.create(MANY[:3])
-        assert await counting.names() == []
-
-    play(scenario)
+async def test_a_controller_that_was_replaced_writes_nothing(counting: CountingWriter, /) -> None:
+    await counting.zk.set(znodes.CONTROLLER_EPOCH.path(), b"9")
+    with pytest.raises(Fenced):
+        await counting.create(MANY[:3])
+    assert await counting.names() == []
 
 
 def test_portions_keep_to_both_limits_and_to_the_order() -> None:
-    def large(item: int) -> list[Step]:
+    def large(item: int) -> list[Operations]:
         return [[Create("/x", b"y" * item)]]
 
     third = CHUNK_BYTES // 3
@@ -335,7 +317,7 @@ def test_portions_keep_to_both_limits_and_to_the_order() -> None:
 
 
 def test_an_item_that_needs_several_multis_is_parted_between_its_steps_and_alone() -> None:
-    def pairs(item: int) -> list[Step]:
+    def pairs(item: int) -> list[Operations]:
         return [[Delete("/a"), Delete("/b")]] * item
 
     portions = list(chunked([1, CHUNK, 1, 1, CHUNK // 2, 1], pairs))

@@ -19,10 +19,8 @@ from typing import Any
 from groups_world import GroupsWorld, home_of, load
 
 from kdist.errors import Error
-from kdist.groups.coordinator import GroupCoordinator
-from kdist.groups.group import Group
-from kdist.groups.member import Caller
-from kdist.groups.states import COMPLETING, EMPTY, PREPARING, STABLE
+from kdist.groups.coordinator import Caller, GroupCoordinator
+from kdist.groups.group import COMPLETING, EMPTY, PREPARING, STABLE, Group
 from kdist.protocol.compiler import codec_for
 from kdist.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kdist.protocol.join_group import JoinGroupProtocol, JoinGroupRequest, JoinGroupResponse
@@ -269,7 +267,7 @@ class History:
         return self._offset
 
     def group(self) -> Group | None:
-        return self.coordinator._registry.get(GROUP)
+        return self.coordinator._registry.groups.get(GROUP)
 
     def check_group(self) -> None:
         """What holds for a group between any two events."""

@@ -4,9 +4,16 @@
     pass 3000
         a joined generation 1 by range, leader a, members a
 
-`play` carries out the commands of such a text and returns it with what really followed, so that a
-test compares two texts. A name stands for a client; it keeps the member id and the generation that
-its last JoinGroup gave it, and member ids are shown by those names. The group is "readers".
+`check` carries out the commands of such a text and compares it with what really followed. A name
+stands for a client; it keeps the member id and the generation that its last JoinGroup gave it, and
+member ids are shown by those names. The group is "readers", and does not wait for more members.
+
+What a test begins with is one line, below which nothing is shown, as it must go as it should:
+
+    completing a b/two        a, and b with the instance id "two", wait for their assignment
+    stable a b                they have it, a that of p0 and b that of p1
+    empty a                   a was the last member
+    committed t-0:1 u-0:3     by a client outside
 """
 
 from __future__ import annotations
@@ -19,9 +26,11 @@ from typing import Any
 from groups_world import GroupsWorld, home_of, load
 
 from kdist.errors import Error
-from kdist.groups.member import Caller
+from kdist.groups.coordinator import Caller
+from kdist.groups.group import COMPLETING, EMPTY, STABLE, GroupState
 from kdist.model import TopicPartition
 from kdist.protocol.compiler import codec_for
+from kdist.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kdist.protocol.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kdist.protocol.group_records import (
     GroupMetadataKey,
@@ -48,6 +57,12 @@ from kdist.protocol.offset_commit import (
     OffsetCommitResponse,
     OffsetCommitTopic,
 )
+from kdist.protocol.offset_delete import (
+    ForgottenPartition,
+    ForgottenTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+)
 from kdist.protocol.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchResponse,
@@ -63,10 +78,14 @@ GROUP = "readers"
 Options = dict[str, str]
 
 
-def play(script: str, player: Player | None = None) -> str:
+def check(script: str) -> None:
+    """Assert that what is written below each command is what follows from it."""
+    assert play(script) == textwrap.dedent(script).strip() + "\n"
+
+
+def play(script: str) -> str:
     """The transcript of what really happens."""
-    player = player or Player()
-    lines = []
+    player, lines = Player(), []
     for line in textwrap.dedent(script).strip().splitlines():
         if not line.startswith(" ") and line:
             lines += [line, *(f"    {outcome}" for outcome in player.run(line))]
@@ -75,16 +94,11 @@ def play(script: str, player: Player | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def told(script: str) -> str:
-    """The expected transcript, in the form that `play` returns."""
-    return textwrap.dedent(script).strip() + "\n"
-
-
 class Player:
     """Carries out one command after the other and notes what follows."""
 
     def __init__(self) -> None:
-        self.world = GroupsWorld()
+        self.world = GroupsWorld(initial_rebalance_delay_ms=0)
         self.world.log.on_append = self._note_append
         self.coordinator = self.world.coordinator
         self.ids: dict[str, str] = {}
@@ -100,6 +114,46 @@ class Player:
         getattr(self, f"_{command}")(plain, options)
         outcomes, self.outcomes = self.outcomes, []
         return outcomes
+
+    def _completing(self, plain: list[str], options: Options) -> None:
+        for each in plain:
+            name, _, instance = each.partition("/")
+            static = {"v": "5", "instance": instance} if instance else {}
+            self._join([name], static | options)
+        self._pass(["0"], {})
+        self._has_members(COMPLETING, plain)
+
+    def _stable(self, plain: list[str], options: Options) -> None:
+        self._completing(plain, options)
+        names = [each.partition("/")[0] for each in plain]
+        given = ",".join(f"{name}:p{number}" for number, name in enumerate(names))
+        for name in names:
+            self._sync([name], {"give": given})
+        outcomes = [f"{name} is assigned p{number}" for number, name in enumerate(names)]
+        assert [each for each in self.outcomes if not each.startswith("log: ")] == outcomes
+        self._has_members(STABLE, plain)
+
+    def _empty(self, plain: list[str], options: Options) -> None:
+        self._completing(plain, options)
+        for each in plain:
+            self._leave([each.partition("/")[0]], {})
+        self._has_members(EMPTY, [])
+
+    def _has_members(self, state: GroupState, members: list[str]) -> None:
+        """The group is in that state, and nobody waits for an answer; forget how it came to be."""
+        group = self.coordinator._registry.groups[GROUP]
+        found = [(self._name(each.member_id), each.instance_id) for each in group.members.values()]
+        shown = [f"{name}/{instance}" if instance else name for name, instance in found]
+        assert (group.state, shown) == (state, members), self.outcomes
+        assert not group.joining | group.syncing
+        self.outcomes.clear()
+
+    def _committed(self, plain: list[str], options: Options) -> None:
+        self._commit(["outside", *plain], options)
+        offsets = self.coordinator._registry.groups[GROUP].offsets
+        found = [f"{each.topic}-{each.partition}:{offsets.get(each).offset}" for each in offsets]
+        assert found == plain, self.outcomes
+        self.outcomes.clear()
 
     def _pass(self, plain: list[str], _options: Options) -> None:
         self.world.tasks.run_for_ms(int(plain[0]))
@@ -275,10 +329,45 @@ class Player:
     def _expire(self, _plain: list[str], _options: Options) -> None:
         self.coordinator.start()
         self.world.tasks.run_for_ms(self.world.settings.offsets_retention_check_interval_ms)
-        self.coordinator._maintenance.stop()
+        self.coordinator._deletion.stop()
 
     def _delete(self, plain: list[str], _options: Options) -> None:
         self.coordinator.forget_partitions([_partition(each) for each in plain])
+
+    def _remove(self, plain: list[str], _options: Options) -> None:
+        """DeleteGroups: `remove [GROUP ...]`."""
+
+        def note(response: DeleteGroupsResponse) -> None:
+            shown = [f"{e.group_id} {Error.of(e.error_code).name}" for e in response.results]
+            self.outcomes.append(f"removed {', '.join(shown) or 'none'}")
+
+        caller = self._caller("admin", {"v": "2"})
+        request = DeleteGroupsRequest(groups_names=plain or [GROUP])
+        self.coordinator.delete_groups(request, caller, self._once(caller, note))
+
+    def _forget(self, plain: list[str], options: Options) -> None:
+        """OffsetDelete: `forget t-0 t-1`, for the group or `group=`."""
+
+        def note(response: OffsetDeleteResponse) -> None:
+            shown = [
+                f"{topic.name}-{each.partition_index} {Error.of(each.error_code).name}"
+                for topic in response.topics
+                for each in topic.partitions
+            ]
+            whole = Error.of(response.error_code)
+            self.outcomes.append(f"forgot {', '.join(shown) or whole.name}")
+
+        caller = self._caller("admin", {"v": "0"})
+        topics = [
+            ForgottenTopic(name=topic, partitions=[ForgottenPartition(partition_index=index)])
+            for topic, index in map(_partition, plain)
+        ]
+        request = OffsetDeleteRequest(group_id=options.get("group", GROUP), topics=topics)
+        self.coordinator.offset_delete(request, caller, self._once(caller, note))
+
+    def _subscribe(self, plain: list[str], _options: Options) -> None:
+        """`subscribe t u`: what the group's members read, as if their metadata said so."""
+        self.coordinator._registry.groups[GROUP].subscribed_topics = frozenset(plain)
 
     def _id(self, name: str, options: Options) -> str:
         return options.get("id", self.ids.get(name, ""))

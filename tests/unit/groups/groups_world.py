@@ -10,16 +10,25 @@ from typing import Any
 from kdist.config.groups import GroupSettings
 from kdist.errors import Error
 from kdist.groups.context import GroupsContext, LogRecord
-from kdist.groups.coordinator import GroupCoordinator
-from kdist.groups.loading import Loading
+from kdist.groups.coordinator import Caller, GroupCoordinator
+from kdist.groups.records import Loading
 from kdist.metrics.groups import GroupMetrics
 from kdist.model import TopicPartition
+from kdist.protocol.join_group import JoinGroupProtocol, JoinGroupRequest
+from kdist.protocol.offset_commit import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitTopic,
+)
+from kdist.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from kdist.records.build import build_batch
-from kdist.runtime.clock import VirtualClock
-from kdist.wire.varint import Buffer
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.wire.primitives import Buffer
 from tests.stepped_process import SteppedProcess
 
 PARTITIONS = 3
+CALLER = Caller(8, "client", "/10.0.0.1")
 
 
 class MemoryLog:
@@ -113,3 +122,51 @@ def replay(loading: Loading, *batches: Buffer) -> None:
 def home_of(coordinator: GroupCoordinator, group_id: str) -> int:
     """The partition in which it keeps a group."""
     return coordinator._context.partition_for(group_id)
+
+
+def group_ids(world: GroupsWorld) -> list[str]:
+    """The groups that are coordinated."""
+    return sorted(each.group_id for each in world.coordinator.groups())
+
+
+def join_request(group_id: str = "g", member_id: str = "") -> JoinGroupRequest:
+    """A new or known member of a consumer group asks to join."""
+    return JoinGroupRequest(
+        group_id=group_id,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinGroupProtocol(name="range", metadata=b"")],
+    )
+
+
+def commit(
+    world: GroupsWorld,
+    group_id: str,
+    offset: int = 1,
+    *,
+    topic: str = "t",
+    partitions: Iterable[int] = (0,),
+    **fields: Any,
+) -> Error:
+    """A client outside commits this offset of each partition; the first one's error."""
+    positions = [
+        OffsetCommitPartition(
+            partition_index=each, committed_offset=offset, committed_metadata=None, **fields
+        )
+        for each in partitions
+    ]
+    topics = [OffsetCommitTopic(name=topic, partitions=positions)]
+    answers: list[OffsetCommitResponse] = []
+    request = OffsetCommitRequest(group_id=group_id, topics=topics)
+    world.coordinator.offset_commit(request, CALLER, answers.append)
+    return Error.of(answers[0].topics[0].partitions[0].error_code)
+
+
+def fetch(world: GroupsWorld, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
+    """The answer to an OffsetFetch of that version."""
+    answers: list[OffsetFetchResponse] = []
+    caller = CALLER._replace(version=version)
+    world.coordinator.offset_fetch(request, caller, answers.append)
+    return answers[0]

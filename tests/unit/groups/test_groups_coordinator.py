@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any
 
-from groups_world import PARTITIONS, GroupsWorld, home_of, load, replay
+from groups_world import (
+    CALLER,
+    PARTITIONS,
+    GroupsWorld,
+    commit,
+    fetch,
+    group_ids,
+    home_of,
+    join_request,
+    load,
+    replay,
+)
 
 from kdist.errors import Error
 from kdist.groups.context import Actions
-from kdist.groups.member import Caller
+from kdist.groups.coordinator import Caller
 from kdist.protocol.compiler import codec_for
 from kdist.protocol.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from kdist.protocol.join_group import JoinGroupProtocol, JoinGroupRequest, JoinGroupResponse
-from kdist.protocol.list_groups import ListGroupsRequest, ListGroupsResponse
+from kdist.protocol.join_group import JoinGroupResponse
+from kdist.protocol.metadata import OMITTED, ON_GROUP
 from kdist.protocol.offset_commit import (
     OffsetCommitPartition,
     OffsetCommitRequest,
@@ -24,52 +34,9 @@ from kdist.protocol.offset_commit import (
 from kdist.protocol.offset_fetch import (
     OffsetFetchGroup,
     OffsetFetchRequest,
-    OffsetFetchResponse,
     OffsetFetchTopic,
 )
-from kdist.protocol.operations import OMITTED, ON_GROUP
 from kdist.protocol.sync_group import SyncGroupAssignment, SyncGroupRequest, SyncGroupResponse
-
-CALLER = Caller(8, "client", "/10.0.0.1")
-
-
-def join_request(group_id: str = "g", member_id: str = "") -> JoinGroupRequest:
-    return JoinGroupRequest(
-        group_id=group_id,
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=60_000,
-        member_id=member_id,
-        protocol_type="consumer",
-        protocols=[JoinGroupProtocol(name="range", metadata=b"")],
-    )
-
-
-def commit_request(group_id: str, offset: int, **fields: Any) -> OffsetCommitRequest:
-    position = OffsetCommitPartition(
-        partition_index=0, committed_offset=offset, committed_metadata=None, **fields
-    )
-    topic = OffsetCommitTopic(name="t", partitions=[position])
-    return OffsetCommitRequest(group_id=group_id, topics=[topic])
-
-
-def commit(world: GroupsWorld, group_id: str, offset: int = 1, **fields: Any) -> Error:
-    answers: list[OffsetCommitResponse] = []
-    request = commit_request(group_id, offset, **fields)
-    world.coordinator.offset_commit(request, CALLER, answers.append)
-    return Error.of(answers[0].topics[0].partitions[0].error_code)
-
-
-def fetch(world: GroupsWorld, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
-    answers: list[OffsetFetchResponse] = []
-    caller = CALLER._replace(version=version)
-    world.coordinator.offset_fetch(request, caller, answers.append)
-    return answers[0]
-
-
-def group_ids(world: GroupsWorld) -> list[str]:
-    answers: list[ListGroupsResponse] = []
-    world.coordinator.list_groups(ListGroupsRequest(), CALLER, answers.append)
-    return sorted(each.group_id for each in answers[0].groups)
 
 
 def test_an_answer_that_brings_the_next_request_at_once_finds_the_group_in_order() -> None:

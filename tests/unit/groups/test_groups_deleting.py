@@ -1,79 +1,19 @@
-"""DeleteGroups and OffsetDelete, as transcripts.
-
-remove [GROUP ...]        DeleteGroups
-forget t-0 t-1            OffsetDelete, for the group or `group=`
-"""
+"""DeleteGroups and OffsetDelete: who is refused, when it counts, and what comes meanwhile."""
 
 from __future__ import annotations
 
 import pytest
-from groups_transcript import GROUP, Options, Player, _partition, play, told
-from groups_world import GroupsWorld
+from groups_transcript import GROUP, check
+from groups_world import CALLER, GroupsWorld, commit
 
 from kdist.errors import Error
 from kdist.groups.context import LogRecord
-from kdist.groups.member import Caller
 from kdist.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from kdist.protocol.offset_commit import (
-    OffsetCommitPartition,
-    OffsetCommitRequest,
-    OffsetCommitTopic,
-)
-from kdist.protocol.offset_delete import (
-    ForgottenPartition,
-    ForgottenTopic,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-)
-
-
-class Eraser(Player):
-    """A player that can also delete."""
-
-    def _remove(self, plain: list[str], _options: Options) -> None:
-        def note(response: DeleteGroupsResponse) -> None:
-            shown = [f"{e.group_id} {Error.of(e.error_code).name}" for e in response.results]
-            self.outcomes.append(f"removed {', '.join(shown) or 'none'}")
-
-        caller = self._caller("admin", {"v": "2"})
-        request = DeleteGroupsRequest(groups_names=plain or [GROUP])
-        self.coordinator.delete_groups(request, caller, self._once(caller, note))
-
-    def _forget(self, plain: list[str], options: Options) -> None:
-        def note(response: OffsetDeleteResponse) -> None:
-            shown = [
-                f"{topic.name}-{each.partition_index} {Error.of(each.error_code).name}"
-                for topic in response.topics
-                for each in topic.partitions
-            ]
-            whole = Error.of(response.error_code)
-            self.outcomes.append(f"forgot {', '.join(shown) or whole.name}")
-
-        caller = self._caller("admin", {"v": "0"})
-        topics = [
-            ForgottenTopic(name=topic, partitions=[ForgottenPartition(partition_index=index)])
-            for topic, index in map(_partition, plain)
-        ]
-        request = OffsetDeleteRequest(group_id=options.get("group", GROUP), topics=topics)
-        self.coordinator.offset_delete(request, caller, self._once(caller, note))
-
-    def _subscribe(self, plain: list[str], _options: Options) -> None:
-        """`subscribe t u`: what the group's members read, as if their metadata said so."""
-        _, group = self.coordinator._registry.find(GROUP)
-        assert group is not None
-        group.subscribed_topics = frozenset(plain)
-
-
-def check(script: str) -> None:
-    assert play(script, Eraser()) == told(script)
 
 
 def test_an_empty_group_is_deleted_with_its_offsets_and_stays_deleted() -> None:
     check("""
-        set initial_rebalance_delay_ms=0
-        join a v=0
-        pass 0
-            a joined generation 1 by range, leader a, members a
+        completing a
         commit a t-0:1
             a committed t-0 REBALANCE_IN_PROGRESS
         leave a
@@ -99,7 +39,6 @@ def test_an_empty_group_is_deleted_with_its_offsets_and_stays_deleted() -> None:
 
 def test_a_group_with_members_is_not_deleted() -> None:
     check("""
-        set initial_rebalance_delay_ms=0
         join a v=0
         remove
             removed readers NON_EMPTY_GROUP
@@ -117,9 +56,7 @@ def test_a_group_with_members_is_not_deleted() -> None:
 
 def test_each_group_is_answered_for_itself_and_once() -> None:
     check("""
-        commit outside t-0:1
-            log: readers t-0 1
-            outside committed t-0 NONE
+        committed t-0:1
         remove readers nobody readers
             log: readers t-0 gone
             removed nobody GROUP_ID_NOT_FOUND, readers NONE
@@ -143,9 +80,7 @@ def test_groups_that_are_elsewhere_or_not_loaded_are_not_deleted_here() -> None:
 
 def test_the_answer_waits_for_the_log_and_says_if_it_failed() -> None:
     check("""
-        commit outside t-0:1
-            log: readers t-0 1
-            outside committed t-0 NONE
+        committed t-0:1
         log holds
         remove
             log: readers t-0 gone
@@ -163,9 +98,7 @@ def test_the_answer_waits_for_the_log_and_says_if_it_failed() -> None:
 def test_a_group_is_seen_until_its_deletion_is_in_the_log() -> None:
     """Else it is seen to be gone, and comes back with the next coordinator."""
     check("""
-        commit outside t-0:1
-            log: readers t-0 1
-            outside committed t-0 NONE
+        committed t-0:1
         log holds
         remove
             log: readers t-0 gone
@@ -187,9 +120,7 @@ def test_a_group_is_seen_until_its_deletion_is_in_the_log() -> None:
 
 def test_a_deletion_that_failed_can_be_tried_again() -> None:
     check("""
-        commit outside t-0:1
-            log: readers t-0 1
-            outside committed t-0 NONE
+        committed t-0:1
         log fails NOT_ENOUGH_REPLICAS
         remove
             removed readers COORDINATOR_NOT_AVAILABLE
@@ -208,9 +139,7 @@ def test_a_deletion_that_failed_can_be_tried_again() -> None:
 
 def test_a_deletion_of_single_offsets_that_failed_can_be_tried_again() -> None:
     check("""
-        commit outside t-0:1
-            log: readers t-0 1
-            outside committed t-0 NONE
+        committed t-0:1
         log fails NOT_ENOUGH_REPLICAS
         forget t-0
             forgot t-0 COORDINATOR_NOT_AVAILABLE
@@ -231,10 +160,7 @@ def test_a_deletion_of_single_offsets_that_failed_can_be_tried_again() -> None:
 
 def test_what_a_group_commits_while_it_is_deleted_stays() -> None:
     check("""
-        commit outside t-0:1 t-1:2
-            log: readers t-0 1
-            log: readers t-1 2
-            outside committed t-0 NONE, t-1 NONE
+        committed t-0:1 t-1:2
         log holds
         remove
             log: readers t-0 gone
@@ -251,10 +177,7 @@ def test_what_a_group_commits_while_it_is_deleted_stays() -> None:
 
 def test_a_group_that_is_joined_and_left_while_it_is_deleted_stays() -> None:
     check("""
-        set initial_rebalance_delay_ms=0
-        commit outside t-0:1
-            log: readers t-0 1
-            outside committed t-0 NONE
+        committed t-0:1
         log holds
         remove
             log: readers t-0 gone
@@ -279,9 +202,7 @@ def test_a_group_that_is_joined_and_left_while_it_is_deleted_stays() -> None:
 
 def test_a_deletion_that_ends_after_its_partition_was_loaded_anew_leaves_that_alone() -> None:
     check("""
-        commit outside t-0:1
-            log: readers t-0 1
-            outside committed t-0 NONE
+        committed t-0:1
         log holds
         remove
             log: readers t-0 gone
@@ -325,10 +246,7 @@ def test_a_pending_member_id_does_not_keep_a_group() -> None:
 
 def test_single_offsets_are_forgotten_by_an_empty_group() -> None:
     check("""
-        commit outside t-0:1 t-1:2
-            log: readers t-0 1
-            log: readers t-1 2
-            outside committed t-0 NONE, t-1 NONE
+        committed t-0:1 t-1:2
         forget t-0 u-7 nowhere-0
             log: readers t-0 gone
             forgot t-0 NONE, u-7 NONE, nowhere-0 UNKNOWN_TOPIC_OR_PARTITION
@@ -342,13 +260,7 @@ def test_single_offsets_are_forgotten_by_an_empty_group() -> None:
 
 def test_an_offset_delete_without_partitions_keeps_the_group() -> None:
     check("""
-        set initial_rebalance_delay_ms=0
-        join a v=0
-        pass 0
-            a joined generation 1 by range, leader a, members a
-        leave a
-            log: readers generation 2 empty
-            leave NONE: NONE
+        empty a
         forget nowhere-0
             forgot nowhere-0 UNKNOWN_TOPIC_OR_PARTITION
         forget
@@ -365,13 +277,7 @@ def test_an_offset_delete_without_partitions_keeps_the_group() -> None:
 
 def test_offsets_of_subscribed_topics_are_kept() -> None:
     check("""
-        set initial_rebalance_delay_ms=0
-        join a v=0
-        pass 0
-            a joined generation 1 by range, leader a, members a
-        sync a give=a:all
-            log: readers generation 1 a:all
-            a is assigned all
+        stable a
         commit a t-0:1 u-0:2
             log: readers t-0 1
             log: readers u-0 2
@@ -389,10 +295,7 @@ def test_offsets_of_subscribed_topics_are_kept() -> None:
 
 def test_a_group_of_another_protocol_type_keeps_all_offsets() -> None:
     check("""
-        set initial_rebalance_delay_ms=0
-        join a v=0 type=connect
-        pass 0
-            a joined generation 1 by range, leader a, members a
+        completing a type=connect
         forget t-0
             forgot NON_EMPTY_GROUP
     """)
@@ -410,18 +313,11 @@ def test_an_offset_delete_in_a_missing_group_is_refused(group: str, error: str) 
 
 COMMITTED = 3000
 TOPIC = "t" * 240  # their tombstones are 750 kB
-CALLER = Caller(2, "admin", "/here")
 
 
 def committed_much() -> GroupsWorld:
     world = GroupsWorld()
-    positions = [
-        OffsetCommitPartition(partition_index=each, committed_offset=1, committed_metadata=None)
-        for each in range(COMMITTED)
-    ]
-    topics = [OffsetCommitTopic(name=TOPIC, partitions=positions)]
-    request = OffsetCommitRequest(group_id=GROUP, topics=topics)
-    world.coordinator.offset_commit(request, CALLER, lambda _response: None)
+    commit(world, GROUP, topic=TOPIC, partitions=range(COMMITTED))
     world.log.appended = {}
     return world
 

@@ -39,7 +39,7 @@ def test_a_coordinator_that_loads_the_log_knows_what_the_one_before_knew(seed: i
     group = history.group()
     after = history.world.restarted()
     assert history.fetched(after) == history.committed
-    loaded = after._registry.get(GROUP)
+    loaded = after._registry.groups.get(GROUP)
     if group is not None and group.generation > 0 and history.newest_generation > 0:
         assert loaded is not None
         assert (loaded.state, loaded.generation) == (group.state, group.generation)

@@ -9,9 +9,8 @@ from random import Random
 
 import pytest
 
-from kdist.groups.group import Group
+from kdist.groups.group import CommittedOffset, Group
 from kdist.groups.lag import GroupLags, Lag, SeenEnds, WorstLags
-from kdist.groups.offsets import CommittedOffset
 from kdist.model import TopicPartition
 
 HOUR_S, DAY_S = 3_600, 86_400

@@ -1,22 +1,18 @@
-"""Partitions that come and go: what requests get meanwhile, and what a load brings back."""
+"""Partitions that come and go, and which one is a group's."""
 
 from __future__ import annotations
 
 import pytest
-from groups_transcript import play, told
-from groups_world import PARTITIONS, GroupsWorld, home_of
+from groups_transcript import check
+from groups_world import PARTITIONS, GroupsWorld, commit, home_of
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kdist.groups.context import partition_for
-from kdist.groups.member import Caller
-from kdist.protocol.offset_commit import (
-    OffsetCommitPartition,
-    OffsetCommitRequest,
-    OffsetCommitTopic,
-)
+from kdist.groups.context import INT32_MIN, java_hash, partition_for
 
 
 def test_groups_of_other_brokers_are_refused() -> None:
-    script = """
+    check("""
         unload
         join a v=0
             a join NOT_COORDINATOR
@@ -36,12 +32,11 @@ def test_groups_of_other_brokers_are_refused() -> None:
             readers - - by - NOT_COORDINATOR
         list
             groups none NONE
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_while_a_partition_loads_clients_are_told_to_wait() -> None:
-    script = """
+    check("""
         unload
         begin_loading
         join a v=0
@@ -62,30 +57,23 @@ def test_while_a_partition_loads_clients_are_told_to_wait() -> None:
             readers - - by - COORDINATOR_LOAD_IN_PROGRESS
         list
             groups none COORDINATOR_LOAD_IN_PROGRESS
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_an_unload_sends_all_who_wait_to_the_new_coordinator() -> None:
-    script = """
+    check("""
         join a v=0
         join b v=4
             b join MEMBER_ID_REQUIRED
         unload
             a join NOT_COORDINATOR
         pass 600000
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_an_unload_answers_syncs_that_wait() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
-        join a v=0
-        join b v=0
-        pass 0
-            a joined generation 1 by range, leader a, members a b'
-            b joined generation 1 by range, leader a
+    check("""
+        completing a b
         sync b
         log holds
         sync a give=a:p0,b:p1
@@ -95,44 +83,34 @@ def test_an_unload_answers_syncs_that_wait() -> None:
             a sync NOT_COORDINATOR
         log continues
         pass 600000
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_an_unload_answers_a_static_member_that_came_back() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
-        join a v=5 instance=one
-        pass 0
-            a joined generation 1 by range, leader a, members a
-        sync a give=a:all
-            log: readers generation 1 a:all
-            a is assigned all
+    check("""
+        stable a/one
         log holds
         join a2 v=5 instance=one
-            log: readers generation 1 one':all
+            log: readers generation 1 one':p0
         unload
             a2 join NOT_COORDINATOR
         log continues
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_a_commit_that_waits_for_the_log_is_answered_by_the_log() -> None:
-    script = """
+    check("""
         log holds
         commit outside t-0:1
             log: readers t-0 1
         unload
         log continues
             outside committed t-0 NONE
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_a_stable_group_goes_on_after_a_load() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
+    check("""
         join a v=5 instance=one by=range:x session=6000
         join b v=1 by=range:y session=6000
         pass 0
@@ -164,19 +142,12 @@ def test_a_stable_group_goes_on_after_a_load() -> None:
             b heartbeat UNKNOWN_MEMBER_ID
         join a instance=one by=range:x
             a joined generation 2 by range, leader a, members a(x)
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_a_group_that_was_being_assigned_is_as_before_after_a_load() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
-        join a v=0
-        pass 0
-            a joined generation 1 by range, leader a, members a
-        sync a give=a:all
-            log: readers generation 1 a:all
-            a is assigned all
+    check("""
+        stable a
         join b v=0
         join a
             a joined generation 2 by range, leader a, members a b'
@@ -184,24 +155,17 @@ def test_a_group_that_was_being_assigned_is_as_before_after_a_load() -> None:
         unload
         load
         describe
-            readers Stable consumer by range, a() all
+            readers Stable consumer by range, a() p0
         heartbeat b
             b heartbeat UNKNOWN_MEMBER_ID
         heartbeat a generation=1
             a heartbeat NONE
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_an_empty_group_and_a_simple_consumer_are_loaded_with_their_offsets() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
-        join a v=0
-        pass 0
-            a joined generation 1 by range, leader a, members a
-        sync a give=a:all
-            log: readers generation 1 a:all
-            a is assigned all
+    check("""
+        stable a
         commit a t-0:5
             log: readers t-0 5
             a committed t-0 NONE
@@ -217,19 +181,13 @@ def test_an_empty_group_and_a_simple_consumer_are_loaded_with_their_offsets() ->
             readers Empty consumer by -
         fetch
             offsets t-0 5, t-1 6
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_what_expired_is_not_loaded() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0 offsets_retention_minutes=1
-        join a v=0
-        pass 0
-            a joined generation 1 by range, leader a, members a
-        sync a give=a:all
-            log: readers generation 1 a:all
-            a is assigned all
+    check("""
+        set offsets_retention_minutes=1
+        stable a
         commit a t-0:5
             log: readers t-0 5
             a committed t-0 NONE
@@ -243,18 +201,12 @@ def test_what_expired_is_not_loaded() -> None:
         load
         list
             groups none NONE
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_a_loaded_group_over_the_limit_rebalances() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
-        join a v=0
-        join b v=0
-        pass 0
-            a joined generation 1 by range, leader a, members a b'
-            b joined generation 1 by range, leader a
+    check("""
+        completing a b
         sync a give=a:p0,b:p1
             log: readers generation 1 a:p0 b:p1
             a is assigned p0
@@ -267,15 +219,12 @@ def test_a_loaded_group_over_the_limit_rebalances() -> None:
         join a
             a join GROUP_MAX_SIZE_REACHED
             b joined generation 2 by range, leader b, members b
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_groups_are_listed_by_state() -> None:
-    script = """
-        commit outside t-0:1
-            log: readers t-0 1
-            outside committed t-0 NONE
+    check("""
+        committed t-0:1
         join a v=0 group=other
         list
             groups readers Empty -, other PreparingRebalance consumer NONE
@@ -291,16 +240,14 @@ def test_groups_are_listed_by_state() -> None:
             groups readers Empty - NONE
         list type=consumer
             groups none NONE
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_a_group_that_nobody_knows_is_described_as_dead() -> None:
-    script = """
+    check("""
         describe ghost
             ghost Dead - by -
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_a_coordinator_takes_the_count_that_the_offsets_topic_has() -> None:
@@ -317,10 +264,37 @@ def test_a_coordinator_that_has_groups_keeps_the_count_it_placed_them_by(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = GroupsWorld()
-    part = OffsetCommitPartition(partition_index=0, committed_offset=1, committed_metadata="")
-    topic = OffsetCommitTopic(name="t", partitions=[part])
-    request = OffsetCommitRequest(group_id="readers", topics=[topic])
-    world.coordinator.offset_commit(request, Caller(2, "c", "/h"), lambda _: None)
+    commit(world, "readers")
     world.coordinator.use_partitions(7)
     assert home_of(world.coordinator, "readers") == partition_for("readers", PARTITIONS)
     assert "do not add any" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("abc", 96354),
+        ("hello world", 1794106052),
+        ("polygenelubricants", INT32_MIN),
+        ("ü", 0xFC),
+        ("\U0001f4be", 0xD83D * 31 + 0xDCBE),
+    ],
+)
+def test_hashes_are_javas(text: str, code: int) -> None:
+    assert java_hash(text) == code
+
+
+def test_groups_are_where_a_kafka_broker_put_them() -> None:
+    assert partition_for("readers", 2) == 0
+    assert partition_for("other-readers", 2) == 1
+
+
+def test_the_hash_without_a_positive_counterpart_is_partition_0() -> None:
+    assert partition_for("polygenelubricants", 50) == 0
+
+
+@given(st.text(), st.integers(1, 100))
+def test_every_group_has_a_partition(group_id: str, partitions: int) -> None:
+    assert 0 <= partition_for(group_id, partitions) < partitions

@@ -11,25 +11,22 @@ from hypothesis import strategies as st
 
 from kdist.errors import CorruptRecords, ProtocolError
 from kdist.groups.context import LogRecord
-from kdist.groups.group import Group
-from kdist.groups.loading import Loading
-from kdist.groups.member import Member
-from kdist.groups.offsets import CommittedOffset
+from kdist.groups.group import EMPTY, STABLE, CommittedOffset, Group, Member
 from kdist.groups.records import (
+    Loading,
     commit_records,
     generation_record,
     read_commit,
     read_group,
     tombstones,
 )
-from kdist.groups.states import EMPTY, STABLE
 from kdist.model import TopicPartition
+from kdist.protocol.compiler import put_versioned
 from kdist.protocol.group_records import (
     VALUE_VERSION,
     GroupMember,
     GroupMetadataValue,
 )
-from kdist.protocol.versioned import put_versioned
 from kdist.records.build import build_batch
 from kdist.records.control import ControlType, EndTransactionMarker
 from tests.written_records import write_marker

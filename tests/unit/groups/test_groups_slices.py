@@ -6,34 +6,37 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 import pytest
-from groups_world import PARTITIONS, GroupsWorld, home_of, load, replay
-from test_groups_coordinator import commit, fetch, join_request
+from groups_world import (
+    CALLER,
+    PARTITIONS,
+    GroupsWorld,
+    commit,
+    fetch,
+    group_ids,
+    home_of,
+    join_request,
+    load,
+    replay,
+)
 
 from kdist.broker.offsets_log import OffsetsLoader
 from kdist.errors import Error
-from kdist.groups.coordinator import GroupCoordinator
-from kdist.groups.loading import Loading
-from kdist.groups.member import Caller
-from kdist.groups.totals import Totals
+from kdist.groups.coordinator import Caller, GroupCoordinator
+from kdist.groups.group import Totals
+from kdist.groups.records import Loading
 from kdist.model import TopicPartition
 from kdist.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kdist.protocol.join_group import JoinGroupResponse
 from kdist.protocol.list_groups import ListGroupsRequest, ListGroupsResponse
-from kdist.protocol.offset_commit import (
-    OffsetCommitPartition,
-    OffsetCommitRequest,
-    OffsetCommitTopic,
-)
 from kdist.protocol.offset_fetch import OffsetFetchRequest
 from kdist.records.build import build_batch
-from kdist.runtime.slices import SLICE_US, Slices, Steps, take_slice
+from kdist.runtime.steps import SLICE_US, CountedSteps, Slices, take_slice
 
-CALLER = Caller(8, "client", "/10.0.0.1")
 COMMITTED = TopicPartition("t", 0)
 MANY = 2_000
 
 
-def slices_of(steps: Steps) -> int:
+def slices_of(steps: CountedSteps) -> int:
     count = 1
     while take_slice(steps):
         count += 1
@@ -48,22 +51,11 @@ def world_of_groups(count: int) -> GroupsWorld:
     return world
 
 
-def group_ids(world: GroupsWorld) -> list[str]:
-    return sorted(each.group_id for each in world.coordinator.groups())
-
-
 def world_of_offsets(count: int, **settings: int) -> GroupsWorld:
     """Group g has committed offsets of so many partitions."""
     world = GroupsWorld(**settings)
     for first in range(0, count, 1_000):
-        rows = [
-            OffsetCommitPartition(partition_index=each, committed_offset=7, committed_metadata=None)
-            for each in range(first, first + 1_000)
-        ]
-        request = OffsetCommitRequest(
-            group_id="g", topics=[OffsetCommitTopic(name="t", partitions=rows)]
-        )
-        world.coordinator.offset_commit(request, CALLER, lambda _: None)
+        commit(world, "g", 7, partitions=range(first, first + 1_000))
     return world
 
 
@@ -205,7 +197,7 @@ def test_a_group_that_a_refused_join_drops_while_others_expire_has_no_part_in_th
     world.coordinator.join_group(join_request(), Caller(5, "c", "h"), answers.append)
     world.tasks.run_for_ms(400_000)  # the id that it was given is not waited for any more
     assert "g" in group_ids(world)
-    world.coordinator._maintenance._begin_round()
+    world.coordinator._deletion._begin_round()
     world.coordinator.join_group(join_request(member_id="x"), Caller(5, "c", "h"), answers.append)
     assert "g" not in group_ids(world)
     assert not is_back or commit(world, "g") is Error.NONE
@@ -224,7 +216,7 @@ def test_a_group_that_comes_again_while_its_tombstones_are_written_keeps_what_it
     partition = home_of(world.coordinator, "g")
     world.coordinator.unload(partition)
     load(world.coordinator, partition, world.log.batches(partition))
-    group = world.coordinator._registry.get("g")
+    group = world.coordinator._registry.groups.get("g")
     assert group is not None
     assert [group.offsets.get(each).offset for each in group.offsets] == [9]
 
@@ -333,7 +325,7 @@ def test_of_several_works_one_slice_is_done_in_each_tick() -> None:
     ticks: list[Callable[[], None]] = []
     slices, done = Slices(ticks.append), list[str]()
 
-    def work(name: str) -> Steps:
+    def work(name: str) -> CountedSteps:
         for _ in range(2):
             done.append(name)
             yield SLICE_US

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from groups_transcript import play, told
+from groups_transcript import check
 
 
 def test_a_static_member_that_comes_back_to_a_stable_group_changes_nothing() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
-        join a v=5 instance=one
-        join b v=5 instance=two
-        pass 0
-            a joined generation 1 by range, leader a, members a two'
-            b joined generation 1 by range, leader a
-        sync a give=a:p0,b:p1
-            log: readers generation 1 a:p0 b:p1
-            a is assigned p0
-        sync b
-            b is assigned p1
+    check("""
+        stable a/one b/two
         join b2 v=5 instance=two
             log: readers generation 1 a:p0 two':p1
             b2 joined generation 1 by range, leader a
@@ -31,45 +21,23 @@ def test_a_static_member_that_comes_back_to_a_stable_group_changes_nothing() -> 
             b heartbeat FENCED_INSTANCE_ID
         heartbeat b
             b heartbeat UNKNOWN_MEMBER_ID
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_a_static_leader_that_comes_back_is_told_the_old_leader_before_version_9() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
-        join a v=5 instance=one
-        join b v=5 instance=two
-        pass 0
-            a joined generation 1 by range, leader a, members a two'
-            b joined generation 1 by range, leader a
-        sync a give=a:p0,b:p1
-            log: readers generation 1 a:p0 b:p1
-            a is assigned p0
-        sync b
-            b is assigned p1
+    check("""
+        stable a/one b/two
         join a2 v=8 instance=one
             log: readers generation 1 one':p0 b:p1
             a2 joined generation 1 by range, leader a
         sync a2
             a2 is assigned p0
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_a_static_leader_that_comes_back_skips_the_assignment_from_version_9() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
-        join a v=9 instance=one
-        join b v=9 instance=two
-        pass 0
-            a joined generation 1 by range, leader a, members a two'
-            b joined generation 1 by range, leader a
-        sync a give=a:p0,b:p1
-            log: readers generation 1 a:p0 b:p1
-            a is assigned p0
-        sync b
-            b is assigned p1
+    check("""
+        stable a/one b/two v=9
         join b2 v=9 instance=two
             log: readers generation 1 a:p0 two':p1
             b2 joined generation 1 by range, leader a
@@ -78,35 +46,26 @@ def test_a_static_leader_that_comes_back_skips_the_assignment_from_version_9() -
             a2 joined generation 1 by range, leader a2, members a2 b2, skips assignment
         sync a2
             a2 is assigned p0
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_a_static_member_that_comes_back_is_answered_when_its_id_is_in_the_log() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
-        join a v=5 instance=one
-        pass 0
-            a joined generation 1 by range, leader a, members a
-        sync a give=a:all
-            log: readers generation 1 a:all
-            a is assigned all
+    check("""
+        stable a/one
         log holds
         join a2 v=5 instance=one
-            log: readers generation 1 one':all
+            log: readers generation 1 one':p0
         pass 60000
         log continues
             a2 joined generation 1 by range, leader a
         pass 9999
         pass 1
             log: readers generation 2 empty
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_if_the_new_id_is_not_stored_the_old_one_stays() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
+    check("""
         join a v=5 instance=one by=range:old
         pass 0
             a joined generation 1 by range, leader a, members a(old)
@@ -126,23 +85,12 @@ def test_if_the_new_id_is_not_stored_the_old_one_stays() -> None:
             a2 joined generation 1 by range, leader a
         describe
             readers Stable consumer by range, a2=one(new) all
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_a_rebalance_meanwhile_answers_the_static_member_that_came_back() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
-        join a v=5 instance=one
-        join b v=0
-        pass 0
-            a joined generation 1 by range, leader a, members a b'
-            b joined generation 1 by range, leader a
-        sync a give=a:p0,b:p1
-            log: readers generation 1 a:p0 b:p1
-            a is assigned p0
-        sync b
-            b is assigned p1
+    check("""
+        stable a/one b
         log holds
         join a2 v=5 instance=one
             log: readers generation 1 one':p0 b:p1
@@ -152,13 +100,11 @@ def test_a_rebalance_meanwhile_answers_the_static_member_that_came_back() -> Non
             b joined generation 2 by range, leader a2
             c joined generation 2 by range, leader a2
         log continues
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_a_static_member_that_changes_the_choice_of_protocol_rebalances() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
+    check("""
         join a v=5 instance=one by=range,roundrobin
         pass 0
             a joined generation 1 by range, leader a, members a
@@ -170,18 +116,12 @@ def test_a_static_member_that_changes_the_choice_of_protocol_rebalances() -> Non
         sync a2 give=a2:all
             log: readers generation 2 a2:all
             a2 is assigned all
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_a_static_member_that_comes_back_during_the_assignment_rebalances() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
-        join a v=5 instance=one
-        join b v=5 instance=two
-        pass 0
-            a joined generation 1 by range, leader a, members a two'
-            b joined generation 1 by range, leader a
+    check("""
+        completing a/one b/two
         sync b
         join b2 v=5 instance=two
             b sync FENCED_INSTANCE_ID
@@ -190,37 +130,25 @@ def test_a_static_member_that_comes_back_during_the_assignment_rebalances() -> N
         join a instance=one
             a joined generation 2 by range, leader a, members a two'
             b2 joined generation 2 by range, leader a
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_a_static_member_that_comes_back_while_joins_wait_has_joined() -> None:
-    script = """
+    check("""
         join a v=5 instance=one
         join a2 v=5 instance=one
             a join FENCED_INSTANCE_ID
-        pass 3000
+        pass 0
             a2 joined generation 1 by range, leader a2, members a2
         sync a2 give=a2:all
             log: readers generation 1 a2:all
             a2 is assigned all
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_a_static_member_that_is_away_does_not_leave_with_the_rebalance() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
-        join a v=5 instance=one session=30000 rebalance=5000
-        join b v=5 session=30000 rebalance=5000 instance=two
-        pass 0
-            a joined generation 1 by range, leader a, members a two'
-            b joined generation 1 by range, leader a
-        sync a give=a:p0,b:p1
-            log: readers generation 1 a:p0 b:p1
-            a is assigned p0
-        sync b
-            b is assigned p1
+    check("""
+        stable a/one b/two session=30000 rebalance=5000
         join c v=1 session=30000 rebalance=5000
         join b v=5 instance=two session=30000 rebalance=5000
         pass 5000
@@ -233,23 +161,12 @@ def test_a_static_member_that_is_away_does_not_leave_with_the_rebalance() -> Non
             c is assigned p2
         describe
             readers Stable consumer by range, a=one() p0, b=two() p1, c() p2
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_if_only_absent_static_members_are_left_their_sessions_decide() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
-        join a v=5 instance=one session=30000 rebalance=5000
-        join b v=1 session=30000 rebalance=5000
-        pass 0
-            a joined generation 1 by range, leader a, members a b'
-            b joined generation 1 by range, leader a
-        sync a give=a:p0,b:p1
-            log: readers generation 1 a:p0 b:p1
-            a is assigned p0
-        sync b
-            b is assigned p1
+    check("""
+        stable a/one b session=30000 rebalance=5000
         leave b
             leave NONE: NONE
         pass 29999
@@ -259,55 +176,33 @@ def test_if_only_absent_static_members_are_left_their_sessions_decide() -> None:
             log: readers generation 2 empty
         describe
             readers Empty consumer by -
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_an_operator_removes_a_static_member_by_its_instance_id() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
-        join a v=5 instance=one
-        join b v=5 instance=two
-        pass 0
-            a joined generation 1 by range, leader a, members a two'
-            b joined generation 1 by range, leader a
-        sync a give=a:p0,b:p1
-            log: readers generation 1 a:p0 b:p1
-            a is assigned p0
-        sync b
-            b is assigned p1
+    check("""
+        stable a/one b/two
         leave instance=two
             leave NONE: NONE
         heartbeat b instance=two
             b heartbeat UNKNOWN_MEMBER_ID
         join a instance=one
             a joined generation 2 by range, leader a, members a
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_a_static_member_that_left_may_join_as_new() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
-        join a v=5 instance=one
-        pass 0
-            a joined generation 1 by range, leader a, members a
-        leave a instance=one
-            log: readers generation 2 empty
-            leave NONE: NONE
+    check("""
+        empty a/one
         join a2 v=5 instance=one
         pass 0
             a2 joined generation 3 by range, leader a2, members a2
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_a_new_static_member_that_joins_anew_is_waited_for_from_then_on() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
-        join a v=1 session=1800000 rebalance=1800000
-        pass 0
-            a joined generation 1 by range, leader a, members a
+    check("""
+        completing a session=1800000 rebalance=1800000
         join b v=5 instance=two rebalance=1800000
         pass 299999
         join b2 v=5 instance=two rebalance=1800000
@@ -315,13 +210,11 @@ def test_a_new_static_member_that_joins_anew_is_waited_for_from_then_on() -> Non
         pass 299999
         pass 1
             b2 join UNKNOWN_MEMBER_ID
-    """
-    assert play(script) == told(script)
+    """)
 
 
 def test_an_absent_static_member_without_a_rebalance_timeout_costs_nothing() -> None:
-    script = """
-        set initial_rebalance_delay_ms=0
+    check("""
         join a v=5 instance=one session=30000
         join b v=1
         pass 0
@@ -340,5 +233,76 @@ def test_an_absent_static_member_without_a_rebalance_timeout_costs_nothing() -> 
         pass 29999
         pass 1
             log: readers generation 2 empty
-    """
-    assert play(script) == told(script)
+    """)
+
+
+def test_of_two_members_that_return_under_one_instance_id_the_later_fences_the_earlier() -> None:
+    check("""
+        stable a/one
+        log holds
+        join a2 v=5 instance=one
+            log: readers generation 1 one':p0
+        join a3 v=5 instance=one
+            a2 join FENCED_INSTANCE_ID
+            log: readers generation 1 one':p0
+        log continues
+            a3 joined generation 1 by range, leader one'
+        heartbeat a3 instance=one
+            a3 heartbeat NONE
+    """)
+
+
+def test_a_waiting_sync_of_the_old_id_is_fenced() -> None:
+    check("""
+        completing a b/two
+        sync b instance=two
+        join b2 v=5 instance=two
+            b sync FENCED_INSTANCE_ID
+        join a
+            a joined generation 2 by range, leader a, members a two'
+            b2 joined generation 2 by range, leader a
+    """)
+
+
+def test_requests_of_a_fenced_member_are_refused() -> None:
+    check("""
+        stable a/one
+        join a2 v=5 instance=one
+            log: readers generation 1 one':p0
+            a2 joined generation 1 by range, leader a
+        join a v=5 instance=one
+            a join FENCED_INSTANCE_ID
+        sync a instance=one
+            a sync FENCED_INSTANCE_ID
+        heartbeat a instance=one
+            a heartbeat FENCED_INSTANCE_ID
+        commit a t-0:1 instance=one
+            a committed t-0 FENCED_INSTANCE_ID
+        leave a instance=one
+            leave NONE: FENCED_INSTANCE_ID
+    """)
+
+
+def test_requests_under_an_instance_id_that_nobody_has_are_refused() -> None:
+    check("""
+        completing a
+        sync a instance=ghost
+            a sync UNKNOWN_MEMBER_ID
+        heartbeat a instance=ghost
+            a heartbeat UNKNOWN_MEMBER_ID
+        commit a t-0:1 instance=ghost
+            a committed t-0 UNKNOWN_MEMBER_ID
+        leave a instance=ghost
+            leave NONE: UNKNOWN_MEMBER_ID
+        leave instance=ghost
+            leave NONE: UNKNOWN_MEMBER_ID
+    """)
+
+
+def test_an_id_that_was_given_out_cannot_become_static() -> None:
+    check("""
+        join a v=4
+            a join MEMBER_ID_REQUIRED
+        join a v=5 instance=one
+            a join UNKNOWN_MEMBER_ID
+    """)

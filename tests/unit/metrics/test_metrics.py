@@ -15,7 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import kdist.metrics
 from kdist.metrics.declare import (
+    SECONDS,
     Family,
+    Histogram,
     Metric,
     Metrics,
     Reading,
@@ -26,7 +28,6 @@ from kdist.metrics.declare import (
     reading,
 )
 from kdist.metrics.exposition import Exposition
-from kdist.metrics.histogram import SECONDS, Histogram
 from kdist.metrics.storage import StorageMetrics
 
 NAME = re.compile(r"kdist(_[a-z]+){2,}")

@@ -9,8 +9,8 @@ from kdist.network.client import Client, ClientSettings
 from kdist.network.connection import Connection, ResponseSlot
 from kdist.protocol import api_versions, fetch, produce
 from kdist.protocol.api_versions import ApiVersion, ApiVersionsResponse
-from kdist.protocol.envelope import UnsupportedVersionError, decode_request, encode_response
 from kdist.protocol.fetch import FetchPartitionResult, FetchResponse, FetchTopicResult
+from kdist.protocol.frame import UnsupportedVersionError, decode_request, encode_response
 from kdist.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kdist.protocol.versions import advertised_versions
 

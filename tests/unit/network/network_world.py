@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import socket
 import struct
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from kdist.config.network import NetworkSettings
 from kdist.errors import ProtocolError
-from kdist.metrics.network import NetworkMetrics
+from kdist.metrics.broker import NetworkMetrics
 from kdist.network.connection import Connection, ResponseSlot
 from kdist.network.listener import Listener
 from kdist.network.network import AsyncioNetwork, Network
-from kdist.network.simulated import SimulatedNetwork
-from kdist.network.simulated_transport import Conditions
-from kdist.runtime.asyncio_process import AsyncioProcess
-from kdist.runtime.clock import VirtualClock
-from kdist.runtime.process import Process
+from kdist.runtime.process import AsyncioProcess, Process
 from kdist.runtime.tick_loop import TickLoop
-from kdist.runtime.virtual_loop import VirtualLoop
-from kdist.runtime.virtual_process import VirtualProcess
+from kdist.testing.simulated_network import SimulatedNetwork
+from kdist.testing.simulated_transport import Conditions
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.testing.virtual_loop import VirtualLoop
+from kdist.testing.virtual_process import VirtualProcess
 
 T = TypeVar("T")
 WAIT_S = 20
@@ -186,6 +186,14 @@ class RawPeer(asyncio.BufferedProtocol):
     def send(self, *contents: bytes) -> None:
         """Send frames."""
         self.transport.write(b"".join(map(framed, contents)))
+
+    def end_sending(self) -> None:
+        """Send no more, but go on receiving. Nothing that was sent is left in the transport."""
+        connected = self.transport.get_extra_info("socket")
+        if connected is None:
+            self.transport.write_eof()
+        else:
+            connected.shutdown(socket.SHUT_WR)
 
     def ends(self) -> list[int]:
         """Where the complete frames received so far end."""

@@ -3,54 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
 from network_world import (
-    WORLDS,
     Answering,
     RawPeer,
     Served,
     World,
     framed,
-    real_world,
-    turning_world,
     until,
 )
 
-from kdist.metrics.network import NetworkMetrics
-from kdist.network.chunks import FileRange
+from kdist.metrics.broker import NetworkMetrics
 from kdist.network.connection import Connection
-from kdist.network.sending import COPIED_BYTES_MAX, Sender
+from kdist.network.sending import COPIED_BYTES_MAX, FileRange, Sender
 from kdist.runtime.disk import Disk
 from kdist.runtime.tick_loop import Turn
 from tests.stepped_process import SteppedProcess
 
 
-@pytest.fixture(params=WORLDS)
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    yield from WORLDS[request.param]()
+async def test_a_peer_that_closes_its_sending_side_is_still_answered(world: World) -> None:
+    async with Served(world) as served:
+        peer = await served.peer()
+        peer.send(b"last words")
+        peer.end_sending()
+        assert await peer.answers(1) == [b"last words"]
+        await peer.closed()
+        assert served.metrics.open_connections == 0
 
 
-def test_a_peer_that_closes_its_sending_side_is_still_answered(world: World) -> None:
-    async def scenario() -> None:
-        async with Served(world) as served:
-            peer = await served.peer()
-            peer.send(b"last words")
-            peer.transport.write_eof()
-            assert await peer.answers(1) == [b"last words"]
-            await peer.closed()
-            assert served.metrics.open_connections == 0
-
-    world.run(scenario())
-
-
-def test_a_refusal_takes_effect_after_the_answers_of_the_turns_end(world: World) -> None:
+async def test_a_refusal_takes_effect_after_the_answers_of_the_ticks_end(world: World) -> None:
     class Gathering(Answering):
         def on_connect(self, connection: Connection) -> None:
             """`on_frame` notes the connection with each frame."""
@@ -64,91 +50,74 @@ def test_a_refusal_takes_effect_after_the_answers_of_the_turns_end(world: World)
                 self.connected.pop(0).answer_at_once(framed(self.seen.pop(0)))
 
     handler = Gathering()
-
-    async def scenario() -> None:
-        async with Served(world, handler) as served:
-            world.server.tick.at_end(handler.answer)
-            peer = await served.peer()
-            peer.transport.write(framed(b"first") + framed(b"second") + b"\xff\xff\xff\xff")
-            await peer.closed()
-            assert peer.frames() == [b"first", b"second"]
-
-    world.run(scenario())
-
-
-def test_a_close_cancelled_as_the_last_connection_ends_is_cancelled(world: World) -> None:
-    async def scenario() -> None:
-        served = Served(world)
-        await served.__aenter__()
+    async with Served(world, handler) as served:
+        world.server.tick.at_end(handler.answer)
         peer = await served.peer()
-        peer.send(b"park")
-        await until(lambda: len(served.handler.parked) == 1)
-        closing = asyncio.ensure_future(served.listener.close(drain_ms=5000))
-        await asyncio.sleep(0)
-        forget = served.listener.forget
-
-        def forget_and_cancel(connection: Connection) -> None:
-            forget(connection)
-            closing.cancel()
-
-        served.listener.forget = forget_and_cancel  # type: ignore[method-assign]
-        peer.transport.abort()
-        await asyncio.wait([closing])
-        assert closing.cancelled()
-
-    world.run(scenario())
-
-
-def test_closing_answers_requests_in_flight_and_accepts_no_more(world: World) -> None:
-    async def scenario() -> None:
-        served = Served(world)
-        await served.__aenter__()
-        peer, quiet = await served.peer(), await served.peer()
-        peer.send(b"park")
-        await until(lambda: len(served.handler.parked) == 1)
-        closing = asyncio.ensure_future(served.listener.close(drain_ms=5000))
-        await quiet.closed()
-        with pytest.raises(ConnectionRefusedError):
-            await world.client.connect(RawPeer, world.host, served.port)
-        served.handler.parked[0][0].send((framed(b"answered"),))
-        await closing
-        assert await peer.answers(1) == [b"answered"]
+        peer.transport.write(framed(b"first") + framed(b"second") + b"\xff\xff\xff\xff")
         await peer.closed()
-        assert served.metrics.open_connections == 0
-
-    world.run(scenario())
+        assert peer.frames() == [b"first", b"second"]
 
 
-def test_closing_does_not_wait_longer_than_the_drain_time(world: World) -> None:
-    async def scenario() -> None:
-        served = Served(world)
-        await served.__aenter__()
-        peer = await served.peer()
-        peer.send(b"park")
-        await until(lambda: len(served.handler.parked) == 1)
-        await served.listener.close(drain_ms=20)
-        await peer.closed()
-        assert len(served.handler.lost) == 1
+async def test_a_close_cancelled_as_the_last_connection_ends_is_cancelled(world: World) -> None:
+    served = Served(world)
+    await served.__aenter__()
+    peer = await served.peer()
+    peer.send(b"park")
+    await until(lambda: len(served.handler.parked) == 1)
+    closing = asyncio.ensure_future(served.listener.close(drain_ms=5000))
+    await asyncio.sleep(0)
+    forget = served.listener.forget
 
-    world.run(scenario())
+    def forget_and_cancel(connection: Connection) -> None:
+        forget(connection)
+        closing.cancel()
+
+    served.listener.forget = forget_and_cancel  # type: ignore[method-assign]
+    peer.transport.abort()
+    await asyncio.wait([closing])
+    assert closing.cancelled()
 
 
-def test_an_answer_to_a_disconnected_peer_is_dropped(world: World) -> None:
+async def test_closing_answers_requests_in_flight_and_accepts_no_more(world: World) -> None:
+    served = Served(world)
+    await served.__aenter__()
+    peer, quiet = await served.peer(), await served.peer()
+    peer.send(b"park")
+    await until(lambda: len(served.handler.parked) == 1)
+    closing = asyncio.ensure_future(served.listener.close(drain_ms=5000))
+    await quiet.closed()
+    with pytest.raises(ConnectionRefusedError):
+        await world.client.connect(RawPeer, world.host, served.port)
+    served.handler.parked[0][0].send((framed(b"answered"),))
+    await closing
+    assert await peer.answers(1) == [b"answered"]
+    await peer.closed()
+    assert served.metrics.open_connections == 0
+
+
+async def test_closing_does_not_wait_longer_than_the_drain_time(world: World) -> None:
+    served = Served(world)
+    await served.__aenter__()
+    peer = await served.peer()
+    peer.send(b"park")
+    await until(lambda: len(served.handler.parked) == 1)
+    await served.listener.close(drain_ms=20)
+    await peer.closed()
+    assert len(served.handler.lost) == 1
+
+
+async def test_an_answer_to_a_disconnected_peer_is_dropped(world: World) -> None:
     """As for a produce whose client disconnected before the end of the tick."""
-
-    async def scenario() -> None:
-        async with Served(world) as served:
-            peer = await served.peer()
-            await until(lambda: bool(served.handler.connected))
-            (connection,) = served.handler.connected
-            peer.transport.close()
-            await until(lambda: len(served.handler.lost) == 1)
-            sent_bytes = served.metrics.sent_bytes
-            connection.answer_at_once(b"late")
-            assert not connection.pending_response
-            assert served.metrics.sent_bytes == sent_bytes
-
-    world.run(scenario())
+    async with Served(world) as served:
+        peer = await served.peer()
+        await until(lambda: bool(served.handler.connected))
+        (connection,) = served.handler.connected
+        peer.transport.close()
+        await until(lambda: len(served.handler.lost) == 1)
+        sent_bytes = served.metrics.sent_bytes
+        connection.answer_at_once(b"late")
+        assert not connection.pending_response
+        assert served.metrics.sent_bytes == sent_bytes
 
 
 def test_a_connection_closed_by_its_handler_leaves_nothing_behind(world: World) -> None:
@@ -169,7 +138,7 @@ def test_a_connection_closed_by_its_handler_leaves_nothing_behind(world: World) 
     assert world.server.tick.buffers.taken_bytes == 0
 
 
-def test_bytes_written_before_a_close_arrive(world: World) -> None:
+async def test_bytes_written_before_a_close_arrive(world: World) -> None:
     content = bytes(range(256)) * 20_000
 
     class Parting(RawPeer):
@@ -178,30 +147,15 @@ def test_bytes_written_before_a_close_arrive(world: World) -> None:
             self.transport.writelines([content[:1000], content[1000:]])
             self.transport.close()
 
-    async def scenario() -> None:
-        server = await world.server.listen(Parting, world.host, 0)
-        peer = await world.client.connect(RawPeer, world.host, server.port)
-        await peer.closed()
-        server.close()
-        assert peer.received == content
-
-    world.run(scenario())
+    server = await world.server.listen(Parting, world.host, 0)
+    peer = await world.client.connect(RawPeer, world.host, server.port)
+    await peer.closed()
+    server.close()
+    assert peer.received == content
 
 
-@pytest.fixture(params=[real_world, turning_world])
-def socket_world(request: pytest.FixtureRequest) -> Iterator[World]:
-    yield from request.param()
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("no_collector")
-def test_a_closed_connection_is_freed_without_the_garbage_collector(
+@pytest.mark.usefixtures("without_collector")
+async def test_a_closed_connection_is_freed_without_the_garbage_collector(
     socket_world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is tuned to run rarely: until then each closed connection would hold hundreds of bytes."""
@@ -212,20 +166,17 @@ def test_a_closed_connection_is_freed_without_the_garbage_collector(
 
     # A warning that is kept has its error, and that the frames it went through.
     caplog.set_level(logging.ERROR, "kdist.network.connection")
-
-    async def scenario() -> None:
-        async with Served(socket_world, handler) as served:
-            for content in (b"", framed(b"hello"), b"\x00\x00\x10\x00part", b"\xff\xff\xff\xff"):
-                for end in ("write_eof", "abort"):
-                    peer = await served.peer()
-                    peer.transport.write(content)
-                    getattr(peer.transport, end)()
-            await until(lambda: len(seen) == 8 and not served.metrics.open_connections)
-            await asyncio.sleep(0.01)
-            assert [each() for each in seen] == [None] * 8
-            assert served.listener.tick.buffers.taken_bytes == 0
-
-    socket_world.run(scenario())
+    async with Served(socket_world, handler) as served:
+        for content in (b"", framed(b"hello"), b"\x00\x00\x10\x00part", b"\xff\xff\xff\xff"):
+            ending, aborting = await served.peer(), await served.peer()
+            for peer in (ending, aborting):
+                peer.transport.write(content)
+            ending.end_sending()
+            aborting.transport.abort()
+        await until(lambda: len(seen) == 8 and not served.metrics.open_connections)
+        await asyncio.sleep(0.01)
+        assert [each() for each in seen] == [None] * 8
+        assert served.listener.tick.buffers.taken_bytes == 0
 
 
 class _Range:

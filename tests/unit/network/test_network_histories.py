@@ -20,7 +20,7 @@ from network_world import RawPeer, Served, World, framed, simulated_world
 from kdist.network.connection import Connection, Limits, ResponseSlot
 from kdist.network.connection_state import CHANGE, DECODING, PRODUCES, WORK, Reason
 from kdist.network.receiving import NotYet
-from kdist.network.simulated_transport import Conditions
+from kdist.testing.simulated_transport import Conditions
 from tests.examples import first_of
 
 SEEDS = 300

@@ -17,8 +17,8 @@ from kdist.network.buffers import Buffers
 from kdist.network.connection_state import CLOSED, HELD, OPEN
 from kdist.network.receiving import FrameReceiver
 from kdist.network.tick import ARENA_BYTES, Tick
-from kdist.runtime.clock import VirtualClock
-from kdist.runtime.virtual_loop import VirtualLoop
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.testing.virtual_loop import VirtualLoop
 
 FRAME_BYTES_MAX = 10_000_000
 LOOP = VirtualLoop(VirtualClock())  # not run: these ticks end when they are told to
@@ -27,8 +27,10 @@ LOOP = VirtualLoop(VirtualClock())  # not run: these ticks end when they are tol
 class Receiver(FrameReceiver):
     """Keeps the frames; paused after each `pause_after` of them."""
 
-    def __init__(self, tick: Tick, pause_after: int = 0) -> None:
-        super().__init__(tick, FRAME_BYTES_MAX)
+    def __init__(
+        self, tick: Tick, pause_after: int = 0, frame_bytes_max: int = FRAME_BYTES_MAX
+    ) -> None:
+        super().__init__(tick, frame_bytes_max)
         self.frames: list[bytes] = []
         self.views: list[memoryview] = []
         self.refused: list[ProtocolError] = []
@@ -61,22 +63,22 @@ class Receiver(FrameReceiver):
 
 @pytest.fixture
 def tick() -> Tick:
-    return new_turn()
+    return new_tick()
 
 
-def new_turn() -> Tick:
+def new_tick() -> Tick:
     return Tick(LOOP)
 
 
 @given(st.lists(st.binary(max_size=2000), max_size=20), st.integers(1, 5000), st.integers(0, 30))
 def test_frames_are_whole_however_their_bytes_arrive(
-    contents: list[bytes], at_most: int, turn_every: int
+    contents: list[bytes], at_most: int, tick_every: int
 ) -> None:
-    tick = new_turn()
+    tick = new_tick()
     receiver = Receiver(tick)
     for number, content in enumerate(contents):
         receiver.receive(framed(content), at_most)
-        if turn_every and number % turn_every == 0:
+        if tick_every and number % tick_every == 0:
             tick.end()
     assert receiver.frames == contents
     tick.end()
@@ -85,7 +87,7 @@ def test_frames_are_whole_however_their_bytes_arrive(
 
 @given(st.lists(st.binary(max_size=3000), min_size=1, max_size=30), st.integers(1, 5))
 def test_a_paused_connection_loses_nothing(contents: list[bytes], pause_after: int) -> None:
-    tick = new_turn()
+    tick = new_tick()
     receiver = Receiver(tick, pause_after)
     data = b"".join(map(framed, contents))
     buffer = receiver.get_buffer(-1)
@@ -102,7 +104,7 @@ def test_a_paused_connection_loses_nothing(contents: list[bytes], pause_after: i
 
 @given(st.binary(max_size=200))
 def test_random_bytes_are_frames_refused_or_incomplete_and_hold_little_memory(data: bytes) -> None:
-    tick = new_turn()
+    tick = new_tick()
     receiver = Receiver(tick)
     receiver.receive(data, 64)
     tick.end()
@@ -110,6 +112,22 @@ def test_random_bytes_are_frames_refused_or_incomplete_and_hold_little_memory(da
     assert tick.buffers.taken_bytes <= 2048
     receiver.drop_received()
     tick.end()
+    assert tick.buffers.taken_bytes == 0
+
+
+def test_a_frame_too_large_gets_no_room_on_a_held_connection_and_is_refused_once_that_goes_on(
+    tick: Tick,
+) -> None:
+    receiver = Receiver(tick, pause_after=2)
+    receiver.receive(framed(bytes(2 << 20)), ARENA_BYTES)
+    hold, beginning = framed(b"hold"), b"\x7f\xff\xff\xff" + bytes(3 << 19)
+    receiver.receive(hold + beginning, len(hold + beginning))
+    tick.end()
+    assert (len(receiver.frames), receiver.refused, receiver.state) == (2, [], HELD)
+    assert tick.buffers.taken_bytes <= 4 << 20
+    receiver.go_on()
+    tick.end()
+    assert (len(receiver.frames), len(receiver.refused)) == (2, 1)
     assert tick.buffers.taken_bytes == 0
 
 
@@ -154,8 +172,8 @@ def test_a_huge_frame_gets_its_full_buffer_only_once_much_of_it_arrived(
     tick: Tick,
 ) -> None:
     tick.buffers = counting = Counting()
-    receiver = Receiver(tick)
-    receiver._frame_bytes_max = size = 50 << 20
+    size = 50 << 20
+    receiver = Receiver(tick, frame_bytes_max=size)
     receiver.receive(framed(bytes(size - 4) + b"last"), 1 << 19)
     assert [len(frame) for frame in receiver.frames] == [size]
     assert receiver.frames[0].endswith(b"last")

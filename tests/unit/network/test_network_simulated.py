@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from network_world import Answering, RawPeer, Served, World, framed, until
 
 from kdist.network.network import CLIENT_PATIENCE
-from kdist.network.simulated import SimulatedNetwork
-from kdist.network.simulated_transport import Conditions, SimulatedTransport
-from kdist.runtime.clock import VirtualClock
-from kdist.runtime.virtual_loop import VirtualLoop
+from kdist.testing.simulated_network import SimulatedNetwork
+from kdist.testing.simulated_transport import Conditions, SimulatedTransport
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.testing.virtual_loop import VirtualLoop
 from tests.examples import examples
 
 

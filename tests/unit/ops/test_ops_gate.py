@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.client.cluster import Address
+from kdist.client.admin.disks import LogDirectory, Replica
+from kdist.client.cluster import Address, Cluster
 from kdist.client.zookeeper_session import read_addresses
-from kdist.config.listeners import Listener
-from kdist.errors import UserError
+from kdist.config.addresses import Listener
+from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
+from kdist.ops import cluster_view
 from kdist.ops.cluster_view import broker_addresses, brokers_of_host, read_view
 from kdist.ops.gate import PROBE_PREFIX, PartitionView, View, review_return, review_stop
-from kdist.runtime.clock import VirtualClock
+from kdist.testing.memory_zookeeper import MemoryEnsemble
+from kdist.testing.virtual_clock import VirtualClock
 from kdist.zk import znodes
-from kdist.zk.client import ZooKeeper
-from kdist.zk.cluster_values import ControllerInfo, EntitySettings
-from kdist.zk.memory import MemoryEnsemble
+from kdist.zk.client import Znode, ZooKeeper
 from kdist.zk.registration import BrokerRegistration, Endpoint
-from kdist.zk.topic_values import PartitionState, TopicAssignment
+from kdist.zk.values import ControllerInfo, EntitySettings, PartitionState, TopicAssignment
 
 T = TypeVar("T")
 ALL = (1, 2, 3)
@@ -48,8 +49,9 @@ def view(
     brokers: tuple[int, ...] = ALL,
     controller: int | None = 1,
     is_reassigning: bool = False,
+    mover: str = "",
 ) -> View:
-    return View(frozenset(brokers), controller, partitions, is_reassigning)
+    return View(frozenset(brokers), controller, partitions, is_reassigning, mover)
 
 
 def reasons(seen: View, *brokers: int, allowed: bool = False) -> list[str]:
@@ -76,7 +78,7 @@ def test_a_broker_of_a_healthy_cluster_may_go_down() -> None:
         ),
         (
             view(partition(0, isr=(1, 2))),
-            "clicks-0 would have 1 in-sync replicas, and asks for 2",
+            "clicks-0 would have 1 in-sync replica, and asks for 2",
         ),
         (
             view(partition(0, isr=(2,), min_isr=0)),
@@ -84,13 +86,33 @@ def test_a_broker_of_a_healthy_cluster_may_go_down() -> None:
         ),
         (
             view(partition(0, (1, 2), min_isr=3)),
-            "clicks-0 would have 1 in-sync replicas, and asks for 2",
+            "clicks-0 would have 1 in-sync replica, and asks for 2",
         ),
         (view(partition(0, (2,), min_isr=1)), "1 partition has no replica elsewhere: clicks-0"),
     ],
 )
 def test_a_broker_may_not_go_down(seen: View, reason: str) -> None:
     assert reasons(seen) == [reason]
+
+
+@pytest.mark.parametrize(
+    ("seen", "moves"),
+    [
+        (view(partition(0)), None),
+        (view(partition(0, (1, 3), leader=-1)), None),
+        (view(is_reassigning=True), "partitions are being reassigned"),
+        (view(mover="bert"), "partitions are being reassigned, by bert"),
+        (
+            view(partition(4, (1, 3))._replace(is_moving=True), mover="bert"),
+            "1 partition is being reassigned, by bert: clicks-4",
+        ),
+    ],
+)
+def test_moves_are_told_apart_from_other_reasons(seen: View, moves: str | None) -> None:
+    """Between two of a plan's nothing may be moving: the plan is waited for all the same."""
+    verdict = review_stop(seen, [2], ALL)
+    assert verdict.moves == moves
+    assert moves is None or verdict.reasons == (moves,)
 
 
 def test_an_in_sync_replica_that_has_just_died_does_not_count() -> None:
@@ -106,7 +128,7 @@ def test_a_partition_under_min_isr_on_other_brokers_is_no_reason() -> None:
 
 def test_a_partition_of_one_replica_is_listed_and_may_be_accepted() -> None:
     verdict = review_stop(view(partition(0, (2,))), [2], ALL, allows_single_replica=True)
-    assert verdict == ((), (TopicPartition("clicks", 0),))
+    assert verdict == ((), (TopicPartition("clicks", 0),), None)
 
 
 def test_of_many_partitions_only_some_are_named() -> None:
@@ -128,7 +150,7 @@ def test_a_hosts_brokers_are_judged_as_one() -> None:
         brokers=(1, 2, 3, 5),
     )
     assert [reasons(seen, each) for each in (2, 3)] == [[], []]
-    assert reasons(seen, 2, 3) == ["clicks-2 would have 1 in-sync replicas, and asks for 2"]
+    assert reasons(seen, 2, 3) == ["clicks-2 would have 1 in-sync replica, and asks for 2"]
 
 
 def test_partitions_that_are_on_a_host_alone_go_offline_with_it() -> None:
@@ -236,7 +258,7 @@ def test_a_view_has_brokers_controller_states_and_settings() -> None:
         await add_topic(keeper, "doomed", (1,))
         await keeper.create(znodes.TOPIC_DELETION.path("doomed"), make_parents=True)
         await keeper.create(znodes.REASSIGNMENT.path(), make_parents=True)
-        return await read_view(keeper, default_min_isr=3)
+        return await read_view(keeper, 3, VirtualClock())
 
     assert with_zookeeper(work) == View(
         frozenset({1, 2}),
@@ -260,7 +282,7 @@ def test_moves_begun_by_the_api_are_seen_in_their_topics(
         value = TopicAssignment({0: (1, 2, 3)}, None, adding, removing).encode()
         await keeper.create(znodes.TOPIC.path("clicks"), value, make_parents=True)
         await add_state(keeper, "clicks", (1, 2))
-        return await read_view(keeper, default_min_isr=1)
+        return await read_view(keeper, 1, VirtualClock())
 
     seen = with_zookeeper(work)
     (found,) = seen.partitions
@@ -277,13 +299,15 @@ def test_settings_for_all_brokers_override_the_file(given: str, min_isr: int) ->
         shared = EntitySettings({"min.insync.replicas": given}).encode()
         path = znodes.BROKER_SETTINGS.path(znodes.DEFAULT_ENTITY)
         await keeper.create(path, shared, make_parents=True)
-        return await read_view(keeper, default_min_isr=3)
+        return await read_view(keeper, 3, VirtualClock())
 
     assert [each.min_isr for each in with_zookeeper(work).partitions] == [min_isr]
 
 
 def test_a_cluster_without_brokers_is_empty() -> None:
-    assert with_zookeeper(lambda keeper: read_view(keeper, 1)) == View(frozenset(), None, ())
+    assert with_zookeeper(lambda keeper: read_view(keeper, 1, VirtualClock())) == View(
+        frozenset(), None, ()
+    )
 
 
 def test_a_broker_that_is_not_registered_has_no_address() -> None:
@@ -305,6 +329,42 @@ def test_a_hosts_brokers_are_those_that_registered_with_its_name() -> None:
     assert with_zookeeper(work) == [3, 7]
 
 
+@pytest.mark.parametrize(
+    ("silent", "lacks"),
+    [((), 60 + 500 + 0), ((1,), None), ((3,), 60)],
+    ids=["all answer", "it does not answer", "a leader does not answer"],
+)
+def test_a_broker_lacks_what_the_leaders_logs_are_larger(
+    monkeypatch: pytest.MonkeyPatch, silent: tuple[int, ...], lacks: int | None
+) -> None:
+    """Of a partition that it has nothing of, all; one that is larger here takes nothing away."""
+    sizes = {1: {0: 40, 2: 9}, 2: {0: 100, 1: 7}, 3: {1: 500, 2: 8}, 4: {0: 1 << 40}}
+
+    async def directories(_cluster: object, broker: int) -> list[LogDirectory]:
+        if broker in silent:
+            raise ApiError(Error.UNKNOWN_SERVER_ERROR, "no")
+        found = [Replica(TopicPartition("clicks", n), s, 0) for n, s in sizes[broker].items()]
+        return [LogDirectory("/data", None, None, None, tuple(found))]
+
+    class Brokers:
+        brokers = (1, 2, 3, 4)
+
+        async def metadata(self) -> None: ...
+
+        async def retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
+            return await attempt()
+
+    monkeypatch.setattr(cluster_view, "log_directories", directories)
+    behind = [
+        partition(0, isr=(2,)),
+        partition(1, isr=(3,)),
+        partition(2, isr=(3,)),
+        partition(3, isr=(9,), leader=9),
+    ]
+    work = cluster_view.lacking_bytes(cast("Cluster", Brokers()), 1, behind)
+    assert asyncio.run(work) == lacks
+
+
 def test_a_broker_is_asked_where_it_listens_without_tls() -> None:
     """A Kafka broker may listen with TLS as well."""
     tls, plain = Listener("OUTSIDE", "b1", 9093), Listener("INSIDE", "b1", 9092)
@@ -316,3 +376,31 @@ def test_a_broker_is_asked_where_it_listens_without_tls() -> None:
         return [[*await broker_addresses(keeper, 7)], await read_addresses(keeper)]
 
     assert with_zookeeper(work) == [[Address("b1", 9092)]] * 2
+
+
+def test_whether_a_broker_of_a_large_site_is_back_reads_what_it_has_alone() -> None:
+    """480 brokers with 4,800 partitions of three replicas: 30 are this one's."""
+    read: list[str] = []
+
+    async def work(keeper: ZooKeeper) -> View:
+        for topic in range(10):
+            name = f"t{topic}"
+            placed = {n: (n, (n + 1) % 480, (n + 2) % 480) for n in range(480)}
+            value = TopicAssignment(placed, None).encode()
+            await keeper.create(znodes.TOPIC.path(name), value, make_parents=True)
+        for broker in range(480):
+            await keeper.create(znodes.BROKER.path(broker), make_parents=True)
+        get_many = keeper.get_many
+
+        async def noted(paths: Sequence[str]) -> list[Znode | None]:
+            read.extend(paths)
+            return await get_many(paths)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(keeper, "get_many", noted)
+            return await read_view(keeper, 1, VirtualClock(), [7])
+
+    seen = with_zookeeper(work)
+    assert len(read) == 30
+    assert {p.partition.partition for p in seen.partitions} == {5, 6, 7}
+    assert len(seen.brokers) == 480

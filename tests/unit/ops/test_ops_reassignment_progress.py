@@ -9,8 +9,7 @@ import pytest
 from kdist.client.admin.reassignments import Reassignment
 from kdist.errors import UserError
 from kdist.model import TopicPartition
-from kdist.ops.reassignment.plan import Move
-from kdist.ops.reassignment.plan_file import encode_plan, parse_plan
+from kdist.ops.reassignment.plan import Move, encode_plan, parse_plan
 from kdist.ops.reassignment.progress import (
     Status,
     next_moves,

@@ -27,7 +27,7 @@ from kdist.ops.reassignment.plan import Move, reversed_moves
 from kdist.ops.reassignment.progress import Status, Statuses, status_of
 from kdist.replication.partition import Partition
 from kdist.zk import znodes
-from kdist.zk.topic_values import TopicAssignment
+from kdist.zk.values import TopicAssignment
 from tests.examples import first_of
 from tests.simulator.cluster import PORT, Cluster
 
@@ -160,16 +160,16 @@ class Site:
         """Have no broker copy what it is to get, until `let_go`."""
         for broker in self.brokers.values():
             fetchers = broker.service.replicas._fetchers
-            see_to = fetchers.see_to
+            update = fetchers.update
 
-            def see_to_mine(
-                partition: Partition, broker: Broker = broker, see_to: object = see_to
+            def update_mine(
+                partition: Partition, broker: Broker = broker, update: object = update
             ) -> None:
-                assert callable(see_to)
+                assert callable(update)
                 if broker.id not in partition.adding:
-                    see_to(partition)
+                    update(partition)
 
-            fetchers.see_to = see_to_mine  # type: ignore[method-assign]
+            fetchers.update = update_mine  # type: ignore[method-assign]
 
     def let_go(self) -> None:
         self.let_go_of(*self.brokers)
@@ -177,9 +177,9 @@ class Site:
     def let_go_of(self, *brokers: int) -> None:
         for broker in brokers:
             replicas = self.brokers[broker].service.replicas
-            del replicas._fetchers.see_to
+            del replicas._fetchers.update
             for each in list(replicas.partitions.values()):
-                replicas._fetchers.see_to(each)
+                replicas._fetchers.update(each)
 
     async def begin(self, moves: Sequence[Move], seconds: float) -> asyncio.Task[list[int]]:
         """A carrying out that has gone on for a while."""

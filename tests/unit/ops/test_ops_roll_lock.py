@@ -5,15 +5,25 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 import pytest
 
-from kdist.ops.roll_lock import LockHeld, lock_holder, release_lock, renew_lock, take_lock
-from kdist.runtime.clock import VirtualClock
+from kdist.ops import roll_lock
+from kdist.ops.roll_lock import (
+    LockHeld,
+    lock_holder,
+    moves_announced,
+    present_holder,
+    release_lock,
+    renew_lock,
+    take_lock,
+)
+from kdist.testing.memory_zookeeper import MemoryEnsemble
+from kdist.testing.virtual_clock import VirtualClock
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
-from kdist.zk.cluster_values import LockHolder
-from kdist.zk.memory import MemoryEnsemble
+from kdist.zk.values import LockHolder
 
 LEASE_MS = 60_000
 
@@ -108,3 +118,75 @@ def test_of_two_that_take_over_at_once_one_is_refused() -> None:
         assert sorted(isinstance(each, LockHeld) for each in done) == [False, True]
 
     with_zookeeper(work)
+
+
+# Moves
+
+
+def test_moves_are_not_begun_while_a_run_holds_the_lock_of_rolls_and_are_beside_it() -> None:
+    async def work(keeper: ZooKeeper, clock: VirtualClock) -> None:
+        await take_lock(keeper, "anna", "r1", LEASE_MS, clock)
+        with pytest.raises(LockHeld, match=r"'anna' holds the lock .* --beside-roll"):
+            async with announced(keeper, clock):
+                pytest.fail("they began")
+        assert await lock_holder(keeper, znodes.MOVES_LOCK) is None
+        async with announced(keeper, clock, beside_roll=True):
+            assert await lock_holder(keeper, znodes.MOVES_LOCK) is not None
+        clock.advance_ms(LEASE_MS + 1)  # the run has died
+        async with announced(keeper, clock):
+            assert await lock_holder(keeper, znodes.MOVES_LOCK) is not None
+        assert await lock_holder(keeper, znodes.MOVES_LOCK) is None
+
+    with_zookeeper(work)
+
+
+def test_a_roll_that_takes_its_lock_amid_moves_finds_them_announced() -> None:
+    """It is not refused: the gate waits for them at each broker."""
+
+    async def work(keeper: ZooKeeper, clock: VirtualClock) -> None:
+        async with announced(keeper, clock):
+            await take_lock(keeper, "anna", "r1", LEASE_MS, clock)
+            holder = await present_holder(keeper, clock, znodes.MOVES_LOCK)
+            assert holder is not None
+            assert (holder.holder, holder.run) == ("bert (1 of 9)", "moves-1")
+            clock.advance_ms(LEASE_MS + 1)  # they were killed: nothing renews it
+            assert await present_holder(keeper, clock, znodes.MOVES_LOCK) is None
+
+    with_zookeeper(work)
+
+
+def test_a_plan_that_was_killed_is_gone_on_with_at_once_and_another_one_waits() -> None:
+    async def work(keeper: ZooKeeper, clock: VirtualClock) -> None:
+        await take_lock(keeper, "bert", "moves-1", LEASE_MS, clock, znodes.MOVES_LOCK)
+        with pytest.raises(LockHeld, match="'bert' holds the lock of moves by run moves-1"):
+            async with announced(keeper, clock, "moves-2"):
+                pytest.fail("they began")
+        async with announced(keeper, clock):
+            pass
+
+    with_zookeeper(work)
+
+
+def test_the_lock_of_moves_is_renewed_with_how_far_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work(keeper: ZooKeeper, clock: VirtualClock) -> None:
+        monkeypatch.setattr(roll_lock, "_MOVES_LEASE_MS", 3)
+        done = 1
+        async with moves_announced(lambda: nullcontext(keeper), lambda: f"{done} of 9", "m", clock):
+            done = 5
+            while (holder := await lock_holder(keeper, znodes.MOVES_LOCK)) is not None:
+                if holder.holder == "5 of 9":
+                    break
+                await asyncio.sleep(0)
+            assert holder is not None
+
+    with_zookeeper(work)
+
+
+def announced(
+    keeper: ZooKeeper, clock: VirtualClock, run: str = "moves-1", *, beside_roll: bool = False
+) -> AbstractAsyncContextManager[None]:
+    return moves_announced(
+        lambda: nullcontext(keeper), lambda: "bert (1 of 9)", run, clock, beside_roll=beside_roll
+    )

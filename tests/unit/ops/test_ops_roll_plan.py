@@ -89,6 +89,12 @@ def test_a_broker_without_its_disk_is_left() -> None:
     assert act(has_disk=False, said=None).startswith("leave: its disk is not mounted")
 
 
+def test_a_broker_whose_disk_hangs_is_left_whatever_it_says() -> None:
+    """Neither can it be stopped, nor does one that is stopped come up."""
+    assert act(disk_hangs=True, has_disk=False, said=None) == "leave: its disk does not answer"
+    assert act(disk_hangs=True) == "leave: its disk does not answer"
+
+
 @pytest.mark.parametrize(
     "unit",
     [

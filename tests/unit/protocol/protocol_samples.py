@@ -105,7 +105,8 @@ class _Sampler(NamedTuple):
     def struct(self, cls: type[Any]) -> Any:
         fields = {field.name: self.field(field) for field in wire_fields(cls)}
         if self.is_flexible and not self.is_tame and self.one_in(4):
-            fields["unknown_tags"] = {self.rng.randint(70, 2**32 - 1): self.raw()}
+            tag = self.rng.randint(70, 2**32 - 1)  # but for the one above 69 that is known
+            fields["unknown_tags"] = {tag + (tag == ELIGIBLE_REPLICAS_TAG): self.raw()}
         return cls(**fields)
 
     def field(self, field: WireField) -> Any:

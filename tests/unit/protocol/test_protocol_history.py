@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from kdist.errors import ApiError, ProtocolError
+from kdist.errors import Error, ProtocolError
 from kdist.protocol.compiler import codec_for
 from kdist.protocol.controlled_shutdown import (
     ControlledShutdownRequest,
@@ -56,6 +56,7 @@ from kdist.protocol.update_metadata import (
     UpdatedTopic,
     UpdateMetadataRequest,
 )
+from tests.refusals import refused
 
 TOPIC_ID = uuid.UUID(int=5)
 ID_BYTES = "00" * 15 + "05"
@@ -70,7 +71,7 @@ def check(message, version, layout):
 
 
 def refuse(message, version, what):
-    with pytest.raises(ApiError, match=f"UNSUPPORTED_VERSION: .* version {version} .*{what}"):
+    with refused(Error.UNSUPPORTED_VERSION, what):
         codec_for(type(message), version).encode(message, bytearray())
 
 

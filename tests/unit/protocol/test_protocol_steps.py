@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from kdist.errors import ProtocolError
-from kdist.protocol import compiler, decoding, metadata, offset_fetch, produce
+from kdist.protocol import codec_source, compiler, metadata, offset_fetch, produce
 from kdist.protocol.api import Api
 from kdist.protocol.compiler import codec_for, stepped_decoder_for
-from kdist.protocol.envelope import (
+from kdist.protocol.frame import (
+    RequestHeader,
     UnsupportedVersionError,
     decode_request,
     decode_request_in_steps,
     encode_request,
 )
-from kdist.protocol.headers import RequestHeader
 from kdist.protocol.metadata import MetadataRequest, MetadataTopic
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.protocol.schema import Shape, wire_fields
@@ -96,7 +96,7 @@ def test_as_many_entries_as_it_then_has_are_decoded(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scale = 1000
-    monkeypatch.setattr(decoding, "ENTRIES_MAX", decoding.ENTRIES_MAX // scale)
+    monkeypatch.setattr(codec_source, "ENTRIES_MAX", codec_source.ENTRIES_MAX // scale)
     monkeypatch.setattr(compiler, "_STEPPED", {})
     for version in range(api.oldest, api.newest + 1):
         request = message(api.request, version, PARTITIONS // scale)
@@ -115,7 +115,7 @@ def test_no_request_but_a_produce_may_be_as_large_as_the_setting_allows() -> Non
 def test_decoding_in_steps_gives_what_decoding_at_once_does(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoding, "STEP_BYTES", 0)
+    monkeypatch.setattr(codec_source, "STEP_BYTES", 0)
     monkeypatch.setattr(compiler, "_STEPPED", {})
     rng = random.Random(api.key)
     for version in range(api.oldest, api.newest + 1):
@@ -144,12 +144,12 @@ def test_a_step_takes_no_more_than_its_bytes() -> None:
     body = names(20_000)
     steps, (request, _) = finish(stepped_decoder_for(MetadataRequest, 1)(body, 0))
     assert len(request.topics) == 20_000
-    assert steps - 1 == len(body) // (decoding.STEP_BYTES + 3)
+    assert steps - 1 == len(body) // (codec_source.STEP_BYTES + 3)
 
 
 def test_more_entries_than_an_honest_request_has_are_refused_before_they_are_made() -> None:
     decode = stepped_decoder_for(MetadataRequest, 1)
-    body = names(decoding.ENTRIES_MAX + 1)
+    body = names(codec_source.ENTRIES_MAX + 1)
     steps = decode(body, 0)
     next(steps)
     with pytest.raises(ProtocolError):

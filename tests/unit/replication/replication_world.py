@@ -37,11 +37,12 @@ from kdist.records.batch import Batch, read_header
 from kdist.records.build import build_batch, read_batch
 from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
-from kdist.runtime.clock import VirtualClock
-from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.runtime.steps import run_steps
-from kdist.storage.context import DirectoryContext, Identity
+from kdist.storage.background import DirectoryContext
 from kdist.storage.directory import LogDirectory
+from kdist.storage.meta import Identity
+from kdist.testing.simulated_disk import SimulatedDisk
+from kdist.testing.virtual_clock import VirtualClock
 from tests.stepped_process import SteppedProcess
 
 BROKER = 1

@@ -18,12 +18,13 @@ from kdist.protocol.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
 )
+from kdist.protocol.codec_source import ENTRIES_MAX
 from kdist.protocol.compiler import codec_for
-from kdist.protocol.decoding import ENTRIES_MAX
 from kdist.replication import alter_partition_manager as manager_module
 from kdist.replication.alter_partition_manager import AlterPartitionManager, CommittedIsr, Proposal
-from kdist.runtime.clock import VirtualClock
-from kdist.runtime.virtual_loop import VirtualLoop
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.testing.virtual_loop import VirtualLoop
+from tests.refusals import refused
 
 TOPIC = uuid.UUID(int=5)
 
@@ -76,126 +77,120 @@ def play(scenario: Callable[[FakeController, AlterPartitionManager], Awaitable[N
         loop.close()
 
 
+pytestmark = pytest.mark.played(by=play)
+
+
 def proposal(partition: int) -> Proposal:
     key = TopicPartition("clicks", partition)
     return Proposal(key, TOPIC, leader_epoch=3, partition_epoch=8, isr={1: 77, 2: 78})
 
 
-def test_what_is_proposed_while_a_request_is_in_flight_goes_together_with_the_next() -> None:
-    async def scenario(controller: FakeController, manager: AlterPartitionManager) -> None:
-        first = manager.propose(proposal(0))
-        await asyncio.sleep(0.5)
-        others = [manager.propose(proposal(i)) for i in (1, 2, 3)]
-        for answer in (first, *others):
-            assert await answer == CommittedIsr((1, 2), 9)
-        assert controller.requests == [[0], [1, 2, 3]]
+async def test_what_is_proposed_while_a_request_is_in_flight_goes_together_with_the_next(
+    controller: FakeController, manager: AlterPartitionManager, /
+) -> None:
+    first = manager.propose(proposal(0))
+    await asyncio.sleep(0.5)
+    others = [manager.propose(proposal(i)) for i in (1, 2, 3)]
+    for answer in (first, *others):
+        assert await answer == CommittedIsr((1, 2), 9)
+    assert controller.requests == [[0], [1, 2, 3]]
 
-    play(scenario)
 
-
-def test_more_proposals_than_a_request_may_have_go_with_several(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_more_proposals_than_a_request_may_have_go_with_several(
+    controller: FakeController, manager: AlterPartitionManager, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members = 30  # each of which a broker counts as an entry, as it does partition and topic
     assert manager_module.PROPOSALS_MAX * (2 + members) <= ENTRIES_MAX
     monkeypatch.setattr(manager_module, "PROPOSALS_MAX", 3)
-
-    async def scenario(controller: FakeController, manager: AlterPartitionManager) -> None:
-        answers = [manager.propose(proposal(partition)) for partition in range(7)]
-        answers[1].cancel()
-        for answer in (answers[0], *answers[2:]):
-            assert await answer == CommittedIsr((1, 2), 9)
-        assert controller.requests == [[0, 2, 3], [4, 5, 6]]
-
-    play(scenario)
+    answers = [manager.propose(proposal(partition)) for partition in range(7)]
+    answers[1].cancel()
+    for answer in (answers[0], *answers[2:]):
+        assert await answer == CommittedIsr((1, 2), 9)
+    assert controller.requests == [[0, 2, 3], [4, 5, 6]]
 
 
 @pytest.mark.parametrize(
     "failure", [Error.NOT_CONTROLLER, Error.STALE_BROKER_EPOCH, Error.REQUEST_TIMED_OUT]
 )
-def test_a_request_that_fails_as_a_whole_is_sent_again_until_it_is_answered(failure: Error) -> None:
-    async def scenario(controller: FakeController, manager: AlterPartitionManager) -> None:
-        controller.failures = [failure, failure]
-        assert await manager.propose(proposal(0)) == CommittedIsr((1, 2), 9)
-        assert controller.requests == [[0]] * 3
-
-    play(scenario)
-
-
-def test_a_partition_that_is_refused_hears_why_and_may_propose_anew() -> None:
-    async def scenario(controller: FakeController, manager: AlterPartitionManager) -> None:
-        controller.refusals[1] = Error.INELIGIBLE_REPLICA
-        accepted, refused = manager.propose(proposal(0)), manager.propose(proposal(1))
-        with pytest.raises(ApiError, match="INELIGIBLE_REPLICA"):
-            await refused
-        assert (await accepted).partition_epoch == 9
-        controller.refusals.clear()
-        assert (await manager.propose(proposal(1))).partition_epoch == 9
-
-    play(scenario)
+async def test_a_request_that_fails_as_a_whole_is_sent_again_until_it_is_answered(
+    controller: FakeController, manager: AlterPartitionManager, /, failure: Error
+) -> None:
+    controller.failures = [failure, failure]
+    assert await manager.propose(proposal(0)) == CommittedIsr((1, 2), 9)
+    assert controller.requests == [[0]] * 3
 
 
-def test_a_proposal_of_a_later_epoch_is_not_answered_with_what_the_earlier_one_got() -> None:
-    async def scenario(controller: FakeController, manager: AlterPartitionManager) -> None:
-        earlier = manager.propose(proposal(0))
-        await asyncio.sleep(0.5)
-        earlier.cancel()  # a LeaderAndIsr has ended its leader epoch
-        later = manager.propose(proposal(0)._replace(leader_epoch=4, partition_epoch=20))
-        assert (await later).partition_epoch == 21
-        assert controller.requests == [[0], [0]]
-
-    play(scenario)
-
-
-def test_a_controller_that_will_not_answer_is_not_waited_for_once_there_is_another() -> None:
-    async def scenario(controller: FakeController, manager: AlterPartitionManager) -> None:
-        answer = manager.propose(proposal(0))
-        await asyncio.sleep(0.5)
-        controller.in_flight -= 1  # that one is gone, with what it was asked
-        manager.ask_anew()
-        started_s = asyncio.get_running_loop().time()
-        assert await answer == CommittedIsr((1, 2), 9)
-        assert asyncio.get_running_loop().time() < started_s + 1.2
-        assert controller.requests == [[0]]
-        manager.ask_anew()  # nothing is asked
-        assert (await manager.propose(proposal(1))).partition_epoch == 9
-
-    play(scenario)
+async def test_a_partition_that_is_refused_hears_why_and_may_propose_anew(
+    controller: FakeController, manager: AlterPartitionManager, /
+) -> None:
+    controller.refusals[1] = Error.INELIGIBLE_REPLICA
+    accepted, denied = manager.propose(proposal(0)), manager.propose(proposal(1))
+    with refused(Error.INELIGIBLE_REPLICA):
+        await denied
+    assert (await accepted).partition_epoch == 9
+    controller.refusals.clear()
+    assert (await manager.propose(proposal(1))).partition_epoch == 9
 
 
-def test_a_broker_that_stops_sends_nothing_more() -> None:
-    async def scenario(controller: FakeController, manager: AlterPartitionManager) -> None:
-        answer = manager.propose(proposal(0))
-        await asyncio.sleep(0.5)
-        manager.cancel()
-        await asyncio.sleep(5)
-        assert answer.cancelled()
-        assert controller.requests == []
+async def test_a_proposal_of_a_later_epoch_is_not_answered_with_what_the_earlier_one_got(
+    controller: FakeController, manager: AlterPartitionManager, /
+) -> None:
+    earlier = manager.propose(proposal(0))
+    await asyncio.sleep(0.5)
+    earlier.cancel()  # a LeaderAndIsr has ended its leader epoch
+    later = manager.propose(proposal(0)._replace(leader_epoch=4, partition_epoch=20))
+    assert (await later).partition_epoch == 21
+    assert controller.requests == [[0], [0]]
 
-    play(scenario)
+
+async def test_a_controller_that_will_not_answer_is_not_waited_for_once_there_is_another(
+    controller: FakeController, manager: AlterPartitionManager, /
+) -> None:
+    answer = manager.propose(proposal(0))
+    await asyncio.sleep(0.5)
+    controller.in_flight -= 1  # that one is gone, with what it was asked
+    manager.ask_anew()
+    started_s = asyncio.get_running_loop().time()
+    assert await answer == CommittedIsr((1, 2), 9)
+    assert asyncio.get_running_loop().time() < started_s + 1.2
+    assert controller.requests == [[0]]
+    manager.ask_anew()  # nothing is asked
+    assert (await manager.propose(proposal(1))).partition_epoch == 9
 
 
-def test_a_partition_that_the_answer_leaves_out_is_asked_for_again_after_a_pause() -> None:
+async def test_a_broker_that_stops_sends_nothing_more(
+    controller: FakeController, manager: AlterPartitionManager, /
+) -> None:
+    answer = manager.propose(proposal(0))
+    await asyncio.sleep(0.5)
+    manager.cancel()
+    await asyncio.sleep(5)
+    assert answer.cancelled()
+    assert controller.requests == []
+
+
+async def test_a_partition_that_the_answer_leaves_out_is_asked_for_again_after_a_pause(
+    _controller: FakeController, _manager: AlterPartitionManager, /
+) -> None:
     asked_s: list[float] = []
 
     async def forgetful(request: AlterPartitionRequest) -> AlterPartitionResponse:
         asked_s.append(asyncio.get_running_loop().time())
         return AlterPartitionResponse(error_code=Error.NONE, topics=[])
 
-    async def scenario(_controller: FakeController, _manager: AlterPartitionManager) -> None:
-        manager = AlterPartitionManager(1, lambda: 77, forgetful)
-        answer = manager.propose(proposal(0))
-        await asyncio.sleep(10)
-        gaps = [after - before for before, after in pairwise(asked_s)]
-        assert not answer.done()
-        assert min(gaps) >= 0.05
-        assert len(asked_s) < 20
-        manager.cancel()
-
-    play(scenario)
+    manager = AlterPartitionManager(1, lambda: 77, forgetful)
+    answer = manager.propose(proposal(0))
+    await asyncio.sleep(10)
+    gaps = [after - before for before, after in pairwise(asked_s)]
+    assert not answer.done()
+    assert min(gaps) >= 0.05
+    assert len(asked_s) < 20
+    manager.cancel()
 
 
-def test_topics_without_ids_are_told_apart_by_name() -> None:
+async def test_topics_without_ids_are_told_apart_by_name(
+    _controller: FakeController, _manager: AlterPartitionManager, /
+) -> None:
     asked: list[AlterPartitionRequest] = []
 
     async def by_name(request: AlterPartitionRequest) -> AlterPartitionResponse:
@@ -215,14 +210,11 @@ def test_topics_without_ids_are_told_apart_by_name() -> None:
         ]
         return AlterPartitionResponse(error_code=Error.NONE, topics=results)
 
-    async def scenario(_controller: FakeController, _manager: AlterPartitionManager) -> None:
-        manager = AlterPartitionManager(1, lambda: 77, by_name)
-        keys = [TopicPartition(name, 0) for name in ("clicks", "views")]
-        answers = [
-            manager.propose(Proposal(key, ZERO_UUID, 3, 8, {1: 77, number: 78}))
-            for number, key in enumerate(keys, 2)
-        ]
-        assert [each.isr for each in await asyncio.gather(*answers)] == [(1, 2), (1, 3)]
-        assert [topic.topic_name for topic in asked[0].topics] == ["clicks", "views"]
-
-    play(scenario)
+    manager = AlterPartitionManager(1, lambda: 77, by_name)
+    keys = [TopicPartition(name, 0) for name in ("clicks", "views")]
+    answers = [
+        manager.propose(Proposal(key, ZERO_UUID, 3, 8, {1: 77, number: 78}))
+        for number, key in enumerate(keys, 2)
+    ]
+    assert [each.isr for each in await asyncio.gather(*answers)] == [(1, 2), (1, 3)]
+    assert [topic.topic_name for topic in asked[0].topics] == ["clicks", "views"]

@@ -10,9 +10,8 @@ from replication_world import BROKER, CLICKS, TOPIC_ID, VIEWS, World
 from kdist.config.replication import ReplicationSettings
 from kdist.model import ZERO_UUID, TopicPartition
 from kdist.protocol.fetch import FetchRequest
-from kdist.replication.fetching.followed import BACKED_OFF, READY, FollowedPartition
-from kdist.replication.fetching.session import FollowerSession
-from kdist.replication.roles import Following
+from kdist.replication.follower_session import BACKED_OFF, READY, FollowedPartition, FollowerSession
+from kdist.replication.leadership import Following
 
 LEADER = 2
 NEWEST = 17

@@ -1,31 +1,25 @@
-"""What a follower does with the answers of a leader that answers one fetch after the other.
-
-Apache Kafka does: the fetch that overtakes another is read when that one has been answered.
-"""
+"""What a follower does with its leader's answers: where it cuts its log, and how fast it copies."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from replication_world import BROKER, CLICKS, TOPIC_ID, VIEWS, World, append, batch
+from fetcher_world import LEADER, NEWEST, Leader, Stage
+from hypothesis import given
+from hypothesis import strategies as st
+from replication_world import BROKER, CLICKS, append, batch
 
+from kdist.config.kinds import INT64_MAX
 from kdist.config.replication import ReplicationSettings
-from kdist.config.topic import TopicSettings
 from kdist.errors import ApiError, Error
-from kdist.model import Broker
-from kdist.network.client import Client
-from kdist.protocol import fetch, list_offsets
+from kdist.protocol import list_offsets
 from kdist.protocol.api import Api
 from kdist.protocol.fetch import (
     DivergingEpoch,
-    FetchPartitionResult,
-    FetchRequest,
-    FetchResponse,
-    FetchTopicResult,
 )
 from kdist.protocol.list_offsets import (
     EARLIEST_TIMESTAMP,
@@ -41,127 +35,10 @@ from kdist.protocol.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from kdist.replication.fetching.fetcher import FetchContext, ReplicaFetcher
-from kdist.replication.fetching.fetchers import Fetchers
-from kdist.replication.fetching.followed import BACKED_OFF, FENCED, READY
-from kdist.replication.partition import Partition
-from kdist.replication.peers import ALONE
-from kdist.replication.roles import Following
-from kdist.replication.throttles import Throttle
-from kdist.storage.epochs import EpochEnd
-
-LEADER, SESSION, NEWEST = 2, 9, 17
-
-
-class Leader:
-    """A connection to a leader that answers when the test says so."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[Any, FetchRequest]] = []
-        self.is_closed = False
-
-    async def negotiate(self) -> None:
-        pass
-
-    def version_of(self, _api: Api) -> int:
-        return NEWEST
-
-    def ask_for(self, slot: Any, request: FetchRequest, version: int, _timeout_ms: float) -> None:
-        assert version == self.version_of(fetch.API)
-        self.asked.append((slot, request))
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def answer(self, **result: Any) -> None:
-        """Answer the oldest fetch with a result for the one partition, or with none."""
-        slot, _ = self.asked.pop(0)
-        told = {"high_watermark": 0, "log_start_offset": 0, "error_code": Error.NONE, **result}
-        partition = FetchPartitionResult(
-            partition_index=CLICKS.partition, last_stable_offset=-1, **told
-        )
-        topic = FetchTopicResult(topic_id=TOPIC_ID, partitions=[partition])
-        slot.set_result(
-            FetchResponse(
-                error_code=Error.NONE, session_id=SESSION, responses=[topic] if result else []
-            )
-        )
-
-    def refuse(self, error: Error) -> None:
-        """Answer the newest fetch with this for the partition, and one before it with nothing."""
-        for _ in self.asked[1:]:
-            self.answer()
-        self.answer(error_code=error)
-
-
-class Stage:
-    """A fetcher with one partition, followed in epoch 4, whose session is open."""
-
-    def __init__(self, **topic: Any) -> None:
-        self.world = World(topic=TopicSettings(**topic))
-        self.leader: Any = Leader()
-        self.connected: list[tuple[str, int]] = []
-        self.fetcher = self.world.tasks.loop.run_until_complete(self._make())
-        self.follow(4)
-        self.leader.answer(high_watermark=0)
-
-    async def _make(self) -> ReplicaFetcher:
-        peers = ALONE._replace(
-            settings=ReplicationSettings(),
-            find=lambda broker_id: Broker(broker_id, "m2", 9092),
-            connect=self._connect,
-        )
-        world = self.world
-        throttle = Throttle(world.clock)
-        context = FetchContext(BROKER, peers, world.directory, world.metrics, throttle)
-        self.fetchers = Fetchers(context)
-        fetcher = self.fetchers._fetchers[LEADER] = ReplicaFetcher(context, LEADER)
-        return fetcher
-
-    async def _connect(self, host: str, port: int) -> Client:
-        self.connected.append((host, port))
-        return cast(Client, self.leader)
-
-    def follow(self, epoch: int) -> None:
-        """Have the controller tell of an epoch of the leader's."""
-        replicas = [LEADER, BROKER]
-        self.world.tell(
-            leader=LEADER,
-            leader_epoch=epoch,
-            isr=replicas,
-            replicas=replicas,
-            partition_epoch=epoch,
-        )
-        partition = self.world.replicas.partitions[CLICKS]
-        assert isinstance(partition.role, Following)
-        self.partition = partition
-        self.fetchers._leaders[CLICKS] = LEADER
-        self.fetcher.leave(CLICKS)
-        self.fetcher.follow(partition, partition.role)
-        self.world.settle()
-
-    def follow_another(self) -> Partition:
-        """Have the controller tell of another partition of the leader's."""
-        replicas = [LEADER, BROKER]
-        self.world.tell(VIEWS, leader=LEADER, leader_epoch=4, isr=replicas, replicas=replicas)
-        partition = self.world.replicas.partitions[VIEWS]
-        assert isinstance(partition.role, Following)
-        self.fetcher.follow(partition, partition.role)
-        self.world.settle()
-        return partition
-
-    @property
-    def end(self) -> int:
-        return self.partition.log.end_offset
-
-    def asks(self) -> list[tuple[int, int]]:
-        """The epoch and offset of each fetch that is not answered; nothing if it names nothing."""
-        named = [each for _, request in self.leader.asked for each in request.topics]
-        return [
-            (each.current_leader_epoch, each.fetch_offset)
-            for topic in named
-            for each in topic.partitions
-        ]
+from kdist.replication.follower_session import BACKED_OFF, FENCED, READY, truncation_offset
+from kdist.replication.throttles import ReplicationThrottle, ReplicationThrottles, is_listed
+from kdist.storage.epochs import EpochEnd, EpochStart, LeaderEpochs
+from kdist.testing.virtual_clock import VirtualClock
 
 
 @pytest.fixture
@@ -170,6 +47,11 @@ def stage() -> Iterator[Stage]:
     yield made
     made.fetcher.close()
     made.world.settle()
+
+
+END = 100
+
+RECORDS = bytes(batch([b"x" * 1_000]))
 
 
 def test_a_refusal_of_the_last_epoch_does_not_stop_what_is_followed_in_the_next(
@@ -326,51 +208,13 @@ def test_a_follower_whose_log_begins_later_by_its_own_doing_tells_its_leader(
         stage.leader.answer(records=records, high_watermark=stage.end)
     log, directory = stage.partition.log, stage.world.directory
     if is_retention:
-        assert directory.retain(stage.world.replicas.committed_end) == 2
+        assert directory.trimmer.retain(stage.world.replicas.committed_end) == 2
     else:
-        directory.delete_records(log, 2, lambda _: None)
+        directory.trimmer.delete_records(log, 2, lambda _: None)
     stage.world.settle()
     assert log.start_offset == 2
     _, request = stage.leader.asked[-1]
     assert [part.log_start_offset for part in request.topics[0].partitions] == [2]
-
-
-def test_where_records_are_flushed_first_the_leader_hears_of_them_when_they_are() -> None:
-    stage = Stage(flush_before_expose=True)
-    stage.leader.answer(records=bytes(batch([b"a"], leader_epoch=4)), high_watermark=1)
-    assert (stage.end, stage.asks()) == (1, [])
-    stage.world.settle(1_000)
-    assert stage.partition.log.recovery_point == 1
-    assert (stage.asks(), stage.partition.high_watermark) == ([(4, 1)], 1)
-
-
-def test_what_an_earlier_epoch_left_unflushed_is_flushed_before_the_next_leader_hears_of_it() -> (
-    None
-):
-    stage = Stage(flush_before_expose=True)
-    stage.leader.answer(records=bytes(batch([b"a"], leader_epoch=4)))
-    log, ask_for, flushed = stage.partition.log, stage.leader.ask_for, list[int]()
-
-    def noted(*asked: Any) -> None:
-        flushed.append(log.recovery_point)
-        ask_for(*asked)
-
-    stage.leader.ask_for = noted
-    stage.follow(5)
-    stage.world.settle(1_000)
-    assert (flushed, stage.asks()) == ([1], [(5, 1)])
-
-
-def test_a_follower_on_a_full_disk_tries_again_in_a_while_to_flush_what_it_has() -> None:
-    stage = Stage(flush_before_expose=True)
-    stage.leader.answer(records=bytes(batch([b"a"], leader_epoch=4)))
-    stage.world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write")
-    stage.follow(5)
-    stage.world.settle(1_000)
-    assert (stage.asks(), stage.world.failures) == ([], [])
-    stage.world.disk.heal()
-    stage.world.settle(5_000)
-    assert stage.asks() == [(5, 1)]
 
 
 class OldLeader(Leader):
@@ -595,3 +439,104 @@ def test_a_leader_whose_appends_as_a_follower_fail_asks_no_follower_for_more_tha
     assert stage.partition.log.epochs.entries == [(3, 0), (4, 5), (6, 6)]
     stage.world.settle()
     check_leads(stage, 4)
+
+
+@pytest.mark.parametrize(
+    ("own", "leader", "offset"),
+    [
+        ([(1, 0), (3, 60)], (3, 80), 80),  # the leader's part of that epoch is shorter
+        ([(1, 0), (3, 60)], (3, 100), 100),
+        ([(1, 0), (3, 60)], (3, 140), 100),  # longer: nothing is to be cut off
+        ([(1, 0)], (1, 0), 0),  # the leader has none of it
+        ([(1, 0), (3, 60)], (1, 40), 40),  # the leader never had epoch 3
+        ([(1, 0), (3, 60)], (1, 90), 60),
+        ([(1, 0), (3, 60)], (2, 70), 60),  # KIP-279: it has an epoch that this log never had
+        ([(5, 20)], (2, 70), 20),  # all that is left here is of later epochs
+        ([], (2, 70), 70),
+        ([(1, 0)], (-1, 70), 70),  # an old leader, which does not tell the epoch
+        ([(1, 0)], (-1, -1), 42),  # one that has no epoch so old
+    ],
+)
+def test_a_log_is_cut_off_where_its_epochs_leave_the_leaders(
+    own: list[tuple[int, int]], leader: tuple[int, int], offset: int
+) -> None:
+    epochs = LeaderEpochs(EpochStart(*each) for each in own)
+    assert truncation_offset(epochs, END, 42, EpochEnd(*leader)) == offset
+
+
+@pytest.mark.parametrize(
+    ("replicas", "listed"),
+    [((), False), (("*",), True), (("3:1",), True), (("3:2", "1:1"), False), (("31:1",), False)],
+)
+def test_replicas_are_listed_by_partition_and_broker(
+    replicas: tuple[str, ...], listed: bool
+) -> None:
+    assert is_listed(replicas, 3, 1) is listed
+
+
+@given(st.lists(st.tuples(st.integers(0, 5_000), st.integers(0, 3_000)), max_size=30))
+def test_no_more_passes_over_time_than_the_rate_and_what_came_last(
+    turns: list[tuple[int, int]],
+) -> None:
+    clock = VirtualClock(0)
+    throttle = ReplicationThrottle(clock)
+    throttle.limit(1_000)
+    passed = last = elapsed_ms = 0
+    for wait_ms, size in turns:
+        clock.advance_ms(wait_ms)
+        elapsed_ms += wait_ms
+        if not throttle.is_exceeded:
+            throttle.record(size)
+            passed, last = passed + size, size
+        assert passed - last <= elapsed_ms + 1
+
+
+def test_what_was_too_much_at_once_is_waited_for() -> None:
+    clock = VirtualClock(0)
+    throttle = ReplicationThrottle(clock)
+    assert not throttle.is_exceeded
+    throttle.limit(1_000)
+    assert throttle.is_exceeded
+    clock.advance_ms(10)
+    assert not throttle.is_exceeded
+    throttle.record(510)
+    assert throttle.is_exceeded
+    assert 500 <= throttle.pause_ms <= 502
+    clock.advance_ms(throttle.pause_ms)
+    assert not throttle.is_exceeded
+
+
+def test_a_rate_of_nothing_lets_nothing_pass_until_it_is_another() -> None:
+    clock = VirtualClock(0)
+    throttles = ReplicationThrottles(clock)
+    throttles.configure(ReplicationSettings(leader_throttled_rate=0))
+    clock.advance_ms(100_000)
+    assert throttles.leader.is_exceeded
+    assert throttles.leader.pause_ms > 0
+    assert not throttles.follower.is_exceeded
+    throttles.configure(ReplicationSettings())
+    assert throttles.leader.rate == INT64_MAX
+    assert not throttles.leader.is_exceeded
+
+
+@pytest.mark.parametrize(
+    ("listed", "high_watermark", "is_paused"),
+    [
+        (f"0:{BROKER}", 5, True),
+        ("*", 5, True),
+        ("0:7", 5, False),
+        # It has all that is committed, as who is in the ISR.
+        ("*", 1, False),
+    ],
+)
+def test_a_follower_leaves_a_throttled_partition_out_while_it_is_behind(
+    listed: str, high_watermark: int, is_paused: bool
+) -> None:
+    stage = Stage(follower_replication_throttled_replicas=(listed,))
+    stage.fetcher._context.throttle.limit(2_000)
+    stage.leader.answer(records=RECORDS, high_watermark=high_watermark)
+    assert stage.asks() == ([] if is_paused else [(4, 1)])
+    stage.world.settle(100)
+    assert stage.asks() == ([] if is_paused else [(4, 1)])
+    stage.world.settle(600)
+    assert stage.asks() == [(4, 1)]

@@ -10,11 +10,10 @@ from replication_world import BROKER, CLICKS, VIEWS, World
 
 from kdist.config.replication import ReplicationSettings
 from kdist.model import TopicPartition
-from kdist.replication.fetching.fetcher import FetchContext
-from kdist.replication.fetching.fetchers import Fetchers
 from kdist.replication.partition import Partition
-from kdist.replication.peers import ALONE
-from kdist.replication.throttles import Throttle
+from kdist.replication.peers import ALONE, FetcherContext
+from kdist.replication.replicas import Fetchers
+from kdist.replication.throttles import ReplicationThrottle
 
 
 class Stage:
@@ -24,8 +23,8 @@ class Stage:
         self.world = World()
         peers = ALONE._replace(settings=ReplicationSettings(), find=lambda _: None)
         world = self.world
-        throttle = Throttle(world.clock)
-        context = FetchContext(BROKER, peers, world.directory, world.metrics, throttle)
+        throttle = ReplicationThrottle(world.clock)
+        context = FetcherContext(BROKER, peers, world.directory, world.metrics, throttle)
         self.fetchers = Fetchers(context)
 
     def tell(self, leader: int, epoch: int, key: TopicPartition = CLICKS) -> Partition:
@@ -36,11 +35,11 @@ class Stage:
             partition_epoch=epoch,
         )  # fmt: skip
         partition = self.world.replicas.partitions[key]
-        self.see_to(partition)
+        self.update(partition)
         return partition
 
-    def see_to(self, partition: Partition) -> None:
-        self._in_loop(lambda: self.fetchers.see_to(partition))
+    def update(self, partition: Partition) -> None:
+        self._in_loop(lambda: self.fetchers.update(partition))
 
     def _in_loop(self, call: Callable[[], None]) -> None:
         async def called() -> None:
@@ -83,7 +82,7 @@ def test_a_partition_is_fetched_from_its_leader_anew_in_each_epoch(
 def test_what_is_fetched_already_is_not_begun_again(stage: Stage) -> None:
     partition = stage.tell(2, 4)
     before = stage.fetchers._fetchers[2].followed[CLICKS]
-    stage.see_to(partition)
+    stage.update(partition)
     assert stage.fetchers._fetchers[2].followed[CLICKS] is before
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from kdist.config.topic import TopicSettings
 from kdist.errors import ApiError, Error
-from kdist.records.batch import Batch, TimestampType, read_header
+from kdist.records.batch import Batch, read_header
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec
 from kdist.replication.delayed import DelayedOperation
 from kdist.replication.partition import READ_COMMITTED, Partition
-from kdist.replication.record_rules import rules_of
 from kdist.runtime.steps import run_steps
 from kdist.storage.flushing import flush_now
+from tests.refusals import refused
 from tests.unit.replication.replication_world import (
     BROKER,
     CLICKS,
@@ -107,31 +105,6 @@ def test_acks_all_needs_no_more_replicas_than_are_assigned(world: World) -> None
     assert len(run_steps(partition.check(batch([b"a"]), 9, -1, START_MS))) == 1
 
 
-@pytest.mark.parametrize(
-    ("changes", "attribute", "value"),
-    [
-        ({}, "codec", None),
-        ({"compression_type": "uncompressed"}, "codec", Codec.NONE),
-        ({"compression_type": "zstd"}, "codec", Codec.ZSTD),
-        ({"cleanup_policy": ("compact",)}, "is_compacted", True),
-        ({"max_message_bytes": 77}, "message_bytes_max", 77),
-        (
-            {"message_timestamp_type": "LogAppendTime"},
-            "timestamp_type",
-            TimestampType.LOG_APPEND_TIME,
-        ),
-        ({"message_compressed_validation_enable": True}, "validates_compressed", True),
-        ({"message_compressed_validation_enable": False}, "validates_compressed", False),
-        ({"message_timestamp_after_max_ms": 5}, "timestamp_after_max_ms", 5),
-        ({"message_timestamp_before_max_ms": 6}, "timestamp_before_max_ms", 6),
-    ],
-)
-def test_rules_follow_from_the_topics_settings(
-    changes: dict[str, Any], attribute: str, value: Any
-) -> None:
-    assert getattr(rules_of(TopicSettings(**changes)), attribute) == value
-
-
 # --- epochs ---------------------------------------------------------------------------------------
 
 
@@ -152,9 +125,8 @@ def test_a_clients_leader_epoch_is_checked(
     if error is None:
         partition.require_leader(epoch)
         return
-    with pytest.raises(ApiError) as refused:
+    with refused(error):
         partition.require_leader(epoch)
-    assert refused.value.error is error
 
 
 # --- what is visible ------------------------------------------------------------------------------
@@ -192,6 +164,19 @@ def test_the_high_watermark_stays_when_only_flushed_records_are_to_be_exposed_fr
     assert partition.high_watermark == 2
 
 
+def test_while_the_mark_of_a_log_that_was_flushed_first_is_there_nothing_else_is_exposed(
+    world: World, careful: Partition
+) -> None:
+    append(world, careful, b"a")
+    careful.configure(replace(careful.log.settings, flush_before_expose=False))
+    append(world, careful, b"b")
+    assert (careful.log.is_flushed_first, careful.high_watermark) == (True, 0)
+    world.settle()
+    assert (careful.log.flush_mark, careful.high_watermark) == (None, 2)
+    append(world, careful, b"c")
+    assert (careful.log.recovery_point, careful.high_watermark) == (2, 3)
+
+
 def test_what_is_appended_while_this_broker_no_longer_leads_is_not_committed(
     world: World, partition: Partition
 ) -> None:
@@ -212,7 +197,7 @@ def test_the_high_watermark_is_not_above_the_end_of_a_truncated_log(
     append(world, partition, b"c")
     world.tell(leader=2, leader_epoch=1, partition_epoch=1, replicas=[BROKER, 2])
     ends: list[tuple[int, int]] = []
-    world.directory.truncate(
+    world.directory.trimmer.truncate(
         partition.log,
         2,
         lambda _: ends.append((partition.log.end_offset, partition.high_watermark)),

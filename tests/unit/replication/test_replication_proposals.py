@@ -11,9 +11,8 @@ import pytest
 from kdist.config.replication import ReplicationSettings
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
-from kdist.replication.alter_partition_manager import CommittedIsr, Proposal
+from kdist.replication.alter_partition_manager import CommittedIsr, IsrChange, IsrChanges, Proposal
 from kdist.replication.in_sync import FollowerFetch
-from kdist.replication.isr_changes import IsrChange, IsrChanges
 from kdist.replication.peers import ALONE
 from tests.unit.replication.replication_world import BROKER, VIEWS, World, append
 
@@ -99,7 +98,7 @@ def test_a_leader_whose_log_is_being_cut_off_commits_nothing_and_counts_nobody()
     for value in (b"a", b"b", b"c"):
         append(world, partition, value)
     partition.high_watermark = 0
-    world.directory.truncate(partition.log, 1, lambda _: None)
+    world.directory.trimmer.truncate(partition.log, 1, lambda _: None)
     partition.advance_high_watermark()
     stage.fetch(SECOND)
     assert (partition.high_watermark, stage.isrs) == (0, [])
@@ -175,6 +174,14 @@ def test_isrs_that_change_together_are_told_in_a_line_when_they_are_many(
     if lines == 1:
         assert larger[0].startswith("4 ISRs are larger now: clicks-0 [1, 2], ")
     assert (world.metrics.isr_expands, world.metrics.isr_shrinks) == (partitions, 1)
+
+
+def test_an_isr_that_changes_alone_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    changes = IsrChanges(world.tasks, world.metrics)
+    changes.note(IsrChange(TopicPartition("views", 0), (1,), (1, 2)))
+    world.settle()
+    assert [each.levelno for each in caplog.records] == [logging.WARNING]
 
 
 def test_replicas_that_a_move_adds_are_missed_by_nobody() -> None:

@@ -16,6 +16,7 @@ from kdist.protocol.leader_and_isr import LeaderAndIsrResponse
 from kdist.protocol.stop_replica import StopReplicaResponse
 from kdist.replication.partition import Partition
 from kdist.storage.meta import decode_partition_metadata
+from tests.refusals import refused
 from tests.unit.replication.replication_world import (
     BROKER,
     CLICKS,
@@ -205,6 +206,18 @@ def test_a_deleted_partition_is_gone_and_deleting_it_again_is_no_error(world: Wo
     assert error_of(world.stop()) is Error.NONE
 
 
+def test_a_deletion_asked_for_again_fails_as_long_as_a_full_disk_may_bring_the_log_back(
+    world: World,
+) -> None:
+    append(world, world.lead(), b"a")
+    world.settle()
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.path.endswith("checkpoint.tmp"))
+    assert error_of(world.stop()) is Error.KAFKA_STORAGE_ERROR
+    assert error_of(world.stop()) is Error.KAFKA_STORAGE_ERROR
+    world.disk.heal()
+    assert error_of(world.stop()) is Error.NONE
+
+
 def test_a_log_that_is_not_hosted_yet_can_be_deleted(world: World) -> None:
     world.lead()
     world.restart()
@@ -358,9 +371,8 @@ def test_new_topic_settings_apply_from_the_next_append(world: World) -> None:
     partition = world.lead()
     append(world, partition, bytes(500))
     world.replicas.configure("clicks", replace(TopicSettings(), max_message_bytes=100))
-    with pytest.raises(ApiError) as refused:
+    with refused(Error.MESSAGE_TOO_LARGE):
         append(world, partition, bytes(500))
-    assert refused.value.error is Error.MESSAGE_TOO_LARGE
 
 
 def test_settings_reach_a_log_that_is_not_hosted_yet(world: World) -> None:

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.errors import ApiError, DiskFailed, DiskFull, Error, OutOfDescriptors
+from kdist.errors import DiskFailed, DiskFull, Error, OutOfDescriptors
 from kdist.records.batch import Batch, iter_headers, read_header
 from kdist.replication.partition import Partition
 from kdist.replication.writer import THREAD_FOR_NS, WATCH_FOR_NS
-from kdist.runtime.simulated_faults import Call
 from kdist.storage.append import Append
+from kdist.testing.simulated_faults import Call
 from tests.examples import examples
+from tests.refusals import refused
 from tests.unit.replication.replication_world import START_MS, World, batch, values_in
 
 THREAD_FOR_MS = THREAD_FOR_NS / 1_000_000
@@ -329,9 +330,8 @@ def test_a_wrong_sequence_is_refused_at_once_even_on_a_slow_disk(
 ) -> None:
     make_slow(world, partition)
     submit(partition, [], producer_id=5, producer_epoch=0, base_sequence=0)
-    with pytest.raises(ApiError) as refused:
+    with refused(Error.OUT_OF_ORDER_SEQUENCE_NUMBER):
         submit(partition, [], producer_id=5, producer_epoch=0, base_sequence=9)
-    assert refused.value.error is Error.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_the_writer_is_idle_once_the_thread_has_finished(
