@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 
 from kdist.agent.canary import Canary
 from kdist.agent.data_disks import DataDisks
-from kdist.agent.disks import Run, ask_disks
+from kdist.agent.disks import AskedDisks, Run, SeenDisk
 from kdist.agent.exported import Seen, exported
 from kdist.agent.not_applied import count_not_applied
 from kdist.agent.publisher import Publisher
 from kdist.agent.queue import Queue, Queued
 from kdist.agent.record import Identity, Progress, encode_record, make_record
-from kdist.agent.smart import DiskHealth
 from kdist.agent.wanted import read_wanted
 from kdist.agent.zookeeper import ask_mntr, read_mntr
 from kdist.client.cluster import Cluster, parse_addresses
@@ -61,7 +60,9 @@ class Agent:
         self._context = context
         self._publisher = Publisher(context.cluster, settings.topic, host, self.queue, self.metrics)
         self._zookeeper = parse_addresses(settings.zookeeper)[0] if settings.zookeeper else None
-        self._health: tuple[DiskHealth, ...] = ()
+        self._disks: AskedDisks | None = None
+        if settings.smartctl:
+            self._disks = AskedDisks(settings.smartctl, context.run, context.clock)
         self._data_disks = DataDisks(settings.data_dir)
         self._canary: Canary | None = None
         if context.canary is not None:
@@ -76,8 +77,8 @@ class Agent:
         """Run until `stop`; `ready` is called after the first look. Raises only bugs."""
         self._is_ending = False
         looking: list[Coroutine[Any, Any, None]] = [self._look_on(ready)]
-        if self._settings.smartctl:
-            looking.append(self._ask_disks_on(self._settings.smartctl))
+        if self._disks is not None:
+            looking.append(self._ask_disks_on(self._disks))
         if self._canary is not None:
             looking.append(self._canary.run())
         sending = asyncio.create_task(self._send_on())
@@ -93,13 +94,15 @@ class Agent:
         now = await asyncio.to_thread(self._context.look, self._context.clock.now_ms())
         self._sequence += 1
         progress = Progress(self._sequence, self.queue.dropped)
-        record = make_record(self._identity, progress, now, self._before, self._health)
+        disks = [] if self._disks is None else self._disks.seen()
+        health = [disk.health for disk in disks if disk.health is not None]
+        record = make_record(self._identity, progress, now, self._before, health)
         self._before = now
         self._data_disks.note(now.spaces)
         self.queue.add(Queued(now.timestamp_ms, encode_record(record)))
         self._is_filled.set()
         if self._settings.metrics_file:
-            self._write_metrics(self._settings.metrics_file, await self._seen())
+            self._write_metrics(self._settings.metrics_file, await self._seen(disks))
 
     async def _look_on(self, ready: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -119,19 +122,19 @@ class Agent:
             self._is_filled.clear()
             await self._publisher.send_all()
 
-    async def _ask_disks_on(self, smartctl: str) -> None:
+    async def _ask_disks_on(self, disks: AskedDisks) -> None:
         while True:
-            self._health = await ask_disks(smartctl, self._context.run)
+            await disks.ask()
             await asyncio.sleep(self._settings.smart_interval_ms / 1000)
 
-    async def _seen(self) -> Seen:
+    async def _seen(self, disks: list[SeenDisk]) -> Seen:
         zookeeper = None
         if self._zookeeper is not None:
             zookeeper = read_mntr(await ask_mntr(self._zookeeper, _ZOOKEEPER_MS))
         wanted = read_wanted(self._context.files, self._settings.wanted_dir)
         refused = count_not_applied(self._context.files, self._settings.not_applied_dir)
         canary = None if self._canary is None else self._canary.metrics
-        return Seen(self._health, zookeeper, self._data_disks.by_device, wanted, refused, canary)
+        return Seen(disks, zookeeper, self._data_disks.by_device, wanted, refused, canary)
 
     def _write_metrics(self, path: str, seen: Seen) -> None:
         """Write the metrics file. A failure, as on a full disk, does not stop the records."""

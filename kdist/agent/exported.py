@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kdist.agent.data_disks import whole_device
+from kdist.agent.disks import SeenDisk
 from kdist.agent.smart import DiskHealth
 from kdist.agent.wanted import WantedBroker
 from kdist.metrics.agent import (
     UNKNOWN,
     AgentMetrics,
+    AskedDiskMetrics,
     CanaryMetrics,
     DataDiskMetrics,
     NotAppliedMetrics,
@@ -25,7 +27,7 @@ from kdist.metrics.exposition import Exposition
 class Seen(NamedTuple):
     """What the agent has seen of its host; of what there is not, there are no samples."""
 
-    health: Iterable[DiskHealth] = ()
+    disks: Iterable[SeenDisk] = ()
     zookeeper: ZooKeeperMetrics | None = None
     data_disks: Mapping[str, str] = {}  # by device
     wanted: Iterable[WantedBroker] = ()
@@ -38,10 +40,16 @@ def exported(agent: AgentMetrics, seen: Seen) -> bytes:
     shown = Exposition()
     shown.add(agent)
     disks = Family(SmartMetrics, "device", "serial", "disk")
-    for each in seen.health:
+    asked = Family(AskedDiskMetrics, "device", "disk")
+    for each in seen.disks:
         device = whole_device(each.device)
-        _copy(each, disks[device, each.serial, seen.data_disks.get(device, "")])
+        name = seen.data_disks.get(device, "")
+        asked[device, name].answer_age_seconds = each.answer_age_s
+        asked[device, name].timeouts = each.timeouts
+        if each.health is not None:
+            _copy(each.health, disks[device, each.health.serial, name])
     shown.add_family(disks)
+    shown.add_family(asked)
     data_disks = Family(DataDiskMetrics, "device", "disk")
     for item in seen.data_disks.items():
         data_disks[item].info = 1

@@ -1,4 +1,4 @@
-"""Parses the output of `smartctl --json` (pure): ATA attributes by number, NVMe's health log.
+"""Parses the output of `smartctl --json` (pure): of ATA, NVMe and SCSI disks.
 
 Source: smartctl(8); these attribute numbers mean the same with all vendors.
 """
@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+_REPORTED, _TIMEOUTS = 187, 188
 _REALLOCATED, _PENDING, _UNCORRECTABLE, _LINK = 5, 197, 198, 199
 
 
@@ -25,6 +26,8 @@ class DiskHealth(NamedTuple):
     pending_sectors: int | None
     uncorrectable_sectors: int | None
     link_errors: int | None
+    reported_errors: int | None = None
+    command_timeouts: int | None = None
 
 
 def read_scan(output: bytes) -> Iterator[str]:
@@ -57,11 +60,21 @@ def _health(device: str, said: dict[str, Any]) -> DiskHealth:
         is_healthy=said["smart_status"].get("passed"),
         temperature_celsius=_number(said.get("temperature", {}).get("current")),
         power_on_hours=_number(said.get("power_on_time", {}).get("hours")),
-        reallocated_sectors=ata.get(_REALLOCATED),
+        reallocated_sectors=ata.get(_REALLOCATED, _number(said.get("scsi_grown_defect_list"))),
         pending_sectors=ata.get(_PENDING),
         uncorrectable_sectors=ata.get(_UNCORRECTABLE, _number(nvme.get("media_errors"))),
+        reported_errors=ata.get(_REPORTED, _scsi_errors(said.get("scsi_error_counter_log"))),
+        # Some vendors pack three counts into it, the lowest of them this one.
+        command_timeouts=None if (packed := ata.get(_TIMEOUTS)) is None else packed & 0xFFFF,
         link_errors=ata.get(_LINK),
     )
+
+
+def _scsi_errors(log: dict[str, Any] | None) -> int | None:
+    """Errors of reads, writes and verifications that were not corrected."""
+    if not log:
+        return None
+    return sum(_number(each.get("total_uncorrected_errors")) or 0 for each in log.values())
 
 
 def _number(value: object) -> int | None:

@@ -39,6 +39,7 @@ def read_mntr(answer: str) -> ZooKeeperMetrics:
     read.synced_followers = _number(said, "zk_synced_followers")
     read.voting_servers = _number(said, "zk_quorum_size")
     read.outstanding_requests = _number(said, "zk_outstanding_requests")
+    read.slow_fsyncs = _number(said, "zk_fsync_threshold_exceed_count")
     read.average_latency_seconds = _number(said, "zk_avg_latency") / 1000
     read.connections = _number(said, "zk_num_alive_connections")
     read.znodes = _number(said, "zk_znode_count")

@@ -7,8 +7,7 @@ import sys
 
 import click
 
-from kdist.broker.disk_marker import WrongDisk, check_marker
-from kdist.broker.process import BrokerProcess
+from kdist.broker.process import BrokerProcess, WrongDisk, check_marker
 from kdist.cli.release import release, release_digest
 from kdist.cli.shared.files import read_settings_file
 from kdist.cli.shared.running import config_option, level_option

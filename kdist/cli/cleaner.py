@@ -13,14 +13,14 @@ from typing import BinaryIO
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
 from kdist.runtime.linux import die_with_parent, run_idle
+from kdist.storage.cleaning.pass_runner import PassRunner
 from kdist.storage.cleaning.requests import decode_request, encode_report
-from kdist.storage.cleaning.session import Session
 
 
-def serve(requests: BinaryIO, reports: BinaryIO, session: Session) -> None:
+def serve(requests: BinaryIO, reports: BinaryIO, runner: PassRunner) -> None:
     """Answer each line of `requests` with one of `reports`."""
     for line in requests:
-        reports.write(encode_report(session.answer(decode_request(line))))
+        reports.write(encode_report(runner.answer(decode_request(line))))
         reports.flush()
 
 
@@ -31,7 +31,7 @@ def main(parent: int) -> None:
     die_with_parent(parent)
     run_idle()
     clock = SystemClock()
-    serve(sys.stdin.buffer, sys.stdout.buffer, Session(Disk(), clock, clock.wait_ms))
+    serve(sys.stdin.buffer, sys.stdout.buffer, PassRunner(Disk(), clock, clock.wait_ms))
 
 
 if __name__ == "__main__":

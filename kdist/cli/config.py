@@ -53,7 +53,7 @@ def check(path: str, kind: str, as_json: bool) -> int:
     from kdist.config.agent import load_agent
     from kdist.config.faults import ConfigError
     from kdist.config.load import load_broker
-    from kdist.config.properties import parse_properties
+    from kdist.config.texts import parse_properties
 
     text = read_settings_file(path)
     faults: Sequence[str] = ()
@@ -170,7 +170,7 @@ def _text(line: Line, value: str | None) -> str:
 
 def _meaning(line: Line) -> str:
     """The setting's sentence, its unit, and the value in readable units if that differs."""
-    from kdist.config.human import show_human
+    from kdist.config.declare import show_human
 
     row = line.setting
     notes = [row.unit] if row.unit else []

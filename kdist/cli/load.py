@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 _CONFIG = config_option("job")
+_REASONS_SHOWN = 3  # a manifest has all of them
 topic_option = click.option(
     "--topic", "topics", metavar="NAME", multiple=True, help="Only this topic; may be repeated."
 )
@@ -91,7 +92,7 @@ def history(path: str, topics: tuple[str, ...], as_json: bool) -> None:
 @load.command()
 @_CONFIG
 @topic_option
-@click.option("--deep", is_flag=True, help="Also read every row's offset, to find duplicates.")
+@click.option("--deep", is_flag=True, help="Also read every file and offset.")
 @json_option
 def verify(path: str, topics: tuple[str, ...], deep: bool, as_json: bool) -> int:
     """Check that every load is complete; exit with 1 if something is wrong.
@@ -103,7 +104,8 @@ def verify(path: str, topics: tuple[str, ...], deep: bool, as_json: bool) -> int
         from kdist.spark.load import verify as checks
     except ImportError:
         raise UserError(
-            "loads are verified with pyarrow, which is missing: pip install 'kdist[spark]'"
+            "loads are verified with pyarrow, which is missing: pip install '.[spark]' in kdist's"
+            " source tree"
         ) from None
 
     job = _job(path)
@@ -147,9 +149,14 @@ def replay(path: str, topics: tuple[str, ...], number: int, as_json: bool) -> in
 @load.command()
 @_CONFIG
 def check(path: str) -> None:
-    """Check the job's settings: say that they are good, or everything that is wrong with them."""
+    """Check the job's settings: say that they are good, or everything that is wrong with them.
+
+    Asks no broker, and does not look at the output: whether the topics are there, or anything can
+    be written, a load says.
+    """
     job = _job(path)
-    click.echo(f"{path}: {show_count(len(job.topics), 'topic')}, good")
+    topics = show_count(len(job.topics), "topic")
+    click.echo(f"{path}: {topics}, good as far as the file tells; brokers and output not looked at")
 
 
 @load.command()
@@ -199,20 +206,25 @@ def _run(job: LoadJob, options: RunOptions, as_json: bool) -> int:
 def _tell(loaded: Loaded, as_json: bool) -> None:
     from kdist.spark.load.manifest import write_manifest
 
-    if loaded.error is not None:
-        click.echo(f"kdist: {show_error(loaded.error)}", err=True)
-    elif as_json:
-        found = loaded.manifest
+    found, error = loaded.manifest, loaded.error
+    if as_json and (found or not error):
         print_json(_as_json(write_manifest(found)) if found else {"topic": loaded.topic})
-    elif loaded.manifest is None:
+    elif found is not None:
+        click.echo(f"{loaded.topic}: {_summary(found)}")
+    elif error is None:
         click.echo(f"{loaded.topic}: nothing new")
-    else:
-        click.echo(f"{loaded.topic}: {_summary(loaded.manifest)}")
     sys.stdout.flush()
+    if error is not None:
+        click.echo(f"kdist: {show_error(error)}", err=True)
 
 
 def _summary(made: Manifest) -> str:
     undecoded = f", {made.undecoded:,} of them with their bytes" if made.undecoded else ""
+    reasons = sorted(made.reasons.items(), key=lambda each: (-each[1], each[0]))
+    if reasons:
+        more = ", ..." if len(reasons) > _REASONS_SHOWN else ""
+        said = ", ".join(f"{count:,} {why}" for why, count in reasons[:_REASONS_SHOWN])
+        undecoded += f" ({said}{more})"
     files = f"{show_count(len(made.files), 'file')} of {show_size(made.size_bytes)}"
     rows = f"{show_count(made.rows, 'record')}{undecoded}"
     return f"load {made.load}: {rows}, in {files}, in {_seconds(made)}"

@@ -3,6 +3,7 @@
     0    done                                   2    a flag or argument is wrong
     1    a mistake, or damage was found         74   the disk failed
     130  interrupted                            78   the disk is not this broker's
+    141  nobody reads the output any more, as in `| head`: what SIGPIPE makes of other programs
 
 Subcommands are imported only when they run, so that `kdist --help` starts in 0.3 s.
 """
@@ -25,8 +26,7 @@ from kdist.cli.shared.click_groups import LazyGroup
 from kdist.cli.shared.client_settings import program_profile_option
 from kdist.cli.shared.show import printable, show_error
 from kdist.errors import DiskFailed, KdistError
-from kdist.runtime.descriptors import fill_standard_streams
-from kdist.runtime.interrupted import INTERRUPTED
+from kdist.runtime.unix import INTERRUPTED, UNREAD, discard_output, fill_standard_streams
 
 _COMMANDS = {
     "broker": ("kdist.cli.broker:broker", "Run one broker until a signal ends it."),
@@ -97,6 +97,24 @@ class EdgeGroup(LazyGroup):
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         sys.exit(self._run(args, prog_name, complete_var, **extra))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but `--broker` before the command's name is put behind it."""
+        name, command, rest = super().resolve_command(ctx, args)
+        at = int(isinstance(command, click.Group) and bool(rest) and not rest[0].startswith("-"))
+        broker = ctx.params.get("broker")
+        moved = [] if broker is None else ["--broker", broker]
+        return name, command, [*rest[:at], *moved, *rest[at:]]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does, but the status is its own if standard output is not read to its end."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            discard_output()
+            return UNREAD
+
     def _run(
         self,
         args: Sequence[str] | None,
@@ -145,8 +163,16 @@ def _show_version(ctx: click.Context, _param: click.Parameter, is_asked: bool) -
     help="Show the version and exit.",
 )
 @program_profile_option
+@click.option(
+    "--broker",
+    "--bootstrap-server",
+    "--bootstrap-servers",
+    "broker",
+    metavar="HOST:PORT",
+    help="As behind the command's name: a broker of the cluster.",
+)
 @click.pass_context
-def kdist(ctx: click.Context) -> None:
+def kdist(ctx: click.Context, broker: str | None) -> None:  # noqa: ARG001 - `resolve_command` has it
     """A partitioned, replicated commit log on bare metal.
 
     Shell completion in bash: eval "$(kdist completion bash)"

@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from kdist.runtime.interrupted import end_interrupted
+from kdist.runtime.unix import end_interrupted
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs

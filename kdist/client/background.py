@@ -18,8 +18,8 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from kdist.errors import UserError
-from kdist.runtime.forks import tell_when_forked
 from kdist.runtime.tick_loop import TickLoop
+from kdist.runtime.unix import tell_when_forked
 
 T = TypeVar("T")
 _Step = Callable[[], None]
@@ -68,7 +68,7 @@ class BackgroundLoop:
             raise UserError("a callback of the client cannot wait for it")
 
     def forked(self) -> None:
-        """Called in a forked process, by `kdist.runtime.forks`."""
+        """Called in a forked process, by `kdist.runtime.unix`."""
         self._is_forked = True
         self.on_fork()
 

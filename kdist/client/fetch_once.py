@@ -10,8 +10,8 @@ from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import NEWEST_BY_NAME, FetchPartition, FetchRequest, FetchTopic
 from kdist.records.batch import BatchHeader
-from kdist.records.fetched import iter_fetched
-from kdist.wire.varint import Buffer
+from kdist.records.convert import iter_fetched
+from kdist.wire.primitives import Buffer
 
 _LOOK_BYTES = 1 << 20
 

@@ -6,10 +6,9 @@ For groups' committed offsets see `admin/offsets.py`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, NamedTuple, SupportsIndex
+from typing import NamedTuple
 
 from kdist.client.cluster import Cluster, Outcome, Outcomes, in_topics
-from kdist.errors import UserError
 from kdist.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, OffsetRange, TopicPartition
 from kdist.protocol.list_offsets import (
     EARLIEST_TIMESTAMP,
@@ -39,13 +38,6 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     metadata: str = ""
     leader_epoch: int = NO_EPOCH
-
-
-def check_time(timestamp_ms: Any) -> None:
-    """`UserError` unless it is a time: numbers below 0 have special meanings to a leader."""
-    is_number = isinstance(timestamp_ms, SupportsIndex)
-    if not is_number or not 0 <= timestamp_ms.__index__() < 1 << 63:
-        raise UserError(f"{timestamp_ms!r} is no time: they are ms since 1970")
 
 
 async def list_offsets(

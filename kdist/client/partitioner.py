@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kdist.wire.pure import compiled_or
+from kdist.records.codec import compiled_or
 
 __all__ = ["Partitioner", "partition_for", "partitions_for"]
 

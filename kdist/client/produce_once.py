@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from kdist.client.cluster import Cluster, Outcome, Outcomes, by_topic
 from kdist.model import TopicPartition
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
-from kdist.wire.varint import Buffer
+from kdist.wire.primitives import Buffer
 
 ACKS_ALL = -1
 TIMEOUT_MS = 20_000

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from kdist.client.cluster import Address
-from kdist.config.connect_string import ConnectString
+from kdist.config.addresses import ConnectString
 from kdist.errors import UserError
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper

@@ -124,7 +124,7 @@ class Run:
     """Sends one load. Owner: the command; the producer's thread appends the latencies."""
 
     def __init__(self, producer: Producer, load: Load) -> None:
-        from kdist.runtime.asyncio_process import system_rng
+        from kdist.runtime.process import system_rng
 
         letters = system_rng()
         self.latencies_ms: list[float] = []

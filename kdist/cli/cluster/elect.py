@@ -9,6 +9,7 @@ import click
 
 from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_topics
+from kdist.cli.shared.confirming import confirm, yes_option
 from kdist.cli.shared.connecting import ask_cluster
 from kdist.cli.shared.options import json_option
 from kdist.cli.shared.show import show_count
@@ -75,6 +76,7 @@ class Elected(NamedTuple):
     "was replaced.",
 )
 @click.option("--dry-run", is_flag=True, help="Show which need it, and elect nobody.")
+@yes_option
 @client_options()
 @json_option
 def elect(
@@ -82,13 +84,15 @@ def elect(
     unclean: bool,
     replaced: int | None,
     dry_run: bool,
+    yes: bool,
     clients: Clients,
     as_json: bool,
 ) -> None:
     """Have partitions led by their preferred replicas: all, or those named.
 
     Brokers get their leaders back by themselves after a while; this does it now. An unclean
-    election loses records: first try to bring back a broker that is in the ISR.
+    election loses records, and is to be confirmed: first try to bring back a broker that is in the
+    ISR.
 
     \b
     Examples:
@@ -106,6 +110,9 @@ def elect(
         if not dry_run:
             if named is not None and replaced is None:
                 wanted = named  # the controller says which needed none
+            if unclean and wanted:
+                where = ", ".join(map(str, wanted))
+                await confirm(f"what the elected replica of {where} lacks will be lost", yes=yes)
             outcomes = await _carry_out(cluster, wanted, is_unclean=unclean)
         known = await _partitions(cluster)
         # A topic may have been deleted since.

@@ -28,7 +28,7 @@ from kdist.cli.gate.rollback import rollback
 from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.files import complete_files, read_settings_file
 from kdist.cli.shared.options import json_option, not_empty, print_json
-from kdist.cli.shared.show import show_error
+from kdist.cli.shared.show import show_count, show_error, show_size
 from kdist.errors import KdistError, UserError
 from kdist.model import read_digits
 
@@ -38,26 +38,41 @@ if TYPE_CHECKING:
 
 
 class Subject(NamedTuple):
-    """The broker, or the host all of whose brokers are meant; its cluster's ZooKeeper, and the
-    min.insync.replicas of its file, None if there is none.
+    """The brokers, or the host all of whose brokers are meant; their cluster's ZooKeeper, and the
+    min.insync.replicas of the file, None if there is none.
     """
 
-    broker: int | None
+    brokers: Sequence[int]
     host: str | None
     zookeeper: str
     min_isr: int | None
 
 
+class Lack(NamedTuple):
+    """What brokers that are not back lack; `bytes` is None if they do not say what they have."""
+
+    partitions: int
+    bytes: int | None
+
+
 class Found(NamedTuple):
-    """The brokers that are asked about, the cluster's state, and why probes failed."""
+    """The brokers that are asked about, the cluster's state, why probes failed, what is lacking."""
 
     brokers: Sequence[int]
     view: View
     faults: Sequence[str]
+    lack: Lack | None
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@click.option("--broker", type=click.IntRange(min=0), metavar="ID", help="The broker's id.")
+@click.option(
+    "--broker",
+    "--brokers",
+    "broker",
+    default="",
+    metavar="ID,ID...",
+    help="The broker's id; several are asked for together.",
+)
 @click.option(
     "--host",
     metavar="NAME",
@@ -91,6 +106,12 @@ class Found(NamedTuple):
 )
 @click.option("--after", "is_after", is_flag=True, help="Ask instead whether it is fully back.")
 @click.option(
+    "--measure",
+    "is_measured",
+    is_flag=True,
+    help="With --after: say how much it lacks, too. That asks the leaders of what it lacks.",
+)
+@click.option(
     "--renew", "run", metavar="RUN", callback=not_empty, help="Renew this run's lease of the lock."
 )
 @lease_option
@@ -99,13 +120,14 @@ class Found(NamedTuple):
 @click.pass_context
 def gate(  # noqa: PLR0913 - a command's options
     ctx: click.Context,
-    broker: int | None,
+    broker: str,
     host: str | None,
     path: str | None,
     expected: str,
     known_down: str,
     allows_single_replica: bool,
     is_after: bool,
+    is_measured: bool,
     run: str | None,
     lease_s: int,
     zookeeper: str | None,
@@ -116,7 +138,7 @@ def gate(  # noqa: PLR0913 - a command's options
     It may if all brokers are registered, there is a controller, no partition is offline, and each
     of its partitions keeps min.insync.replicas in sync without it. With --after, says whether it
     is in the ISR of all its partitions again, and a record can be written and read through it.
-    With --host the brokers of a host are judged as one that goes down as a whole.
+    Several brokers, and with --host those of a host, are judged as one that goes down as a whole.
 
     \b
     Examples:
@@ -131,12 +153,14 @@ def gate(  # noqa: PLR0913 - a command's options
 
     if ctx.invoked_subcommand is not None:
         return YES  # the subcommand answers
+    if is_measured and not is_after:
+        raise click.UsageError("--measure needs --after.")
     try:
-        subject = _subject(broker, host, zookeeper, path)
+        subject = _subject(_ids("--broker", broker), host, zookeeper, path)
         ids, down = _ids("--expect", expected), _ids("--down", known_down)
         if run is not None:
             ask(subject.zookeeper, lambda z: renew_lock(z, run, lease_s * 1000, SystemClock()))
-        found = ask(subject.zookeeper, lambda z: _look(z, subject, ids, is_after))
+        found = ask(subject.zookeeper, lambda z: _look(z, subject, ids, is_after, is_measured))
     except LockHeld:
         raise
     except (KdistError, OSError) as error:
@@ -155,7 +179,11 @@ def gate(  # noqa: PLR0913 - a command's options
 
 
 async def _look(
-    zookeeper: ZooKeeper, subject: Subject, expected: Sequence[int], is_after: bool
+    zookeeper: ZooKeeper,
+    subject: Subject,
+    expected: Sequence[int],
+    is_after: bool,
+    is_measured: bool,
 ) -> Found:
     """The cluster's state; with --after, also why no record could be written and read.
 
@@ -164,59 +192,81 @@ async def _look(
     """
     from kdist.ops import cluster_view
     from kdist.ops.gate import review_return
+    from kdist.runtime.clock import SystemClock
     from kdist.zk import znodes
 
     if await zookeeper.exists(znodes.BROKERS.path()) is None:  # as with a wrong chroot
         raise UserError(
             f"there is no cluster at {subject.zookeeper}: no broker has ever registered there"
         )
-    brokers = [] if subject.broker is None else [subject.broker]
+    brokers = subject.brokers
     if subject.host is not None:
         brokers = await cluster_view.brokers_of_host(zookeeper, subject.host)
     min_isr = subject.min_isr
     if min_isr is None:
         min_isr = 1 if is_after else await cluster_view.ask_min_isr(zookeeper)
-    view = await cluster_view.read_view(zookeeper, min_isr)
+    of = brokers if is_after and not expected else None  # what else there is has no part in it
+    view = await cluster_view.read_view(zookeeper, min_isr, SystemClock(), of)
     is_back = is_after and not review_return(view, brokers, expected).reasons
-    probed = brokers if is_back else []
-    faults = [await _probe(zookeeper, each) for each in probed]
-    return Found(brokers, view, list(filter(None, faults)))
+    faults = await _probe(zookeeper, brokers) if is_back and brokers else []
+    lack = await _measure(zookeeper, view, brokers) if is_measured else None
+    return Found(brokers, view, faults, lack)
 
 
-async def _probe(zookeeper: ZooKeeper, broker: int) -> str:
-    """Why the probe failed, in a sentence; "" if it passed."""
+async def _measure(zookeeper: ZooKeeper, view: View, brokers: Sequence[int]) -> Lack:
+    """What the brokers lack. A broker that is not registered does not say what it has."""
+    from kdist.client.cluster import cluster_at
+    from kdist.client.zookeeper_session import read_addresses
+    from kdist.ops.cluster_view import lacking_bytes
+    from kdist.ops.gate import find_behind
+
+    behind = {each: found for each in brokers if (found := find_behind(view, each))}
+    count = sum(map(len, behind.values()))
+    if not view.brokers.issuperset(behind):
+        return Lack(count, None)
+    sizes: list[int | None] = []
+    if behind:
+        with cluster_at(await read_addresses(zookeeper), "kdist-gate") as cluster:
+            sizes = [await lacking_bytes(cluster, *each) for each in behind.items()]
+    known = [each for each in sizes if each is not None]
+    return Lack(count, sum(known) if len(known) == len(sizes) else None)
+
+
+async def _probe(zookeeper: ZooKeeper, brokers: Sequence[int]) -> list[str]:
+    """Why no record passes, a sentence for each broker through which none does."""
     from kdist.client.cluster import cluster_at
     from kdist.ops.cluster_view import broker_addresses
     from kdist.ops.probe import probe
     from kdist.runtime.clock import SystemClock
 
-    with cluster_at(await broker_addresses(zookeeper, broker), "kdist-gate") as cluster:
+    with cluster_at(await broker_addresses(zookeeper, brokers[0]), "kdist-gate") as cluster:
         try:
-            await probe(cluster, broker, SystemClock().now_ms())
+            failed = await probe(cluster, brokers, SystemClock().now_ms())
         except KdistError as error:
-            return f"no record could be written and read through broker {broker}: {error}"
-    return ""
+            failed = dict.fromkeys(brokers, error)
+    could = "no record could be written and read through broker"
+    return [f"{could} {broker}: {error}" for broker, error in failed.items()]
 
 
 def _subject(
-    broker: int | None, host: str | None, zookeeper: str | None, path: str | None
+    brokers: Sequence[int], host: str | None, zookeeper: str | None, path: str | None
 ) -> Subject:
     """The options given, completed from the broker's file. `UserError` if something is missing."""
-    if broker is not None and host is not None:
+    if brokers and host is not None:
         raise UserError("give --broker or --host, not both")
     min_isr = None
     if path is not None:
         from kdist.config.load import load_broker
 
         config = load_broker(read_settings_file(path), path)
-        broker = config.broker.id if broker is None and host is None else broker
+        brokers = [config.broker.id] if not brokers and host is None else brokers
         zookeeper = zookeeper or config.zookeeper.connect
         min_isr = config.topic_defaults.min_insync_replicas
-    if broker is None and host is None:
+    if not brokers and host is None:
         raise UserError("which broker? give --broker ID, --host NAME or --config FILE")
     if not zookeeper:
         raise UserError("where is the cluster? give --zookeeper or --config FILE")
-    return Subject(broker, host, zookeeper, min_isr)
+    return Subject(brokers, host, zookeeper, min_isr)
 
 
 def _ids(option: str, text: str) -> list[int]:
@@ -230,27 +280,39 @@ def _ids(option: str, text: str) -> list[int]:
 
 
 def _show(subject: Subject, found: Found, verdict: Verdict, is_after: bool, as_json: bool) -> None:
+    from kdist.ops.gate import replicated_on
+
     if as_json:
+        view = found.view
         row = {
-            "broker": subject.broker,
+            "broker": subject.brokers[0] if len(subject.brokers) == 1 else None,
             "host": subject.host,
             "asked": found.brokers,
             "answer": "no" if verdict.reasons else "yes",
             "reasons": verdict.reasons,
+            "moves": verdict.moves,
             "single_replica": [str(each) for each in verdict.single_replica],
-            "controller": found.view.controller,
-            "brokers": sorted(found.view.brokers),
+            "partitions": len(replicated_on(view, frozenset(found.brokers))),
+            "moving": view.is_reassigning or any(each.is_moving for each in view.partitions),
+            "controller": view.controller,
+            "brokers": sorted(view.brokers),
+            "lack": found.lack and found.lack._asdict(),
         }
         print_json(row)
         return
     for reason in verdict.reasons:
         click.echo(click.style("no    ", fg="red") + reason)
     if not verdict.reasons:
-        sentence = "is fully back" if is_after else "may go down now"
-        asked = f"broker {subject.broker}"
+        is_one = len(found.brokers) == 1 or subject.host is not None
+        sentence = f"{'is' if is_one else 'are'} fully back" if is_after else "may go down now"
+        ids = ", ".join(map(str, found.brokers))
+        asked = f"broker{'s' * (not is_one)} {ids}"
         if subject.host is not None:
-            asked = f"host {subject.host} (brokers {', '.join(map(str, found.brokers))})"
+            asked = f"host {subject.host} (brokers {ids})"
         click.echo(click.style("yes   ", fg="green") + f"{asked} {sentence}")
+    if found.lack and found.lack.partitions:
+        size = "-" if found.lack.bytes is None else show_size(found.lack.bytes)
+        click.echo(f"note  it lacks {size} of {show_count(found.lack.partitions, 'partition')}")
     if verdict.single_replica and not is_after:
         count = len(verdict.single_replica)
         click.echo(f"note  partitions with no replica elsewhere: {count}")

@@ -25,9 +25,10 @@ def plan(since_ms: int | None, as_json: bool) -> None:
 
     Standard input is a JSON list with an object for each broker: its `id`, `host` and `instance`;
     `said`, what it answers on /health, or null; `unit`, what `systemctl show --timestamp=unix` has
-    of ActiveState, SubState, ExecMainStatus and ActiveEnterTimestamp; `has_disk`; and `wanted`, the
-    digests of the `release`, the `settings` and the `unit` that it shall run with. A broker is
-    kept, started, restarted once the gate allows it, or left alone and told of.
+    of ActiveState, SubState, ExecMainStatus and ActiveEnterTimestamp; `has_disk`; `disk_hangs`, if
+    it does; and `wanted`, the digests of the `release`, the `settings` and the `unit` that it shall
+    run with. A broker is kept, started, restarted once the gate allows it, or left alone and told
+    of.
     """
     from kdist.ops import roll_plan
 

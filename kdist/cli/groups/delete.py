@@ -8,6 +8,7 @@ import click
 
 from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_groups
+from kdist.cli.shared.confirming import confirm, yes_option
 from kdist.cli.shared.connecting import ask_cluster
 from kdist.cli.shared.options import json_option, names_argument, not_empty, print_json, say
 from kdist.cli.shared.show import printable, show_count
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @names_argument("GROUP...", complete_groups)
+@yes_option
 @client_options()
 @json_option
-def delete(names: tuple[str, ...], clients: Clients, as_json: bool) -> None:
+def delete(names: tuple[str, ...], yes: bool, clients: Clients, as_json: bool) -> None:
     """Delete groups with all their committed offsets. This cannot be undone.
 
     A group that has members is not deleted: stop them first.
@@ -36,6 +38,8 @@ def delete(names: tuple[str, ...], clients: Clients, as_json: bool) -> None:
         for name in names:  # if one is unknown, none is deleted
             if name not in known:
                 raise await unknown_group(cluster, name)
+        which = ", ".join(map(printable, dict.fromkeys(names)))
+        await confirm(f"group {which} will be deleted with all committed offsets", yes=yes)
         for name in dict.fromkeys(names):
             await delete_groups(cluster, [name])
             say(f"Deleted group {printable(name)}.", as_json, group=name, deleted=True)
@@ -46,10 +50,11 @@ def delete(names: tuple[str, ...], clients: Clients, as_json: bool) -> None:
 @click.command("delete-offsets")
 @click.argument("group", metavar="GROUP", callback=not_empty, shell_complete=complete_groups)
 @partitions_option("The topic; may be repeated.", required=True)
+@yes_option
 @client_options()
 @json_option
 def delete_offsets(
-    group: str, topics: tuple[TopicPartitions, ...], clients: Clients, as_json: bool
+    group: str, topics: tuple[TopicPartitions, ...], yes: bool, clients: Clients, as_json: bool
 ) -> None:
     """Delete a group's committed offsets for some topics, and keep the others.
 
@@ -64,6 +69,8 @@ def delete_offsets(
         if not committed:
             raise await unknown_group(cluster, group)
         matching = _matching(list(committed), topics, group)
+        of = f"the offsets of group {printable(group)} for {', '.join(map(str, matching))}"
+        await confirm(f"{of} will be deleted", yes=yes)
         await delete_group_offsets(cluster, group, matching)
         return matching
 

@@ -9,6 +9,12 @@ import click
 
 from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_groups
+from kdist.cli.shared.confirming import (
+    confirm,
+    out_of_range_option,
+    require_within,
+    yes_option,
+)
 from kdist.cli.shared.connecting import ask_cluster, require_no_members
 from kdist.cli.shared.options import json_option, not_empty
 from kdist.cli.shared.show import printable, show_count
@@ -49,6 +55,8 @@ _TARGETS = "--to-earliest, --to-latest, --to-offset, --to-datetime, --by-duratio
     "Only this topic; may be repeated. By default, all that the group has offsets for."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@out_of_range_option
+@yes_option
 @client_options()
 @json_option
 def reset(  # noqa: PLR0913 - one for each option
@@ -61,13 +69,17 @@ def reset(  # noqa: PLR0913 - one for each option
     shift_by: int | None,
     topics: tuple[TopicPartitions, ...],
     dry_run: bool,
+    out_of_range: bool,
+    yes: bool,
     clients: Clients,
     as_json: bool,
 ) -> None:
     """Move the committed offsets of a group without members, so that it goes on from there.
 
-    A place out of range becomes the nearest one in range. With --topic, a group may be given
-    offsets in a topic that it has never committed for; the group itself need not exist yet.
+    An offset out of range becomes the nearest one in range, and a time only with --out-of-range:
+    it is refused if it is not between a topic's first record and its last. With --topic, a group
+    may be given offsets in a topic that it has never committed for; the group itself need not exist
+    yet.
 
     \b
     Examples:
@@ -80,18 +92,30 @@ def reset(  # noqa: PLR0913 - one for each option
     async def work(cluster: Cluster) -> list[OffsetMove]:
         from kdist.client.admin.groups import unknown_group
         from kdist.client.admin.offsets import alter_group_offsets, plan_group_offsets_reset
+        from kdist.client.admin.resets import ToTime
 
         partitions = await resolve_partitions(cluster, topics) if topics else None
         moves = await plan_group_offsets_reset(cluster, group, target, partitions)
         if not moves:
             raise await unknown_group(cluster, group)
+        if isinstance(target, ToTime) and not out_of_range:
+            await require_within(cluster, [each.partition for each in moves], target.timestamp_ms)
         if not dry_run:
             await require_no_members(cluster, group)
+        if not as_json:
+            _show(group, moves, dry_run, as_json=False)
+        if not dry_run:
+            await confirm(f"group {printable(group)} will go on from there", yes=yes)
             offsets = {each.partition: each.offset for each in moves}
             await alter_group_offsets(cluster, group, offsets)
         return moves
 
-    _show(group, ask_cluster(clients, work), dry_run, as_json)
+    moves = ask_cluster(clients, work)
+    if as_json:
+        _show(group, moves, dry_run, as_json=True)
+    else:
+        count, did = show_count(len(moves), "partition"), "would go" if dry_run else "goes"
+        click.echo(f"Group {printable(group)} {did} on from there in {count}.")
 
 
 def _target(
@@ -110,13 +134,20 @@ def _target(
         ToLatest() if to_latest else None,
         None if to_offset is None else ToOffset(to_offset),
         None if to_datetime is None else ToTime(to_datetime),
-        None if by_duration is None else ToTime(max(0, SystemClock().now_ms() - by_duration)),
+        None if by_duration is None else ToTime(_ago(by_duration)),
         None if shift_by is None else ShiftBy(shift_by),
     )
     named: list[Target] = [each for each in given if each is not None]
     if len(named) != 1:
         raise click.UsageError(f"Say where to: give one of {_TARGETS}.")
     return named[0]
+
+
+def _ago(duration_ms: int) -> int:
+    time_ms = SystemClock().now_ms() - duration_ms
+    if time_ms < 0:
+        raise click.BadParameter("it is longer ago than 1970.", param_hint="'--by-duration'")
+    return time_ms
 
 
 def _show(group: str, moves: Sequence[OffsetMove], dry_run: bool, as_json: bool) -> None:
@@ -131,6 +162,3 @@ def _show(group: str, moves: Sequence[OffsetMove], dry_run: bool, as_json: bool)
         Field("", lambda _: not dry_run, "carried_out"),
     )
     print_rows(fields, moves, as_json=as_json)
-    if not as_json:
-        count, did = show_count(len(moves), "partition"), "would go" if dry_run else "goes"
-        click.echo(f"Group {printable(group)} {did} on from there in {count}.")

@@ -15,9 +15,9 @@ from kdist.config.topic import TopicSettings
 from kdist.errors import UserError
 from kdist.inspection.clean import Cleaning, Options, Outcome
 from kdist.inspection.place import Kind, PartitionFiles, Place, Saved, load_saved, locate
-from kdist.runtime.asyncio_process import system_rng
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.files import Files
+from kdist.runtime.process import system_rng
 from kdist.storage.names import CLEANER_OFFSETS
 
 _FIELDS: tuple[Field[Outcome], ...] = (

@@ -18,7 +18,7 @@ from kdist.storage.epochs import decode_epochs
 from kdist.storage.index import OffsetIndex, TimeIndex
 from kdist.storage.meta import decode_meta, decode_partition_metadata
 from kdist.storage.names import parse_segment_name
-from kdist.storage.producer_snapshot import decode_snapshot
+from kdist.storage.producers import decode_snapshot
 
 Entry = Sequence[object]
 

@@ -78,8 +78,8 @@ def status(path: str, as_json: bool, name: str | None) -> None:
 
     Asks the clusters, not the mirror, so it works on any host that reaches both. Positions are
     those last committed, so up to mirror.commit.interval.ms old. Bytes are an estimate, from the
-    size of records in the first batch that is behind. If a cluster does not answer, shows the
-    other flows all the same and exits with 1.
+    size of records in the first batch that is behind. If a cluster or a partition's leader does
+    not answer, shows the others all the same and exits with 1. --json prints a line for each flow.
     """
     from kdist.cli.mirror.status import show_status
 
@@ -110,10 +110,10 @@ def seek(path: str, name: str, topic: str, partition: int | None, to: str) -> No
 @click.option("--flow", "name", required=True, metavar="NAME", help="The flow.")
 @click.option("--topic", required=True, metavar="NAME", help="The topic's name in the target.")
 def release(path: str, name: str, topic: str) -> None:
-    """Forget the origin of a mirrored topic: from now on it is the target's own.
+    """Make a mirrored topic the target's own from now on.
 
-    For a failover: a flow in the other direction may then mirror it back. Take it out of this flow
-    first, or the flow records the origin again.
+    For a failover: a flow in the other direction may then mirror it back, and sends only what did
+    not come from there. Take it out of this flow first, or the flow records the origin again.
     """
     from kdist.cli.mirror.seek import release_topic
 

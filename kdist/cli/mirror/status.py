@@ -16,14 +16,23 @@ from kdist.client.cluster import Cluster, cluster_at, did_you_mean, parse_addres
 from kdist.config.mirror import Flow, MirrorConfig
 from kdist.errors import KdistError, UserError
 from kdist.mirror.copying import count_partitions
+from kdist.mirror.lag import Lag
 from kdist.mirror.status import FlowStatus, PartitionStatus, flow_status
 from kdist.runtime.clock import SystemClock
 
 T = TypeVar("T")
+Row = tuple[FlowStatus, PartitionStatus]
 
 _RETRY_MS = 5_000
 _CHECK_S = 3.0
-_PARTITIONS: tuple[Field[tuple[FlowStatus, PartitionStatus]], ...] = (
+
+
+def _of(row: Row, value: Callable[[Lag], T]) -> T | None:
+    """A value of the partition's lag; None if that is unknown."""
+    return None if row[1].lag is None else value(row[1].lag)
+
+
+_PARTITIONS: tuple[Field[Row], ...] = (
     Field("FLOW", lambda row: row[0].name),
     Field("SOURCE", lambda row: row[1].source),
     Field("", lambda row: row[1].source.topic, "topic"),
@@ -32,12 +41,24 @@ _PARTITIONS: tuple[Field[tuple[FlowStatus, PartitionStatus]], ...] = (
     Field("", lambda row: row[1].target.topic, "target_topic"),
     Field("POSITION", lambda row: row[1].position, "position", is_number=True),
     Field("END", lambda row: row[1].end, "end", is_number=True),
-    Field("RECORDS BEHIND", lambda row: row[1].lag.records, "lag_records", is_number=True),
-    Field("ABOUT", lambda row: int(row[1].lag.bytes_about), "lag_bytes", show_size, is_number=True),
-    Field("SECONDS", lambda row: f"{row[1].lag.seconds:.1f}", is_number=True),
-    Field("", lambda row: round(row[1].lag.seconds, 3), "lag_seconds"),
+    Field(
+        "RECORDS BEHIND",
+        lambda row: _of(row, lambda lag: lag.records),
+        "lag_records",
+        is_number=True,
+    ),
+    Field(
+        "ABOUT",
+        lambda row: _of(row, lambda lag: int(lag.bytes_about)),
+        "lag_bytes",
+        show_size,
+        is_number=True,
+    ),
+    Field("SECONDS", lambda row: _of(row, lambda lag: f"{lag.seconds:.1f}"), is_number=True),
+    Field("", lambda row: _of(row, lambda lag: round(lag.seconds, 3)), "lag_seconds"),
     Field("", lambda row: row[1].lost, "lost_records"),
     Field("", lambda row: row[1].stopped, "stopped"),
+    Field("", lambda row: row[1].unknown, "unknown"),
 )
 
 
@@ -53,9 +74,15 @@ def show_status(config: MirrorConfig, name: str | None, *, as_json: bool) -> Non
         except KdistError as error:
             failed.append(f"flow {flow.name}: {show_error(error)}")
     if as_json:
-        print_json([_as_json(each) for each in found])
+        for each in found:
+            print_json(_as_json(each))
     else:
         _print(found)
+    failed += [
+        f"flow {each.name}: {show_count(count, 'partition')} of the source did not answer"
+        for each in found
+        if (count := sum(row.unknown is not None for row in each.partitions))
+    ]
     if failed:
         raise UserError("\n".join(failed))
 
@@ -69,16 +96,20 @@ def _print(found: Sequence[FlowStatus]) -> None:
             click.echo(f"{each.name}: topic {topic} {what}: {reason}")
         for pattern in each.unmatched if each.partitions else ():
             click.echo(f"{each.name}: the pattern {pattern} matches no topic of the source")
-        click.echo(_verdict(each))
+        click.echo(verdict(each))
 
 
-def _verdict(found: FlowStatus) -> str:
+def verdict(found: FlowStatus) -> str:
+    """How a flow is, in a sentence."""
     if not found.partitions:
         return f"{found.name}: there is no topic to mirror in the source."
-    behind = sum(row.lag.records for row in found.partitions)
-    return f"{found.name} is " + (
-        f"{show_count(behind, 'record')} behind." if behind else "up to date."
-    )
+    behind = sum(row.lag.records for row in found.partitions if row.lag)
+    stopped = sum(row.stopped is not None for row in found.partitions)
+    unknown = sum(row.unknown is not None for row in found.partitions)
+    said = [f"is {show_count(behind, 'record')} behind"] if behind else []
+    said += [f"has {show_count(stopped, 'stopped partition')}"] if stopped else []
+    said += [f"has {show_count(unknown, 'partition')} of unknown lag"] if unknown else []
+    return f"{found.name} {' and '.join(said) or 'is up to date'}."
 
 
 def _asked(flow: Flow, now_ms: int) -> FlowStatus:
@@ -124,6 +155,8 @@ def with_clusters(flow: Flow, work: Callable[[Cluster, Cluster], Awaitable[T]]) 
 def _below(each: PartitionStatus) -> Iterable[str]:
     if each.lost:
         yield f"    {show_count(each.lost, 'record')} were lost before they were mirrored"
+    if each.unknown is not None:
+        yield f"    its leader in the source does not answer: {each.unknown}"
     if each.stopped is not None:
         yield f"    stopped: {each.stopped}"
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from kdist.cli.shared.connecting import check_partition
 from kdist.client.cluster import did_you_mean
 from kdist.client.producer.arguments import TIMESTAMP_END
-from kdist.config.json_text import parse_json
+from kdist.config.texts import parse_json
 from kdist.errors import UserError
 from kdist.model import NO_TIMESTAMP
 
@@ -21,6 +21,14 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 _FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 _BYTES = 'a string, null, or {"hex": "00ff"}'
+
+
+class BadLine(UserError):
+    """The line of this number, the first is 1, is no record."""
+
+    def __init__(self, number: int, sentence: str) -> None:
+        super().__init__(f"line {number}{sentence}")
+        self.number = number
 
 
 class Row(NamedTuple):
@@ -79,7 +87,7 @@ class TextLines(NamedTuple):
     null: bytes | None = None
 
     def read(self, lines: Sequence[bytes], number: int) -> Columns:
-        """The records; the first line has this number. `UserError` names a line that is none."""
+        """The records; the first line has this number. `BadLine` for a line that is none."""
         keys, values = self._split(lines, number)
         if self.fixed.key is not None:
             keys = [self.fixed.key] * len(lines)
@@ -97,7 +105,7 @@ class TextLines(NamedTuple):
         for at, (_, found, _) in enumerate(parted, number):
             if not found:
                 separator = self.separator.decode(errors="replace")
-                raise UserError(f"line {at} has no {separator!r} between key and value")
+                raise BadLine(at, f" has no {separator!r} between key and value")
         keys, values = [key for key, _, _ in parted], [value for _, _, value in parted]
         return self._with_nulls(keys), self._with_nulls(values)
 
@@ -121,7 +129,7 @@ class JsonLines(NamedTuple):
                 row = self.fixed.of(read_row(line))
                 check_partition(self.topic, row.partition, self.partitions)
             except UserError as error:
-                raise UserError(f"line {at}: {error}") from None
+                raise BadLine(at, f": {error}") from None
             rows.append(row)
         return Columns((), rows=rows)
 

@@ -37,6 +37,7 @@ _DEFAULTS: dict[str, Any] = {
 _CLOSE_S = 2.0  # for what an interrupt or error leaves; after success nothing is left to deliver
 _IN_FLIGHT_MAX = 16  # chunks of lines
 _PROGRESS_NS = 200_000_000
+_PATIENCE_S = 2.0  # until it is said what keeps records from being acknowledged
 
 
 @click.command()
@@ -110,7 +111,7 @@ def produce(  # noqa: PLR0913 - one for each option
     """
     from kdist.cli.produce.input import Fixed
 
-    fixed = Fixed(_bytes(key), _headers(headers), partition, _checked_time(timestamp))
+    fixed = Fixed(_bytes(key), _headers(headers), partition, timestamp)
     text = _text_lines(fixed, key_separator, null, from_json=from_json)
     settings = clients.settings("producer", _DEFAULTS, acks=acks, compression_type=codec)
     source = _source(path)
@@ -144,8 +145,9 @@ def _source(path: str | None) -> Lines:
 
 async def _send_all(source: Lines, sending: Sending, progress: Progress) -> None:
     """Send every line; how many were written is part of what an interrupt or error says."""
-    from asyncio import CancelledError
+    from asyncio import CancelledError, create_task
 
+    watching = create_task(_say_what_delays(sending, progress))
     try:
         async for lines in source.read():
             await sending.send(lines)
@@ -153,13 +155,34 @@ async def _send_all(source: Lines, sending: Sending, progress: Progress) -> None
         await sending.finish()
     except CancelledError:
         progress.clear()
-        click.echo(f"kdist: interrupted; written: {await sending.abort()}", err=True)
+        # In a task of its own: in one that is cancelled, Python 3.11's timeouts raise the like.
+        written = await create_task(sending.abort())
+        left = sending.read - written
+        more = f"; not acknowledged: {show_count(left, 'record')}" if left else ""
+        told = f"interrupted; written: {show_count(written, 'record')}{more}"
+        click.echo(f"kdist: {told}", err=True)
         raise
     except (KdistError, OSError) as error:
-        written = await sending.abort()
-        raise UserError(f"{show_error(error).rstrip('.')}; written: {written}") from None
+        count = show_count(await sending.abort(), "record")
+        raise UserError(f"{show_error(error).rstrip('.')}; written: {count}") from None
     finally:
+        watching.cancel()
         progress.clear()
+
+
+async def _say_what_delays(sending: Sending, progress: Progress) -> None:
+    """Say on standard error what keeps records from being acknowledged, once it takes long."""
+    from asyncio import sleep
+
+    said, since = "", -1
+    while True:
+        await sleep(_PATIENCE_S)
+        is_stuck, since = sending.is_waiting and sending.records == since, sending.records
+        told = sending.delay()
+        if is_stuck and told != said:
+            said = told
+            progress.clear()
+            click.echo(f"kdist: {told}", err=True)
 
 
 def _text_lines(
@@ -202,14 +225,6 @@ def _headers(texts: tuple[str, ...]) -> Headers:
     return tuple(found)
 
 
-def _checked_time(timestamp: int | None) -> int | None:
-    from kdist.client.producer.arguments import TIMESTAMP_END
-
-    if timestamp is not None and timestamp >= TIMESTAMP_END:
-        raise click.BadParameter("it is too late.", param_hint="'--timestamp'")
-    return timestamp
-
-
 def _shows_progress(source: Lines) -> bool:
     """Whether standard error is a terminal, and nobody is typing the lines."""
     return sys.stderr.isatty() and not source.is_terminal
@@ -218,7 +233,7 @@ def _shows_progress(source: Lines) -> bool:
 class Sending:
     """Sends lines to a topic, several chunks in flight at a time. Owner: the command.
 
-    `records` and `bytes` count what is acknowledged.
+    `read` counts the lines that were read, `records` and `bytes` what is acknowledged.
     """
 
     def __init__(self, producer: AsyncProducer, topic: str, source: TextLines | JsonLines) -> None:
@@ -227,20 +242,23 @@ class Sending:
         self._producer = producer
         self._topic = topic
         self._source = source
-        self._read = 0
+        self.read = 0
         self._in_flight: deque[tuple[SentMany, Sequence[bytes]]] = deque()
 
     async def send(self, lines: Sequence[bytes]) -> None:
         """Send the lines; returns before all of them are acknowledged. `ApiError`.
 
-        `UserError` for a line that is no record, once all lines before these are acknowledged.
+        `BadLine` for a line that is no record, once all lines before it are acknowledged.
         """
+        from kdist.cli.produce.input import BadLine
+
         try:
-            columns = self._source.read(lines, self._read + 1)
-        except UserError:
+            columns = self._source.read(lines, self.read + 1)
+        except BadLine as error:
+            await self.send(lines[: error.number - self.read - 1])
             await self.finish()
             raise
-        self._read += len(lines)
+        self.read += len(lines)
         if columns.rows is None:
             many = await self._producer.send_many(self._topic, columns.values, columns.keys)
             self._in_flight.append((many, lines))
@@ -261,15 +279,25 @@ class Sending:
         """Wait until everything is acknowledged."""
         await self._settle(0)
 
-    async def abort(self) -> str:
-        """Close the producer; how many records were written, as `2 records`.
+    async def abort(self) -> int:
+        """Close the producer; how many records were written.
 
         That includes the records of a chunk of which only others failed.
         """
         await self._producer.close(_CLOSE_S)
         failed = (count for many, _ in self._in_flight for _, count, _ in many.failures())
-        written = self.records + sum(many.count for many, _ in self._in_flight) - sum(failed)
-        return show_count(written, "record")
+        return self.records + sum(many.count for many, _ in self._in_flight) - sum(failed)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether any record is sent and not acknowledged."""
+        return bool(self._in_flight) and not self._in_flight[0][0].done()
+
+    def delay(self) -> str:
+        """What keeps records from being acknowledged, as far as it is known."""
+        errors = (many.delayed_by() for many, _ in self._in_flight)
+        cause = next((f": {error}" for error in errors if error), "")
+        return f"no record was acknowledged for a while{cause}"
 
     async def _settle(self, chunks_max: int) -> None:
         """Count what is acknowledged; wait until at most `chunks_max` chunks are in flight."""

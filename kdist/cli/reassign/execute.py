@@ -1,14 +1,20 @@
-"""`kdist reassign execute`, `verify` and `cancel`: carries out a plan, or takes it back."""
+"""`kdist reassign execute`, `verify` and `cancel`: carries out a plan, or takes it back.
+
+And `refill`, which limits what a broker copies that nobody has planned.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
+from kdist.cli.gate.asking import zookeeper_option
 from kdist.cli.reassign.plan import MIB, throttle_option
 from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.connecting import ask_cluster
@@ -17,7 +23,7 @@ from kdist.cli.shared.options import json_option, not_empty, say
 from kdist.cli.shared.progress import progress
 from kdist.cli.shared.show import show_count, show_size
 from kdist.cli.shared.table import Field, print_rows
-from kdist.errors import UserError
+from kdist.errors import KdistError, UserError
 
 if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
@@ -60,14 +66,23 @@ _MOVES: tuple[Field[tuple[Move, Status]], ...] = (
     show_default=True,
     help="Move so many partitions to, and from, any broker at a time.",
 )
+@click.option(
+    "--beside-roll",
+    is_flag=True,
+    help="Begin though a roll or a disk's replacement is under way: its next stop waits for these"
+    " moves.",
+)
+@zookeeper_option
 @client_options()
 @json_option
-def execute(
+def execute(  # noqa: PLR0913 - a command's options
     path: str,
     reverse: bool,
     throttle: int,
     no_throttle: bool,
     at_once: int,
+    beside_roll: bool,
+    zookeeper: str | None,
     clients: Clients,
     as_json: bool,
 ) -> None:
@@ -75,28 +90,29 @@ def execute(
 
     Interrupted, it leaves what has begun to go on; the same command goes on with the rest.
     Partitions that somebody else has moved since the plan was made are not touched: nothing is.
+    It does not begin while a roll restarts brokers; a roll that begins later waits for it. Whether
+    there is one is asked in ZooKeeper, at the brokers' own address of it unless one is given.
     """
-    context = click.get_current_context()
-    if no_throttle and context.get_parameter_source("throttle") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("Give one of --throttle and --no-throttle.")
+    _check_throttle(no_throttle=no_throttle)
     moves = _read(path, is_reversed=reverse)
-    gone = 0
+    gone, done = 0, 0
 
     async def work(cluster: Cluster) -> list[int]:
         from kdist.ops.reassignment import execution
 
         with progress("Partitions moved", len(moves), is_wanted=not as_json) as advance:
-            shown = 0
 
             def on_look(statuses: Statuses) -> None:
-                nonlocal shown, gone
-                gone = _count(statuses)["gone"]
+                nonlocal done, gone
+                before, gone = done, _count(statuses)["gone"]
                 done = _count(statuses)["done"] + gone
-                advance(done - shown)
-                shown = done
+                advance(done - before)
 
             rate = None if no_throttle else throttle * MIB
-            return await execution.carry_out(cluster, moves, at_once, rate, on_look)
+            async with _announced(
+                cluster, zookeeper, moves, lambda: f"{done} of {len(moves)}", beside_roll
+            ):
+                return await execution.carry_out(cluster, moves, at_once, rate, on_look)
 
     try:
         _warn_of(ask_cluster(clients, work))
@@ -107,10 +123,54 @@ def execute(
             err=True,
         )
         raise
-    done = len(moves) - gone
+    there = len(moves) - gone
     lost = f" {show_count(gone, 'other')} deleted since it was made." if gone else ""
-    text = f"All done: {show_count(done, 'partition')} where the plan has them.{lost}"
-    say(text, as_json, partitions=done, gone=gone)
+    text = f"All done: {show_count(there, 'partition')} where the plan has them.{lost}"
+    say(text, as_json, partitions=there, gone=gone)
+
+
+@asynccontextmanager
+async def _announced(
+    cluster: Cluster,
+    address: str | None,
+    moves: Sequence[Move],
+    progress: Callable[[], str],
+    beside_roll: bool,
+) -> AsyncIterator[None]:
+    """Let rolls know of the moves for the block's time. `LockHeld` while one is under way."""
+    import getpass
+    import socket
+    import zlib
+    from contextlib import AsyncExitStack
+
+    from kdist.client import zookeeper_session
+    from kdist.ops.reassignment.execution import zookeeper_of
+    from kdist.ops.roll_lock import LockHeld, moves_announced
+    from kdist.runtime.clock import SystemClock
+
+    where = address or await zookeeper_of(cluster)
+    who = f"{getpass.getuser()}@{socket.gethostname()}"
+    # The same plan again is the same run: it goes on at once where an earlier one was killed.
+    run = f"moves-{zlib.crc32(repr(sorted(moves)).encode()):08x}"
+    async with AsyncExitStack() as stack:
+        if where:  # else its brokers have none, and no roll of kdist's
+            announced = moves_announced(
+                lambda: zookeeper_session.zookeeper_at(where),
+                lambda: f"{who} ({progress()} partitions are there)",
+                run,
+                SystemClock(),
+                beside_roll=beside_roll,
+            )
+            try:
+                await stack.enter_async_context(announced)
+            except LockHeld:
+                raise
+            except KdistError as error:
+                unseen = f"whether a roll is under way cannot be seen, as {error}"
+                if not beside_roll:
+                    raise UserError(f"{unseen}: give --zookeeper, or --beside-roll") from None
+                click.echo(f"kdist: {unseen}", err=True)
+        yield
 
 
 @click.command()
@@ -183,6 +243,42 @@ def cancel(path: str, reverse: bool, clients: Clients, as_json: bool) -> None:
     say(text, as_json, cancelled=len(cancelled), **counts)
 
 
+@click.command()
+@click.argument("broker_id", metavar="BROKER", type=click.IntRange(min=0))
+@throttle_option
+@click.option("--no-throttle", is_flag=True, help="Take the limit back.")
+@client_options()
+@json_option
+def refill(
+    broker_id: int, throttle: int, no_throttle: bool, clients: Clients, as_json: bool
+) -> int:
+    """Limit how fast a broker fills a new disk from the others, or take that limit back.
+
+    What is in sync is never limited. The exit status is 1 if the limit is not taken back, as
+    partitions are moving, whose throttle it shares: try again once they have arrived.
+    """
+    from kdist.ops.reassignment import execution
+
+    _check_throttle(no_throttle=no_throttle)
+    if not no_throttle:
+        ask_cluster(clients, lambda c: execution.throttle_refill(c, broker_id, throttle * MIB))
+        text = f"Broker {broker_id} gets no more than {throttle} MiB/s until it is in sync."
+        say(text, as_json, broker=broker_id, throttle_bytes=throttle * MIB)
+        return 0
+    is_free = ask_cluster(clients, lambda c: execution.unthrottle_refill(c, broker_id))
+    text = f"Broker {broker_id} gets what it can."
+    if not is_free:
+        text = f"Partitions are moving: the throttle of broker {broker_id} stays."
+    say(text, as_json, broker=broker_id, throttle_bytes=None, removed=is_free)
+    return 0 if is_free else 1
+
+
+def _check_throttle(*, no_throttle: bool) -> None:
+    source = click.get_current_context().get_parameter_source("throttle")
+    if no_throttle and source is ParameterSource.COMMANDLINE:
+        raise click.UsageError("Give one of --throttle and --no-throttle.")
+
+
 def _words(path: str, is_reversed: bool) -> str:
     """The plan as a command's arguments."""
     return shlex.quote(path) + " --reverse" * is_reversed
@@ -198,8 +294,7 @@ def _warn_of(dead: list[int]) -> None:
 
 
 def _read(path: str, *, is_reversed: bool) -> list[Move]:
-    from kdist.ops.reassignment.plan import reversed_moves
-    from kdist.ops.reassignment.plan_file import parse_plan
+    from kdist.ops.reassignment.plan import parse_plan, reversed_moves
 
     try:
         moves = parse_plan(path, readonly_files().read(path))

@@ -153,7 +153,7 @@ def plan(  # noqa: PLR0913 - one for each option
         from kdist.client.admin.reassignments import list_partition_reassignments
         from kdist.client.admin.topics import describe_topics
         from kdist.ops.reassignment.plan import Wish, plan_moves
-        from kdist.ops.reassignment.survey import read_site
+        from kdist.ops.reassignment.site import read_site
 
         await describe_topics(cluster, topics)  # an error names one that there is not
         moving = await list_partition_reassignments(cluster)
@@ -174,7 +174,7 @@ def plan(  # noqa: PLR0913 - one for each option
     site, made = ask_cluster(clients, work)
     _show(site, made, throttle * MIB, as_json)
     if output is not None:
-        from kdist.ops.reassignment.plan_file import encode_plan
+        from kdist.ops.reassignment.plan import encode_plan
 
         write_new(output, encode_plan(made.moves))
 

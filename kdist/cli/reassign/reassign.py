@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kdist.cli.reassign.execute import cancel, execute, verify
+from kdist.cli.reassign.execute import cancel, execute, refill, verify
 from kdist.cli.reassign.plan import plan
 from kdist.cli.shared.click_groups import CommandGroup
 
@@ -26,3 +26,4 @@ reassign.add_command(plan)
 reassign.add_command(execute)
 reassign.add_command(verify)
 reassign.add_command(cancel)
+reassign.add_command(refill)

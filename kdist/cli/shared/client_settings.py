@@ -219,7 +219,7 @@ def _typed_layer(texts: Iterable[str]) -> Layer:
 
 
 def _file_layer(path: str) -> Layer:
-    from kdist.config.properties import parse_properties
+    from kdist.config.texts import parse_properties
 
     found = parse_properties(read_settings_file(path), path)
     if found.faults:

@@ -54,21 +54,31 @@ class Lines:
 
 
 class Splitter:
-    """Splits chunks into lines. `UserError` for a line longer than `LINE_BYTES_MAX`."""
+    """Splits chunks into lines. `UserError` for a line longer than `LINE_BYTES_MAX`.
+
+    It is raised when there is more of the line to read, so that those before it were returned.
+    """
 
     def __init__(self) -> None:
         self._begun = b""
+        self._count = 0
 
     def split(self, chunk: bytes) -> list[bytes]:
         """The lines that `chunk` completes."""
+        self._check()
         *lines, self._begun = (self._begun + chunk).split(b"\n")
-        if len(self._begun) > LINE_BYTES_MAX:
-            raise UserError(f"a line is longer than {LINE_BYTES_MAX >> 20} MiB")
+        self._count += len(lines)
         return lines
 
     def rest(self) -> list[bytes]:
         """The last line, if it has no line feed."""
+        self._check()
         return [self._begun] if self._begun else []
+
+    def _check(self) -> None:
+        if len(self._begun) > LINE_BYTES_MAX:
+            longer = f"is longer than {LINE_BYTES_MAX >> 20} MiB"
+            raise UserError(f"line {self._count + 1} {longer}")
 
 
 def _set(future: asyncio.Future[None]) -> None:

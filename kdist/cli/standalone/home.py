@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kdist.config.load import broker_from
-from kdist.config.properties import escape_properties
+from kdist.config.texts import escape_properties
 from kdist.errors import UserError
 from kdist.runtime.files import File, Files, Lock
 

@@ -47,7 +47,10 @@ def run(directory: str, options: StandaloneOptions) -> int:
     files = Disk()
     find_java(files, os.environ, "ZooKeeper")  # before anything is written
     find_jars(files)
-    home = Home(files, os.path.abspath(directory))
+    path = os.path.abspath(directory)
+    if not path.isprintable():  # bytes that are no UTF-8 are not, and Java cannot open them
+        raise UserError(f"ZooKeeper cannot use {path!r}: it must be UTF-8 and printable")
+    home = Home(files, path)
     try:
         return asyncio.run(Standalone(home, files, options).run())
     finally:

@@ -59,7 +59,8 @@ def standalone(
     With three brokers or more, topics get three replicas, and min.insync.replicas is 2: a broker
     may die, and producers and consumers go on. --config changes that.
 
-    ZooKeeper needs Java 17 or newer, and its jars come with PySpark: pip install 'kdist[spark]'.
+    ZooKeeper needs Java 17 or newer, and its jars come with PySpark: pip install '.[spark]' in
+    kdist's tree.
 
     \b
     Examples:

@@ -9,6 +9,7 @@ is a `UserError` with one sentence.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -154,7 +155,7 @@ async def start_server(
 
 def _launch(settings: ServerSettings, files: Files, java: str, jars: str) -> ZooKeeperServer:
     configuration = f"{settings.directory}/zoo.cfg"
-    files.replace(configuration, configuration_text(settings).encode(), durable=False)
+    files.replace(configuration, configuration_text(settings).encode("ascii"), durable=False)
     log_path = settings.log_path
     if files.exists(log_path):
         files.rename(log_path, f"{log_path}.1")
@@ -169,6 +170,8 @@ def _launch(settings: ServerSettings, files: Files, java: str, jars: str) -> Zoo
             stdin=subprocess.DEVNULL,
             stdout=log.fileno(),
             stderr=subprocess.STDOUT,
+            # Java reads and writes names of files, its arguments included, as the locale says.
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
             start_new_session=True,
         )
     except OSError as error:
@@ -179,10 +182,13 @@ def _launch(settings: ServerSettings, files: Files, java: str, jars: str) -> Zoo
 
 
 def configuration_text(settings: ServerSettings) -> str:
-    """`zoo.cfg` for a standalone server."""
+    """`zoo.cfg` for a standalone server.
+
+    Java's .properties are Latin-1, and have JSON's escapes for all other characters.
+    """
     rows = {
         "tickTime": settings.tick_ms,
-        "dataDir": f"{settings.directory}/data",
+        "dataDir": json.dumps(f"{settings.directory}/data")[1:-1],
         "clientPort": settings.port,
         "clientPortAddress": settings.host,
         "maxClientCnxns": 0,  # no limit per address: on a laptop all brokers share one
@@ -198,7 +204,9 @@ def find_jars(files: Files, package: str = "pyspark") -> str:
     """The jars directory of the installed PySpark; `UserError` if ZooKeeper's is not in it."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
-        raise UserError("ZooKeeper's jars come with PySpark: pip install 'kdist[spark]'")
+        raise UserError(
+            "ZooKeeper's jars come with PySpark: pip install '.[spark]' in kdist's tree"
+        )
     jars = f"{os.path.dirname(spec.origin)}/jars"
     if not files.is_directory(jars):
         raise UserError(f"PySpark is installed without its jars: there is no {jars}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -48,10 +49,11 @@ def apply(
 ) -> int:
     """Create topics, add partitions, alter settings and delete topics as FILE says.
 
-    FILE is a JSON list of {name, partitions, replication_factor, config, state}; state is present
-    or absent. Topics that it does not name are left alone. If FILE asks for a change that is not
-    allowed (fewer partitions, another replication factor, a deletion that --delete does not
-    confirm), or the cluster refuses a step, nothing is changed and the exit status is 1.
+    FILE, or standard input if it is -, is a JSON list of {name, partitions, replication_factor,
+    config, state}; state is present or absent. Topics that it does not name are left alone. If FILE
+    asks for a change that is not allowed (fewer partitions, another replication factor, a deletion
+    that --delete does not confirm), or the cluster refuses a step, nothing is changed and the exit
+    status is 1.
     """
     wanted = _read(path)
 
@@ -73,11 +75,14 @@ def apply(
 
 
 def _read(path: str) -> list[Wanted]:
-    from kdist.config.json_text import NameTwice, parse_json
+    from kdist.config.texts import NameTwice, parse_json
     from kdist.ops.topic_plan import parse_wanted
 
+    is_stream = path == "-"
+    path = "standard input" if is_stream else path
     try:
-        return parse_wanted(parse_json(readonly_files().read(path)))
+        text = sys.stdin.buffer.read() if is_stream else readonly_files().read(path)
+        return parse_wanted(parse_json(text))
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except NameTwice as error:

@@ -8,6 +8,7 @@ import click
 
 from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_topics
+from kdist.cli.shared.confirming import confirm, yes_option
 from kdist.cli.shared.connecting import ask_cluster
 from kdist.cli.shared.options import json_option, names_argument, not_empty, say
 from kdist.cli.shared.settings import parse_settings, require_apart, settings_option, unset_option
@@ -153,17 +154,28 @@ def alter(
 @click.command()
 @names_argument("TOPIC...", complete_topics)
 @click.option("--if-exists", is_flag=True, help="Ignore a topic that does not exist.")
+@yes_option
 @client_options()
 @json_option
-def delete(names: tuple[str, ...], if_exists: bool, clients: Clients, as_json: bool) -> None:
+def delete(
+    names: tuple[str, ...], if_exists: bool, yes: bool, clients: Clients, as_json: bool
+) -> None:
     """Delete topics with all their records. This cannot be undone."""
 
     async def work(cluster: Cluster) -> None:
         from kdist.client.admin.topics import delete_topics, describe_topics, list_topics
 
-        known = {topic.name for topic in await list_topics(cluster)}
+        known = {topic.name: len(topic.partitions) for topic in await list_topics(cluster)}
         if not if_exists:
             await describe_topics(cluster, names)  # if one is unknown, none is deleted
+        there = [
+            f"{name} ({show_count(known[name], 'partition')})"
+            for name in dict.fromkeys(names)
+            if name in known
+        ]
+        if there:
+            noun = "topic" if len(there) == 1 else "topics"
+            await confirm(f"{noun} {', '.join(there)} will be deleted with all records", yes=yes)
         for name in dict.fromkeys(names):
             if name in known:
                 await delete_topics(cluster, [name])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kdist.client.admin.replicas import ReplicaState
     from kdist.client.admin.topics import Partition, Topic
     from kdist.client.cluster import Cluster
-    from kdist.zk.topic_values import PartitionState
+    from kdist.zk.values import PartitionState
 
 NO_TOPICS = "There are no topics: `kdist topics create NAME` creates one."
 

@@ -9,6 +9,12 @@ import click
 
 from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_topics
+from kdist.cli.shared.confirming import (
+    confirm,
+    out_of_range_option,
+    require_within,
+    yes_option,
+)
 from kdist.cli.shared.connecting import ask_cluster
 from kdist.cli.shared.options import json_option
 from kdist.cli.shared.show import show_count
@@ -65,20 +71,25 @@ class Trim(NamedTuple):
 )
 @click.option("--all", "takes_all", is_flag=True, help="All records.")
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
+@out_of_range_option
+@yes_option
 @client_options()
 @json_option
-def delete_records(
+def delete_records(  # noqa: PLR0913 - one for each option
     topics: tuple[TopicPartitions, ...],
     before_offset: int | None,
     before_time: int | None,
     takes_all: bool,
     dry_run: bool,
+    out_of_range: bool,
+    yes: bool,
     clients: Clients,
     as_json: bool,
 ) -> None:
     """Delete the oldest records of topics. This cannot be undone.
 
-    The topic stays, and the offsets of later records are not affected.
+    The topic stays, and the offsets of later records are not affected. A time after a topic's last
+    record is refused without --out-of-range, as all records would go.
 
     \b
     Examples:
@@ -93,13 +104,22 @@ def delete_records(
 
         partitions = await resolve_partitions(cluster, topics)
         await _check_policies(cluster, {each.topic for each in partitions})
+        if before_time is not None and not out_of_range:
+            await require_within(cluster, partitions, before_time, may_be_before=True)
         trims = await _plan(cluster, partitions, before_offset, before_time, is_done=not dry_run)
-        if not dry_run:
-            wanted = {each.partition: each.new_start for each in trims if each.offsets}
+        if not as_json:
+            print_rows(_TRIMS, trims, as_json=False)
+        wanted = {each.partition: each.new_start for each in trims if each.offsets}
+        if wanted and not dry_run:
+            await confirm(f"{_total(trims)} will be deleted", yes=yes)
             await delete_before(cluster, wanted)
         return trims
 
-    _show(ask_cluster(clients, work), dry_run, as_json)
+    trims = ask_cluster(clients, work)
+    if as_json:
+        print_rows(_TRIMS, trims, as_json=True)
+    else:
+        click.echo(f"{_total(trims)} would be deleted." if dry_run else f"Deleted {_total(trims)}.")
 
 
 async def _check_policies(cluster: Cluster, topics: Collection[str]) -> None:
@@ -141,8 +161,5 @@ def _clamp(goal: int, offsets: OffsetRange) -> int:
     return offsets.end if goal == NO_OFFSET else max(offsets.start, min(goal, offsets.end))
 
 
-def _show(trims: list[Trim], dry_run: bool, as_json: bool) -> None:
-    print_rows(_TRIMS, trims, as_json=as_json)
-    if not as_json:
-        count = show_count(sum(each.offsets for each in trims), "record")
-        click.echo(f"{count} would be deleted." if dry_run else f"Deleted {count}.")
+def _total(trims: list[Trim]) -> str:
+    return show_count(sum(each.offsets for each in trims), "record")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar, Unpack
 
+from kdist.client.admin.arguments import checked
 from kdist.client.admin.client_settings import AdminKeywords, read_settings
 from kdist.client.admin.operations import Operations
 from kdist.client.cluster import Cluster
@@ -57,6 +58,7 @@ class AsyncAdmin(Operations):
         self, operation: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kw: Any
     ) -> Coroutine[Any, Any, T]:
         """Start one of the operations; they are methods, too."""
+        args, kw = checked(operation, args, kw)
         return operation(self.cluster, *args, **kw)
 
     async def close(self) -> None:

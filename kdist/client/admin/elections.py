@@ -32,7 +32,7 @@ async def elect_leaders(
     preferred replica is not in sync. `is_unclean`: have those that nobody leads led by any replica
     that is alive. The records that it lacks are lost.
     """
-    wanted = None if partitions is None else listed(partitions, "partitions")
+    wanted = None if partitions is None else listed(partitions)
     if wanted is not None:
         await require_partitions(cluster, wanted)
     request = ElectLeadersRequest(

@@ -106,7 +106,7 @@ async def describe_groups(cluster: Cluster, names: Iterable[str]) -> dict[str, G
     Errors: GROUP_ID_NOT_FOUND, which suggests the nearest name, for a group that does not exist;
     UNSUPPORTED_VERSION for one of KIP-848.
     """
-    return await each_of(listed(names, "groups"), lambda name: _describe(cluster, name))
+    return await each_of(listed(names), lambda name: _describe(cluster, name))
 
 
 async def _describe(cluster: Cluster, name: str) -> Group:
@@ -205,4 +205,4 @@ async def delete_groups(cluster: Cluster, names: Iterable[str]) -> None:
                 raise await unknown_group(cluster, name) from None
             raise
 
-    await each_of(listed(names, "groups"), delete)
+    await each_of(listed(names), delete)

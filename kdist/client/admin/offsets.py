@@ -14,7 +14,7 @@ from kdist.client.admin.resets import OffsetMove, Target, ToTime, plan_moves
 from kdist.client.admin.topics import require_partitions
 from kdist.client.cluster import Cluster, in_topics, raise_for
 from kdist.client.committed import commit_request, fetch_request, read_committed
-from kdist.client.offsets import OffsetAndMetadata, check_time, find_offsets, find_ranges
+from kdist.client.offsets import OffsetAndMetadata, find_offsets, find_ranges
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
 from kdist.protocol import offset_fetch
@@ -117,6 +117,8 @@ async def plan_group_offsets_reset(
     `partitions` may include some for which the group has no offset: the reset would set one.
     """
     if isinstance(target, ToTime):
+        from kdist.config.times import check_time  # here, for commands that need no times
+
         check_time(target.timestamp_ms)
     committed = await list_group_offsets(cluster, group)
     wanted = sorted(committed if partitions is None else partitions)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kdist.client.cluster import api_error
-from kdist.errors import ApiError, Error, UserError
+from kdist.errors import ApiError, Error
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -31,10 +31,8 @@ class SomeFailed(ApiError):
         self.done = dict(done)
 
 
-def listed(items: Iterable[V], what: str) -> list[V]:
-    """The items without duplicates; `UserError` for a bare string, which is a list of letters."""
-    if isinstance(items, str | bytes):
-        raise UserError(f"{what} must be a list: [{items!r}]")
+def listed(items: Iterable[V]) -> list[V]:
+    """The items without duplicates."""
     return list(dict.fromkeys(items))
 
 

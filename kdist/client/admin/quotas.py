@@ -61,7 +61,7 @@ async def alter_client_quotas(
 
     Either all of them are changed, at once, or none. `validate_only` checks without changing.
     """
-    names = listed(unset, "quotas")
+    names = listed(unset)
     values = {name: _number(name, value) for name, value in (given or {}).items()}
     changes = [QuotaChange(key=name, value=values[name], remove=False) for name in values]
     changes += [QuotaChange(key=name, value=0.0, remove=True) for name in names]

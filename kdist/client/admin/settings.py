@@ -69,7 +69,7 @@ async def describe_topic_configs(
     cluster: Cluster, topics: Iterable[str], *, with_docs: bool = False
 ) -> dict[str, Settings]:
     """All settings in force for each topic, by topic and setting name."""
-    request = _described(TOPIC, listed(topics, "topics"), with_docs)
+    request = _described(TOPIC, listed(topics), with_docs)
     return settled(await _ask_any(cluster, request, "topic"))
 
 
@@ -191,7 +191,7 @@ async def incremental_alter_broker_configs(
 def _changed(
     kind: int, name: str, values: Mapping[str, str], unset: Iterable[str], validate_only: bool
 ) -> IncrementalAlterConfigsRequest:
-    names = listed(unset, "settings")
+    names = listed(unset)
     changes = [SettingChange(name=key, config_operation=SET, value=values[key]) for key in values]
     changes += [SettingChange(name=key, config_operation=DELETE, value=None) for key in names]
     resource = ChangedResource(resource_type=kind, resource_name=name, configs=changes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar, Unpack
 
+from kdist.client.admin.arguments import checked
 from kdist.client.admin.asynchronous import AsyncAdmin
 from kdist.client.admin.client_settings import AdminKeywords
 from kdist.client.admin.operations import Operations
@@ -53,6 +54,7 @@ class Admin(Operations, Blocking):
         self, operation: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kw: Any
     ) -> T:
         """Run one of the operations; they are methods, too."""
+        args, kw = checked(operation, args, kw)
         return self.run(lambda cluster: operation(cluster, *args, **kw))
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from kdist.client.admin.asking import TIMEOUT_MS, ask_controller
 from kdist.client.admin.outcomes import fault_of, listed, settled
 from kdist.client.cluster import Cluster, did_you_mean, raise_for
-from kdist.errors import ApiError, Error, UserError
+from kdist.errors import ApiError, Error
 from kdist.model import NO_LEADER, ZERO_UUID, TopicPartition
 from kdist.protocol import create_topics as wire
 from kdist.protocol import metadata
@@ -98,7 +98,7 @@ async def describe_topics(cluster: Cluster, names: Iterable[str]) -> dict[str, T
     Requests the metadata of all topics: naming a missing topic to a broker older than Kafka 0.11
     could create it.
     """
-    wanted = listed(names, "topics")
+    wanted = listed(names)
     known = {topic.name: topic for topic in await list_topics(cluster)}
     return settled({name: known.get(name) or _unknown(name, known) for name in wanted})
 
@@ -149,8 +149,6 @@ async def create_topics(
     cluster: Cluster, topics: Iterable[NewTopic | str], *, validate_only: bool = False
 ) -> dict[str, CreatedTopic]:
     """Create topics; a plain name takes all defaults. `validate_only` checks without creating."""
-    if isinstance(topics, str | NewTopic):  # both are iterable
-        raise UserError(f"topics must be a list: [{topics!r}]")
     wanted = [NewTopic(each) if isinstance(each, str) else each for each in topics]
     request = wire.CreateTopicsRequest(
         topics=[_new(each) for each in wanted], timeout_ms=TIMEOUT_MS, validate_only=validate_only
@@ -200,7 +198,7 @@ def _created(made: wire.NewTopicResult) -> CreatedTopic:
 
 async def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
     """Delete topics with all their records."""
-    deleted = listed(names, "topics")
+    deleted = listed(names)
     request = DeleteTopicsRequest(
         topics=[TopicToDelete(name=name) for name in deleted],
         topic_names=deleted,

@@ -27,7 +27,7 @@ from kdist.client.operation import check_timeout
 from kdist.client.settings import Servers
 from kdist.errors import KdistError
 from kdist.network.network import AsyncioNetwork
-from kdist.runtime.asyncio_process import system_rng
+from kdist.runtime.process import system_rng
 
 T = TypeVar("T")
 

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, SupportsIndex
 
 from kdist.client.committed import Offsets
-from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, check_time
+from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp
 from kdist.client.operation import check_timeout
 from kdist.config.kinds import INT32_MAX, INT64_MAX
+from kdist.config.times import check_time
 from kdist.errors import KdistError, UserError, WrongType
 from kdist.model import NO_EPOCH, TopicPartition, topic_name_fault
 

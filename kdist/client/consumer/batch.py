@@ -30,7 +30,7 @@ from kdist.records.codec import (
     decode_values_into,
 )
 from kdist.records.record import BinaryColumn, HeaderPairs, Record
-from kdist.wire.varint import Buffer
+from kdist.wire.primitives import Buffer
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-not-found, import-untyped, unused-ignore]

@@ -29,7 +29,7 @@ from kdist.client.operation import Blocking, check_timeout
 from kdist.client.settings import Servers
 from kdist.errors import KdistError, UserError
 from kdist.network.network import AsyncioNetwork
-from kdist.runtime.asyncio_process import system_rng
+from kdist.runtime.process import system_rng
 
 T = TypeVar("T")
 _SOON_S = 0.05

@@ -42,14 +42,14 @@ from kdist.client.offsets import (
     TIMESTAMPS,
     OffsetAndMetadata,
     OffsetAndTimestamp,
-    check_time,
     list_offsets,
 )
 from kdist.client.operation import check_timeout
+from kdist.config.times import check_time
 from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.model import NO_EPOCH, NO_OFFSET, TopicPartition
 from kdist.network.network import Network
-from kdist.runtime.heap import keep_freed_blocks
+from kdist.runtime.unix import keep_freed_blocks
 
 logger = logging.getLogger(__name__)
 

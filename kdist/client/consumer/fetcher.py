@@ -173,9 +173,14 @@ class Fetcher:
     async def _fetch(self, broker: int, session: FetchSession, partitions: list[Partition]) -> None:
         client = await self._context.fetching.client(broker)
         version = client.version_of(fetch.API, fetch.NEWEST_BY_NAME)
-        # Checked again, as a partition may have been reset or revoked while we connected.
+        # Checked again, as a partition may have been reset, revoked or led elsewhere while we
+        # connected: to say the new leader's epoch to the old one would have that answer as a
+        # follower.
+        now_s = self._context.now_s()
         wanted = {
-            each.key: self._asked(each, version) for each in partitions if each.may_be_fetched
+            each.key: self._asked(each, version)
+            for each in partitions
+            if each.may_be_fetched and self._source(each, now_s) == broker
         }
         if not wanted:
             return
@@ -190,7 +195,7 @@ class Fetcher:
         )
         raise_for(answer.error_code)
         session.answered(answer.session_id, to_send)
-        self._note(answer, wanted)
+        self._note(broker, answer, wanted)
         self._tell()
 
     def _request(self, to_send: SessionRequest) -> FetchRequest:
@@ -224,7 +229,7 @@ class Fetcher:
 
         def take(answer: FetchResponse) -> int | None:
             raise_for(answer.error_code)
-            self._note(answer, wanted)
+            self._note(broker, answer, wanted)
             planned = self._plan().get(broker, [])
             if len(self._partitions) > 1 or [each.key for each in planned] != [key]:
                 return None
@@ -236,21 +241,25 @@ class Fetcher:
 
     # Answers
 
-    def _note(self, answer: FetchResponse, wanted: Wanted) -> None:
+    def _note(self, broker: int, answer: FetchResponse, wanted: Wanted) -> None:
         for topic in answer.responses:
             for result in topic.partitions:
                 key = TopicPartition(topic.topic, result.partition_index)
                 if key in wanted:
-                    self._note_one(key, wanted[key], result)
+                    self._note_one(broker, key, wanted[key], result)
 
     def _note_one(
-        self, key: TopicPartition, asked: FetchPartition, result: FetchPartitionResult
+        self,
+        broker: int,
+        key: TopicPartition,
+        asked: FetchPartition,
+        result: FetchPartitionResult,
     ) -> None:
         partition = self._partitions.get(key)
         if partition is None or partition.fetch_position != asked.fetch_offset:
             return  # revoked, or sought elsewhere, since the request was sent
         if result.error_code:
-            self._refused(partition, Error.of(result.error_code))
+            self._refused(broker, partition, Error.of(result.error_code))
             return
         if result.diverging_epoch is not None:
             self._truncated(partition, result.diverging_epoch.end_offset)
@@ -290,9 +299,10 @@ class Fetcher:
             self._has_completed = False
             self._context.wakeup.set()
 
-    def _refused(self, partition: Partition, error: Error) -> None:
+    def _refused(self, broker: int, partition: Partition, error: Error) -> None:
         if error is Error.OFFSET_OUT_OF_RANGE:
-            if partition.preferred_replica is not None:
+            # By who has answered: whom to ask may have changed since.
+            if broker != self._metadata.leader(partition.key).id:
                 partition.preferred_replica = None  # this follower may just lag: ask the leader
             else:
                 self._out_of_range(partition)

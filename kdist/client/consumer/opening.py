@@ -20,8 +20,8 @@ from kdist.protocol.fetch import AbortedTransaction
 from kdist.records.batch import BatchHeader, crc_fault
 from kdist.records.build import read_records
 from kdist.records.control import ControlType, read_control_type
-from kdist.records.fetched import iter_runs
-from kdist.wire.varint import Buffer
+from kdist.records.convert import iter_runs
+from kdist.wire.primitives import Buffer
 
 
 class Ready(NamedTuple):

@@ -19,7 +19,7 @@ from kdist.client.cluster import by_topic
 from kdist.client.consumer.assignors import NO_GENERATION, Assignor, Member
 from kdist.errors import ProtocolError
 from kdist.model import TopicPartition
-from kdist.protocol.compiler import codec_for
+from kdist.protocol.compiler import codec_for, put_versioned
 from kdist.protocol.consumer_protocol import (
     NEWEST,
     ConsumerProtocolAssignment,
@@ -29,8 +29,7 @@ from kdist.protocol.consumer_protocol import (
     read_subscription,
 )
 from kdist.protocol.schema import at, int32, message
-from kdist.protocol.versioned import put_versioned
-from kdist.wire.varint import Buffer
+from kdist.wire.primitives import Buffer
 
 _GENERATION_BYTES = 4
 

@@ -7,8 +7,8 @@ import random
 from typing import NamedTuple
 
 from kdist.network.network import AsyncioNetwork, Network
-from kdist.runtime.asyncio_process import system_rng
 from kdist.runtime.clock import Clock, SystemClock
+from kdist.runtime.process import system_rng
 
 
 class ProducerContext(NamedTuple):

@@ -49,7 +49,7 @@ from kdist.errors import ApiError, Error, UserError
 from kdist.network.client import ClientSettings
 from kdist.records.compression import Codec
 from kdist.records.record import Headers
-from kdist.runtime.heap import keep_freed_blocks
+from kdist.runtime.unix import keep_freed_blocks
 
 T = TypeVar("T")
 Steps = Generator[Need, None, T]

@@ -16,14 +16,13 @@ from collections.abc import Mapping, Sequence
 from kdist.client.producer.batch import SEQUENCE_MASK, PartitionQueue, ProducerBatch
 from kdist.model import NO_EPOCH, NO_SEQUENCE
 from kdist.protocol import produce
-from kdist.protocol.envelope import encode_request
-from kdist.protocol.headers import CORRELATION_ID_IN_FRAME, RequestHeader
+from kdist.protocol.frame import CORRELATION_ID_IN_FRAME, RequestHeader, encode_request
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.records.batch import HEADER, HEADER_SIZE, LENGTH_PREFIX_SIZE, MAGIC, seal
 from kdist.records.build import read_batch
 from kdist.records.codec import encode_records
 from kdist.records.compression import Codec, compress
-from kdist.wire.varint import Buffer
+from kdist.wire.primitives import Buffer
 
 VERSION_MIN, VERSION_MAX = 3, 8  # the first with magic 2, the last that is not flexible
 ZSTD_VERSION_MIN = 7

@@ -18,7 +18,7 @@ from kdist.network.client import Client, ClientSettings, InFlightRequest
 from kdist.network.connection_state import CLOSED
 from kdist.network.network import Network
 from kdist.protocol import produce
-from kdist.protocol.headers import put_correlation_id
+from kdist.protocol.frame import put_correlation_id
 
 # A broker needs milliseconds for so many batches, however small. Any sent on top of them would only
 # queue there, while here they can still grow.

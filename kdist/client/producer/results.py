@@ -229,6 +229,11 @@ class SentMany(_Promise[dict[int, list[OffsetRange]]]):
             if batch.error is not None
         ]
 
+    def delayed_by(self) -> BaseException | None:
+        """The error for which a batch is sent again, if any has had one."""
+        waiting = (batch for batch, _, _ in self._resolved() if not batch.is_done)
+        return next((batch.error for batch in waiting if batch.error), None)
+
     def _error(self) -> BaseException | None:
         return next((batch.error for batch, _, _ in self._resolved() if batch.error), None)
 

@@ -16,10 +16,10 @@ from kdist.config.agent import AgentSettings, load_agent
 from kdist.config.faults import ConfigError
 from kdist.network.client import ClientSettings
 from kdist.network.network import AsyncioNetwork
-from kdist.runtime.clock import VirtualClock
 from kdist.runtime.files import Files
 from kdist.runtime.host import Look
-from kdist.runtime.simulated_disk import SimulatedDisk
+from kdist.testing.simulated_disk import SimulatedDisk
+from kdist.testing.virtual_clock import VirtualClock
 from tests.unit.agent.test_agent_record import looked
 from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
 

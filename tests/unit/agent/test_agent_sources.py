@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kdist.agent.data_disks import DataDisks, whole_device
-from kdist.agent.disks import ask_disks
+from kdist.agent.disks import AskedDisks, SeenDisk
 from kdist.agent.exported import Seen, exported
 from kdist.agent.not_applied import count_not_applied
 from kdist.agent.smart import read_health, read_scan
@@ -23,7 +23,8 @@ from kdist.client.cluster import Address
 from kdist.metrics.agent import AgentMetrics
 from kdist.runtime.host import Space
 from kdist.runtime.programs import output_of
-from kdist.runtime.simulated_disk import SimulatedDisk
+from kdist.testing.simulated_disk import SimulatedDisk
+from kdist.testing.virtual_clock import VirtualClock
 
 ATA = {
     "model_name": "ST4000",
@@ -43,7 +44,7 @@ NVME = {
 }
 LEADER = (
     "zk_version\t3.8\nzk_server_state\tleader\nzk_synced_followers\t2\nzk_quorum_size\t3\n"
-    "zk_avg_latency\t1.5\n"
+    "zk_avg_latency\t1.5\nzk_fsync_threshold_exceed_count\t4\n"
 )
 WANTED = WantedBroker("d01", "r", "s", "u")
 NOT_SERVING = "This ZooKeeper instance is not currently serving requests\n"
@@ -60,6 +61,22 @@ def test_an_ata_disk_is_read_by_its_attributes() -> None:
     assert (health.temperature_celsius, health.power_on_hours) == (34, 12000)
     assert (health.reallocated_sectors, health.pending_sectors) == (8, 1)
     assert (health.uncorrectable_sectors, health.link_errors) == (None, None)
+
+
+def test_errors_and_timeouts_that_a_disk_reports_are_read() -> None:
+    table = [{"id": 187, "raw": {"value": 4}}, {"id": 188, "raw": {"value": (9 << 32) + 2}}]
+    health = read_health("/dev/sda", said(ATA | {"ata_smart_attributes": {"table": table}}))
+    assert health is not None
+    assert (health.reported_errors, health.command_timeouts) == (4, 2)
+
+
+def test_a_scsi_disk_is_read_by_its_defects_and_counters() -> None:
+    counters = {"read": {"total_uncorrected_errors": 2}, "write": {"total_uncorrected_errors": 1}}
+    log = {"scsi_grown_defect_list": 7, "scsi_error_counter_log": counters | {"verify": {}}}
+    health = read_health("/dev/sda", said({"smart_status": {"passed": True}} | log))
+    assert health is not None
+    assert (health.reallocated_sectors, health.reported_errors) == (7, 3)
+    assert health.command_timeouts is None
 
 
 def test_an_nvme_disks_media_errors_are_its_lost_sectors() -> None:
@@ -108,16 +125,101 @@ def test_every_disk_found_is_queried_without_waking_it() -> None:
             return said({"devices": [{"name": "/dev/sda"}, {"name": "/dev/sdb"}]})
         return said(ATA) if argv[-1] == "/dev/sda" else b""
 
-    found = asyncio.run(ask_disks("smartctl", run))
-    assert [each.device for each in found] == ["/dev/sda"]
+    disks = AskedDisks("smartctl", run, VirtualClock())
+    asyncio.run(disks.ask())
+    known = [each.device for each in disks.seen() if each.health is not None]
+    assert known == ["/dev/sda"]
     assert [argv[-1] for argv in asked[1:]] == ["/dev/sda", "/dev/sdb"]
     assert all("--nocheck=standby" in argv for argv in asked[1:])
 
 
-def test_a_program_that_fails_or_hangs_gives_no_output() -> None:
-    hang = [sys.executable, "-c", "import threading; threading.Event().wait()"]
-    assert asyncio.run(output_of(hang, 50)) == b""
+def test_a_disk_that_hangs_keeps_its_last_health_and_delays_no_other() -> None:
+    """In the second round sda hangs, and the others are as slow as they may be."""
+    clock = VirtualClock()
+    names = [f"/dev/sd{letter}" for letter in "abcdefghijkl"]
+    is_hung = False
+
+    async def run(argv: Sequence[str], _timeout_ms: float) -> bytes:
+        if "--scan" in argv:
+            return said({"devices": [{"name": name} for name in names]})
+        if is_hung and argv[-1] == "/dev/sda":
+            await asyncio.Event().wait()
+        return said(ATA)
+
+    async def scenario() -> None:
+        nonlocal is_hung
+        disks = AskedDisks("smartctl", run, clock)
+        await disks.ask()
+        clock.advance_ms(600_000)
+        is_hung = True
+        asking = asyncio.create_task(disks.ask())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not asking.done()
+        assert {each.answer_age_s for each in disks.seen()[1:]} == {0}
+        hung = disks.seen()[0]
+        assert (hung.device, hung.answer_age_s) == ("/dev/sda", 600)
+        assert hung.health is not None
+        asking.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_a_disk_that_does_not_answer_is_counted_until_it_is_gone() -> None:
+    devices = ["/dev/sda", "/dev/sdb"]
+
+    async def run(argv: Sequence[str], _timeout_ms: float) -> bytes:
+        if "--scan" in argv:
+            if not devices:
+                raise TimeoutError
+            return said({"devices": [{"name": name} for name in devices]})
+        if argv[-1] == "/dev/sda":
+            raise TimeoutError
+        return b""  # without SMART
+
+    async def counted() -> dict[str, int]:
+        await disks.ask()
+        return {each.device: each.timeouts for each in disks.seen()}
+
+    disks = AskedDisks("smartctl", run, VirtualClock())
+    assert asyncio.run(counted()) == {"/dev/sda": 1, "/dev/sdb": 0}
+    text = exported(AgentMetrics(), Seen(disks.seen(), data_disks={"sda": "d01"})).decode()
+    assert 'kdist_smart_timeouts_total{device="sda",disk="d01"} 1.0\n' in text
+    assert 'kdist_smart_answer_age_seconds{device="sdb",disk=""} 0.0\n' in text
+    found, devices[:] = list(devices), []  # the search hangs too
+    assert asyncio.run(counted()) == {"/dev/sda": 2, "/dev/sdb": 0}
+    devices[:] = found[1:]
+    assert asyncio.run(counted()) == {"/dev/sdb": 0}
+
+
+def test_a_program_that_cannot_start_gives_no_output() -> None:
     assert asyncio.run(output_of(["/nowhere/smartctl"], 5_000)) == b""
+
+
+def test_a_program_that_cannot_be_killed_is_neither_waited_for_nor_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one that waits for a disk that hangs; once that has answered, it is asked again."""
+    hang = [sys.executable, "-c", "import threading; threading.Event().wait()"]
+    process = asyncio.subprocess.Process
+    kill = process.kill
+    kept: list[asyncio.subprocess.Process] = []
+    monkeypatch.setattr(process, "kill", lambda left: kept.append(left))
+
+    async def scenario() -> None:
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await output_of(hang, 50)
+        (left,) = kept
+        kill(left)
+        while len(kept) < 2:
+            await asyncio.sleep(0)
+            with pytest.raises(TimeoutError):
+                await output_of(hang, 50)
+        kill(kept[1])
+        await kept[1].wait()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def test_a_programs_output_counts_whatever_its_exit_status() -> None:
@@ -173,7 +275,12 @@ def test_an_unreachable_server_gives_no_answer() -> None:
 def test_metrics_of_what_the_host_has_exist_and_no_others() -> None:
     health = read_health("/dev/sda", said(ATA))
     assert health is not None
-    seen = Seen([health], read_mntr(LEADER), {"sda": "d01", "sdb": "d02"}, [WANTED])
+    seen = Seen(
+        [SeenDisk("/dev/sda", health, 5.0)],
+        read_mntr(LEADER),
+        {"sda": "d01", "sdb": "d02"},
+        [WANTED],
+    )
     text = exported(AgentMetrics(), seen).decode()
     labels = 'device="sda",disk="d01",serial="Z1"'
     assert f"kdist_smart_reallocated_sectors{{{labels}}} 8.0\n" in text
@@ -182,6 +289,7 @@ def test_metrics_of_what_the_host_has_exist_and_no_others() -> None:
     labels = 'disk="d01",release="r",settings="s",unit="u"'
     assert f"kdist_broker_wanted_info{{{labels}}} 1.0\n" in text
     assert "kdist_zookeeper_synced_followers 2.0\n" in text
+    assert "kdist_zookeeper_slow_fsyncs 4.0\n" in text
     bare = exported(AgentMetrics(), Seen()).decode()
     assert "kdist_agent_published_records_total 0.0\n" in bare
     for prefix in ("kdist_smart", "kdist_disk", "kdist_broker", "kdist_zookeeper"):
@@ -191,7 +299,7 @@ def test_metrics_of_what_the_host_has_exist_and_no_others() -> None:
 def test_a_disk_without_a_name_has_an_empty_one() -> None:
     health = read_health("/dev/sdz", said(ATA))
     assert health is not None
-    text = exported(AgentMetrics(), Seen([health])).decode()
+    text = exported(AgentMetrics(), Seen([SeenDisk("/dev/sdz", health, 5.0)])).decode()
     assert 'kdist_smart_healthy{device="sdz",disk="",serial="Z1"}' in text
 
 

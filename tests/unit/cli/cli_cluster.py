@@ -12,24 +12,29 @@ import random
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from unittest.mock import patch
 
 from click.testing import CliRunner, Result
 
 from kdist.broker.broker import Broker
 from kdist.broker.context import BrokerContext
 from kdist.cli.main import kdist
+from kdist.client import zookeeper_session
 from kdist.config.load import broker_from
+from kdist.errors import UserError
 from kdist.network.network import AsyncioNetwork
-from kdist.runtime.asyncio_process import AsyncioProcess
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
+from kdist.runtime.process import AsyncioProcess
 from kdist.runtime.tick_loop import TickLoop
-from kdist.zk.memory import MemoryEnsemble
+from kdist.testing.memory_zookeeper import MemoryEnsemble
+from kdist.zk.client import ZooKeeper
 
 SESSION_TIMEOUT_MS = 10_000
+ZOOKEEPER = "memory:2181"
 
 
 class CliCluster:
@@ -42,6 +47,8 @@ class CliCluster:
         self._loop = TickLoop()
         self._ensemble = MemoryEnsemble(SystemClock(), random.Random(1))
         self.brokers: list[Broker] = []
+        # Of the commands alone, whose loops are others than the brokers': for kdist's own locks.
+        self.locks = MemoryEnsemble(SystemClock(), random.Random(1))
 
     @property
     def address(self) -> str:
@@ -74,6 +81,18 @@ class CliCluster:
         assert result.stderr.startswith("kdist: ")
         assert result.stderr.count("\n") == 1
         return result.stderr.removeprefix("kdist: ").rstrip("\n")
+
+    @contextlib.asynccontextmanager
+    async def zookeeper_at(self, address: str) -> AsyncIterator[ZooKeeper]:
+        """A command's session, at the address that the brokers have."""
+        if address != ZOOKEEPER:
+            raise UserError(f"no ZooKeeper answers at {address}")
+        client = self.locks.client()
+        await client.connect()
+        try:
+            yield client
+        finally:
+            await client.close()
 
     def stop_broker(self, number: int) -> None:
         """Stop one of the brokers cleanly; the others hear of it a moment later."""
@@ -117,7 +136,7 @@ class CliCluster:
             "broker.id": str(number),
             "broker.host": directory.name,
             "log.dir": str(directory),
-            "zookeeper.connect": "memory:2181",
+            "zookeeper.connect": ZOOKEEPER,
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "group.initial.rebalance.delay.ms": "0",
             "offsets.topic.num.partitions": "4",
@@ -145,7 +164,8 @@ def cli_cluster(directory: Path, brokers: int = 2) -> Iterator[CliCluster]:
     cluster = CliCluster(directory, brokers)
     started: Future[None] = Future()
     ending = threading.Event()
-    with ThreadPoolExecutor(1) as thread:
+    sessions = patch.object(zookeeper_session, "zookeeper_at", cluster.zookeeper_at)
+    with sessions, ThreadPoolExecutor(1) as thread:
         served = thread.submit(cluster.serve, started, ending)
         try:
             done, _ = wait((started, served), timeout=30, return_when=FIRST_COMPLETED)

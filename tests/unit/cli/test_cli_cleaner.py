@@ -18,9 +18,11 @@ from kdist.cli.cleaner import serve
 from kdist.config.topic import TopicSettings
 from kdist.records.batch import Batch, read_header
 from kdist.records.build import build_batch
-from kdist.runtime.asyncio_process import AsyncioProcess
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
+from kdist.runtime.process import AsyncioProcess
+from kdist.storage.cleaning.cleaner import ChildWorker
+from kdist.storage.cleaning.pass_runner import PassRunner
 from kdist.storage.cleaning.requests import (
     Fault,
     MapKeys,
@@ -31,8 +33,6 @@ from kdist.storage.cleaning.requests import (
     encode_report,
     encode_request,
 )
-from kdist.storage.cleaning.session import Session
-from kdist.storage.cleaning.worker import ChildWorker
 from tests.examples import first_of
 from tests.unit.storage.storage_world import on_real_disk
 
@@ -59,7 +59,7 @@ def requests(path: Path) -> list[MapKeys | Rewrite]:
 def test_lines_are_answered_by_lines(tmp_path: Path) -> None:
     asked, answers = io.BytesIO(b"".join(map(encode_request, requests(tmp_path)))), io.BytesIO()
     clock = SystemClock()
-    serve(asked, answers, Session(Disk(), clock, clock.wait_ms))
+    serve(asked, answers, PassRunner(Disk(), clock, clock.wait_ms))
     mapped, left = map(decode_report, answers.getvalue().splitlines())
     assert (mapped.end_offset, mapped.keys) == (10, 1)
     assert (left.is_changed, left.seen_records, left.kept_records) == (True, 10, 1)
@@ -162,7 +162,7 @@ def test_whatever_a_child_says_instead_of_a_report_is_its_death_alone(
 ) -> None:
     """It is killed if need be, and the next one is asked; the broker's process goes on."""
     what, then = case
-    monkeypatch.setattr("kdist.runtime.line_child._ENDING_S", 0.1)
+    monkeypatch.setattr("kdist.runtime.programs._ENDING_S", 0.1)
     (tmp_path / "said").write_bytes(STRAY[what])
     (tmp_path / "report").write_bytes(REPORT)
     request = MapKeys("", (), 0, 0, 1, "", FAR)

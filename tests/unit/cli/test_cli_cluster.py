@@ -1,12 +1,82 @@
-"""`kdist cluster` and `kdist topics delete-records`: what an operator sees of brokers and disks."""
+"""`kdist cluster`, deleted records, elections, moves: what an operator sees of a cluster."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from kdist.broker.broker import Broker
+from kdist.client.admin.reassignments import alter_partition_reassignments
+from kdist.client.cluster import cluster_at, parse_addresses
+from kdist.model import TopicPartition
+from kdist.replication.partition import Partition
 from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
+
+
+def rows(cluster: CliCluster, *words: object) -> list[dict[str, object]]:
+    return [
+        json.loads(line)
+        for line in cluster.run("cluster", "elect", *words, "--json").stdout.splitlines()
+    ]
+
+
+def partitions(cluster: CliCluster, topic: str) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(
+        cluster.done("topics", "describe", topic, "--json")
+    )["partitions"]
+    return found
+
+
+def hold_copies(cluster: CliCluster) -> None:
+    """Have no broker fetch what it is only to get."""
+    for broker in cluster.brokers:
+        fetchers, id_ = broker.service.replicas._fetchers, broker.id
+        update = fetchers.update
+
+        def mine(partition: Partition, id_: int = id_, update: Any = update) -> None:
+            if id_ not in partition.adding:
+                update(partition)
+
+        fetchers.update = mine  # type: ignore[method-assign]
+
+
+def know_of(broker: Broker, targets: dict[TopicPartition, list[int]]) -> bool:
+    """Whether a broker has been told of the replicas that are to be added."""
+    topics = broker.service.cache.topics
+    return all(
+        {*wanted} <= {*topics[key.topic].partitions[key.partition].replicas}
+        for key, wanted in targets.items()
+    )
+
+
+@pytest.fixture(scope="module")
+def moving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliCluster]:
+    """Two replicas each: of `swapped` all are to be others, `grown` is to have three."""
+    with cli_cluster(tmp_path_factory.mktemp("moving"), brokers=4) as cluster:
+        words = ("--partitions", 2, "--replication-factor", 2)
+        targets: dict[TopicPartition, list[int]] = {}
+        for topic in ("swapped", "grown"):
+            cluster.done("topics", "create", topic, *words)
+            told = json.loads(cluster.done("topics", "describe", topic, "--json"))
+            for each in told["partitions"]:
+                others = [broker for broker in (1, 2, 3, 4) if broker not in each["replicas"]]
+                wanted = others if topic == "swapped" else [others[0], *each["replicas"]]
+                targets[TopicPartition(topic, each["partition"])] = wanted
+        hold_copies(cluster)
+
+        async def begin() -> None:
+            with cluster_at(parse_addresses(cluster.address), "tests") as client:
+                await alter_partition_reassignments(client, targets)
+
+        asyncio.run(begin())
+        cluster.until(lambda: all(know_of(broker, targets) for broker in cluster.brokers))
+        yield cluster
 
 
 def test_the_cluster_is_described(cluster: CliCluster) -> None:
@@ -73,20 +143,20 @@ def test_records_of_a_compacted_topic_are_not_deleted_nor_said_to_be(cluster: Cl
     cluster.done("topics", "create", "kept", "--config", "cleanup.policy=compact")
     cluster.done("produce", "kept", "--key", "k", text="x\n" * 3)
     for words in ((), ("--dry-run",)):
-        told = cluster.refused("topics", "delete-records", "kept", "--all", *words)
+        told = cluster.refused("topics", "delete-records", "--yes", "kept", "--all", *words)
         assert "cleanup.policy=compact" in told
     cluster.done("topics", "alter", "kept", "--config", "cleanup.policy=compact,delete")
-    cluster.done("topics", "delete-records", "kept", "--all")
+    cluster.done("topics", "delete-records", "--yes", "kept", "--all")
 
 
 def test_the_oldest_records_are_deleted(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "cut", "--partitions", 2)
     for partition in range(2):
         cluster.done("produce", "cut", "--partition", partition, text="x\n" * 10)
-    words = ("topics", "delete-records", "cut", "--before-offset", 4)
+    words = ("topics", "delete-records", "--yes", "cut", "--before-offset", 4)
     assert cluster.done(*words, "--dry-run").endswith("8 records would be deleted.\n")
     assert cluster.done(*words).endswith("Deleted 8 records.\n")
-    output = cluster.done("topics", "delete-records", "cut:1", "--all", "--json")
+    output = cluster.done("topics", "delete-records", "--yes", "cut:1", "--all", "--json")
     assert json.loads(output) == {
         "topic": "cut",
         "partition": 1,
@@ -96,9 +166,94 @@ def test_the_oldest_records_are_deleted(cluster: CliCluster) -> None:
         "carried_out": True,
     }
     assert cluster.done("consume", "cut", "--from-beginning", "--until-end") == "x\n" * 6
-    kept = cluster.done("topics", "delete-records", "cut:0", "--before-time", "2000-01-01")
+    kept = cluster.done("topics", "delete-records", "--yes", "cut:0", "--before-time", "2000-01-01")
     assert kept.endswith("Deleted 0 records.\n")
-    assert cluster.run("topics", "delete-records", "cut").exit_code == 2
-    assert "no partition 2" in cluster.refused("topics", "delete-records", "cut:2", "--all")
-    beyond = cluster.refused("topics", "delete-records", "cut", "--before-offset", 99)
+    assert cluster.run("topics", "delete-records", "--yes", "cut").exit_code == 2
+    assert "no partition 2" in cluster.refused(
+        "topics", "delete-records", "--yes", "cut:2", "--all"
+    )
+    beyond = cluster.refused("topics", "delete-records", "--yes", "cut", "--before-offset", 99)
     assert "cut-0 ends at offset" in beyond
+
+
+def test_preferred_replicas_lead_again_once_they_are_in_sync(tmp_path: Path) -> None:
+    with cli_cluster(tmp_path) as cluster:
+        cluster.done("topics", "create", "clicks", "--partitions", 2, "--replication-factor", 2)
+        assert cluster.done("cluster", "elect") == "No partition needs an election.\n"
+        assert [each["elected"] for each in rows(cluster, "clicks")] == [False, False]
+        cluster.stop_broker(2)
+        [moved] = [each["partition"] for each in rows(cluster, "--dry-run")]
+        assert [each["partition"] for each in rows(cluster, "clicks", "--dry-run")] == [moved]
+        failed = cluster.run("cluster", "elect", f"clicks:{moved}")
+        assert failed.exit_code == 1
+        assert "Broker 2 is not in the ISR, or not alive." in failed.stdout
+        cluster.start_broker(2)
+        cluster.until(lambda: all(len(each["isr"]) == 2 for each in partitions(cluster, "clicks")))
+        table = cluster.done("cluster", "elect", "clicks").splitlines()
+        assert table[0].split() == ["TOPIC", "PARTITION", "PREFERRED", "LEADER", "OUTCOME"]
+        assert sorted(line.split()[4] for line in table[1:3]) == ["elected", "not"]
+        assert table[3] == "Elected leaders of 1 partition."
+        assert rows(cluster) == []
+
+
+def test_what_only_a_replaced_disk_had_is_led_by_an_order(tmp_path: Path) -> None:
+    with cli_cluster(tmp_path) as cluster:
+        cluster.done("topics", "create", "clicks", "--partitions", 4)
+        cluster.stop_broker(2)
+        cluster.until(lambda: len(rows(cluster, "--unclean", "--dry-run")) == 2)
+        gone = [each["partition"] for each in rows(cluster, "--unclean", "--dry-run")]
+        cluster.start_broker(2, is_disk_new=True)
+        assert [each["partition"] for each in rows(cluster, "--unclean", "--dry-run")] == gone
+        assert rows(cluster, "--unclean", "--yes", "--replaced", 1) == []
+        elected = rows(cluster, "--unclean", "--yes", "--replaced", 2)
+        assert [(each["partition"], each["elected"]) for each in elected] == [
+            (number, True) for number in gone
+        ]
+        assert [each["leader"] for each in elected] == [2] * len(gone)
+        assert cluster.done("produce", "clicks", "--partition", gone[0], text="x\n")
+
+
+def test_replaced_goes_with_unclean_alone(cluster: CliCluster) -> None:
+    result = cluster.run("cluster", "elect", "--replaced", 1)
+    assert result.exit_code == 2
+    assert "--replaced needs --unclean." in result.stderr
+
+
+def test_a_partition_that_does_not_exist_is_named(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "short")
+    assert "topic short has no partition 3" in cluster.refused("cluster", "elect", "short:3")
+
+
+def test_topics_have_as_many_replicas_as_are_wanted(moving: CliCluster) -> None:
+    rows = map(json.loads, moving.done("topics", "list", "--json").splitlines())
+    assert {each["topic"]: (each["replication_factor"], each["moving"]) for each in rows} == {
+        "swapped": (2, 2),
+        "grown": (3, 2),
+    }
+    assert "MOVING" in moving.done("topics", "list")
+    described = moving.done("topics", "describe", "swapped")
+    assert described.startswith("swapped  2 partitions, replication factor 2, 2 moving\n")
+    assert "ADDING" in described
+    told = json.loads(moving.done("topics", "describe", "swapped", "--replicas", "--json"))
+    for each in told["partitions"]:
+        states = {one["broker"]: one["state"] for one in each["replica_states"]}
+        assert {states[broker] for broker in each["adding"]} <= {"adding", "silent"}
+        assert {*each["adding"]} | {*each["removing"]} == {*each["replicas"]} == {1, 2, 3, 4}
+
+
+def test_a_file_of_topics_is_applied_by_what_is_wanted(moving: CliCluster, tmp_path: Path) -> None:
+    file = tmp_path / "topics.json"
+    wanted = [{"name": "swapped", "replication_factor": 2, "config": {"retention.ms": 1000000}}]
+    file.write_text(json.dumps([*wanted, {"name": "grown", "replication_factor": 3}]))
+    applied = moving.done("topics", "apply", file)
+    assert applied == "do    set retention.ms=1000000 of topic swapped\n"
+    file.write_text(json.dumps([{"name": "grown", "replication_factor": 2}]))
+    assert "has 3 replicas of each partition" in moving.run("topics", "apply", file).stdout
+
+
+def test_replicas_on_their_way_are_no_fault(moving: CliCluster) -> None:
+    told = json.loads(moving.done("cluster", "health", "--json"))
+    names = {each["name"]: len(each["items"]) for each in told["findings"]}
+    assert names.pop("Reassigning") == 4
+    assert not names.keys() & {"UnderReplicatedPartitions", "LeadersNotPreferred"}
+    assert moving.done("cluster", "elect") == "No partition needs an election.\n"

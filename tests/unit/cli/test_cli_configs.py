@@ -199,7 +199,7 @@ def test_a_topic_that_is_called_all_is_one(cluster: CliCluster) -> None:
     told = cluster.done("configs", "alter", "topic", "all", "--set", "retention.ms=5000")
     assert told == "Changed topic all: retention.ms=5000.\n"
     assert settings(cluster, "topic", "all")["retention.ms"]["value"] == "5000"
-    cluster.done("topics", "delete", "all")
+    cluster.done("topics", "delete", "--yes", "all")
 
 
 @pytest.mark.parametrize("client", ["*", "-", "--", "default", "<others>", "all clients", "none"])

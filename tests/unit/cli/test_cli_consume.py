@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -13,9 +14,26 @@ import pytest
 from click.testing import CliRunner
 
 from kdist.cli.main import kdist
+from kdist.client.cluster import Cluster, parse_addresses
+from kdist.client.produce_once import produce
+from kdist.model import TopicPartition
+from kdist.network.client import ClientSettings
+from kdist.network.network import AsyncioNetwork
 from kdist.records.build import build_batch
 from tests.unit.cli.cli_cluster import CliCluster
-from tests.unit.cli.cli_records import write
+
+
+def write(address: str, topic: str, partition: int, batch: bytearray) -> None:
+    """Append one batch."""
+
+    async def append() -> None:
+        network = AsyncioNetwork(asyncio.get_running_loop())
+        cluster = Cluster(network, parse_addresses(address), ClientSettings(client_id="test"))
+        await produce(cluster, {TopicPartition(topic, partition): batch})
+        cluster.close()
+
+    asyncio.run(append())
+
 
 ROOT = Path(__file__).parents[3]
 KDIST = [sys.executable, "-m", "kdist.cli"]
@@ -69,9 +87,12 @@ def test_the_topic_may_be_given_as_in_kafkas_tools(cluster: CliCluster, hundred:
         ("consume a b --partition 0", "--partition is for one topic."),
         ("consume --include a --partition 0", "--partition is for one topic."),
         ("consume a --offset 1 --last 1", "Give one of --from-beginning, --offset, --time and"),
-        ("consume a --time 1 --from-beginning", "Give one of --from-beginning, --offset, --time"),
+        ("consume a --time 0 --from-beginning", "Give one of --from-beginning, --offset, --time"),
         ("consume a --offset 5 --until-offset 4", "--until-offset is before the start."),
-        ("consume a --time 5 --until-time 4", "--until-time is before the start."),
+        (
+            "consume a --time 2026-01-02 --until-time 2026-01-01",
+            "--until-time is before the start.",
+        ),
         ("consume a --until-time 2999-01-01", "'--until-time': it is still to come."),
         ("consume a --last -1", "Invalid value for '--last': -1 is not in the range x>=0."),
         ("consume a --keys --json", "Give one of --keys, --format and --json."),
@@ -82,7 +103,7 @@ def test_the_topic_may_be_given_as_in_kafkas_tools(cluster: CliCluster, hundred:
         ("consume a --group g --offset 1", "Group g decides where to begin"),
         ("consume a --group g --last 1", "Group g decides where to begin"),
         ("consume a --group g --partition 1", "Group g decides where to begin"),
-        ("consume a -X group.id=g --time 1", "Group g decides where to begin"),
+        ("consume a -X group.id=g --time 0", "Group g decides where to begin"),
         (
             "consume a -X linger.ms=5",
             "linger.ms is a producer's setting, and this command has none",
@@ -150,7 +171,7 @@ def test_the_last_records_are_counted_in_each_partition(cluster: CliCluster) -> 
     for partition in range(2):
         text = "".join(f"{partition}{number}\n" for number in range(3))
         cluster.done("produce", "both", "--partition", partition, text=text)
-    cluster.done("topics", "delete-records", "both:1", "--before-offset", 2)
+    cluster.done("topics", "delete-records", "--yes", "both:1", "--before-offset", 2)
     assert sorted(values(cluster, "both", "--last", 2, "--until-end")) == [1, 2, 12]
 
 
@@ -370,7 +391,7 @@ def test_a_group_whose_offsets_were_reset_goes_on_from_there(
     cluster: CliCluster, hundred: str
 ) -> None:
     values(cluster, hundred, "--group", "jumper", "--from-beginning", "--until-end")
-    cluster.done("groups", "reset", "jumper", "--to-offset", 95, "--topic", hundred)
+    cluster.done("groups", "reset", "--yes", "jumper", "--to-offset", 95, "--topic", hundred)
     assert values(cluster, hundred, "--group", "jumper", "--max", 2) == [95, 96]
     assert values(cluster, hundred, "--group", "jumper", "--until-offset", 98) == [97]
     assert values(cluster, hundred, "--group", "jumper", "--until-offset", 5) == []
@@ -384,7 +405,7 @@ def test_a_group_goes_on_with_the_oldest_record_where_retention_overtook_it(
     cluster.done("produce", "overtaken", text="0\n1\n2\n3\n")
     group = ("--group", "overtaken")
     assert values(cluster, "overtaken", *group, "--from-beginning", "--max", 1) == [0]
-    cluster.done("topics", "delete-records", "overtaken:0", "--before-offset", 2)
+    cluster.done("topics", "delete-records", "--yes", "overtaken:0", "--before-offset", 2)
     assert values(cluster, "overtaken", *group, "--until-end") == [2, 3]
 
 

@@ -14,16 +14,16 @@ from click.testing import CliRunner, Result
 
 from kdist.cli.main import kdist
 from kdist.client import zookeeper_session
-from kdist.config.listeners import Listener
-from kdist.errors import UserError
+from kdist.config.addresses import Listener
+from kdist.errors import KdistError, UserError
 from kdist.ops import cluster_view
+from kdist.ops.gate import PartitionView
 from kdist.runtime.clock import SystemClock
+from kdist.testing.memory_zookeeper import MemoryEnsemble
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
-from kdist.zk.cluster_values import ControllerInfo
-from kdist.zk.memory import MemoryEnsemble
 from kdist.zk.registration import BrokerRegistration, Endpoint
-from kdist.zk.topic_values import PartitionState, TopicAssignment
+from kdist.zk.values import ControllerInfo, PartitionState, TopicAssignment
 
 NOBODY = Listener("PLAINTEXT", "127.0.0.1", 1)
 
@@ -101,10 +101,27 @@ def test_json_has_the_answer_and_its_grounds() -> None:
         "asked": [1],
         "answer": "yes",
         "reasons": [],
+        "moves": None,
         "single_replica": [],
+        "partitions": 1,
+        "moving": False,
         "controller": 1,
         "brokers": [1, 2],
+        "lack": None,
     }
+
+
+def test_a_broker_that_is_to_get_partitions_is_told_as_one_that_moves(ensemble: Ensemble) -> None:
+    """Whoever takes an empty broker away looks at both."""
+
+    async def grow() -> None:
+        async with ensemble.at("zk") as keeper:
+            topic = TopicAssignment({0: (1, 2, 3)}, None, adding={0: (3,)})
+            await keeper.set(znodes.TOPIC.path("clicks"), topic.encode())
+
+    asyncio.run(grow())
+    found = json.loads(gate("--broker", 3, "--json").stdout)
+    assert (found["partitions"], found["moving"]) == (0, True)
 
 
 def test_a_hosts_brokers_are_asked_for_together() -> None:
@@ -119,7 +136,7 @@ def test_the_brokers_file_gives_its_id_zookeeper_and_min_isr(tmp_path: Path) -> 
     file.write_text("broker.id=2\nlog.dir=/data\nzookeeper.connect=zk\nmin.insync.replicas=2\n")
     result = gate("--config", file, zookeeper="")
     assert result.exit_code == 1
-    assert "clicks-0 would have 1 in-sync replicas, and asks for 2" in result.stdout
+    assert "clicks-0 would have 1 in-sync replica, and asks for 2" in result.stdout
 
 
 def test_without_a_file_and_without_a_broker_to_ask_it_cannot_tell(
@@ -141,6 +158,7 @@ def test_without_a_file_and_without_a_broker_to_ask_it_cannot_tell(
         ([], "zk", "which broker?"),
         (["--host", "h9"], "zk", "no broker is registered on host 'h9': there are h1, h2"),
         (["--host", "h2", "--broker", 1], "zk", "give --broker or --host, not both"),
+        (["--broker", "1;2"], "zk", "--broker '1;2' is not a list of broker ids"),
         (["--broker", 1, "--expect", "1;2"], "zk", "'1;2' is not a list of broker ids"),
         (["--broker", 1, "--down", "1;2"], "zk", "--down '1;2' is not a list of broker ids"),
         (["--broker", 1, "--expect", "9" * 5000], "zk", "is not a list of broker ids"),
@@ -168,16 +186,43 @@ def test_a_broker_that_does_not_serve_is_not_back() -> None:
 
 def test_no_record_is_written_for_a_broker_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The roll asks every few seconds, and each probe makes and deletes a topic."""
-    probed: list[int] = []
+    probed: list[list[int]] = []
 
-    async def probe(_cluster: object, broker: int, _now_ms: int) -> None:
-        probed.append(broker)
+    async def probe(_cluster: object, brokers: list[int], _now_ms: int) -> dict[int, KdistError]:
+        probed.append(brokers)
+        return {}
 
     monkeypatch.setattr("kdist.ops.probe.probe", probe)
     assert gate("--broker", 2, "--after", "--expect", "1,2,3").exit_code == 1
     assert probed == []
     assert gate("--broker", 2, "--after", "--expect", "1,2").exit_code == 0
-    assert probed == [2]
+    assert probed == [[2]]
+    result = gate("--brokers", "1,2", "--after", "--expect", "1,2")
+    assert (result.exit_code, result.stdout) == (0, "yes   brokers 1, 2 are fully back\n")
+    assert probed == [[2], [1, 2]]
+
+
+def test_how_much_a_broker_lacks_is_said_where_that_is_asked_for(
+    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lacking_bytes(_cluster: object, broker: int, behind: list[PartitionView]) -> int:
+        return 3 << 30 if [broker, len(behind)] == [2, 1] else 0
+
+    async def falls_behind() -> None:
+        async with ensemble.at("zk") as keeper:
+            path = znodes.PARTITION_STATE.path("clicks", 0)
+            await keeper.set(path, PartitionState(1, 0, (1,), 1).encode())
+
+    monkeypatch.setattr(cluster_view, "lacking_bytes", lacking_bytes)
+    whole = json.loads(gate("--broker", 2, "--after", "--measure", "--json").stdout)
+    assert whole["lack"] == {"partitions": 0, "bytes": 0}
+    asyncio.run(falls_behind())
+    found = json.loads(gate("--broker", 2, "--after", "--measure", "--json").stdout)
+    assert (found["answer"], found["lack"]) == ("no", {"partitions": 1, "bytes": 3 << 30})
+    said = gate("--broker", 2, "--after", "--measure").stdout
+    assert said.endswith("note  it lacks 3.0 GiB of 1 partition\n")
+    assert json.loads(gate("--broker", 2, "--after", "--json").stdout)["lack"] is None
+    assert gate("--broker", 2, "--measure").exit_code == 2
 
 
 def test_a_lock_is_held_and_released_by_its_run_alone() -> None:

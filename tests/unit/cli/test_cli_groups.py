@@ -48,7 +48,7 @@ def described(cluster: CliCluster, group: str) -> dict[str, object]:
 
 
 def test_a_group_without_members_has_offsets_and_lag(cluster: CliCluster, topic: str) -> None:
-    cluster.done("groups", "reset", "slow", "--topic", f"{topic}:1", "--to-offset", 4)
+    cluster.done("groups", "reset", "--yes", "slow", "--topic", f"{topic}:1", "--to-offset", 4)
     group = described(cluster, "slow")
     assert (group["state"], group["members"]) == ("Empty", [])
     assert group["offsets"] == [
@@ -106,7 +106,7 @@ def test_the_groups_of_all_brokers_are_listed(cluster: CliCluster, topic: str, b
 def test_no_offset_is_committed_for_a_group_with_members(
     cluster: CliCluster, topic: str, busy: str
 ) -> None:
-    sentence = cluster.refused("groups", "reset", busy, "--to-latest", "--topic", topic)
+    sentence = cluster.refused("groups", "reset", "--yes", busy, "--to-latest", "--topic", topic)
     assert sentence == "group busy has 1 member: stop all members to change its offsets"
 
 
@@ -139,7 +139,7 @@ def test_a_topic_that_was_deleted_leaves_the_rest_to_be_shown(cluster: CliCluste
         cluster.done("topics", "create", name)
         cluster.done("produce", name, text="x\n")
         cluster.done("consume", name, "--group", "mourner", "--from-beginning", "--until-end")
-    cluster.done("topics", "delete", "doomed")
+    cluster.done("topics", "delete", "--yes", "doomed")
     offsets = described(cluster, "mourner")["offsets"]
     assert isinstance(offsets, list)
     assert {
@@ -156,10 +156,10 @@ def test_a_topic_that_was_deleted_leaves_the_rest_to_be_shown(cluster: CliCluste
 
 def test_control_characters_in_a_name_are_escaped(cluster: CliCluster, topic: str) -> None:
     name, shown = "\x1b[2J\u202eevil\nü", "\\x1b[2J\\u202eevil\\nü"
-    cluster.done("groups", "reset", name, "--to-latest", "--topic", topic)
+    cluster.done("groups", "reset", "--yes", name, "--to-latest", "--topic", topic)
     listed = cluster.done("groups", "list")
     assert any(line.startswith(f"{shown}  Empty") for line in listed.splitlines())
     assert cluster.done("groups", "describe", name).startswith(f"{shown}  Empty")
     assert described(cluster, name)["group"] == name
-    assert cluster.done("groups", "delete", name) == f"Deleted group {shown}.\n"
-    assert cluster.refused("groups", "delete", "\x1b[2J") == "there is no group \\x1b[2J"
+    assert cluster.done("groups", "delete", "--yes", name) == f"Deleted group {shown}.\n"
+    assert cluster.refused("groups", "delete", "--yes", "\x1b[2J") == "there is no group \\x1b[2J"

@@ -1,17 +1,23 @@
-"""The commands that ask a cluster, before they ask: help, start time, misspelt flags."""
+"""The commands before they ask: help, completion, start time, misspelt flags, the release."""
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
+import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import kdist as package
 from kdist.cli.main import kdist
+from kdist.cli.release import release
 from tests.own_time import ended_after_s
+from tests.unit.cli.cli_cluster import CliCluster
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = [
@@ -32,6 +38,44 @@ COMMANDS = [
 ]
 LOCAL = ("completion", "config", "standalone")
 ASKING = [words for words in COMMANDS if words[0] not in LOCAL]
+
+
+def offered(line: str, broker: str) -> list[str]:
+    """What bash would offer behind `line`, whose last word is the begun one."""
+    return [each.partition(",")[2] for each in answered(line, broker)]
+
+
+def environment_of(line: str, broker: str) -> dict[str, str]:
+    """The variables by which bash asks."""
+    return {
+        "_KDIST_COMPLETE": "bash_complete",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split(" ")) - 1),
+        "KDIST_BROKER": broker,
+    }
+
+
+def answered(line: str, broker: str) -> list[str]:
+    """The same with the kind of each: "plain,groups"."""
+    environment = environment_of(line, broker)
+    done = subprocess.run(
+        [sys.executable, "-c", "from kdist.cli.main import main; main()"],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.stderr == ""
+    return [line for line in done.stdout.splitlines() if line]
+
+
+def offered_here(line: str, broker: str) -> list[str]:
+    """What bash would offer, without a process of its own."""
+    environment = environment_of(line, broker)
+    result = CliRunner().invoke(kdist, [], env=environment, prog_name="kdist")
+    assert result.stderr == ""
+    return [each.partition(",")[2] for each in result.stdout.splitlines()]
 
 
 def test_help_loads_no_heavy_module() -> None:
@@ -173,3 +217,70 @@ def test_a_name_or_path_of_an_unset_variable_is_a_wrong_argument(line: str) -> N
     result = CliRunner().invoke(kdist, [word.replace("@", "") for word in line.split()])
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.endswith((": it is empty.\n", " names no topic.\n"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("config check @", "config describe @", "topics apply @", "produce t --file @"),
+        *("log dump @", "log find @", "log rebuild-indexes @", "log trim @", "log verify @"),
+        *("broker --config @", "gate --config @", "load --config @", "standalone --data @"),
+    ],
+)
+def test_file_names_are_left_to_the_shell(line: str) -> None:
+    environment = environment_of("kdist " + line.replace("@", "/et"), "127.0.0.1:1")
+    result = CliRunner().invoke(kdist, [], env=environment, prog_name="kdist")
+    assert result.stdout == "file,/et\n"
+
+
+def test_commands_and_options_are_offered() -> None:
+    assert offered("kdist gr", "127.0.0.1:1") == ["groups"]
+    assert offered_here("kdist groups re", "127.0.0.1:1") == ["reset"]
+    assert "--to-earliest" in offered_here("kdist groups reset x --to", "127.0.0.1:1")
+    assert offered_here("kdist configs describe br", "127.0.0.1:1") == ["broker"]
+
+
+def test_names_come_from_the_cluster(cluster: CliCluster) -> None:
+    for name in ("complete-a", "complete-b"):
+        cluster.done("topics", "create", name)
+    cluster.done("groups", "reset", "--yes", "completer", "--to-latest", "--topic", "complete-a")
+    both = ["complete-a", "complete-b"]
+    assert offered("kdist topics describe complete", cluster.address) == both
+    assert offered_here("kdist consume complete", cluster.address) == both
+    assert offered_here("kdist consume --topic complete", cluster.address) == both
+    assert offered_here("kdist configs describe topic complete", cluster.address) == both
+    assert offered_here("kdist groups describe compl", cluster.address) == ["completer"]
+
+
+def test_an_unreachable_cluster_soon_offers_nothing() -> None:
+    start = time.monotonic()
+    assert offered("kdist topics describe x", "127.0.0.1:1") == []
+    assert time.monotonic() - start < 10  # 0.3 s on a machine that does nothing else
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shells_completion_script_is_printed(shell: str) -> None:
+    result = CliRunner().invoke(kdist, ["completion", shell])
+    assert result.exit_code == 0
+    assert "_KDIST_COMPLETE" in result.stdout
+
+
+def test_an_installed_tree_is_of_the_release_that_lies_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kdist-9.8.7.dist-info").mkdir()
+    (tmp_path / "kdist_other-1.0.dist-info").mkdir()
+    monkeypatch.setattr(package, "__file__", str(tmp_path / "kdist" / "__init__.py"))
+    assert release() == "9.8.7"
+
+
+def test_a_tree_that_is_installed_by_reference_is_found_too() -> None:
+    assert release() == version("kdist")
+
+
+@pytest.mark.parametrize("command", ["dump", "verify", "find", "trim", "rebuild-indexes"])
+def test_every_help_about_logs_has_examples(command: str) -> None:
+    result = CliRunner().invoke(kdist, ["log", command, "--help"])
+    assert result.exit_code == 0
+    assert f"kdist log {command} " in result.stdout
+    assert "--json" in result.stdout

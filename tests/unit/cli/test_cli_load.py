@@ -56,7 +56,8 @@ def test_without_pyarrow_verify_says_so_in_one_sentence(
     if (package := sys.modules.get("kdist.spark.load")) is not None:
         monkeypatch.delattr(package, "verify", raising=False)
     assert cluster.refused("load", "verify", "--config", job(cluster, tmp_path, "loaded")) == (
-        "loads are verified with pyarrow, which is missing: pip install 'kdist[spark]'"
+        "loads are verified with pyarrow, which is missing: pip install '.[spark]' in kdist's"
+        " source tree"
     )
 
 

@@ -1,23 +1,28 @@
-"""`kdist log` as people and scripts meet it: output, JSON, exit status, and no trace left."""
+"""`kdist log` as people and scripts meet it: output, exit status, no trace left; and what mends."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from kdist.cli.main import kdist
-from kdist.records.build import build_batch
+from kdist.config.topic import TopicSettings
+from kdist.errors import DiskFailed
+from kdist.records.batch import Batch, read_header
+from kdist.records.build import build_batch, read_batch
 from kdist.records.compression import Codec
 from kdist.records.control import ControlType, EndTransactionMarker
-from kdist.records.message_set import write_message_set
 from kdist.records.record import Record
 from kdist.runtime.disk import Disk
-from tests.unit.cli.cli_log import LOOKING, rows, run, trace
+from kdist.storage.checkpoints import save_offsets
+from kdist.storage.names import CLEANER_OFFSETS, HIGH_WATERMARKS
 from tests.unit.inspection.inspection_logs import (
     END_OFFSET,
     START_MS,
@@ -26,7 +31,72 @@ from tests.unit.inspection.inspection_logs import (
     make_directory,
     segments,
 )
-from tests.written_records import write_marker
+from tests.unit.storage.storage_world import CLICKS, World, on_real_disk
+from tests.written_records import write_marker, write_message_set
+
+LOOKING = [
+    ["dump"],
+    ["dump", "--records"],
+    ["dump", "--json", "--records"],
+    ["dump", "--index", "--time-index", "--snapshot", "--epochs", "--checkpoints"],
+    ["verify", "--deep"],
+    ["find", "--offset", "40"],
+    ["find", "--time", "2023-11-14T22:13:20.040"],
+]
+"""Every command that changes nothing."""
+
+
+def run(*arguments: object, text: str = "") -> Result:
+    result = CliRunner().invoke(kdist, ["log", *map(str, arguments)], input=text)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def rows(*arguments: object) -> list[dict[str, Any]]:
+    """What a command prints as JSON lines."""
+    return [json.loads(line) for line in run(*arguments, "--json").stdout.splitlines()]
+
+
+def trace(path: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file's content and time of change, directories' times too."""
+    return {
+        str(found): (found.read_bytes() if found.is_file() else b"", found.stat().st_mtime_ns)
+        for found in [path, *path.rglob("*")]
+    }
+
+
+PAIRS = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"a", None), (b"b", b"5")]
+
+
+def stopped(path: Path, high_watermark: int = 5) -> World:
+    """A directory with one compacted partition, closed cleanly."""
+    world = on_real_disk(path, topic=TopicSettings(cleanup_policy=("compact",), segment_bytes=200))
+    log = world.log()
+    world.directory.high_watermarks = lambda: {CLICKS: high_watermark}
+    for key, value in PAIRS:
+        data = build_batch([value], [key], timestamp_ms=1)
+        log.append_as_leader([Batch(read_header(data), data)], 0, 1)
+    log.roll(1)
+    world.flush(log)
+    world.stop()
+    return world
+
+
+def ran(*words: str, status: int = 0, **more: str) -> str:
+    done = CliRunner().invoke(kdist, ["log", "clean", *words], **more)  # type: ignore[arg-type]
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def offsets_in(path: Path) -> list[int]:
+    found: list[int] = []
+    for segment in sorted((path / str(CLICKS)).glob("*.log")):
+        data, at = segment.read_bytes(), 0
+        while at < len(data):
+            found += [each.offset for each in read_batch(data, at)]
+            at += read_header(data, at).size
+    return found
+
 
 # --- dump ---------------------------------------------------------------------------------------
 
@@ -262,14 +332,14 @@ def test_a_time_is_milliseconds_or_iso_in_utc_unless_it_says_otherwise(
     assert answer["found"][0]["record"]["offset"] == 40
 
 
-@pytest.mark.parametrize("time", ["yesterday", "9" * 5000, "2026-13-01"])
+@pytest.mark.parametrize("time", ["yesterday", "1e12", "2026-13-01"])
 def test_an_invalid_time_is_a_usage_error(log: Path, time: str) -> None:
     result = run("find", log, "--time", time)
     assert result.exit_code == 2
     assert "is neither milliseconds nor ISO 8601" in result.stderr
 
 
-@pytest.mark.parametrize("time", ["0001-01-01", "1969-12-31T23:59:59.999Z", "9" * 20])
+@pytest.mark.parametrize("time", ["0001-01-01", "1969-12-31T23:59:59.999Z"])
 def test_a_time_before_1970_is_a_usage_error(log: Path, time: str) -> None:
     result = run("find", log, "--time", time)
     assert result.exit_code == 2
@@ -332,3 +402,193 @@ def test_a_directory_around_log_directories_is_refused_with_their_names(
     )
     (tmp_path / "meta.properties").touch()  # a broker's, which has no partition yet
     assert run("dump", tmp_path).stderr == ""
+
+
+def test_a_dry_run_tells_what_would_go_and_changes_nothing(tmp_path: Path) -> None:
+    stopped(tmp_path)
+    before = sorted((p.name, p.stat().st_size) for p in tmp_path.rglob("*"))
+    (found,) = json.loads(ran(str(tmp_path), "--dry-run", "--json"))["partitions"]
+    assert found["partition"] == "clicks-0"
+    assert (found["first_dirty_offset"], found["end_offset"]) == (0, 5)
+    assert (found["records"], found["removed_records"]) == (5, 3)
+    assert 0 < found["removed_bytes"] < found["bytes"]
+    assert sorted((p.name, p.stat().st_size) for p in tmp_path.rglob("*")) == before
+    table = ran(str(tmp_path / "clicks-0"), "--dry-run")
+    assert "clicks-0" in table
+    assert "DIRTY FROM" in table
+
+
+def test_a_stopped_brokers_partition_is_compacted(tmp_path: Path) -> None:
+    world = stopped(tmp_path)
+    ran(str(tmp_path / "clicks-0"), "--yes", "--json")
+    assert offsets_in(tmp_path) == [3, 4]
+    assert (tmp_path / CLEANER_OFFSETS).read_text() == "0\n1\nclicks 0 5\n"
+    assert not [p for p in tmp_path.rglob("*") if p.suffix in (".swap", ".cleaned", ".deleted")]
+    log = world.open().logs[CLICKS]
+    assert world.directory.is_clean
+    assert (log.first_dirty_offset, log.end_offset) == (5, 5)
+
+
+def test_what_is_not_committed_stays(tmp_path: Path) -> None:
+    stopped(tmp_path, high_watermark=2)
+    ran(str(tmp_path / "clicks-0"), "--yes")
+    assert offsets_in(tmp_path) == [0, 1, 2, 3, 4]
+
+
+def test_the_name_is_asked_for(tmp_path: Path) -> None:
+    stopped(tmp_path)
+    said = ran(str(tmp_path / "clicks-0"), status=1, input="yes\n")
+    assert "Nothing was changed." in said
+    assert offsets_in(tmp_path) == [0, 1, 2, 3, 4]
+    ran(str(tmp_path / "clicks-0"), input="clicks-0\n")
+    assert offsets_in(tmp_path) == [3, 4]
+
+
+def test_a_directory_that_was_not_closed_cleanly_is_refused(tmp_path: Path) -> None:
+    stopped(tmp_path)
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    assert "stop it cleanly" in ran(str(tmp_path / "clicks-0"), "--yes", status=1)
+
+
+def test_a_running_brokers_partition_is_refused_but_for_a_dry_run(tmp_path: Path) -> None:
+    world = stopped(tmp_path)
+    world.open()
+    assert "in use" in ran(str(tmp_path / "clicks-0"), "--yes", status=1)
+    ran(str(tmp_path / "clicks-0"), "--dry-run")
+
+
+@pytest.mark.parametrize("name", [HIGH_WATERMARKS])
+def test_without_a_checkpoint_nothing_is_known_to_be_committed(tmp_path: Path, name: str) -> None:
+    world = stopped(tmp_path)
+    save_offsets(world.files, str(tmp_path / name), {})
+    (found,) = json.loads(ran(str(tmp_path), "--dry-run", "--json"))["partitions"]
+    assert found["removed_records"] == 0
+
+
+# --- trim and rebuild-indexes -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command", [["trim", "--to-offset", "40", "--yes"], ["rebuild-indexes"]], ids=" ".join
+)
+def test_changes_are_refused_while_a_broker_runs(log: Path, command: list[str]) -> None:
+    before = trace(log)
+    lock = Disk().lock(f"{log.parent}/.lock")
+    result = run(*command, log)
+    lock.release()
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"kdist: {log.parent} is in use: stop the broker that runs on it first\n"
+    )
+    assert trace(log) == before
+
+
+@pytest.mark.parametrize("typed", ["", "y\n", "yes\n", "clicks\n"])
+def test_trim_does_nothing_until_the_name_is_typed(log: Path, typed: str) -> None:
+    before = trace(log)
+    result = run("trim", log, "--to-offset", 40, text=typed)
+    assert result.exit_code == 1
+    assert "Nothing was changed." in result.stdout
+    assert trace(log) == before
+
+
+def test_trim_says_what_it_will_remove_and_does_so_when_confirmed(log: Path) -> None:
+    result = run("trim", log, "--to-offset", 40, text="clicks-0\n")
+    assert result.exit_code == 0
+    assert f"{log} will end at offset 39 (offset 40, in the middle of a batch" in result.stdout
+    assert "11 batches with 33 records" in result.stdout
+    assert f"{log} now ends at offset 39." in result.stdout
+    assert run("verify", log.parent).exit_code == 0
+
+
+def test_trim_beside_an_invalid_checkpoint_changes_nothing(log: Path) -> None:
+    checkpoint = log.parent / "cleaner-offset-checkpoint"
+    checkpoint.write_bytes(b"noise")
+    before = trace(log)
+    result = run("trim", log, "--to-offset", 40, "--yes")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"kdist: {checkpoint}: its last line has no end of line\n"
+    assert trace(log) == before
+
+
+def test_trim_at_damage_in_json_says_what_it_kept(log: Path) -> None:
+    segment = segments(log)[2]
+    flip(segment, headers(segment)[3][0] + 16)
+    (outcome,) = rows("trim", log, "--at-damage", "--yes")
+    assert (outcome["is_cut"], outcome["end_offset"]) == (True, 45)
+    assert all(Path(path).exists() for path in outcome["kept"])
+    assert run("verify", log.parent).exit_code == 0
+    assert rows("trim", log, "--at-damage", "--yes") == [{"path": str(log), "is_cut": False}]
+
+
+def test_rebuild_indexes_says_which_were_wrong(log: Path) -> None:
+    spoilt, missing = segments(log)[1].with_suffix(".index"), segments(log)[0].with_suffix(".index")
+    spoilt.write_bytes(b"\xff" * 16)
+    missing.unlink()
+    (outcome,) = rows("rebuild-indexes", log)
+    wrong = {each["path"]: each["fault_before"] for each in outcome["indexes"]}
+    assert len(wrong) == 8
+    assert {path: fault for path, fault in wrong.items() if fault} == {
+        str(spoilt): "entry 0 is negative",
+        str(missing): "was missing",
+    }
+    assert run("verify", log.parent).exit_code == 0
+
+
+def test_rebuild_indexes_of_a_damaged_segment_exits_with_1(log: Path) -> None:
+    segment = segments(log)[1]
+    flip(segment, headers(segment)[3][0] + 16)
+    result = run("rebuild-indexes", log)
+    assert result.exit_code == 1
+    position = headers(segment)[2][0] + headers(segment)[2][1].size
+    assert f"NOT REBUILT, the log is damaged at position {position}: magic" in result.stdout
+
+
+# --- what is wrong with a command line -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [*LOOKING, ["trim", "--at-damage"], ["rebuild-indexes"]])
+@pytest.mark.parametrize("name", ["missing", "empty", "notes.txt"])
+def test_a_wrong_path_is_a_one_sentence_error_with_exit_status_1(
+    tmp_path: Path, command: list[str], name: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").touch()
+    result = run(*command, tmp_path / name)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"kdist: {tmp_path / name} is ")
+    assert result.stderr.count("\n") == 1
+    assert sorted(os.listdir(tmp_path)) == ["empty", "notes.txt"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["dmp", "."],
+        ["verify", "--depp", "."],
+        ["verify"],
+        ["find", "."],
+        ["find", ".", "--offset", "1", "--time", "1"],
+        ["find", ".", "--offset", "-1"],
+        ["find", ".", "--time", "yesterday"],
+        ["trim", "."],
+        ["trim", ".", "--to-offset", "1", "--at-damage"],
+        ["trim", ".", "--to-offset", "1", "--json"],
+        ["dump", ".", "--limit", "0"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_flag_is_exit_status_2(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr
+
+
+def test_a_disk_that_fails_is_exit_status_74(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Disk, path: str) -> int:
+        raise DiskFailed(path, OSError(errno.EIO, os.strerror(errno.EIO)))
+
+    monkeypatch.setattr(Disk, "open_readonly", fail)
+    result = run("verify", log)
+    assert result.exit_code == 74
+    assert result.stderr.startswith("kdist: the disk under ")

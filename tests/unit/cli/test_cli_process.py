@@ -1,7 +1,8 @@
-"""`kdist` as a process: start time, exit status, pipes, signals, files it may not read."""
+"""`kdist` as a process: start time, exit status, pipes, signals, waiting, files it may not read."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import signal
@@ -11,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from kdist.cli.shared import connecting
+from kdist.cli.shared.client_settings import Clients
+from kdist.cli.shared.unread import ended_when_unread
+from kdist.client.cluster import Address, Cluster
 from kdist.records.build import build_batch
 from tests.unit.cli.cli_cluster import CliCluster
 from tests.unit.inspection.inspection_logs import START_MS, make_directory
@@ -29,6 +34,11 @@ def run(*arguments: str, **settings: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*KDIST, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, **settings
     )
+
+
+async def wait(seconds: float) -> None:
+    with ended_when_unread():
+        await asyncio.sleep(seconds)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["log", "--help"]])
@@ -173,7 +183,37 @@ def test_a_closed_pipe_ends_the_dump_silently(tmp_path: Path) -> None:
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait(timeout=60) != 0
+    assert process.wait(timeout=60) == 141
+
+
+@pytest.mark.parametrize("words", [("topics", "list"), ("consume", "unread", "--from-beginning")])
+@pytest.mark.parametrize("is_ending", [True, False])
+def test_every_command_whose_output_nobody_reads_exits_alike(
+    cluster: CliCluster, words: tuple[str, ...], is_ending: bool
+) -> None:
+    cluster.run("topics", "create", "unread")
+    cluster.done("produce", "unread", text="x\n" * 100_000)
+    more = ("--until-end",) if is_ending and words[0] == "consume" else ()
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing) as unread:
+        done = subprocess.run(
+            [*KDIST, *words, *more, "--broker", cluster.address],
+            cwd=ROOT,
+            stdout=unread,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_broker_may_be_named_before_the_command(cluster: CliCluster) -> None:
+    found = run("--broker", cluster.address, "topics", "list", "--json")
+    assert (found.returncode, found.stderr) == (0, "")
+    shown = run("--bootstrap-server", cluster.address, "consume", "unread", "--max", "0")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert run("--broker", "127.0.0.1:1", "topics", "list").returncode == 1
+    assert run("--broker", cluster.address, "log", "dump", ".").returncode == 2  # it has no broker
 
 
 def test_an_interrupt_exits_with_130(tmp_path: Path) -> None:
@@ -239,3 +279,62 @@ def test_a_file_without_read_permission_is_a_one_sentence_error(tmp_path: Path) 
     done = run("log", "verify", str(partition), **who)
     partition.chmod(0o755)
     assert (done.returncode, done.stderr) == (1, f"kdist: {partition}: Permission denied\n")
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "has_answered", "said"),
+    [
+        (True, False, "kdist: waiting for an answer from slow:9092\n"),
+        (True, True, ""),
+        (False, False, ""),
+    ],
+)
+def test_a_person_is_soon_told_which_broker_does_not_answer(
+    is_terminal: bool,
+    has_answered: bool,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def work(cluster: Cluster) -> None:
+        if has_answered:
+            cluster.brokers = {0: Address("slow", 9092)}
+        await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(connecting, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    connecting.ask_cluster(Clients.at("slow:9092"), work)
+    assert capsys.readouterr().err == said
+
+
+def test_a_pipe_whose_reader_goes_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+
+        async def scenario() -> None:
+            asyncio.get_running_loop().call_soon(os.close, reading)
+            await wait(30)
+
+        with pytest.raises(BrokenPipeError):
+            asyncio.run(scenario())
+
+
+def test_output_to_a_file_never_ends_the_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(tmp_path / "out", "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        asyncio.run(wait(0))
+    assert (tmp_path / "out").read_text() == ""
+
+
+def test_another_cancellation_is_kept() -> None:
+    async def scenario() -> None:
+        waits = asyncio.ensure_future(wait(30))
+        await asyncio.sleep(0)
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+
+    asyncio.run(scenario())

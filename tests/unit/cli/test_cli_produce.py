@@ -19,7 +19,7 @@ from kdist.cli.produce.input import Fixed, JsonLines
 from kdist.cli.shared.line_source import CHUNK_BYTES, LINE_BYTES_MAX, Splitter
 from kdist.client.partitioner import partition_for
 from kdist.errors import UserError
-from tests.unit.cli.cli_cluster import CliCluster
+from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
 
 ROOT = Path(__file__).parents[3]
 KDIST = [sys.executable, "-m", "kdist.cli"]
@@ -114,7 +114,7 @@ def test_a_separator_may_be_any_bytes(cluster: CliCluster) -> None:
 def test_a_line_without_the_separator_is_named(cluster: CliCluster) -> None:
     name = topic(cluster, "unkeyed")
     sentence = cluster.refused("produce", name, "--key-separator", ":", text="a:1\nb2\n")
-    assert sentence == "line 2 has no ':' between key and value; written: 0 records"
+    assert sentence == "line 2 has no ':' between key and value; written: 1 record"
 
 
 def test_records_written_before_an_error_are_counted(cluster: CliCluster) -> None:
@@ -128,8 +128,26 @@ def test_records_written_before_an_error_are_counted(cluster: CliCluster) -> Non
     lines = "x" * 99 + "\n"
     text = lines * (CHUNK_BYTES // 100 + 1) + "x" * LINE_BYTES_MAX * 2
     sentence = cluster.refused("produce", name, text=text)
-    count = f"{CHUNK_BYTES // 100 + 1:,} records"
-    assert sentence == f"a line is longer than 16 MiB; written: {count}"
+    count = CHUNK_BYTES // 100 + 1
+    assert sentence == f"line {count + 1} is longer than 16 MiB; written: {count:,} records"
+
+
+@pytest.mark.parametrize("good", [0, 1, 10, CHUNK_BYTES // 10 + 1])
+@pytest.mark.parametrize(
+    ("words", "line", "bad"),
+    [
+        ((), "x" * 12, "x" * (LINE_BYTES_MAX + CHUNK_BYTES + 1)),
+        (("--key-separator", "="), "k=" + "v" * 10, "none"),
+        (("--from-json",), '{"value":"v"}', "{"),
+    ],
+)
+def test_all_lines_before_a_bad_one_are_written_in_any_format(
+    cluster: CliCluster, words: tuple[str, ...], line: str, bad: str, good: int
+) -> None:
+    name = topic(cluster, f"good-{good}-{len(words)}{len(line)}")
+    sentence = cluster.refused("produce", name, *words, text=f"{line}\n" * good + f"{bad}\nk=v\n")
+    assert sentence.startswith(f"line {good + 1}")
+    assert len(records(cluster, name)) == good
 
 
 def test_a_named_partition_gets_every_record(cluster: CliCluster) -> None:
@@ -220,6 +238,28 @@ def test_an_interrupt_while_waiting_for_input_ends_it_at_once(
     assert errors.strip() == b"kdist: interrupted; written: 1 record"
 
 
+def test_what_keeps_records_from_being_acknowledged_is_said_and_how_many_are_left(
+    tmp_path: Path,
+) -> None:
+    with cli_cluster(tmp_path) as cluster:
+        words = ("--replication-factor", 2, "--config", "min.insync.replicas=2")
+        cluster.done("topics", "create", "starved", *words)
+        cluster.stop_broker(2)
+        process = produce_process(cluster, "starved")
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"a\nb\n")
+        process.stdin.close()
+        process.stdin = None
+        while b"NOT_ENOUGH_REPLICAS" not in (told := process.stderr.readline()):
+            assert told, "it ended first"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    told = b"kdist: interrupted; written: 0 records; not acknowledged: 2 records"
+    assert errors.strip().endswith(told)
+
+
 def test_progress_is_shown_on_a_terminal(cluster: CliCluster, tmp_path: Path) -> None:
     name = topic(cluster, "progress")
     (tmp_path / "file").write_text("line\n" * 1000)
@@ -296,7 +336,8 @@ def test_a_text_may_stand_for_null(cluster: CliCluster) -> None:
         (["--header", ""], "Invalid value for '--header': '' is not NAME=VALUE."),
         (["--header", "\udcff=v"], "'--header': a header's name must be UTF-8 text."),
         (["--timestamp", "soon"], "'soon' is neither milliseconds nor ISO 8601."),
-        (["--timestamp", "9223372036854775807"], "'--timestamp': it is too late."),
+        (["--timestamp", "9223372036854775807"], "may be a date or in another unit"),
+        (["--timestamp", "1795003200"], "may be a date or in another unit"),
         (["--key", "k", "--key-separator", "="], "Give one of --key and --key-separator."),
         (["--from-json", "--null", "x"], "--null is about lines of text: --from-json needs none."),
         (["--from-json", "--key-separator", "="], "--key-separator is about lines of text"),
@@ -336,14 +377,14 @@ def test_what_was_consumed_as_json_can_be_produced_again(cluster: CliCluster) ->
 def test_options_take_the_place_of_what_a_line_of_json_says(cluster: CliCluster) -> None:
     name = topic(cluster, "overruled", partitions=3)
     line = {"value": "v", "key": "k", "headers": [["h", "own"]], "timestamp": 7, "partition": 2}
-    words = ["--key", "K", "--header", "h=all", "--timestamp", "9", "--partition", "1"]
+    words = ["--key", "K", "--header", "h=all", "--timestamp", "1795003200000", "--partition", "1"]
     cluster.done("produce", name, "--from-json", *words, text=json.dumps(line))
     (found,) = records(cluster, name)
     assert found == {
         "topic": name,
         "partition": 1,
         "offset": 0,
-        "timestamp": 9,
+        "timestamp": 1_795_003_200_000,
         "key": "K",
         "value": "v",
         "headers": [["h", "all"], ["h", "own"]],
@@ -435,6 +476,6 @@ def test_lines_are_whole_wherever_chunks_are_split() -> None:
 
 def test_a_line_without_end_is_refused() -> None:
     splitter = Splitter()
-    splitter.split(b"x" * LINE_BYTES_MAX)
+    splitter.split(b"x" * (LINE_BYTES_MAX + 1))
     with pytest.raises(UserError, match="longer than"):
         splitter.split(b"x")

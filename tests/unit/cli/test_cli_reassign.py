@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
+import time
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kdist.client import zookeeper_session
 from kdist.client.admin.disks import LogDirectory, log_directories
 from kdist.client.cluster import Cluster
-from kdist.errors import ApiError, Error
+from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
-from kdist.ops.reassignment import execution, survey
+from kdist.ops import roll_lock
+from kdist.ops.reassignment import execution, site
 from kdist.ops.reassignment.plan import Move
 from kdist.ops.reassignment.progress import Status, Statuses
+from kdist.zk import znodes
+from kdist.zk.client import ZooKeeper
+from kdist.zk.values import LockHolder
 from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
 
 
@@ -99,8 +108,8 @@ def test_a_broker_that_does_not_answer_counts_as_down_and_can_be_drained(
             raise ApiError(error, "broker 2")
         return await log_directories(cluster, broker)
 
-    monkeypatch.setattr(survey, "log_directories", asked)
-    monkeypatch.setattr(survey, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(site, "log_directories", asked)
+    monkeypatch.setattr(site, "_PATIENCE_S", 0.2)
     words = ("reassign", "plan", "--sample", 0, "--only-needed", "--drain", 2)
     with cli_cluster(tmp_path, brokers=3) as cluster:
         cluster.done("topics", "create", "clicks", "--partitions", 6, "--replication-factor", 2)
@@ -145,6 +154,64 @@ def test_mistakes_are_named(cluster: CliCluster, tmp_path: Path) -> None:
         result = cluster.run("reassign", *words)
         assert result.exit_code == 2
         assert sentence in result.stderr
+
+
+@contextlib.asynccontextmanager
+async def no_zookeeper(_: str) -> AsyncIterator[ZooKeeper]:
+    raise UserError("no ZooKeeper answers at memory:2181")
+    yield
+
+
+def test_a_plan_waits_for_a_rolls_end_and_is_announced_to_those_that_begin_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--zookeeper", "memory:2181")
+    with cli_cluster(tmp_path) as cluster:
+        cluster.done("topics", "create", "clicks")
+        (before,) = replicas(cluster)
+        path = a_plan(tmp_path / "plan.json", ("clicks", 0, before, [3 - before[0]]))
+        cluster.done("gate", "lock", "--owner", "anna", "--run", "r1", *words)
+        refusal = cluster.refused("reassign", "execute", path)
+        assert refusal.startswith("'anna' holds the lock by run r1")
+        assert "--beside-roll" in refusal
+        assert (replicas(cluster), throttles(cluster)) == ([before], [])
+        seen: list[str] = []
+        move = execution._move
+
+        async def moving(*given: Any) -> None:
+            async with cluster.zookeeper_at("memory:2181") as keeper:
+                holder = await roll_lock.lock_holder(keeper, znodes.MOVES_LOCK)
+            assert holder is not None
+            seen.append(holder.holder)
+            await move(*given)
+
+        monkeypatch.setattr(execution, "_move", moving)
+        cluster.done("reassign", "execute", path, "--beside-roll")
+        assert [each.partition(" (")[2] for each in seen] == ["0 of 1 partitions are there)"]
+        assert replicas(cluster) == [[3 - before[0]]]
+        cluster.done("gate", "unlock", "--run", "r1", *words)
+        cluster.done("reassign", "execute", path, "--reverse")
+        assert asyncio.run(_mover(cluster)) is None
+
+
+async def _mover(cluster: CliCluster) -> LockHolder | None:
+    async with cluster.zookeeper_at("memory:2181") as keeper:
+        return await roll_lock.lock_holder(keeper, znodes.MOVES_LOCK)
+
+
+def test_where_no_zookeeper_can_say_who_rolls_a_plan_begins_only_if_one_insists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cli_cluster(tmp_path) as cluster:
+        cluster.done("topics", "create", "clicks")
+        (before,) = replicas(cluster)
+        path = a_plan(tmp_path / "plan.json", ("clicks", 0, before, [3 - before[0]]))
+        monkeypatch.setattr(zookeeper_session, "zookeeper_at", no_zookeeper)
+        refusal = cluster.refused("reassign", "execute", path)
+        assert "no ZooKeeper answers at memory:2181" in refusal
+        assert replicas(cluster) == [before]
+        cluster.done("reassign", "execute", path, "--beside-roll")
+        assert replicas(cluster) != [before]
 
 
 def a_plan(path: Path, *rows: tuple[str, int, list[int], list[int]]) -> Path:
@@ -375,6 +442,76 @@ def test_without_a_throttle_an_earlier_one_is_removed_first(
     cluster.done("configs", "alter", "broker", 3 - first[0], "--set", rate)
     cluster.done("reassign", "execute", path, "--no-throttle")
     assert throttles(cluster) == []
+
+
+def lacks(cluster: CliCluster, broker: int) -> int | None:
+    """How many bytes a broker's replica of clicks-0 lacks; None if that cannot be told."""
+    told = json.loads(cluster.done("topics", "describe", "clicks", "--replicas", "--json"))
+    (found,) = [e for e in told["partitions"][0]["replica_states"] if e["broker"] == broker]
+    return None if found["lag_bytes"] is None else int(found["lag_bytes"])
+
+
+def test_a_new_disk_is_filled_no_faster_than_told_and_a_replica_in_sync_as_ever(
+    tmp_path: Path,
+) -> None:
+    with cli_cluster(tmp_path) as cluster:
+        cluster.done("topics", "create", "clicks", "--replication-factor", 2)
+        told = cluster.done("reassign", "refill", 2, "--throttle", 1)
+        assert told == "Broker 2 gets no more than 1 MiB/s until it is in sync.\n"
+        began_s = time.monotonic()
+        size = 20 << 20
+        cluster.done(
+            "produce", "clicks", "-X", "compression_type=none", text=("x" * 1023 + "\n") * 20_000
+        )
+        assert time.monotonic() - began_s < size >> 20, "it waited for the limit"
+        cluster.stop_broker(2)
+        began_s = time.monotonic()
+        cluster.start_broker(2, is_disk_new=True)
+        cluster.until(lambda: lacks(cluster, 2) is not None)
+        lacked = lacks(cluster, 2)
+        passed_s = time.monotonic() - began_s
+        assert lacked is not None
+        assert lacked > 19_000_000 - (passed_s + 2) * (1 << 20)
+        assert cluster.done("reassign", "refill", 2, "--no-throttle") == (
+            "Broker 2 gets what it can.\n"
+        )
+        cluster.until(lambda: lacks(cluster, 2) == 0)
+        assert throttles(cluster) == []
+
+
+def test_a_disk_that_is_filled_leaves_the_throttle_of_another_that_is_not(tmp_path: Path) -> None:
+    with cli_cluster(tmp_path, brokers=3) as cluster:
+        cluster.done("topics", "create", "clicks", "--replication-factor", 3)
+        for broker in (2, 3):
+            cluster.done("reassign", "refill", broker, "--throttle", 1)
+        cluster.stop_broker(3)
+        cluster.until(lambda: in_sync(cluster) == {1, 2})
+        cluster.done("reassign", "refill", 2, "--no-throttle")
+        cluster.start_broker(3)
+        cluster.until(lambda: in_sync(cluster) == {1, 2, 3})
+        assert execution.FOLLOWERS in "".join(throttles(cluster))
+        cluster.done("reassign", "refill", 3, "--no-throttle")
+        assert throttles(cluster) == []
+
+
+def in_sync(cluster: CliCluster) -> set[int]:
+    told = json.loads(cluster.done("topics", "describe", "clicks", "--json"))
+    return {*told["partitions"][0]["isr"]}
+
+
+def test_the_throttle_of_moves_is_not_taken_back_for_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def some_move(_: Cluster) -> dict[TopicPartition, object]:
+        return {TopicPartition("clicks", 0): object()}
+
+    with cli_cluster(tmp_path) as cluster:
+        cluster.done("topics", "create", "clicks")
+        cluster.done("reassign", "refill", 2)
+        before = throttles(cluster)
+        monkeypatch.setattr(execution, "list_partition_reassignments", some_move)
+        result = cluster.run("reassign", "refill", 2, "--no-throttle")
+        assert (result.exit_code, throttles(cluster)) == (1, before)
 
 
 def test_partitions_leave_a_dead_broker_which_is_unthrottled_later(tmp_path: Path) -> None:

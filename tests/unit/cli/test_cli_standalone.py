@@ -1,8 +1,10 @@
-"""`kdist standalone` before anything runs: its directory, its plans, what it refuses and how."""
+"""`kdist standalone` before anything runs: its directory, plans, ZooKeeper, and what it refuses."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,12 @@ from click.testing import CliRunner
 from kdist.cli.main import kdist
 from kdist.cli.standalone.children import Death
 from kdist.cli.standalone.home import Home, pick_last_words
+from kdist.cli.standalone.zookeeper_server import (
+    ServerSettings,
+    configuration_text,
+    find_jars,
+    start_server,
+)
 from kdist.config.load import load_broker
 from kdist.errors import UserError
 from kdist.runtime.disk import Disk
@@ -56,6 +64,15 @@ def taken_port() -> Iterator[int]:
             listening.listen()
             yield port
             return
+
+
+@pytest.fixture
+def java(tmp_path: Path) -> Path:
+    """Something in the place of Java."""
+    path = tmp_path / "home/bin/java"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    return path
 
 
 # The directory
@@ -310,3 +327,71 @@ def test_a_child_that_ends_by_itself_is_never_a_success() -> None:
 )
 def test_the_last_words_are_the_lines_that_say_why(log: str, words: str) -> None:
     assert pick_last_words(log) == words
+
+
+def test_the_jars_are_found_without_importing_pyspark() -> None:
+    assert find_jars(Disk()).endswith("/pyspark/jars")
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An importable package of a name that nobody has used."""
+    name = f"spark{random.getrandbits(32):x}"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path / name
+
+
+def test_missing_jars_get_one_sentence_each(package: Path) -> None:
+    with pytest.raises(UserError, match="come with PySpark"):
+        find_jars(Disk(), f"no_{package.name}")
+    with pytest.raises(UserError, match="without its jars"):
+        find_jars(Disk(), package.name)
+    (package / "jars").mkdir()
+    with pytest.raises(UserError, match="no ZooKeeper among"):
+        find_jars(Disk(), package.name)
+    (package / "jars/zookeeper-3.9.5.jar").touch()
+    assert find_jars(Disk(), package.name) == str(package / "jars")
+
+
+def test_a_java_that_cannot_be_run_gets_one_sentence(java: Path, tmp_path: Path) -> None:
+    settings = ServerSettings(str(tmp_path), 1)  # a port that nobody listens on
+    with pytest.raises(UserError, match="Java does not start"):
+        asyncio.run(start_server(settings, Disk(), {"JAVA_HOME": str(java.parents[1])}))
+
+
+@pytest.mark.parametrize(
+    "name", ["josé", "数据", "\N{GRINNING FACE}", "a b", "a\\b", 'a"b', "a=b:c"]
+)
+def test_java_reads_the_directory_that_was_named(name: str) -> None:
+    text = configuration_text(ServerSettings(f"/{name}", 2182))
+    assert text.isascii()
+    read = text.encode("ascii").decode("unicode_escape", errors="strict")
+    directory = next(line for line in read.split("\n") if line.startswith("dataDir="))
+    assert directory.encode("utf-16", "surrogatepass").decode("utf-16") == f"dataDir=/{name}/data"
+
+
+def test_a_directory_that_java_cannot_open_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    for name in ("not-utf8-\udcff", "line\nfeed"):
+        directory = f"{tmp_path}/{name}"
+        result = CliRunner().invoke(kdist, ["standalone", "--data", directory])
+        assert result.exit_code == 1
+        assert result.stderr.count("\n") == 1
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_the_configuration_stands_alone_on_one_address() -> None:
+    settings = ServerSettings("/data/zookeeper", 2182, "127.0.0.2", tick_ms=500)
+    lines = configuration_text(settings).splitlines()
+    for line in (
+        "dataDir=/data/zookeeper/data",
+        "clientPort=2182",
+        "clientPortAddress=127.0.0.2",
+        "tickTime=500",
+        "admin.enableServer=false",
+    ):
+        assert line in lines
+    assert settings.address == "127.0.0.2:2182"

@@ -20,7 +20,7 @@ SET_UP = (
     ("topics", "create", "empty", "other"),
     ("topics", "alter", "empty", "--partitions", "3"),
     ("topics", "alter", "empty", "--config", "segment.bytes=2000000"),
-    ("topics", "delete", "other"),
+    ("topics", "delete", "other", "--yes"),
     ("topics", "delete", "other", "--if-exists"),
     ("consume", "clicks", "--group", "readers", "--from-beginning", "--max", "2"),
     ("configs", "alter", "broker", "all", "--set", "log.retention.ms=86400000"),
@@ -46,8 +46,8 @@ SHOWN = (
     ("log", "rebuild-indexes", "<copy>/clicks-0"),
     ("log", "trim", "<copy>/clicks-0", "--to-offset", "2", "--yes"),
     ("log", "trim", "<copy>/clicks-0", "--at-damage", "--yes"),
-    ("groups", "delete-offsets", "readers", "--topic", "clicks:0"),
-    ("groups", "delete", "readers"),
+    ("groups", "delete-offsets", "readers", "--topic", "clicks:0", "--yes"),
+    ("groups", "delete", "readers", "--yes"),
 )
 NAMED = (
     (r'"versions":\{[^}]*\}', '"versions":{...}'),

@@ -23,19 +23,23 @@ SECTIONS += ("ToLatest", "ToOffset", "ToTime", "AdminKeywords", "ConsumerKeyword
 SECTIONS += ("ProducerKeywords", "Errors")
 
 ELSEWHERE = {  # the beginning of a sentence: where it is tried, and a word of that test
-    "Settings have the names of Kafka": ("unit/client/test_client_keywords.py", "TABLE"),
-    "`settings` are those that": ("unit/client/test_client_keywords.py", "TABLE"),
-    "The type of a dict of settings": ("unit/client/test_client_keywords.py", "Keywords"),
+    "The error for which a batch is sent again": (
+        "unit/cli/test_cli_produce.py",
+        "what_keeps_records_from_being_acknowledged",
+    ),
+    "Settings have the names of Kafka": ("unit/client/test_client_exports.py", "TABLE"),
+    "`settings` are those that": ("unit/client/test_client_exports.py", "TABLE"),
+    "The type of a dict of settings": ("unit/client/test_client_exports.py", "Keywords"),
     "`buffer_memory` stayed full for": (
         "unit/client/test_client_producer_sending.py",
         "BufferFull",
     ),
     "The group has rebalanced without": (
-        "integration/test_integration_consumer_groups.py",
+        "integration/test_integration_consumer.py",
         "CommitFailed",
     ),
     "Process fewer records between": (
-        "integration/test_integration_consumer_groups.py",
+        "integration/test_integration_consumer.py",
         "max_poll_interval_ms",
     ),
     "The record was not acknowledged": (
@@ -50,14 +54,14 @@ ELSEWHERE = {  # the beginning of a sentence: where it is tried, and a word of t
     "The call blocks for up to": ("unit/client/test_client_producer_sending.py", "BufferFull"),
     "Deliver what was sent, for up to": ("unit/client/test_client_producer_sending.py", "close("),
     "Those for a topic that was deleted": (
-        "unit/client/test_client_producer_metadata.py",
+        "unit/client/test_client_producer_requests.py",
         "closing_does_not_wait",
     ),
     "Records still undelivered then": (
         "unit/client/test_client_producer_sending.py",
         "ProducerClosed",
     ),
-    "`UserError` where waiting would": ("unit/client/test_client_no_waiting.py", "UserError"),
+    "`UserError` where waiting would": ("unit/client/test_client_left_open.py", "UserError"),
     "Commit if auto-commit is on": ("unit/client/test_client_consumer_groups.py", "instance_id"),
     "While an exception is handled": (
         "unit/client/test_client_consumer_closing.py",
@@ -67,10 +71,10 @@ ELSEWHERE = {  # the beginning of a sentence: where it is tried, and a word of t
         "integration/test_integration_consumer_kafka.py",
         "read_committed",
     ),
-    "Raises `CommitFailed` if": ("integration/test_integration_consumer_groups.py", "CommitFailed"),
+    "Raises `CommitFailed` if": ("integration/test_integration_consumer.py", "CommitFailed"),
     "If that is of partitions that no": (
-        "unit/client/test_client_consumer_groups_going_on.py",
-        "there is no cuts-0 any more",
+        "unit/client/test_client_consumer_groups.py",
+        "cuts-0",
     ),
     "The records as an Arrow": ("unit/client/test_client_consumer_batch.py", "to_arrow"),
     "`columns` are of": ("unit/client/test_client_consumer_batch.py", "to_arrow"),
@@ -83,8 +87,8 @@ ELSEWHERE = {  # the beginning of a sentence: where it is tried, and a word of t
     "The records that it lacks are": ("unit/broker/test_broker_elections.py", "unclean"),
     "An API that kdist does not know": ("unit/client/test_client_admin.py", "describe_versions"),
     "A broker that does not answer, or": ("unit/client/test_client_admin.py", "patience_s"),
-    "These were lost, and others": ("integration/test_integration_consumer_groups.py", "on_lost"),
-    "By default calls `on_revoked`": ("integration/test_integration_consumer_groups.py", "on_lost"),
+    "These were lost, and others": ("integration/test_integration_consumer.py", "on_lost"),
+    "By default calls `on_revoked`": ("integration/test_integration_consumer.py", "on_lost"),
     "With `kdist.aio` they may be": (
         "unit/client/test_client_consumer_groups.py",
         "async def on_revoked",

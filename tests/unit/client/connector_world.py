@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from kdist.client.classic.connector.joining import ConnectorContext, Joined
-from kdist.client.classic.connector.rebalancing import ConsumerRebalanceListener
-from kdist.client.classic.connector.settings import read_settings
-from kdist.client.classic.connector.stream import ConsumerTimeout, Message, Stream
-from kdist.client.classic.connector.subscription import Subscription, Topics
+from kdist.classic.connector.joining import ConnectorContext, Joined
+from kdist.classic.connector.rebalancing import ConsumerRebalanceListener
+from kdist.classic.connector.settings import read_settings
+from kdist.classic.connector.stream import ConsumerTimeout, Message, Stream
+from kdist.classic.connector.subscription import Subscription, Topics
 from kdist.model import TopicPartition
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.records.build import build_batch
+from kdist.testing.memory_zookeeper import MemoryZooKeeper
 from kdist.zk import znodes
-from kdist.zk.memory import MemoryZooKeeper
 from tests.simulator.cluster import Cluster, create
 
 GROUP, TOPIC = "readers", "clicks"
@@ -209,3 +209,18 @@ class Member:
 
 
 Connectors.member_kind = Member
+
+
+def with_connectors(
+    scenario: Callable[[Cluster, Connectors], Awaitable[None]], partitions: int = 2
+) -> None:
+    """Run a scenario against one broker that has the topic, without members yet."""
+    cluster = Cluster()
+
+    async def around() -> None:
+        await cluster.started()
+        group = Connectors(cluster, partitions)
+        await group.begin()
+        await scenario(cluster, group)
+
+    cluster.run(around())

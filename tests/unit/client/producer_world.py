@@ -20,10 +20,9 @@ from kdist.errors import Error, ProtocolError
 from kdist.model import NO_PRODUCER_ID, ZERO_UUID, TopicPartition
 from kdist.network.connection_state import CLOSED
 from kdist.network.receiving import FrameReceiver
-from kdist.network.simulated import SimulatedHost, SimulatedNetwork
 from kdist.network.tick import Tick
 from kdist.protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from kdist.protocol.envelope import decode_request, encode_response
+from kdist.protocol.frame import decode_request, encode_response
 from kdist.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kdist.protocol.metadata import (
     MetadataBroker,
@@ -42,8 +41,9 @@ from kdist.protocol.versions import TABLE
 from kdist.records.batch import BatchHeader, read_header
 from kdist.records.build import read_batch
 from kdist.records.record import Record
-from kdist.runtime.clock import VirtualClock
-from kdist.runtime.virtual_loop import VirtualLoop
+from kdist.testing.simulated_network import SimulatedHost, SimulatedNetwork
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.testing.virtual_loop import VirtualLoop
 
 T = TypeVar("T")
 PORT = 9092

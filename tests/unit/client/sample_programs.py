@@ -1,6 +1,6 @@
 """Programs as applications write them, with every setting of every client: mypy checks them.
 
-`test_client_keywords.py` has mypy read this page, and checks that no setting is missing on it.
+`test_client_exports.py` has mypy read this page, and checks that no setting is missing on it.
 """
 
 from __future__ import annotations

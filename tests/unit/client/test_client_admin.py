@@ -21,6 +21,7 @@ from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
 from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP
 from kdist.runtime.clock import SystemClock
+from tests.refusals import refused
 from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
 
 NOW_MS = SystemClock().now_ms()  # retention deletes what is older than a week
@@ -47,10 +48,6 @@ def filled(admin: Admin, running: CliCluster, topic: str) -> list[TopicPartition
             for value in range(10):
                 producer.send(topic, b"%d" % value, partition=number, timestamp=NOW_MS + value)
     return partitions
-
-
-def refused(error: Error) -> pytest.RaisesExc[ApiError]:
-    return pytest.RaisesExc(ApiError, check=lambda raised: raised.error is error)
 
 
 # Topics
@@ -119,11 +116,11 @@ def test_partitions_are_added_and_topics_deleted(admin: Admin) -> None:
 
 def test_a_name_in_place_of_a_list_is_not_split_into_letters(admin: Admin) -> None:
     for asked in (admin.create_topics, admin.delete_topics, admin.describe_topics):
-        with pytest.raises(UserError, match=r"topics must be a list: \['abc'\]"):
+        with pytest.raises(UserError, match=r"must be a list, each a.* str, not 'abc'"):
             asked("abc")
-    with pytest.raises(UserError, match="settings must be a list"):
+    with pytest.raises(UserError, match="unset must be a list"):
         admin.incremental_alter_topic_configs("abc", unset="retention.ms")
-    with pytest.raises(UserError, match="cannot encode"):
+    with pytest.raises(UserError, match=r"settings\['retention.ms'\] must be a str"):
         admin.create_topic("ages", settings={"retention.ms": 5})  # type: ignore[dict-item]
     assert not {"a", "b", "c", "ages"} & {topic.name for topic in admin.list_topics()}
 
@@ -211,7 +208,7 @@ def test_a_group_is_described_with_members_and_lag(admin: Admin, running: CliClu
         assert group.lag == 6
         with refused(Error.NON_EMPTY_GROUP):
             admin.delete_groups(["watchers"])
-        with pytest.raises(ApiError, match="its offsets are theirs to commit"):
+        with refused(Error.UNKNOWN_MEMBER_ID):
             admin.reset_group_offsets("watchers", ToEarliest())
     listed = {each.name: each for each in admin.list_groups()}["watchers"]
     assert (listed.state, listed.coordinator) == ("Empty", group.coordinator)
@@ -257,7 +254,7 @@ def test_an_invalid_offset_is_not_committed(admin: Admin, running: CliCluster) -
     with pytest.raises(UserError, match="-1 is not an offset for placeless-1"):
         admin.alter_group_offsets("lost", {first: 5, second: -1})
     for number in (2, -1):
-        with pytest.raises(ApiError, match=f"placeless has no partition {number}: it has 2"):
+        with refused(Error.UNKNOWN_TOPIC_OR_PARTITION, f"partition {number}"):
             admin.alter_group_offsets("lost", {first: 5, TopicPartition("placeless", number): 5})
     with pytest.raises(SomeFailed, match="no topic placeles: did you mean placeless"):
         admin.alter_group_offsets("lost", {TopicPartition("placeles", 0): 5})
@@ -304,9 +301,9 @@ def test_records_are_deleted_up_to_an_offset(admin: Admin, running: CliCluster) 
     assert admin.delete_records({first: 4, second: HIGH_WATERMARK}) == {first: 4, second: 10}
     assert admin.list_offsets([first, second], EARLIEST_TIMESTAMP) == {first: 4, second: 10}
     assert admin.list_offsets([first]) == {first: 10}
-    with pytest.raises(ApiError, match="cut-0: it has no offset 11"):
+    with refused(Error.OFFSET_OUT_OF_RANGE, "cut-0"):
         admin.delete_records({first: 11})
-    with pytest.raises(ApiError, match="topic cut has no partition 2: it has 2, from 0"):
+    with refused(Error.UNKNOWN_TOPIC_OR_PARTITION, "partition 2"):
         admin.delete_records({TopicPartition("cut", 2): 1})
 
 

@@ -1,4 +1,4 @@
-"""The admin client's pure decisions: where resets lead, what is unhealthy, which items failed."""
+"""The admin client's pure decisions: where resets lead, who is unhealthy, how far one is behind."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kdist.client.admin.brokers import ClusterView, VersionRange
 from kdist.client.admin.disks import LogDirectory
 from kdist.client.admin.health import Examined, Finding, judge
 from kdist.client.admin.outcomes import SomeFailed, fault_of, listed, settled
+from kdist.client.admin.replicas import ReplicaState, _Log, review
 from kdist.client.admin.resets import (
     ShiftBy,
     Target,
@@ -32,6 +33,10 @@ def moved(target: Target, committed: int | None, found: int = NO_OFFSET) -> int:
     (move,) = plan_moves(target, {HERE: committed}, {HERE: OffsetRange(10, 20)}, {HERE: found})
     assert (move.partition, move.before, move.lag) == (HERE, committed, 20 - move.offset)
     return move.offset
+
+
+PARTITION = Partition(0, leader=2, leader_epoch=5, replicas=(1, 2, 3), isr=(1, 2))
+LEADERS = _Log(start_offset=10, end_offset=100, size_bytes=9000)
 
 
 def test_a_reset_leads_where_it_is_told() -> None:
@@ -188,8 +193,29 @@ def test_a_finding_is_a_sentence() -> None:
     assert found == [Finding("bad", "OfflinePartitions", "Partitions have no leader.", ["t-0"])]
 
 
-@pytest.mark.parametrize("given", ["clicks", b"clicks"])
-def test_a_single_name_is_not_split_into_letters(given: str) -> None:
-    with pytest.raises(UserError, match=r"topics must be a list: \[b?'clicks'\]"):
-        listed(given, "topics")
-    assert listed(("clicks", "views", "clicks"), "topics") == ["clicks", "views"]
+def test_an_item_that_is_given_twice_is_asked_for_once() -> None:
+    assert listed(("clicks", "views", "clicks")) == ["clicks", "views"]
+
+
+@pytest.mark.parametrize(
+    ("broker", "log", "state"),
+    [
+        (2, LEADERS, ReplicaState(2, True, True, 100, 0, 0)),
+        (1, LEADERS, ReplicaState(1, False, True, 100, 0, 0)),
+        (1, _Log(10, 98, 8800), ReplicaState(1, False, True, 98, 2, 200)),
+        (3, _Log(10, 40, 3000), ReplicaState(3, False, False, 40, 60, 6000)),
+        # Asked a moment after the leader: it has what was written meanwhile.
+        (1, _Log(10, 101, 9100), ReplicaState(1, False, True, 101, 0, 0)),
+        # Sizes say nothing of logs that begin at different offsets.
+        (3, _Log(0, 40, 9500), ReplicaState(3, False, False, 40, 60, None)),
+        (3, _Log(10, 40, None), ReplicaState(3, False, False, 40, 60, None)),
+        (3, None, ReplicaState(3, False, False)),
+    ],
+)
+def test_a_replica_beside_its_leader(broker: int, log: _Log | None, state: ReplicaState) -> None:
+    assert review(broker, PARTITION, log, LEADERS) == state
+
+
+def test_without_a_leader_nobody_is_behind_anybody() -> None:
+    partition = PARTITION._replace(leader=None)
+    assert review(1, partition, LEADERS, None) == ReplicaState(1, False, True, 100)

@@ -18,6 +18,8 @@ from kdist.model import TopicPartition
 from kdist.records.build import build_batch
 from tests.unit.client.producer_world import Scene, play
 
+pytestmark = pytest.mark.played(by=play)
+
 ZERO = TopicPartition("t", 0)
 HEADERS = [("source", b"web"), ("source", None)]
 
@@ -66,20 +68,17 @@ def test_what_cannot_be_called_is_refused() -> None:
         read_config({"key_decoder": "utf-8"})
 
 
-def test_a_producers_encoders_are_told_topic_role_and_headers() -> None:
-    async def work(scene: Scene) -> None:
-        async with scene.producer(key_encoder=tell, value_encoder=tell) as producer:
-            await producer.send_and_wait("t", 1, key=2, headers=HEADERS)
-            await producer.send_and_wait("t", None, key=3)
-            await (await producer.send_many("t", [4], keys=[None]))
-            found = [(record.value, record.key) for record in scene.brokers.kept[ZERO].records]
-        assert found == [
-            (b'["1", "t", "value", 2]', b'["2", "t", "key", 2]'),
-            (None, b'["3", "t", "key", 0]'),
-            (b'["4", "t", "value", 0]', None),
-        ]
-
-    play(work)
+async def test_a_producers_encoders_are_told_topic_role_and_headers(scene: Scene, /) -> None:
+    async with scene.producer(key_encoder=tell, value_encoder=tell) as producer:
+        await producer.send_and_wait("t", 1, key=2, headers=HEADERS)
+        await producer.send_and_wait("t", None, key=3)
+        await (await producer.send_many("t", [4], keys=[None]))
+        found = [(record.value, record.key) for record in scene.brokers.kept[ZERO].records]
+    assert found == [
+        (b'["1", "t", "value", 2]', b'["2", "t", "key", 2]'),
+        (None, b'["3", "t", "key", 0]'),
+        (b'["4", "t", "value", 0]', None),
+    ]
 
 
 def read(*decoders: Any, count: int = 1) -> Batch:
@@ -116,13 +115,10 @@ def refuse_two(data: bytes, context: CodingContext) -> str:
     return data.decode()
 
 
-def test_a_wrong_type_is_a_users_error_and_a_type_error() -> None:
-    async def work(scene: Scene) -> None:
-        async with scene.producer() as producer:
-            for kind in (UserError, TypeError, WrongType):
-                with pytest.raises(kind, match="value_encoder"):
-                    await producer.send("t", "text")
-                with pytest.raises(kind, match="timeout_s must be a number of seconds"):
-                    await producer.flush(timeout_s="soon")  # type: ignore[arg-type]
-
-    play(work)
+async def test_a_wrong_type_is_a_users_error_and_a_type_error(scene: Scene, /) -> None:
+    async with scene.producer() as producer:
+        for kind in (UserError, TypeError, WrongType):
+            with pytest.raises(kind, match="value_encoder"):
+                await producer.send("t", "text")
+            with pytest.raises(kind, match="timeout_s must be a number of seconds"):
+                await producer.flush(timeout_s="soon")  # type: ignore[arg-type]

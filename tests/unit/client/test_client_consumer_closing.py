@@ -1,15 +1,22 @@
-"""Closing a blocking consumer, from wherever it is done."""
+"""A blocking consumer closed, left or interrupted wherever it is: no record is skipped."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import linecache
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from kdist import aio
+from kdist.client.background import BackgroundLoop
+from kdist.client.coding import Decoder
 from kdist.client.committed import Offsets
 from kdist.client.consumer.commits import Commits, Turn
 from kdist.client.consumer.consumer import Consumer
@@ -18,11 +25,36 @@ from kdist.client.consumer.metadata import Metadata
 from kdist.client.consumer.opening import Opening, open_fetched
 from kdist.client.consumer.partition import Partition
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
+from kdist.client.consumer.wakeup import Wakeup
 from kdist.errors import KdistError, UserError
 from kdist.model import TopicPartition
 from kdist.records.build import build_batch
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.testing.virtual_loop import VirtualLoop
 
 T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def consumer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Consumer]:
+    """A consumer that fetches nothing: it asks for no leader."""
+    for name in ("start", "refresh"):
+        monkeypatch.setattr(Metadata, name, lambda _: None)
+    with Consumer("127.0.0.1:1") as opened:
+        opened.assign([T0])
+        opened.seek(T0, 0)
+        yield opened
+
+
+def put(consumer: Consumer, counts: list[int], decode: Decoder | None = None) -> None:
+    """Make batches of these many records ready."""
+    partition = consumer._core.partitions[T0]
+    for count in counts:
+        start = partition.fetch_position
+        values = [b"%d" % number for number in range(start, start + count)]
+        data = build_batch(values, timestamp_ms=0, base_offset=start)
+        opening = Opening(T0, start, decoders=(None, decode))
+        consumer._completed.put(partition, open_fetched(data, opening))
 
 
 def test_a_listener_called_at_the_close_may_close_its_consumer() -> None:
@@ -227,3 +259,210 @@ def test_a_second_thread_is_refused_while_the_first_is_in_a_call(committed: list
             consumer._sole_use.lock.release()
     first.join(10)  # closed by the end of `with`, in this thread
     assert isinstance(outcomes.pop(), UserError)  # `ConsumerClosed`, if it had not begun to wait
+
+
+def test_a_loop_that_is_left_and_restarted_resumes_where_it_was(consumer: Consumer) -> None:
+    put(consumer, [3, 3])
+    found = []
+    for _ in range(4):
+        for record in consumer:
+            found.append(record.offset)
+            assert consumer.position(T0) == len(found)
+            break
+    assert found == [0, 1, 2, 3]
+
+
+def test_concurrent_loops_share_the_records(consumer: Consumer) -> None:
+    put(consumer, [3, 3, 3])
+    one, other = iter(consumer), iter(consumer)
+    assert [next(each).offset for _ in range(4) for each in (one, other)] == list(range(8))
+    assert consumer.position(T0) == 8
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_records_of_an_interrupted_poll_count_as_not_returned(
+    consumer: Consumer, error: type[BaseException]
+) -> None:
+    def decode(value: bytes) -> bytes:
+        if value == b"7":
+            raise error
+        return value
+
+    put(consumer, [5, 5], decode)
+    assert len(consumer.poll(1, max_records=2)) == 2
+    with pytest.raises(error):
+        consumer.poll(1, max_records=100)
+    assert consumer.position(T0) == 2
+    assert consumer._core.partitions[T0].fetch_position == 2
+    put(consumer, [5])
+    assert [record.offset for record in consumer.poll(1)] == [2, 3, 4, 5, 6]
+
+
+def test_a_poll_interrupted_while_it_waits_returns_nothing_twice(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    put(consumer, [5])
+    assert len(consumer.poll(1)) == 5
+    monkeypatch.setattr(consumer._core.context.wakeup, "wait_in_thread", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll(1)
+    assert consumer.position(T0) == 5
+
+
+@pytest.mark.parametrize("kind", ["records", "batches"])
+def test_wherever_a_poll_is_interrupted_the_next_resumes_where_it_began(
+    consumer: Consumer, kind: str
+) -> None:
+    """At each line in turn, but not before a `with`: at its end Python handles no signal."""
+
+    def interrupt(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        name = frame.f_code.co_filename
+        if "/client/consumer/" not in name:
+            return None
+        if event == "line" and not linecache.getline(name, frame.f_lineno).strip().startswith("w"):
+            left -= 1
+            if left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return interrupt
+
+    lines, found = 0, list[Any]()
+    while not found:
+        consumer.seek(T0, 0)
+        put(consumer, [3, 2, 4])
+        left = lines
+        sys.settrace(interrupt)
+        try:
+            found = consumer.poll(1) if kind == "records" else consumer.poll_batches(1)
+        except KeyboardInterrupt:
+            lines += 1
+        finally:
+            sys.settrace(None)
+        position = consumer.position(T0)
+        assert position == (9 if found else 0)
+        fetched = consumer._core.partitions[T0].fetch_position
+        if fetched < 9:
+            put(consumer, [9 - fetched])
+        offsets = range(9) if not found else []
+        assert [each.offset for each in consumer.poll(0)] == list(offsets)
+    assert lines > 50
+
+
+def test_a_waiter_on_the_loop_wakes_up_when_there_is_news() -> None:
+    async def scenario() -> None:
+        wakeup = Wakeup()
+        wakeup.set()
+        await wakeup.wait(3600)  # it is known at once
+        wakeup.clear()
+        loop = asyncio.get_running_loop()
+        loop.call_later(2, wakeup.set)
+        await wakeup.wait(3600)
+        assert 2 <= loop.time() < 3
+
+    VirtualLoop(VirtualClock()).run_until_complete(scenario())
+
+
+def test_a_timeout_as_small_as_a_rounding_error_ends() -> None:
+    async def scenario() -> None:
+        loop, wakeup = asyncio.get_running_loop(), Wakeup()
+        started_s = loop.time()
+        await wakeup.wait(8.9e-16)
+        assert loop.time() > started_s
+
+    clock = VirtualClock()
+    clock.advance_ns(6_825_776_807)
+    VirtualLoop(clock).run_until_complete(scenario())
+
+
+def test_a_cancellation_that_races_with_news_is_kept() -> None:
+    async def scenario() -> None:
+        for turns in range(5):
+            wakeup = Wakeup()
+            waiting = asyncio.ensure_future(wakeup.wait(3600))
+            await asyncio.sleep(0)
+            wakeup.set()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            was_under_way = waiting.cancel()
+            await asyncio.wait([waiting])
+            assert waiting.cancelled() == was_under_way
+
+    VirtualLoop(VirtualClock()).run_until_complete(scenario())
+
+
+def test_a_thread_wakes_up_once_for_each_news() -> None:
+    wakeup, woken = Wakeup(), threading.Event()
+
+    def wait() -> None:
+        wakeup.wait_in_thread(60)
+        woken.set()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    wakeup.set()
+    wakeup.set()
+    assert woken.wait(60)
+    waiting.join()
+    wakeup.wait_in_thread(0.01)  # a wake-up that came after the thread was woken up counts, too
+    assert not wakeup._bell.acquire(blocking=False)
+
+
+def test_a_call_that_waits_fails_when_another_thread_closes_the_client() -> None:
+    background, begun = BackgroundLoop("test"), threading.Event()
+
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(lambda: background.run(work()))
+        assert begun.wait(60)
+        background.stop()
+        with pytest.raises(UserError, match="the client was closed meanwhile"):
+            waiting.result(60)
+
+
+def test_calls_that_race_with_the_close_fail_and_do_not_hang() -> None:
+    """At whatever moment they are made: no call waits for a loop that has stopped."""
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+
+    def ask(background: BackgroundLoop) -> None:
+        def ask_on() -> None:
+            while True:
+                background.run(work())
+
+        with pytest.raises(UserError, match="the client was closed meanwhile"):
+            ask_on()
+
+    for _ in range(20):
+        background = BackgroundLoop("test")
+        with ThreadPoolExecutor(4) as threads:
+            asking = [threads.submit(ask, background) for _ in range(2)]
+            stopping = [threads.submit(background.stop) for _ in range(2)]
+            for each in (*asking, *stopping):
+                each.result(60)
+        background.stop()
+
+
+def test_a_blocking_call_on_the_loops_own_thread_is_refused() -> None:
+    background = BackgroundLoop("test")
+
+    async def work() -> str:
+        with pytest.raises(UserError) as caught:
+            background.call(int)
+        return str(caught.value)
+
+    assert background.run(work()) == "a callback of the client cannot wait for it"
+    background.stop()
+
+
+def test_a_callback_may_close_the_client() -> None:
+    background = BackgroundLoop("test")
+    with pytest.raises(UserError, match="the client was closed meanwhile"):
+        background.run(background.call_back(background.stop))

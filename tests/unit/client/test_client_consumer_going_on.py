@@ -7,54 +7,57 @@ import asyncio
 import pytest
 
 from kdist.client.consumer.batch import CorruptFetch
+from kdist.client.consumer.fetch_session import FetchSession
 from kdist.client.consumer.fetcher import Fetcher
-from kdist.errors import ApiError, Error
+from kdist.client.consumer.metadata import Leader
+from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import FetchPartition, FetchPartitionResult
+from tests.refusals import refused
 from tests.simulator.cluster import Cluster
 from tests.unit.client.client_group_world import TOPIC, Group, consumer_on, with_topic
 from tests.unit.client.test_client_consumer_reading import ZERO, offsets, truncated
 
+pytestmark = pytest.mark.played(by=with_topic)
+
 ONE = TopicPartition(TOPIC, 1)
 
 
-def test_a_partition_without_a_leader_does_not_delay_the_others() -> None:
-    async def scenario(cluster: Cluster, group: Group) -> None:
-        await group.produce(4)
-        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
-        nowhere = TopicPartition(TOPIC, 7)
-        consumer.assign([ZERO, nowhere])
-        begun_s = cluster.loop.time()
-        assert await offsets(consumer, 2) == [0, 1]
-        assert cluster.loop.time() - begun_s < 2
-        consumer.assign([ZERO, ONE, nowhere])
-        assert await offsets(consumer, 2) == [0, 1]
-        assert cluster.loop.time() - begun_s < 4
-        with pytest.raises(ApiError, match="clicks-7"):
-            await consumer.poll(200)
-        await consumer.close()
+@pytest.mark.played(by=with_topic, partitions=2)
+async def test_a_partition_without_a_leader_does_not_delay_the_others(
+    cluster: Cluster, group: Group, /
+) -> None:
+    await group.produce(4)
+    consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+    nowhere = TopicPartition(TOPIC, 7)
+    consumer.assign([ZERO, nowhere])
+    begun_s = cluster.loop.time()
+    assert await offsets(consumer, 2) == [0, 1]
+    assert cluster.loop.time() - begun_s < 2
+    consumer.assign([ZERO, ONE, nowhere])
+    assert await offsets(consumer, 2) == [0, 1]
+    assert cluster.loop.time() - begun_s < 4
+    with refused(Error.UNKNOWN_TOPIC_OR_PARTITION, "clicks-7"):
+        await consumer.poll(200)
+    await consumer.close()
 
-    with_topic(scenario, partitions=2)
 
-
-def test_records_ready_in_paused_partitions_do_not_starve_the_others() -> None:
-    async def scenario(cluster: Cluster, group: Group) -> None:
-        await group.produce(200)
-        consumer = consumer_on(
-            cluster, "reader", max_partition_fetch_bytes=700, fetch_max_bytes=1_000
-        )
-        consumer.assign([ONE])
-        consumer.seek_to_beginning()
-        await cluster.until(lambda: consumer._core.partitions[ONE].ready_bytes >= 1_000)
-        consumer.pause(ONE)
-        consumer.assign([ZERO, ONE])
-        consumer.seek_to_beginning(ZERO)
-        assert await offsets(consumer, 100) == list(range(100))
-        consumer.resume(ONE)
-        assert await offsets(consumer, 100) == list(range(100))
-        await consumer.close()
-
-    with_topic(scenario, partitions=2)
+@pytest.mark.played(by=with_topic, partitions=2)
+async def test_records_ready_in_paused_partitions_do_not_starve_the_others(
+    cluster: Cluster, group: Group, /
+) -> None:
+    await group.produce(200)
+    consumer = consumer_on(cluster, "reader", max_partition_fetch_bytes=700, fetch_max_bytes=1_000)
+    consumer.assign([ONE])
+    consumer.seek_to_beginning()
+    await cluster.until(lambda: consumer._core.partitions[ONE].ready_bytes >= 1_000)
+    consumer.pause(ONE)
+    consumer.assign([ZERO, ONE])
+    consumer.seek_to_beginning(ZERO)
+    assert await offsets(consumer, 100) == list(range(100))
+    consumer.resume(ONE)
+    assert await offsets(consumer, 100) == list(range(100))
+    await consumer.close()
 
 
 def test_a_corrupt_batch_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,36 +91,32 @@ def test_a_corrupt_batch_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> Non
     with_topic(scenario)
 
 
-def test_a_brokers_corrupt_message_error_is_raised() -> None:
-    async def scenario(cluster: Cluster, group: Group) -> None:
-        await group.produce(1)
-        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
-        consumer.assign([ZERO])
-        assert await offsets(consumer, 1) == [0]
-        asked = FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=1)
-        code = Error.CORRUPT_MESSAGE.code
-        result = FetchPartitionResult(partition_index=0, error_code=code, high_watermark=-1)
-        consumer._core._fetcher._note_one(ZERO, asked, result)
-        with pytest.raises(ApiError, match="CORRUPT_MESSAGE: clicks-0"):
-            await consumer.poll(1)
-        await consumer.close()
-
-    with_topic(scenario)
+async def test_a_brokers_corrupt_message_error_is_raised(cluster: Cluster, group: Group, /) -> None:
+    await group.produce(1)
+    consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+    consumer.assign([ZERO])
+    assert await offsets(consumer, 1) == [0]
+    asked = FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=1)
+    code = Error.CORRUPT_MESSAGE.code
+    result = FetchPartitionResult(partition_index=0, error_code=code, high_watermark=-1)
+    consumer._core._fetcher._note_one(1, ZERO, asked, result)
+    with refused(Error.CORRUPT_MESSAGE, "clicks-0"):
+        await consumer.poll(1)
+    await consumer.close()
 
 
-def test_records_ready_before_a_truncation_point_are_returned() -> None:
-    async def scenario(cluster: Cluster, group: Group) -> None:
-        await group.produce(6)
-        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
-        consumer.assign([ZERO])
-        found = [record.offset for record in await consumer.poll(10, 1)]
-        await cluster.until(lambda: consumer._core.partitions[ZERO].fetch_position == 6)
-        truncated(consumer, 4)
-        found += await offsets(consumer, 5)
-        assert found == [0, 1, 2, 3, 4, 5]
-        await consumer.close()
-
-    with_topic(scenario)
+async def test_records_ready_before_a_truncation_point_are_returned(
+    cluster: Cluster, group: Group, /
+) -> None:
+    await group.produce(6)
+    consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+    consumer.assign([ZERO])
+    found = [record.offset for record in await consumer.poll(10, 1)]
+    await cluster.until(lambda: consumer._core.partitions[ZERO].fetch_position == 6)
+    truncated(consumer, 4)
+    found += await offsets(consumer, 5)
+    assert found == [0, 1, 2, 3, 4, 5]
+    await consumer.close()
 
 
 @pytest.mark.parametrize("kept", [30, 62])
@@ -154,20 +153,39 @@ def test_a_fetch_without_a_whole_batch_is_raised_and_retried_at_a_pace(
 @pytest.mark.parametrize(
     "error", [Error.OFFSET_OUT_OF_RANGE, Error.OFFSET_NOT_AVAILABLE, Error.NOT_LEADER_OR_FOLLOWER]
 )
-def test_what_a_follower_refuses_is_asked_of_the_leader(error: Error) -> None:
-    async def scenario(cluster: Cluster, group: Group) -> None:
-        await group.produce(2)
-        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
-        consumer.assign([ZERO])
-        assert await offsets(consumer, 2) == [0, 1]
-        place = consumer._core.partitions[ZERO]
-        place.preferred_replica, place.preferred_until_s = 7, float("inf")
-        asked = FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=1)
-        result = FetchPartitionResult(partition_index=0, error_code=error, high_watermark=-1)
-        consumer._core._fetcher._note_one(ZERO, asked, result)
-        assert place.preferred_replica is None
-        await group.produce(1)
-        assert await offsets(consumer, 1) == [2]
-        await consumer.close()
+@pytest.mark.parametrize("preferred", [7, None])
+async def test_what_a_follower_refuses_is_asked_of_the_leader(
+    cluster: Cluster, group: Group, /, error: Error, preferred: int | None
+) -> None:
+    """Also if the leader has not named it, or does not any more."""
+    await group.produce(2)
+    consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+    consumer.assign([ZERO])
+    assert await offsets(consumer, 2) == [0, 1]
+    place = consumer._core.partitions[ZERO]
+    place.preferred_replica, place.preferred_until_s = preferred, float("inf")
+    asked = FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=1)
+    result = FetchPartitionResult(partition_index=0, error_code=error, high_watermark=-1)
+    consumer._core._fetcher._note_one(7, ZERO, asked, result)
+    assert place.preferred_replica is None
+    await group.produce(1)
+    assert await offsets(consumer, 1) == [2]
+    await consumer.close()
 
-    with_topic(scenario)
+
+async def test_a_leader_that_was_replaced_during_the_connect_is_not_asked_in_the_new_epoch(
+    cluster: Cluster, group: Group, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would answer as a follower, which may have nothing of what was read."""
+    await group.produce(2)
+    consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+    consumer.assign([ZERO])
+    assert await offsets(consumer, 2) == [0, 1]
+    fetcher, place = consumer._core._fetcher, consumer._core.partitions[ZERO]
+    with monkeypatch.context() as patched:
+        patched.setattr(fetcher._metadata, "leader", lambda _: Leader(7, 1))
+        patched.setattr(fetcher, "_request", lambda _: pytest.fail("it is asked"))
+        await fetcher._fetch(1, FetchSession(), [place])
+    await group.produce(1)
+    assert await offsets(consumer, 1) == [2]
+    await consumer.close()

@@ -1,6 +1,6 @@
-"""Clients that nobody closed warn of it, as files do, and of records that are lost.
+"""Clients left open, forked, or used as the program ends: an error, and no wait without end.
 
-What a producer still sends as its program ends is in `test_integration_producer_left.py`.
+What a producer still sends as its program ends is in `test_integration_producer.py`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ import asyncio
 import gc
 import logging
 import os
+import subprocess
+import sys
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +21,14 @@ import pytest
 from kdist import Admin, Consumer, Producer
 from kdist.classic import SimpleConsumer
 from kdist.client.producer import at_exit
+from kdist.client.producer.batch import PartitionQueue, ProducerBatch
+from kdist.client.producer.faults import ProducerClosed
+from kdist.client.producer.results import Sent
+from kdist.errors import UserError
+from tests.examples import first_of
 from tests.unit.client.producer_world import FINE, Fault, Scene, play
+
+pytestmark = pytest.mark.played(by=play)
 
 CLIENTS: list[Callable[[], Any]] = [
     lambda: Producer(bootstrap_servers="127.0.0.1:1"),
@@ -27,6 +37,87 @@ CLIENTS: list[Callable[[], Any]] = [
     lambda: SimpleConsumer("127.0.0.1", 1),
     lambda: Admin("127.0.0.1:1"),
 ]
+
+ENDING_PROGRAM = """
+from kdist import Admin, Consumer, Producer, TopicPartition
+from kdist.classic import SimpleConsumer
+class Application:
+    def __init__(self):
+        self.client = {client}
+    def __del__(self):
+        try:
+            {call}
+        except Exception as error:
+            print(type(error).__name__, error, sep=": ")
+        self.client.close()
+        print("closed")
+application = Application()
+"""
+ENDING = "UserError: the program is ending: its clients have stopped"
+ENDING_CASES = [
+    ("Producer('b:1')", "self.client.flush()", []),
+    ("Consumer('b:1')", "self.client.poll()", [ENDING]),
+    ("Consumer('b:1')", "self.client.assign([TopicPartition('t', 0)])", [ENDING]),
+    ("Admin('b:1')", "self.client.list_topics()", [ENDING]),
+    ("SimpleConsumer('b', 1)", "self.client.get_offsets_before('t', 0, -1)", [ENDING]),
+]
+
+FORKED = "the client belongs to the process that this one was forked from: open another one here"
+PRODUCER, CONSUMER, ADMIN = "Producer(bootstrap_servers='b:1')", "Consumer('b:1')", "Admin('b:1')"
+FORKED_CASES = [
+    (PRODUCER, "client.send('t', b'v')", "ProducerClosed"),
+    (PRODUCER, "client.send_many('t', [b'v'])", "ProducerClosed"),
+    (PRODUCER, "client.send_many('t', [b'v'], keys=[b'k'])", "ProducerClosed"),
+    (CONSUMER, "client.poll()", "UserError"),
+    (CONSUMER, "next(iter(client))", "UserError"),
+    (CONSUMER, "client.assign([TopicPartition('t', 0)])", "UserError"),
+    (ADMIN, "client.list_topics()", "UserError"),
+    (
+        "SimpleConsumer('b', 1)",
+        "client.get_offsets_before('t', 0, -1, max_offsets=1)",
+        "UserError",
+    ),
+]
+# One process plays all cases in turn, since to import the clients takes most of the time.
+FORKED_PROGRAM = """
+import os, signal, sys, threading
+from kdist import Admin, Consumer, Producer, TopicPartition
+from kdist.classic import SimpleConsumer
+def play(number, client, call):
+    held, over = threading.Event(), threading.Event()
+    def hold():
+        with getattr(client, "_lock", threading.Lock()):  # as by a thread that sends
+            held.set()
+            over.wait()
+    threading.Thread(target=hold).start()
+    held.wait()
+    child = os.fork()
+    over.set()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            call(client)
+        except Exception as error:
+            print(f"{number} {type(error).__name__}: {error}")
+        client.close()
+        sys.stdout.flush()
+        os._exit(0)
+    print(number, os.waitpid(child, 0)[1], flush=True)
+    client.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def told_of_forks() -> list[str]:
+    """What each case's child and then its parent say, behind the case's number."""
+    program = FORKED_PROGRAM
+    for number, (client, call, _) in enumerate(FORKED_CASES):
+        program += f"play({number}, {client}, lambda client: {call})\n"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, timeout=90
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().splitlines()
 
 
 @pytest.mark.parametrize("make", CLIENTS)
@@ -108,3 +199,64 @@ def test_a_copy_in_another_process_does_not_warn(caplog: pytest.LogCaptureFixtur
 
     at_exit.warn_of_loss(Copy())  # type: ignore[arg-type]
     assert told(caplog) == []
+
+
+@pytest.mark.parametrize(
+    "case", first_of(ENDING_CASES, 2), ids=[call for _, call, _ in ENDING_CASES]
+)
+def test_a_client_used_by_del_at_interpreter_exit_does_not_hang(
+    case: tuple[str, str, list[str]],
+) -> None:
+    """Its thread has been ended by then, in the middle of whatever it did."""
+    client, call, said = case
+    program = ENDING_PROGRAM.format(client=client, call=call)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, timeout=60
+    )
+    assert done.stdout.decode().splitlines() == [*said, "closed"], done.stderr.decode()
+
+
+async def test_a_result_cannot_be_waited_for_on_the_loop_that_delivers_it(scene: Scene, /) -> None:
+    async with scene.producer() as producer:
+        sent = await producer.send("t", b"v")
+        with pytest.raises(UserError, match="cannot wait for it: await it"):
+            sent.result()
+        assert (await sent) == sent.result()
+
+
+async def test_a_forked_process_does_not_wait_for_its_parents_records(scene: Scene, /) -> None:
+    async with scene.producer(linger_ms=1000) as producer:
+        await producer.send_and_wait("t", b"before")
+        sent = await producer.send("t", b"v")
+        accumulator = producer._started.accumulator
+        topics = dict(accumulator.topics)
+        accumulator.abandon("another process's")
+        accumulator.topics.update(topics)  # as this is none, and the producer is closed
+        with pytest.raises(ProducerClosed, match="another process's"):
+            sent.result()
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e12])
+def test_a_results_timeout_may_be_of_any_length(timeout: float) -> None:
+    batch = ProducerBatch(PartitionQueue("t", 0, 1, lambda _: answered.set()), 1, 0.0, 7)
+    batch.values.append(b"v")
+    answered = threading.Event()
+
+    def answer() -> None:
+        answered.wait()
+        batch.base_offset, batch.is_done = 3, True
+        batch.call_back()
+
+    threading.Thread(target=answer).start()
+    assert Sent(batch, 0).result(timeout).offset == 3
+
+
+@pytest.mark.parametrize(
+    "number", range(len(FORKED_CASES)), ids=[call for _, call, _ in FORKED_CASES]
+)
+def test_a_client_of_the_parent_process_is_refused_and_nothing_hangs(
+    number: int, told_of_forks: list[str]
+) -> None:
+    error = FORKED_CASES[number][2]
+    found = [line for line in told_of_forks if line.startswith(f"{number} ")]
+    assert found == [f"{number} {error}: {FORKED}", f"{number} 0"]

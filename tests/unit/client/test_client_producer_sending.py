@@ -16,13 +16,17 @@ from kdist.client.producer.faults import (
     RecordTooLarge,
 )
 from kdist.client.producer.results import Sent
-from kdist.errors import ApiError, Error
+from kdist.errors import Error
 from kdist.model import OffsetRange, TopicPartition
 from kdist.protocol.init_producer_id import InitProducerIdRequest
 from kdist.protocol.produce import ProduceRequest
 from kdist.records.batch import BatchHeader
 from tests.examples import first_of
+from tests.refusals import refused
 from tests.unit.client.producer_world import FINE, Fault, Scene, play
+
+pytestmark = pytest.mark.played(by=play)
+
 
 T0 = TopicPartition("t", 0)
 SMALL: dict[str, Any] = {"batch_size": 200, "linger_ms": 0}
@@ -48,13 +52,10 @@ def numbers(count: int = 60) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def test_records_arrive_in_order_with_their_offsets() -> None:
-    async def work(scene: Scene) -> None:
-        assert await send_some(scene) == list(range(60))
-        assert scene.brokers.kept[T0].values() == numbers()
-        assert len(scene.brokers.kept[T0].batches) > 5
-
-    play(work)
+async def test_records_arrive_in_order_with_their_offsets(scene: Scene, /) -> None:
+    assert await send_some(scene) == list(range(60))
+    assert scene.brokers.kept[T0].values() == numbers()
+    assert len(scene.brokers.kept[T0].batches) > 5
 
 
 @pytest.mark.parametrize(
@@ -72,13 +73,12 @@ def test_records_arrive_in_order_with_their_offsets() -> None:
         Fault(is_written=False, error=Error.INVALID_PRODUCER_EPOCH),
     ],
 )
-def test_after_a_retriable_fault_every_record_is_written_once(fault: Fault) -> None:
-    async def work(scene: Scene) -> None:
-        scene.brokers.fault = once(fault, at=2)
-        assert await send_some(scene) == list(range(60))
-        assert scene.brokers.kept[T0].values() == numbers()
-
-    play(work)
+async def test_after_a_retriable_fault_every_record_is_written_once(
+    scene: Scene, /, fault: Fault
+) -> None:
+    scene.brokers.fault = once(fault, at=2)
+    assert await send_some(scene) == list(range(60))
+    assert scene.brokers.kept[T0].values() == numbers()
 
 
 @pytest.mark.parametrize("seed", first_of(range(40), 10))
@@ -117,135 +117,109 @@ def test_whatever_fails_every_record_is_written_once_and_in_order(seed: int) -> 
     play(work, hosts=2, partitions=3, seed=seed)
 
 
-def test_a_leader_that_moved_is_followed() -> None:
-    async def work(scene: Scene) -> None:
-        async with scene.producer(linger_ms=0) as producer:
-            await producer.send_and_wait("t", b"a")
-            scene.brokers.leaders[T0] = 1
-            assert (await producer.send_and_wait("t", b"b")).offset == 1
-
-    play(work, hosts=2)
+@pytest.mark.played(by=play, hosts=2)
+async def test_a_leader_that_moved_is_followed(scene: Scene, /) -> None:
+    async with scene.producer(linger_ms=0) as producer:
+        await producer.send_and_wait("t", b"a")
+        scene.brokers.leaders[T0] = 1
+        assert (await producer.send_and_wait("t", b"b")).offset == 1
 
 
-def test_a_batch_that_is_too_large_is_cut_until_it_fits() -> None:
-    async def work(scene: Scene) -> None:
-        scene.brokers.batch_bytes_max = 150
-        async with scene.producer() as producer:
-            many = await producer.send_many("t", numbers(50))
-            last = await producer.send("t", b"50")
-            assert await many == {0: [OffsetRange(0, 50)]}
-            assert (await last).offset == 50
-        assert scene.brokers.kept[T0].values() == numbers(51)
-
-    play(work)
+async def test_a_batch_that_is_too_large_is_cut_until_it_fits(scene: Scene, /) -> None:
+    scene.brokers.batch_bytes_max = 150
+    async with scene.producer() as producer:
+        many = await producer.send_many("t", numbers(50))
+        last = await producer.send("t", b"50")
+        assert await many == {0: [OffsetRange(0, 50)]}
+        assert (await last).offset == 50
+    assert scene.brokers.kept[T0].values() == numbers(51)
 
 
-def test_send_many_accepts_subclasses_of_list_and_bytes() -> None:
+async def test_send_many_accepts_subclasses_of_list_and_bytes(scene: Scene, /) -> None:
     class Rows(list[bytes]):
         pass
 
     class Text(bytes):
         pass
 
-    async def work(scene: Scene) -> None:
-        async with scene.producer() as producer:
-            await (await producer.send_many("t", Rows([b"a", b"b"])))
-            await (await producer.send_many("t", [Text(b"c"), bytearray(b"d"), Text(b"e")]))
-        assert scene.brokers.kept[T0].values() == [b"a", b"b", b"c", b"d", b"e"]
-
-    play(work)
+    async with scene.producer() as producer:
+        await (await producer.send_many("t", Rows([b"a", b"b"])))
+        await (await producer.send_many("t", [Text(b"c"), bytearray(b"d"), Text(b"e")]))
+    assert scene.brokers.kept[T0].values() == [b"a", b"b", b"c", b"d", b"e"]
 
 
-def test_a_record_that_is_too_large_fails_alone() -> None:
-    async def work(scene: Scene) -> None:
-        scene.brokers.batch_bytes_max = 150
-        async with scene.producer(linger_ms=0) as producer:
-            sent = [await producer.send("t", value) for value in (b"a", b"x" * 200, b"b")]
-            assert (await sent[0]).offset == 0
-            with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE: t-0"):
-                await sent[1]
-            assert (await sent[2]).offset == 1
+async def test_a_record_that_is_too_large_fails_alone(scene: Scene, /) -> None:
+    scene.brokers.batch_bytes_max = 150
+    async with scene.producer(linger_ms=0) as producer:
+        sent = [await producer.send("t", value) for value in (b"a", b"x" * 200, b"b")]
+        assert (await sent[0]).offset == 0
+        with refused(Error.MESSAGE_TOO_LARGE, "t-0"):
+            await sent[1]
+        assert (await sent[2]).offset == 1
+        with pytest.raises(RecordTooLarge):
+            await producer.send("t", b"x" * 2_000_000)
+        many = await producer.send_many("t", [b"c", b"x" * 2_000_000, b"d"])
+        with pytest.raises(RecordTooLarge):
+            await many
+        assert [error for _, _, error in many.failures()]
+    assert scene.brokers.kept[T0].values() == [b"a", b"b", b"c", b"d"]
+
+
+async def test_a_record_larger_than_a_request_is_refused_by_every_way_in(scene: Scene, /) -> None:
+    async with scene.producer(max_request_size=1_000) as producer:
+        await producer.send("t", b"a")
+        for key in (None, b"k"):
             with pytest.raises(RecordTooLarge):
-                await producer.send("t", b"x" * 2_000_000)
-            many = await producer.send_many("t", [b"c", b"x" * 2_000_000, b"d"])
-            with pytest.raises(RecordTooLarge):
-                await many
-            assert [error for _, _, error in many.failures()]
-        assert scene.brokers.kept[T0].values() == [b"a", b"b", b"c", b"d"]
-
-    play(work)
+                await producer.send("t", b"x" * 2_000, key)
+        many = await producer.send_many("t", [b"b", b"x" * 2_000, b"c"])
+        with pytest.raises(RecordTooLarge):
+            await many
+        assert [(place, count) for place, count, _ in many.failures()] == [(0, 1)]
+    assert scene.brokers.kept[T0].values() == [b"a", b"b", b"c"]
 
 
-def test_a_record_larger_than_a_request_is_refused_by_every_way_in() -> None:
-    async def work(scene: Scene) -> None:
-        async with scene.producer(max_request_size=1_000) as producer:
-            await producer.send("t", b"a")
-            for key in (None, b"k"):
-                with pytest.raises(RecordTooLarge):
-                    await producer.send("t", b"x" * 2_000, key)
-            many = await producer.send_many("t", [b"b", b"x" * 2_000, b"c"])
-            with pytest.raises(RecordTooLarge):
-                await many
-            assert [(place, count) for place, count, _ in many.failures()] == [(0, 1)]
-        assert scene.brokers.kept[T0].values() == [b"a", b"b", b"c"]
-
-    play(work)
-
-
-def test_a_permanent_failure_leaves_no_sequence_gap_for_later_batches() -> None:
-    async def work(scene: Scene) -> None:
-        scene.brokers.fault = once(Fault(is_written=False, error=Error.INVALID_RECORD), at=1)
-        async with scene.producer(**SMALL) as producer:
-            sent = [await producer.send("t", number) for number in numbers()]
-            await producer.flush()
-            failed = [each for each in sent if each.exception(0) is not None]
-            assert 0 < len(failed) < 60
-        values = [
-            number for number, each in zip(numbers(), sent, strict=True) if each not in failed
-        ]
-        assert scene.brokers.kept[T0].values() == values
-        bumps = [each for each in scene.brokers.requests if isinstance(each, InitProducerIdRequest)]
-        assert [(each.producer_id, each.producer_epoch) for each in bumps] == [(-1, -1), (1000, 0)]
-
-    play(work)
+async def test_a_permanent_failure_leaves_no_sequence_gap_for_later_batches(
+    scene: Scene, /
+) -> None:
+    scene.brokers.fault = once(Fault(is_written=False, error=Error.INVALID_RECORD), at=1)
+    async with scene.producer(**SMALL) as producer:
+        sent = [await producer.send("t", number) for number in numbers()]
+        await producer.flush()
+        failed = [each for each in sent if each.exception(0) is not None]
+        assert 0 < len(failed) < 60
+    values = [number for number, each in zip(numbers(), sent, strict=True) if each not in failed]
+    assert scene.brokers.kept[T0].values() == values
+    bumps = [each for each in scene.brokers.requests if isinstance(each, InitProducerIdRequest)]
+    assert [(each.producer_id, each.producer_epoch) for each in bumps] == [(-1, -1), (1000, 0)]
 
 
-def test_a_record_that_nobody_acknowledges_times_out() -> None:
-    async def work(scene: Scene) -> None:
-        scene.brokers.fault = lambda *_: Fault(is_written=False, error=Error.NOT_ENOUGH_REPLICAS)
-        async with scene.producer(delivery_timeout_ms=5_000) as producer:
-            with pytest.raises(DeliveryTimedOut, match="5000 ms: NOT_ENOUGH_REPLICAS"):
-                await producer.send_and_wait("t", b"a")
-            assert 5 <= scene.clock.monotonic_ns() / 1e9 < 7
-            scene.brokers.fault = lambda *_: FINE
-            assert (await producer.send_and_wait("t", b"b")).offset == 0
-
-    play(work)
+async def test_a_record_that_nobody_acknowledges_times_out(scene: Scene, /) -> None:
+    scene.brokers.fault = lambda *_: Fault(is_written=False, error=Error.NOT_ENOUGH_REPLICAS)
+    async with scene.producer(delivery_timeout_ms=5_000) as producer:
+        with pytest.raises(DeliveryTimedOut, match="5000 ms: NOT_ENOUGH_REPLICAS"):
+            await producer.send_and_wait("t", b"a")
+        assert 5 <= scene.clock.monotonic_ns() / 1e9 < 7
+        scene.brokers.fault = lambda *_: FINE
+        assert (await producer.send_and_wait("t", b"b")).offset == 0
 
 
-def test_retries_end_at_their_limit() -> None:
-    async def work(scene: Scene) -> None:
-        scene.brokers.fault = lambda *_: Fault(is_written=False, error=Error.NOT_ENOUGH_REPLICAS)
-        async with scene.producer(retries=2) as producer:
-            with pytest.raises(ApiError, match="NOT_ENOUGH_REPLICAS"):
-                await producer.send_and_wait("t", b"a")
-        produces = [each for each in scene.brokers.requests if isinstance(each, ProduceRequest)]
-        assert len(produces) == 3
-
-    play(work)
+async def test_retries_end_at_their_limit(scene: Scene, /) -> None:
+    scene.brokers.fault = lambda *_: Fault(is_written=False, error=Error.NOT_ENOUGH_REPLICAS)
+    async with scene.producer(retries=2) as producer:
+        with refused(Error.NOT_ENOUGH_REPLICAS):
+            await producer.send_and_wait("t", b"a")
+    produces = [each for each in scene.brokers.requests if isinstance(each, ProduceRequest)]
+    assert len(produces) == 3
 
 
-def test_sending_blocks_while_memory_is_used_up() -> None:
-    async def work(scene: Scene) -> None:
-        scene.brokers.fault = lambda *_: Fault(delay_s=1)
-        async with scene.producer(buffer_memory=20_000, batch_size=5_000) as producer:
-            for _ in range(100):
-                await producer.send("t", b"x" * 1000)
-            await producer.flush()
-        assert scene.clock.monotonic_ns() / 1e9 > 4
-        assert len(scene.brokers.kept[T0].records) == 100
-
-    play(work)
+async def test_sending_blocks_while_memory_is_used_up(scene: Scene, /) -> None:
+    scene.brokers.fault = lambda *_: Fault(delay_s=1)
+    async with scene.producer(buffer_memory=20_000, batch_size=5_000) as producer:
+        for _ in range(100):
+            await producer.send("t", b"x" * 1000)
+        await producer.flush()
+    assert scene.clock.monotonic_ns() / 1e9 > 4
+    assert len(scene.brokers.kept[T0].records) == 100
 
 
 async def send_large(producer: AsyncProducer) -> None:
@@ -253,146 +227,121 @@ async def send_large(producer: AsyncProducer) -> None:
         await producer.send("t", b"x" * 1000)
 
 
-def test_the_loop_is_woken_up_once_the_lock_is_free() -> None:
-    async def work(scene: Scene) -> None:
-        async with scene.producer(**SMALL) as producer:
-            await producer.send_and_wait("t", b"first")
-            accumulator = producer._started.accumulator
-            kick, was_locked = accumulator._kick, []
+async def test_the_loop_is_woken_up_once_the_lock_is_free(scene: Scene, /) -> None:
+    async with scene.producer(**SMALL) as producer:
+        await producer.send_and_wait("t", b"first")
+        accumulator = producer._started.accumulator
+        kick, was_locked = accumulator._kick, []
 
-            def watched(when_s: float) -> None:
-                was_locked.append(accumulator.lock.locked())
-                kick(when_s)
+        def watched(when_s: float) -> None:
+            was_locked.append(accumulator.lock.locked())
+            kick(when_s)
 
-            accumulator._kick = watched
-            opens = await producer.send("t", b"a")
-            seals = await producer.send("t", bytes(150), key=b"k")
-            many = await producer.send_many("t", [bytes(90)] * 3)
-            assert len(was_locked) >= 3
-            assert not any(was_locked)
-            await asyncio.gather(opens, seals, many)
-
-    play(work)
+        accumulator._kick = watched
+        opens = await producer.send("t", b"a")
+        seals = await producer.send("t", bytes(150), key=b"k")
+        many = await producer.send_many("t", [bytes(90)] * 3)
+        assert len(was_locked) >= 3
+        assert not any(was_locked)
+        await asyncio.gather(opens, seals, many)
 
 
-def test_a_buffer_that_stays_full_is_an_error_and_its_memory_is_freed() -> None:
-    async def work(scene: Scene) -> None:
-        scene.brokers.fault = lambda *_: Fault(delay_s=20)
-        async with scene.producer(buffer_memory=20_000, max_block_ms=500) as producer:
-            with pytest.raises(BufferFull, match="20000 bytes of buffer_memory"):
-                await send_large(producer)
-            with pytest.raises(BufferFull):
-                await producer.send_many("t", [b"x" * 1000] * 100)
-            scene.brokers.fault = lambda *_: FINE
-            await producer.flush()
-            memory = producer._started.accumulator.memory
-            assert memory.free == memory.size
-
-    play(work)
-
-
-def test_an_invalid_topic_is_an_error_at_once() -> None:
-    async def work(scene: Scene) -> None:
-        scene.brokers.topic_errors["t"] = Error.TOPIC_AUTHORIZATION_FAILED
-        async with scene.producer() as producer:
-            with pytest.raises(ApiError, match="TOPIC_AUTHORIZATION_FAILED: topic t"):
-                await producer.send("t", b"a")
-            assert scene.clock.monotonic_ns() / 1e9 < 1
-
-    play(work)
+async def test_a_buffer_that_stays_full_is_an_error_and_its_memory_is_freed(
+    scene: Scene, /
+) -> None:
+    scene.brokers.fault = lambda *_: Fault(delay_s=20)
+    async with scene.producer(buffer_memory=20_000, max_block_ms=500) as producer:
+        with pytest.raises(BufferFull, match="20000 bytes of buffer_memory"):
+            await send_large(producer)
+        with pytest.raises(BufferFull):
+            await producer.send_many("t", [b"x" * 1000] * 100)
+        scene.brokers.fault = lambda *_: FINE
+        await producer.flush()
+        memory = producer._started.accumulator.memory
+        assert memory.free == memory.size
 
 
-def test_a_topic_that_is_never_created_is_an_error_in_the_end() -> None:
-    async def work(scene: Scene) -> None:
-        scene.brokers.topic_errors["t"] = Error.UNKNOWN_TOPIC_OR_PARTITION
-        async with scene.producer(max_block_ms=3_000) as producer:
-            with pytest.raises(ApiError, match=r"UNKNOWN_TOPIC_OR_PARTITION.*3000 ms"):
-                await producer.send("t", b"a")
-
-    play(work)
+async def test_an_invalid_topic_is_an_error_at_once(scene: Scene, /) -> None:
+    scene.brokers.topic_errors["t"] = Error.TOPIC_AUTHORIZATION_FAILED
+    async with scene.producer() as producer:
+        with refused(Error.TOPIC_AUTHORIZATION_FAILED, "topic t"):
+            await producer.send("t", b"a")
+        assert scene.clock.monotonic_ns() / 1e9 < 1
 
 
-def test_a_missing_partition_is_an_error() -> None:
-    async def work(scene: Scene) -> None:
-        async with scene.producer() as producer:
-            with pytest.raises(ApiError, match="t has partitions 0 to 1, and no 2"):
-                await producer.send("t", b"a", partition=2)
-            scene.brokers.partitions = 3
-            assert (await producer.send_and_wait("t", b"a", partition=2)).partition == 2
-
-    play(work, partitions=2)
+async def test_a_topic_that_is_never_created_is_an_error_in_the_end(scene: Scene, /) -> None:
+    scene.brokers.topic_errors["t"] = Error.UNKNOWN_TOPIC_OR_PARTITION
+    async with scene.producer(max_block_ms=3_000) as producer:
+        with refused(Error.UNKNOWN_TOPIC_OR_PARTITION, "3000 ms"):
+            await producer.send("t", b"a")
 
 
-def test_a_closed_producer_delivers_what_it_has_and_takes_no_more() -> None:
-    async def work(scene: Scene) -> None:
-        producer = await scene.producer().start()
-        sent = await producer.send("t", b"a")
-        await producer.close()
-        assert (await sent).offset == 0
-        with pytest.raises(ProducerClosed):
-            await producer.send("t", b"b")
-        with pytest.raises(ProducerClosed):
-            await producer.send_many("u", [b"b"], keys=[b"k"])
-        await producer.close()
-
-    play(work)
+@pytest.mark.played(by=play, partitions=2)
+async def test_a_missing_partition_is_an_error(scene: Scene, /) -> None:
+    async with scene.producer() as producer:
+        with refused(Error.UNKNOWN_TOPIC_OR_PARTITION):
+            await producer.send("t", b"a", partition=2)
+        scene.brokers.partitions = 3
+        assert (await producer.send_and_wait("t", b"a", partition=2)).partition == 2
 
 
-def test_closing_ends_at_its_timeout() -> None:
-    async def work(scene: Scene) -> None:
-        scene.brokers.fault = lambda *_: Fault(is_written=False, error=Error.NOT_ENOUGH_REPLICAS)
-        producer = await scene.producer().start()
-        sent = await producer.send("t", b"a")
-        await producer.close(timeout_s=2)
-        assert 2 <= scene.clock.monotonic_ns() / 1e9 < 3
-        with pytest.raises(ProducerClosed, match="before this was acknowledged"):
-            await sent
+async def test_a_closed_producer_delivers_what_it_has_and_takes_no_more(scene: Scene, /) -> None:
+    producer = await scene.producer().start()
+    sent = await producer.send("t", b"a")
+    await producer.close()
+    assert (await sent).offset == 0
+    with pytest.raises(ProducerClosed):
+        await producer.send("t", b"b")
+    with pytest.raises(ProducerClosed):
+        await producer.send_many("u", [b"b"], keys=[b"k"])
+    await producer.close()
 
-    play(work)
+
+async def test_closing_ends_at_its_timeout(scene: Scene, /) -> None:
+    scene.brokers.fault = lambda *_: Fault(is_written=False, error=Error.NOT_ENOUGH_REPLICAS)
+    producer = await scene.producer().start()
+    sent = await producer.send("t", b"a")
+    await producer.close(timeout_s=2)
+    assert 2 <= scene.clock.monotonic_ns() / 1e9 < 3
+    with pytest.raises(ProducerClosed, match="before this was acknowledged"):
+        await sent
 
 
-def test_without_acknowledgements_there_are_no_offsets() -> None:
-    async def work(scene: Scene) -> None:
-        async with scene.producer(acks=0) as producer:
-            assert (await producer.send_and_wait("t", b"a")).offset == -1
-            await asyncio.sleep(1)
-        (header,) = scene.brokers.kept[T0].batches
-        assert header.producer_id == -1
-
-    play(work)
+async def test_without_acknowledgements_there_are_no_offsets(scene: Scene, /) -> None:
+    async with scene.producer(acks=0) as producer:
+        assert (await producer.send_and_wait("t", b"a")).offset == -1
+        await asyncio.sleep(1)
+    (header,) = scene.brokers.kept[T0].batches
+    assert header.producer_id == -1
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_all_parts_of_a_record_arrive(codec: str) -> None:
-    async def work(scene: Scene) -> None:
-        async with scene.producer(compression_type=codec) as producer:
-            await producer.send("t", None, b"k", [("h", b"1"), ("h", None)], timestamp=7)
-            await producer.send("t", bytearray(b"v"))
-            await producer.send("t", b"w")
-            await producer.send("t", b"x", timestamp=9)
-            await producer.flush()
-        one, two, three, four = scene.brokers.kept[T0].records
-        assert one[1:] == (7, b"k", None, (("h", b"1"), ("h", None)))
-        assert two[2:] == (None, b"v", ())
-        assert (three.value, four.value, four.timestamp) == (b"w", b"x", 9)
-        assert abs(two.timestamp - scene.clock.now_ms()) < 10_000
-
-    play(work)
+async def test_all_parts_of_a_record_arrive(scene: Scene, /, codec: str) -> None:
+    async with scene.producer(compression_type=codec) as producer:
+        await producer.send("t", None, b"k", [("h", b"1"), ("h", None)], timestamp=7)
+        await producer.send("t", bytearray(b"v"))
+        await producer.send("t", b"w")
+        await producer.send("t", b"x", timestamp=9)
+        await producer.flush()
+    one, two, three, four = scene.brokers.kept[T0].records
+    assert one[1:] == (7, b"k", None, (("h", b"1"), ("h", None)))
+    assert two[2:] == (None, b"v", ())
+    assert (three.value, four.value, four.timestamp) == (b"w", b"x", 9)
+    assert abs(two.timestamp - scene.clock.now_ms()) < 10_000
 
 
-def test_a_value_that_is_not_bytes_is_refused_naming_the_encoder_setting() -> None:
-    async def work(scene: Scene) -> None:
-        async with scene.producer(value_encoder=str.encode) as producer:
-            assert (await producer.send_and_wait("t", "ä")).offset == 0
-            with pytest.raises(TypeError, match=r"a key is of type str.*key_encoder"):
-                await producer.send("t", "ä", key="k")
-            with pytest.raises(TypeError, match="header"):
-                await producer.send("t", "ä", headers=[("h", "1")])
-            with pytest.raises(TypeError, match="timestamp"):
-                await producer.send("t", "ä", timestamp=1.5)
-        async with scene.producer() as producer:
-            with pytest.raises(TypeError, match="value 1 is of type int"):
-                await producer.send_many("t", [b"a", 1])
-        assert scene.brokers.kept[T0].values() == ["ä".encode()]
-
-    play(work)
+async def test_a_value_that_is_not_bytes_is_refused_naming_the_encoder_setting(
+    scene: Scene, /
+) -> None:
+    async with scene.producer(value_encoder=str.encode) as producer:
+        assert (await producer.send_and_wait("t", "ä")).offset == 0
+        with pytest.raises(TypeError, match=r"a key is of type str.*key_encoder"):
+            await producer.send("t", "ä", key="k")
+        with pytest.raises(TypeError, match="header"):
+            await producer.send("t", "ä", headers=[("h", "1")])
+        with pytest.raises(TypeError, match="timestamp"):
+            await producer.send("t", "ä", timestamp=1.5)
+    async with scene.producer() as producer:
+        with pytest.raises(TypeError, match="value 1 is of type int"):
+            await producer.send_many("t", [b"a", 1])
+    assert scene.brokers.kept[T0].values() == ["ä".encode()]
