@@ -18,7 +18,7 @@ from kdist.client.consumer.aio import Consumer
 from kdist.client.consumer.batch import Batch, CorruptFetch
 from kdist.client.consumer.fetcher import OffsetOutOfRange
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
-from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, find_ranges, list_offsets
+from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, list_offsets
 from kdist.config.mirror import Flow, MirrorSettings
 from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.metrics.declare import Family
@@ -26,8 +26,8 @@ from kdist.metrics.mirror import FlowMetrics, RefusedMetrics, StreamMetrics
 from kdist.mirror.consuming import core_of
 from kdist.mirror.flow_topics import FlowTopics, id_of
 from kdist.mirror.joined import Joined
-from kdist.mirror.lag import Lag, ask_lags, held_lag
-from kdist.mirror.loss import Loss, loss_of
+from kdist.mirror.lag import Lag, ask_lags, ask_ranges, held_lag
+from kdist.mirror.loss import Loss, loss_of, position_lost
 from kdist.mirror.position_marker import mark_of
 from kdist.mirror.retention import SourceRetention
 from kdist.mirror.selection import Selection
@@ -100,6 +100,8 @@ class MirrorFlow(RebalanceListener):
         self._subscribed: frozenset[str] | None = None
         self._committed: dict[TopicPartition, tuple[int | None, bool]] = {}  # position, is stopped
         self._refreshed_at_s = self._read_at_s = self._now_s()  # when each last succeeded
+        self._measured_at_s = self._now_s()
+        self.unmeasured: dict[TopicPartition, tuple[float, str]] = {}  # since when, and why
         self._paused: set[TopicPartition] = set()
         self._assigned: set[TopicPartition] = set()  # to the consumer
 
@@ -170,7 +172,7 @@ class MirrorFlow(RebalanceListener):
                     if self.topics.is_copy_recreated(partition.topic):
                         stream.doubt()
                 self._refreshed_at_s = self._now_s()  # measuring the lag may take longer
-                await self._measure_lag(self._context.clock.now_ms())
+                await self._keep_measured(self._context.clock.now_ms())
                 self.trouble.end()
             except (ApiError, NoBroker) as error:
                 self.trouble.begin(error)
@@ -186,10 +188,22 @@ class MirrorFlow(RebalanceListener):
         for labels in sorted(refused):
             family[labels].is_refused = 1
 
+    async def _keep_measured(self, now_ms: int) -> None:
+        try:
+            await self._measure_lag(now_ms)
+        except (ApiError, NoBroker) as error:
+            self._note_unmeasured(dict.fromkeys(self.streams, str(error)))
+            raise
+
     async def _measure_lag(self, now_ms: int) -> None:
-        """Update the lag metrics of the partitions. `ApiError`."""
-        positions = await self._positions()
-        ranges = await find_ranges(self.source, positions, is_committed_only=True)
+        """Update the lag metrics of the partitions. `ApiError`.
+
+        Where a leader does not answer, records that are behind only get older.
+        """
+        all_positions = await self._positions()
+        ranges, unknown = await ask_ranges(self.source, all_positions)
+        self._note_unmeasured(unknown)
+        positions = {each: all_positions[each] for each in ranges}
         lags: dict[TopicPartition, Lag] = {}
         for partition in positions:
             stream = self.streams.get(partition)
@@ -199,7 +213,7 @@ class MirrorFlow(RebalanceListener):
                 lags[partition] = held_lag(stream.oldest, records, now_ms)
         asked = {each: position for each, position in positions.items() if each not in lags}
         lags |= await ask_lags(self.source, asked, ranges, now_ms)
-        await self._retention.look({each.topic for each in positions}, now_ms)
+        await self._retention.look({each.topic for each in all_positions}, now_ms)
         for partition, lag in lags.items():
             if partition not in self.streams:
                 continue  # revoked meanwhile
@@ -208,6 +222,19 @@ class MirrorFlow(RebalanceListener):
             metrics.lag_bytes = lag.bytes_about
             metrics.lag_seconds = lag.seconds
             metrics.retention_seconds = self._retention.seconds(partition.topic)
+
+    def _note_unmeasured(self, unknown: Mapping[TopicPartition, str]) -> None:
+        """Note the partitions whose lag is unknown; what is behind in them has only got older."""
+        now_s, before = self._now_s(), self.unmeasured
+        for partition in unknown.keys() & self.streams.keys():
+            metrics = self.measures.streams[self.labels(partition)]
+            if metrics.lag_records:
+                metrics.lag_seconds += now_s - self._measured_at_s
+        self._measured_at_s = now_s
+        self.unmeasured = {
+            each: (before[each][0] if each in before else now_s, why)
+            for each, why in unknown.items()
+        }
 
     async def _positions(self) -> dict[TopicPartition, int]:
         """The streams' positions; for a stream without one yet, the committed offset.
@@ -336,8 +363,10 @@ class MirrorFlow(RebalanceListener):
         """The offsets that the flow's group has committed."""
         return await self._consumer.committed(partitions)
 
-    async def start_offset(self, partition: TopicPartition) -> int:
+    async def start_offset(self, partition: TopicPartition, *, is_emptied: bool) -> int:
         assert self.topics is not None, "subscribed with the first refresh"
+        if is_emptied and self.topics.is_known(partition.topic):
+            raise position_lost(partition)
         return await self._offset(partition, self.topics.begin_at(partition))
 
     def fault_of(self, partition: TopicPartition) -> Loss | None:
@@ -377,7 +406,8 @@ class MirrorFlow(RebalanceListener):
             self.read_no_more(partition)
             self._consumer.seek(partition, 0)  # keeps the consumer from asking for committed ones
             target = TopicPartition(self.flow.renamed(partition.topic), partition.partition)
-            route = Route(partition, target, mark_of(self._source_id, partition))
+            returning = self.topics.returning_mark(partition)
+            route = Route(partition, target, mark_of(self._source_id, partition), returning)
             stream = Stream(route, self, self.target, self.metrics, self._stream_changed)
             self.streams[partition] = stream
             self.measures.streams[self.labels(partition)].is_stopped = 0
@@ -432,7 +462,7 @@ class MirrorFlow(RebalanceListener):
         for stream in streams:
             partition = stream.route.source
             if stream.is_idle and self._is_read(partition):
-                stream.note_position(await self._consumer.position(partition, 0))
+                await self._note_position(stream)
             position, is_stopped = stream.position, stream.state is State.STOPPED
             at = position, is_stopped
             if position is not None and at != self._committed.get(partition):
@@ -441,6 +471,12 @@ class MirrorFlow(RebalanceListener):
         if offsets:
             await self.commit(offsets)
             self._committed |= noted
+
+    async def _note_position(self, stream: Stream) -> None:
+        try:
+            stream.note_position(await self._consumer.position(stream.route.source, 0))
+        except (ApiError, NoBroker) as error:  # the others are committed all the same
+            logger.debug("%s: its position is unknown: %s", stream.route.source, error)
 
     async def _end(self) -> None:
         """Wait for the answers to batches in flight, commit, and leave the group."""

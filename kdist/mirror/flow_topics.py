@@ -19,7 +19,8 @@ from kdist.errors import UserError
 from kdist.mirror.copying import count_partitions, follow_topics
 from kdist.mirror.loss import Loss, loss_of_topic
 from kdist.mirror.origins import read_origins, write_origins
-from kdist.mirror.selection import Origin, Selection, begin_at, select, without
+from kdist.mirror.position_marker import mark_of
+from kdist.mirror.selection import Origin, Selection, begin_at, select, vanished, without
 from kdist.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class FlowTopics:
         self.unmatched: tuple[str, ...] = ()  # patterns that match no topic of the source
         self._first_seen: frozenset[str] | None = None  # the source's topics at the first refresh
         self._noted: dict[str, Origin] | None = None  # the origins in the target
+        self._known: frozenset[str] = frozenset()  # those that were there when we began
         self._recreated: frozenset[str] = frozenset()  # the source's, since they were mirrored
         self._copies: dict[str, str] = {}  # ids of the target's topics, as last seen
         self._recreated_copies: frozenset[str] = frozenset()  # the target's, by the last refresh
@@ -54,12 +56,18 @@ class FlowTopics:
         old = {name: count if name in self._first_seen else 0 for name, count in counts.items()}
         while True:
             origins = await read_origins(self._source)
-            selection = select(self._flow, counts, origins, self._target_id)
+            copies = await ids_if_released(self._target, origins)
+            selection = select(self._flow, counts, origins, self._target_id, copies)
             if not await self._note(self._origins_of(selection, origins, ids, old), now_ms):
                 break
         self._tell_unmatched(counts)
         refused = await follow_topics(self._source, self._target, selection.mirrored, counts)
-        selection = without(selection, refused.topics, refused.partitions)
+        gone: Mapping[str, str] = {}
+        if vanished(self._flow, counts, self._noted or {}, self._source_id):
+            self._noted = await read_origins(self._target)  # it may be released by now
+            found = vanished(self._flow, counts, self._noted, self._source_id)
+            gone = await why_gone(found, self._target)
+        selection = without(selection, {**refused.topics, **gone}, refused.partitions)
         for topic, reason in selection.held.items():
             if self.selection.held.get(topic) != reason:
                 what = "is mirrored in part" if topic in selection.mirrored else "is not mirrored"
@@ -81,7 +89,7 @@ class FlowTopics:
 
     async def _check_copies(self) -> None:
         """Find the target's topics that were recreated since the last refresh, by anyone."""
-        now = {each.name: str(each.id or "") for each in await list_topics(self._target)}
+        now = await topic_ids(self._target)
         before = self._copies
         self._recreated_copies = frozenset(
             name
@@ -96,7 +104,20 @@ class FlowTopics:
 
     def begin_at(self, partition: TopicPartition) -> Literal["earliest", "latest"]:
         """Where to begin with a partition of the source that was never mirrored."""
-        return begin_at(self._flow, partition, self._noted or {})
+        if partition.topic in self.selection.returning:
+            return "earliest"  # else what the source took meanwhile would be skipped
+        return begin_at(self._flow, partition, self._noted or {}, self._source_id)
+
+    def returning_mark(self, partition: TopicPartition) -> int | None:
+        """The mark of the batches of the source that came from the target; None if none did."""
+        if partition.topic not in self.selection.returning:
+            return None
+        there = TopicPartition(self._flow.renamed(partition.topic), partition.partition)
+        return mark_of(self._target_id, there)
+
+    def is_known(self, topic: str) -> bool:
+        """Whether the topic was mirrored before this process began, by its copy's origin."""
+        return self._flow.renamed(topic) in self._known
 
     def loss(self, topic: str) -> Loss | None:
         """Why a topic of the source does not continue its copy; None if it does."""
@@ -112,7 +133,9 @@ class FlowTopics:
         """The origins that the target should have, by its names of the topics."""
         found = {}
         for topic, name in selection.mirrored.items():
-            before = origins[topic].through if topic in origins else ()
+            known = origins.get(topic)
+            ways = known.each if known is not None and not known.is_released else ()
+            before = dict.fromkeys(cluster for each in ways for cluster in each.through)
             found[name] = Origin(topic, (*before, self._source_id), ids[topic], old[topic])
         return found
 
@@ -121,8 +144,11 @@ class FlowTopics:
 
         For a recreated topic the old origin stays as long as the target has the old copy.
         """
+        is_first = self._noted is None
         if self._noted is None or self._replaced(wanted, self._noted):
             self._noted = await read_origins(self._target)
+        if is_first:
+            self._known = frozenset(self._noted)
         kept = self._replaced(wanted, self._noted)
         if kept:
             kept &= (await count_partitions(self._target)).keys()
@@ -145,6 +171,27 @@ class FlowTopics:
             for name, origin in wanted.items()
             if name in noted and noted[name].is_recreated(origin)
         }
+
+
+async def topic_ids(cluster: Cluster) -> dict[str, str]:
+    """The ids of a cluster's topics, by name; empty for those that have none."""
+    return {each.name: str(each.id or "") for each in await list_topics(cluster)}
+
+
+async def why_gone(found: Mapping[str, str], target: Cluster) -> dict[str, str]:
+    """Why those topics that vanished, and have a copy in the target, are no longer mirrored."""
+    there = await count_partitions(target) if found else {}
+    return {
+        topic: f"the source no longer has it, and {name} of the target gets nothing more. If that"
+        " is meant so, `kdist mirror release` makes it the target's own"
+        for topic, name in found.items()
+        if name in there
+    }
+
+
+async def ids_if_released(target: Cluster, origins: Mapping[str, Origin]) -> dict[str, str]:
+    """The ids of the target's topics if `select` needs them, for released topics of the source."""
+    return await topic_ids(target) if any(each.is_released for each in origins.values()) else {}
 
 
 def id_of(metadata: object, which: str) -> str:

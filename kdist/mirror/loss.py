@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kdist.client.consumer.fetcher import LogTruncated, OffsetOutOfRange
 from kdist.errors import KdistError
+from kdist.model import TopicPartition
 
 
 class Loss(KdistError):
@@ -32,4 +33,22 @@ def loss_of_topic(topic: str) -> Loss:
         f"{topic} of the source was deleted and recreated: its records do not continue those that"
         " were mirrored. `kdist mirror seek` goes on with it all the same; to have all of its"
         " records, delete the target's topic first"
+    )
+
+
+def position_lost(partition: TopicPartition) -> Loss:
+    """What it means that neither the target's log nor a commit says what was mirrored."""
+    return Loss(
+        f"nobody knows up to where {partition} was mirrored: the flow's commit in the source has"
+        " expired, and retention has removed what the target had. `kdist mirror seek` says from"
+        " where to go on"
+    )
+
+
+def lost_since(partition: TopicPartition, known_end: int, end: int) -> Loss:
+    """What it means that the target lacks records that were once mirrored from it."""
+    return Loss(
+        f"{partition} of the target ends at offset {end}, but the source has records that were"
+        f" mirrored from there up to {known_end}: the target has lost them. If its topic is"
+        " deleted, the mirror fills a new one with all that the source has"
     )

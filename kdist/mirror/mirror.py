@@ -82,8 +82,9 @@ class Mirror:
         return Page(200, CONTENT_TYPE, self.exposition.render())
 
     def _health_page(self) -> Page:
-        """503 while a flow has had no answer for `_SILENT_S_MAX`, a partition is stopped, or the
-        target refuses a topic.
+        """503 while a flow, or a partition's leader in its source, has had no answer for
+        `_SILENT_S_MAX`, or a partition could not send for as long; while a partition is stopped, or
+        the target refuses a topic.
         """
         flows = {flow.flow.name: self._health(flow) for flow in self.flows}
         is_well = all(each["status"] == "ok" for each in flows.values())
@@ -96,15 +97,25 @@ class Mirror:
             for partition, stream in flow.streams.items()
             if stream.state is State.STOPPED
         }
-        silent_s = self._context.network.loop.time() - flow.heard_at_s
+        now_s = self._context.network.loop.time()
+        silent_s = now_s - flow.heard_at_s
+        unmeasured = [since_s for since_s, _ in flow.unmeasured.values()]
+        troubled = [stream.troubled_s for stream in flow.streams.values()]
+        silent_s_max = max(silent_s, now_s - min(unmeasured, default=now_s), *troubled)
         selection = flow.topics.selection if flow.topics is not None else Selection({}, {})
         refused = {topic: selection.held[topic] for topic in sorted(selection.refused)}
-        is_well = not stopped and not refused and silent_s < _SILENT_S_MAX
+        is_well = not stopped and not refused and silent_s_max < _SILENT_S_MAX
         return {
             "status": "ok" if is_well else "trouble",
             "partitions": len(flow.streams),
             "stopped": stopped,
             "refused": refused,
+            "troubled": {
+                str(partition): stream.trouble.said
+                for partition, stream in flow.streams.items()
+                if stream.trouble.said
+            },
+            "unmeasured": {str(each): why for each, (_, why) in flow.unmeasured.items()},
             "unmatched": flow.topics.unmatched if flow.topics is not None else (),
             "silent_seconds": round(silent_s, 1),
             "trouble": flow.reading.said or flow.trouble.said,

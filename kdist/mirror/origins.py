@@ -3,30 +3,39 @@
     key     the topic's name in this cluster
     value   {"topic": its name in the source, "id": its id in the source,
             "through": [id of the first cluster, ..., id of the source],
-            "old_partitions": how many it had when its mirror began};
-            null: the topic is this cluster's own from now on
+            "old_partitions": how many it had when its mirror began,
+            "is_released": whether the topic is this cluster's own from now on,
+            "others": [the same of each other topic that is mirrored into this one, ...]};
+            null: the same, but of a topic whose former origin does not matter
 
 It has one partition and is compacted; the last record of a key counts. A flow first writes a
 topic's origin to its target, then reads the origins in its source, and only then sends records: so
 if two flows would mirror a topic into each other, at least one of them sees the other's origin.
+
+A record that is not an origin holds back its own topic: in a source it is not mirrored on. In a
+target the flow that mirrors it there writes it anew.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
+from typing import Any
 
 from kdist.client.admin.topics import create_topic
 from kdist.client.cluster import Cluster
 from kdist.client.fetch_once import fetch_at
 from kdist.client.offsets import find_ranges
 from kdist.client.produce_once import produce
-from kdist.errors import ApiError, CorruptRecords, Error
-from kdist.mirror.selection import Origin
+from kdist.errors import ApiError, Error
+from kdist.mirror.selection import UNREADABLE, Origin
 from kdist.model import TopicPartition
 from kdist.records.batch import iter_headers
 from kdist.records.build import build_batch, read_batch
 from kdist.records.record import Record
+
+logger = logging.getLogger(__name__)
 
 TOPIC = "__kdist_mirror_origins"
 _PARTITION = TopicPartition(TOPIC, 0)
@@ -75,9 +84,27 @@ async def write_origins(
 
 
 def _value(origin: Origin | None) -> bytes | None:
-    if origin is None:
+    if origin is None or not origin.through:  # releasing one that is unreadable leaves nothing
         return None
-    return json.dumps({**origin._asdict(), "through": list(origin.through)}).encode()
+    return json.dumps(_as_json(origin)).encode()
+
+
+def _as_json(origin: Origin) -> dict[str, Any]:
+    others = [_as_json(each) for each in origin.others]
+    return {**origin._asdict(), "others": others}
+
+
+def _origin(said: Mapping[str, Any]) -> Origin:
+    if not said["through"]:
+        raise ValueError("no cluster")
+    return Origin(
+        said["topic"],
+        tuple(said["through"]),
+        said.get("id", ""),
+        said.get("old_partitions"),
+        said.get("is_released", False),
+        tuple(map(_origin, said.get("others", ()))),
+    )
 
 
 def _apply(record: Record, origins: dict[str, Origin]) -> None:
@@ -86,9 +113,7 @@ def _apply(record: Record, origins: dict[str, Origin]) -> None:
         origins.pop(name, None)
         return
     try:
-        said = json.loads(record.value)
-        origins[name] = Origin(
-            said["topic"], tuple(said["through"]), said.get("id", ""), said.get("old_partitions")
-        )
+        origins[name] = _origin(json.loads(record.value))
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptRecords(f"{TOPIC} has a record that is not an origin: {error!r}") from None
+        logger.warning("%s has a record of %s that is not an origin: %r", TOPIC, name, error)
+        origins[name] = UNREADABLE

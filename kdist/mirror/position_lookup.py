@@ -37,12 +37,13 @@ class TargetPosition(NamedTuple):
     """A mirror's position, and the source's leader epoch there, or `NO_EPOCH`.
 
     `position` is None if the partition was never mirrored. `run` is that of our last batch in the
-    target, None if there is none. `target_end` is the target's log end offset.
+    target, None if there is none. `target_start` and `target_end` are the target's log's.
     """
 
     position: int | None
     leader_epoch: int
     run: Run | None
+    target_start: int
     target_end: int
 
 
@@ -85,14 +86,14 @@ async def look_up_position(
     if has_lost and (run is None or committed is None or run.next_offset > committed.offset):
         raise copy_recreated(target, end, noted_end or 0, has_ours=run is not None)
     if _overrides(committed, run) and not has_lost:
-        return TargetPosition(committed.offset, committed.leader_epoch, run, end)
+        return TargetPosition(committed.offset, committed.leader_epoch, run, start, end)
     if run is not None:
         same = committed is not None and committed.offset == run.next_offset
         epoch = committed.leader_epoch if committed is not None and same else NO_EPOCH
-        return TargetPosition(run.next_offset, epoch, run, end)
+        return TargetPosition(run.next_offset, epoch, run, start, end)
     if committed is None:
-        return TargetPosition(None, NO_EPOCH, None, end)
-    return TargetPosition(committed.offset, committed.leader_epoch, None, end)
+        return TargetPosition(None, NO_EPOCH, None, start, end)
+    return TargetPosition(committed.offset, committed.leader_epoch, None, start, end)
 
 
 async def find_end(

@@ -12,8 +12,8 @@ from kdist.errors import KdistError
 from kdist.mirror.flow import MirrorContext
 from kdist.mirror.mirror import Mirror
 from kdist.network.network import AsyncioNetwork
-from kdist.runtime.asyncio_process import system_rng
 from kdist.runtime.clock import SystemClock
+from kdist.runtime.process import system_rng
 from kdist.runtime.sd_notify import ServiceManager
 
 

@@ -17,7 +17,14 @@ import struct
 from kdist.client.consumer.batch import Batch
 from kdist.mirror.position_marker import Run
 from kdist.model import NO_EPOCH
-from kdist.records.batch import CHECKED_POSITION, HEADER_SIZE, LENGTH_PREFIX_SIZE, Attribute, seal
+from kdist.records.batch import (
+    CHECKED_POSITION,
+    HEADER_SIZE,
+    LENGTH_PREFIX_SIZE,
+    Attribute,
+    BatchHeader,
+    seal,
+)
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec
 
@@ -43,7 +50,7 @@ class RewrittenBatch:
         self.is_rebuilt = not _may_pass(batch)
         self.data = _rebuilt(batch) if self.is_rebuilt else _copied(batch)
         self.count = len(batch) if self.is_rebuilt else header.record_count
-        self.timestamp = header.max_timestamp
+        self.timestamp = first_timestamp(header)
         self.leader_epoch = header.partition_leader_epoch
 
     @property
@@ -60,6 +67,11 @@ class RewrittenBatch:
             self.data, _PRODUCER_POSITION, run.producer_id, run.epoch, run.base_sequence
         )
         seal(self.data, 0, len(self.data))
+
+
+def first_timestamp(header: BatchHeader) -> int:
+    """The timestamp of a batch's first record."""
+    return header.max_timestamp if header.is_log_append_time else header.base_timestamp
 
 
 def _may_pass(batch: Batch) -> bool:

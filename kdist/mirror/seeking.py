@@ -7,6 +7,7 @@ duplicates. A seek in a recreated topic also makes the new topic the origin of t
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from kdist.client.admin.offsets import HAS_MEMBERS, alter_group_offsets
 from kdist.client.admin.topics import describe_topics
@@ -21,20 +22,30 @@ from kdist.mirror.selection import Origin
 from kdist.model import TopicPartition
 
 
+class Sought(NamedTuple):
+    """From where the mirror will go on in each partition, and which topics were recreated.
+
+    Of those the target has other records before these offsets, and takes none of the new ones.
+    """
+
+    offsets: dict[TopicPartition, int]
+    recreated: frozenset[str]
+
+
 async def seek(
     flow: Flow,
     source: Cluster,
     target: Cluster,
     offsets: Mapping[TopicPartition, int],
     now_ms: int,
-) -> dict[TopicPartition, int]:
+) -> Sought:
     """Commit `offsets` as positions; returns those from which the mirror will really go on.
 
     They are larger where the target has later records already. `ApiError`, also if the mirror is
     running. `UserError` for only some of the partitions of a recreated topic.
     """
-    origins = await _origins(flow, source, target, offsets)
     cluster_id = (await source.metadata()).cluster_id or ""
+    origins = await _origins(flow, (source, cluster_id), target, offsets)
     found = {}
     for each, offset in offsets.items():
         there = TopicPartition(flow.renamed(each.topic), each.partition)
@@ -52,24 +63,33 @@ async def seek(
         raise
     if origins:
         await write_origins(target, origins, now_ms)
-    return found
+    return Sought(
+        found, frozenset(each.topic for each in offsets if flow.renamed(each.topic) in origins)
+    )
 
 
 async def _origins(
-    flow: Flow, source: Cluster, target: Cluster, sought: Collection[TopicPartition]
-) -> dict[str, Origin | None]:
+    flow: Flow,
+    source_and_id: tuple[Cluster, str],
+    target: Cluster,
+    sought: Collection[TopicPartition],
+) -> dict[str, Origin]:
     """The new origins of recreated topics, by their names in the target."""
+    source, cluster_id = source_and_id
     noted = await read_origins(target)
-    found: dict[str, Origin | None] = {}
+    found: dict[str, Origin] = {}
     for topic in (await describe_topics(source, {each.topic for each in sought})).values():
         name = flow.renamed(topic.name)
         if name not in noted or topic.id is None:
             continue
-        origin = noted[name]._replace(id=str(topic.id))
+        known = noted[name].from_topic(topic.name, cluster_id)
+        if known is None:
+            continue
+        origin = known._replace(id=str(topic.id))
         if noted[name].is_recreated(origin):
             if any((topic.name, each.number) not in sought for each in topic.partitions):
                 raise UserError(f"{topic.name} was recreated: seek in all of its partitions")
-            found[name] = origin
+            found[name] = noted[name].seen_again(origin)
     return found
 
 

@@ -16,40 +16,88 @@ class Origin(NamedTuple):
 
     `topic` and `id` are its name and id in the last of them; `id` is empty if unknown. The first
     `old_partitions` partitions existed when the mirror began; None, for unknown, means all of them.
+    A released topic is the cluster's own: its origin only tells which of its records came from it.
+    `others` are the origins of a topic that is mirrored from several.
     """
 
     topic: str
     through: tuple[str, ...]
     id: str = ""
     old_partitions: int | None = None
+    is_released: bool = False
+    others: tuple[Origin, ...] = ()
+
+    @property
+    def each(self) -> tuple[Origin, ...]:
+        """This one without the others, and the others."""
+        return (self._replace(others=()), *self.others)
+
+    def from_topic(self, topic: str, cluster_id: str) -> Origin | None:
+        """The one of these that is a topic of a cluster."""
+        wanted = topic, (cluster_id,)
+        return next((o for o in self.each if (o.topic, o.through[-1:]) == wanted), None)
 
     def is_recreated(self, now: Origin) -> bool:
         """Whether `now` is another topic of the same name in the same cluster."""
-        return self._is_same_way(now) and "" not in (self.id, now.id) and self.id != now.id
+        known = self.from_topic(now.topic, now.through[-1])
+        return known is not None and "" not in (known.id, now.id) and known.id != now.id
 
     def seen_again(self, now: Origin) -> Origin:
-        """`now`, but with our `old_partitions` if it has our name and came the same way."""
-        return now._replace(old_partitions=self.old_partitions) if self._is_same_way(now) else now
+        """`now` with the `old_partitions` that it is known with, beside the other origins.
 
-    def _is_same_way(self, now: Origin) -> bool:
-        return (self.topic, self.through) == (now.topic, now.through)
+        If the topic was released or its origin unreadable, there are no others any more.
+        """
+        known = self.from_topic(now.topic, now.through[-1])
+        if known is not None:
+            now = now._replace(old_partitions=known.old_partitions)
+        if self.is_released or not self.through:
+            return now
+        first, *others = sorted(
+            [now, *(each for each in self.each if each != known)],
+            key=lambda each: (each.through, each.topic),
+        )
+        return first._replace(others=tuple(others))
+
+
+UNREADABLE = Origin("", ())
+"""What stands for an origin that cannot be read."""
 
 
 def begin_at(
-    flow: Flow, partition: TopicPartition, origins: Mapping[str, Origin]
+    flow: Flow, partition: TopicPartition, origins: Mapping[str, Origin], source_id: str
 ) -> Literal["earliest", "latest"]:
     """From where to mirror a partition of the source; `origins` are the target's.
 
     A partition that was added after the mirror began is mirrored from its first record.
     """
-    noted = origins.get(flow.renamed(partition.topic))
+    found = origins.get(flow.renamed(partition.topic))
+    noted = found and found.from_topic(partition.topic, source_id)
     if noted is None or noted.old_partitions is None or partition.partition < noted.old_partitions:
         return flow.settings.start
     return "earliest"
 
 
+def vanished(
+    flow: Flow, topics: Collection[str], origins: Mapping[str, Origin], source_id: str
+) -> dict[str, str]:
+    """Topics that the flow has mirrored and the source no longer has, with their names in the
+    target; `origins` are the target's.
+    """
+    return {
+        each.topic: name
+        for name, origin in origins.items()
+        for each in (origin.each if not origin.is_released else ())
+        if each.through[-1:] == (source_id,)
+        and name == flow.renamed(each.topic)
+        and each.topic not in topics
+        and flow.wants(each.topic)
+    }
+
+
 class Refusal(str):
-    """Why the target cannot have a topic, which somebody must mend: a reason to hold it back."""
+    """Why the target cannot have a topic, or the source no longer has it: somebody must mend that,
+    or say that it is meant so. A reason to hold it back.
+    """
 
     __slots__ = ()
 
@@ -57,22 +105,31 @@ class Refusal(str):
 class Selection(NamedTuple):
     """The topics to mirror, with their names in the target; and why others are held back.
 
-    A topic is in both if only some of its partitions are held back.
+    A topic is in both if only some of its partitions are held back. `returning` are those that were
+    mirrored from the same topic of the target, which still has what came from it.
     """
 
     mirrored: dict[str, str]
     held: dict[str, str]
+    returning: frozenset[str] = frozenset()
 
     @property
     def refused(self) -> frozenset[str]:
-        """The topics held back, or some of whose partitions are, as the target cannot have them."""
+        """The topics held back, or some of whose partitions are, until somebody acts."""
         return frozenset(each for each, why in self.held.items() if isinstance(why, Refusal))
 
 
 def select(
-    flow: Flow, topics: Collection[str], origins: Mapping[str, Origin], target_id: str
+    flow: Flow,
+    topics: Collection[str],
+    origins: Mapping[str, Origin],
+    target_id: str,
+    copies: Mapping[str, str] = {},
 ) -> Selection:
-    """Select from a source's topics; `origins` are those of topics that were mirrored to it."""
+    """Select from a source's topics; `origins` are those of topics that were mirrored to it.
+
+    `copies` are the ids of the target's topics, by name.
+    """
     mirrored: dict[str, str] = {}
     held: dict[str, str] = {}
     refused = {}
@@ -87,12 +144,37 @@ def select(
             refused[topic] = f"as {flow.renamed(topic)} its name {fault}"
         else:
             mirrored[topic] = flow.renamed(topic)
-    return without(Selection(mirrored, held), refused)
+    returning = frozenset(
+        topic
+        for topic, name in mirrored.items()
+        if topic in origins and _is_of(origins[topic], name, target_id, copies.get(name))
+    )
+    return without(Selection(mirrored, held, returning), refused)
+
+
+def _is_of(origin: Origin, name: str, target_id: str, id_: str | None) -> bool:
+    """Whether a released topic was mirrored from the target's topic of this name and id."""
+    there = origin.from_topic(name, target_id)
+    return there is not None and origin.is_released and there.id != "" and there.id == id_
 
 
 def _held(flow: Flow, topic: str, origin: Origin | None, target_id: str) -> str | None:
-    if origin is not None and target_id in origin.through:
-        return "it was mirrored from this flow's target, and is not mirrored back"
+    if origin == UNREADABLE:
+        return Refusal(
+            "its record in __kdist_mirror_origins of the source cannot be read, so nobody knows"
+            " whether it came from the target. The flow that mirrors it into the source mends that;"
+            " else `kdist mirror release`, with a flow into the source, makes it the source's own"
+        )
+    for each in origin.each if origin is not None else ():
+        if target_id not in each.through:
+            continue
+        if origin is not None and not origin.is_released:
+            return "it was mirrored from this flow's target, and is not mirrored back"
+        if target_id != each.through[-1] and flow.renamed(topic) == each.topic:
+            return (
+                f"it came from this flow's target by way of cluster {each.through[-1]}, and can"
+                " only be mirrored back the same way"
+            )
     prefix = flow.settings.prefix
     if prefix and topic.startswith(prefix):
         return f"it already has the prefix {prefix}"
@@ -109,4 +191,4 @@ def without(
     mirrored = {key: name for key, name in selection.mirrored.items() if key not in topics}
     refused = {**topics, **(partitions or {})}
     refusals = {topic: Refusal(why) for topic, why in refused.items()}
-    return Selection(mirrored, {**selection.held, **refusals})
+    return selection._replace(mirrored=mirrored, held={**selection.held, **refusals})

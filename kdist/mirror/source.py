@@ -17,8 +17,11 @@ class Source(Protocol):
         """The offset that the flow's group has committed, if any."""
         ...
 
-    async def start_offset(self, partition: TopicPartition) -> int:
-        """The first offset to mirror of a partition that was never mirrored."""
+    async def start_offset(self, partition: TopicPartition, *, is_emptied: bool) -> int:
+        """The first offset to mirror of a partition that was never mirrored.
+
+        `is_emptied`: the target's partition had records once. `Loss` if they may have been ours.
+        """
         ...
 
     def fault_of(self, partition: TopicPartition) -> KdistError | None:

@@ -11,14 +11,15 @@ from typing import NamedTuple
 
 from kdist.client.admin.offsets import group_commits
 from kdist.client.cluster import Cluster
-from kdist.client.offsets import OffsetAndMetadata, find_ranges
+from kdist.client.offsets import OffsetAndMetadata
 from kdist.config.mirror import Flow
 from kdist.errors import UserError
 from kdist.mirror.copying import count_partitions, refused_topics
-from kdist.mirror.lag import Lag, ask_lags
+from kdist.mirror.flow_topics import ids_if_released, why_gone
+from kdist.mirror.lag import Lag, ask_lags, ask_ranges
 from kdist.mirror.origins import read_origins
 from kdist.mirror.position_lookup import why_stopped
-from kdist.mirror.selection import Origin, Selection, begin_at, select, without
+from kdist.mirror.selection import Origin, Selection, begin_at, select, vanished, without
 from kdist.model import OffsetRange, TopicPartition
 
 
@@ -26,16 +27,18 @@ class PartitionStatus(NamedTuple):
     """One partition. `position` is None if it was never mirrored.
 
     `lost` counts the records that were deleted before they were mirrored. `stopped` is the reason,
-    by the last commit, for which its mirror has stopped, or None.
+    by the last commit, for which its mirror has stopped, or None. `end` and `lag` are None if the
+    partition's leader in the source does not answer, for the reason `unknown`.
     """
 
     source: TopicPartition
     target: TopicPartition
     position: int | None
-    end: int
-    lag: Lag
+    end: int | None
+    lag: Lag | None
     lost: int
     stopped: str | None
+    unknown: str | None = None
 
 
 class FlowStatus(NamedTuple):
@@ -63,18 +66,24 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
         for topic in selection.mirrored
         for number in range(counts[topic])
     ]
-    ranges = await find_ranges(source, partitions, is_committed_only=True)
-    begins = {each: _begin(flow, each, committed, noted, ranges[each]) for each in partitions}
+    ranges, unknown = await ask_ranges(source, partitions)
+    source_id = (await source.metadata()).cluster_id or ""
+    begins = {
+        each: _begin(flow, each, committed, (noted, source_id), ranges[each]) for each in ranges
+    }
     lags = await ask_lags(source, begins, ranges, now_ms)
     rows = []
     for each in partitions:
-        found, (start, end) = committed.get(each), ranges[each]
+        found, there = committed.get(each), ranges.get(each)
         position, stopped = (found.offset, why_stopped(found.metadata)) if found else (None, None)
-        lost = max(0, start - begins[each])
+        lost = max(0, there.start - begins[each]) if there else 0
         name = TopicPartition(flow.renamed(each.topic), each.partition)
-        rows.append(PartitionStatus(each, name, position, end, lags[each], lost, stopped))
+        end, lag = there.end if there else None, lags.get(each)
+        why = unknown.get(each)
+        rows.append(PartitionStatus(each, name, position, end, lag, lost, stopped, why))
     refused = await refused_topics(source, target, selection.mirrored, counts)
-    held = without(selection, refused.topics, refused.partitions).held
+    gone = await why_gone(vanished(flow, counts, noted, source_id), target)
+    held = without(selection, {**refused.topics, **gone}, refused.partitions).held
     in_part = frozenset(refused.partitions)
     return FlowStatus(flow.name, rows, held, flow.unmatched(counts), in_part)
 
@@ -83,13 +92,14 @@ def _begin(
     flow: Flow,
     partition: TopicPartition,
     committed: Mapping[TopicPartition, OffsetAndMetadata],
-    noted: Mapping[str, Origin],
+    origins: tuple[Mapping[str, Origin], str],
     offsets: OffsetRange,
 ) -> int:
-    """Where the mirror goes on, or begins."""
+    """Where the mirror goes on, or begins; `origins` are the target's, with the source's id."""
     if (found := committed.get(partition)) is not None:
         return found.offset
-    return offsets.start if begin_at(flow, partition, noted) == "earliest" else offsets.end
+    begin = begin_at(flow, partition, *origins)
+    return offsets.start if begin == "earliest" else offsets.end
 
 
 async def _selection(
@@ -98,4 +108,6 @@ async def _selection(
     target_id = (await target.metadata()).cluster_id
     if target_id is None:
         raise UserError(f"flow {flow.name}: the target does not say which cluster it is")
-    return select(flow, counts, await read_origins(source), target_id)
+    origins = await read_origins(source)
+    copies = await ids_if_released(target, origins)
+    return select(flow, counts, origins, target_id, copies)

@@ -27,8 +27,9 @@ from kdist.client.consumer.batch import Batch, CorruptFetch
 from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import ApiError, CorruptRecords, Error, KdistError, UserError
 from kdist.metrics.mirror import FlowMetrics
+from kdist.mirror.loss import Loss, lost_since
 from kdist.mirror.position_lookup import copy_recreated, find_end, look_up_position, note_of
-from kdist.mirror.position_marker import Run, run_for
+from kdist.mirror.position_marker import Run, read_run, run_for
 from kdist.mirror.rewritten_batch import RewrittenBatch
 from kdist.mirror.source import Source
 from kdist.mirror.target import Target, result_of
@@ -54,11 +55,16 @@ class State(enum.Enum):
 
 
 class Route(NamedTuple):
-    """A partition's source and target, and the mark of its batches."""
+    """A partition's source and target, and the mark of its batches.
+
+    `returning_mark` is that of batches of the source that the target has already, as they were
+    mirrored from there; None if there are none.
+    """
 
     source: TopicPartition
     target: TopicPartition
     mark: int
+    returning_mark: int | None = None
 
 
 class _Flight(NamedTuple):
@@ -89,6 +95,7 @@ class Stream:
         self.held_bytes = 0  # waiting and in flight
         self.failure: KdistError | None = None  # why it has stopped, or will once all is sent
         self.trouble = Trouble(str(route.source))
+        self._troubled_at_s = 0.0  # since when
         self._source = source
         self._target = target
         self._metrics = metrics
@@ -120,14 +127,28 @@ class Stream:
             try:
                 if batch.start < self._read_to or not len(batch):  # compaction may have left none
                     continue
+                if self._came_from_target(batch):
+                    self._read_to = batch.end
+                    continue
                 rewritten = RewrittenBatch(batch)
             except CorruptRecords as error:
                 self.fail(CorruptFetch(batch.partition, batch.start, error.detail))
+                return
+            except Loss as error:
+                self.fail(error)
                 return
             self._read_to = rewritten.end
             self._waiting.append(rewritten)
             self.held_bytes += len(rewritten)
         self._news.set()
+
+    def _came_from_target(self, batch: Batch) -> bool:
+        """Whether the target has the batch, as it was mirrored from there; `Loss` if no longer."""
+        mark = self.route.returning_mark
+        run = None if mark is None else read_run(batch.header, mark)
+        if run is not None and run.next_offset > self.target_end:
+            raise lost_since(self.route.target, run.next_offset, self.target_end)
+        return run is not None
 
     @property
     def wants_more(self) -> bool:
@@ -147,14 +168,19 @@ class Stream:
         return self.state is State.FLOWING and not self._waiting and not self._in_flight
 
     @property
+    def troubled_s(self) -> float:
+        """For how long nothing has passed, as each attempt failed; 0 if all is well."""
+        return _now_s() - self._troubled_at_s if self.trouble.said else 0.0
+
+    @property
     def note(self) -> str:
         """The metadata to commit with `position`."""
         stopped = self.failure if self.state is State.STOPPED else None
         return note_of(self.target_end, overrides=self._is_ahead, stopped=stopped)
 
     def note_position(self, position: int) -> None:
-        """Move to `position`, up to which the source has only control records or gaps."""
-        if self.is_idle and self.position is not None and self._read_to == self.position:
+        """Move to `position`, up to which the source has nothing that the target lacks."""
+        if self.is_idle and self.position is not None and self._read_to >= self.position:
             self.trouble.end()
             self._is_ahead |= position > self.position
             self.position = self._read_to = max(position, self.position)
@@ -216,7 +242,8 @@ class Stream:
         found = await look_up_position(self._target.cluster, route.target, route.mark, committed)
         position = found.position
         if position is None:
-            position = await self._source.start_offset(route.source)
+            is_emptied = found.target_start > 0
+            position = await self._source.start_offset(route.source, is_emptied=is_emptied)
         if committed is None:
             # Before the first batch is sent: its note says where to search for our batches, if
             # others write behind them.
@@ -340,6 +367,8 @@ class Stream:
         self._target.forget_leader(self.route.target)
         self._forget()
         self.state = State.FINDING
+        if not self.trouble.said:
+            self._troubled_at_s = _now_s()
         self.trouble.begin(error)
 
     def _forget(self) -> None:

@@ -25,7 +25,7 @@ from kdist.protocol.produce import (
     ProduceRequest,
     ProduceTopic,
 )
-from kdist.wire.varint import Buffer
+from kdist.wire.primitives import Buffer
 
 RETRY_MS = 2_000  # errors that pass sooner, as a new topic's missing leader, are not logged
 _ACKNOWLEDGE_MS = 20_000  # how long the target's broker may wait for its replicas

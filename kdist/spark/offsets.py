@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kdist.config.json_text import NameTwice, parse_json
+from kdist.config.texts import NameTwice, parse_json
 from kdist.errors import UserError
 from kdist.model import TopicPartition, read_digits, topic_name_fault
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from kdist.client.cluster import parse_addresses
 from kdist.client.consumer.settings import ConsumerSettings, read_settings
+from kdist.config.times import check_time, parse_time
 from kdist.errors import UserError
 from kdist.model import TopicPartition, read_digits, topic_name_fault
 from kdist.spark.offsets import (
@@ -211,11 +212,11 @@ def _end(options: Mapping[str, str]) -> Place:
 def _place(options: Mapping[str, str], which: str) -> Place | None:
     """The first of three options that is given, in the order in which Spark looks for them."""
     if (text := options.get(f"{which}timestamp")) is not None:
-        return AtTime(_number(f"{which}Timestamp", text, minimum=0))
+        return AtTime(_time(f"{which}Timestamp", text))
     if (text := options.get(f"{which}offsetsbytimestamp")) is not None:
         times = parse_offsets(f"{which}OffsetsByTimestamp", text)
-        if min(times.values()) < 0:
-            raise UserError(f"{which}OffsetsByTimestamp has a time before 1970")
+        for each in times.values():
+            check_time(each)
         return AtTimes(times)
     if (text := options.get(f"{which}offsets")) is None:
         return None
@@ -252,6 +253,13 @@ def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
 def _count(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name.lower())
     return None if text is None else _number(name, text, minimum=1)
+
+
+def _time(name: str, text: str) -> int:
+    try:
+        return parse_time(text.strip())
+    except UserError as error:
+        raise UserError(f"{name} is wrong: {error}") from None
 
 
 def _number(name: str, text: str, minimum: int) -> int:

@@ -3,7 +3,8 @@
 A column holds a token of the JSON text if the token could be made of what the column has: the same
 text, the same number digit for digit, the same instant, the same names and items. Otherwise the
 record is inexact, and keeps its bytes. A column then has the nearest value of its type, or null if
-there is none. Nothing here depends on the clock, nor on a session but for its time zone.
+there is none. Nothing here depends on the clock, nor on a session but for its time zone. Of each
+inexact record the first reason is noted, with the path of the field.
 
 Columns are filled one after the other, inner ones too, so nothing grows in depth with their number.
 """
@@ -32,6 +33,7 @@ Held = tuple[Any, bool]
 """What a column holds of a token, in a form that Arrow takes, and whether that is all of it."""
 
 _NOTHING: Held = (None, False)
+_NAME_MAX = 100  # characters of a field's name in a reason
 
 
 class Number(str):
@@ -44,11 +46,18 @@ class Twice(dict[str, Token]):
     """An object that has a name twice, with the last of the values."""
 
 
+Inexact = dict[int, str]
+"""The numbers of the records that columns do not hold, with the first reason for each."""
+
+
 class Parsed(NamedTuple):
-    """The objects of some records, None for a value that is none, and which were read exactly."""
+    """The objects of some records, None for a value that is none, and which are inexact.
+
+    A null value is no object, but exact: the bytes that it would keep are null, too.
+    """
 
     objects: list[dict[str, Token] | None]
-    inexact: set[int]
+    inexact: Inexact
 
 
 def _object(pairs: list[tuple[str, Token]]) -> dict[str, Token]:
@@ -68,19 +77,22 @@ _parse = json.JSONDecoder(
 def parse(values: Iterable[bytes | None]) -> Parsed:
     """Parse each value; one that is not exactly one JSON object is None."""
     objects: list[dict[str, Token] | None] = []
-    inexact = set()
+    inexact: Inexact = {}
     for row, value in enumerate(values):
+        if value is None:
+            objects.append(None)
+            continue
         found = None
         try:
-            found = _parse(str(value or b"", "utf-8"))
+            found = _parse(str(value, "utf-8"))
         except UnicodeDecodeError:
-            found = _parsed_in_part(value or b"")
-            inexact.add(row)
+            found = _parsed_in_part(value)
+            inexact[row] = "not UTF-8"
         except (ValueError, RecursionError):
             pass
         if not isinstance(found, dict):
             found = None
-            inexact.add(row)
+            inexact.setdefault(row, "no JSON object")
         objects.append(found)
     return Parsed(objects, inexact)
 
@@ -99,40 +111,49 @@ def _parsed_in_part(value: bytes) -> Token:
 class Filling(NamedTuple):
     """Where the columns of some records are filled: the zone of times without one, what was lost.
 
-    `inexact` are the numbers of records, which `fill` adds to.
+    `fill` adds to `inexact`. A `path` is where in the objects the tokens are, as `meta.ts`.
     """
 
     zone: tzinfo
-    inexact: set[int]
+    inexact: Inexact
 
     def columns(
-        self, type_: t.StructType, tokens: Sequence[Token], rows: Sequence[int]
+        self, type_: t.StructType, tokens: Sequence[Token], rows: Sequence[int], path: str = ""
     ) -> list[pyarrow.Array]:
         """A column for each field of objects; `rows` are the records that the tokens are of."""
         known = {each.name for each in type_.fields}
         objects: list[dict[str, Token]] = []
         for row, token in zip(rows, tokens, strict=True):
             is_object = isinstance(token, dict)
-            if token is not None and (
-                not is_object or type(token) is Twice or not known.issuperset(token)
-            ):
-                self.inexact.add(row)
+            if token is not None:
+                if not is_object:
+                    self.inexact.setdefault(row, f"{path}: no object")
+                elif type(token) is Twice:
+                    self.inexact.setdefault(row, f"{path or 'the value'}: a name twice")
+                elif not known.issuperset(token):
+                    name = next(each for each in token if each not in known)
+                    self.inexact.setdefault(row, f"{_within(path, name)}: no column")
             objects.append(token if is_object else {})
         return [
-            self.fill(each.dataType, [found.get(each.name) for found in objects], rows)
+            self.fill(
+                each.dataType,
+                [found.get(each.name) for found in objects],
+                rows,
+                _within(path, each.name),
+            )
             for each in type_.fields
         ]
 
     def fill(
-        self, type_: t.DataType, tokens: Sequence[Token], rows: Sequence[int]
+        self, type_: t.DataType, tokens: Sequence[Token], rows: Sequence[int], path: str
     ) -> pyarrow.Array:
         """A column of the type with what it holds of each token."""
         if isinstance(type_, t.StructType):
-            return self._structs(type_, tokens, rows)
+            return self._structs(type_, tokens, rows, path)
         if isinstance(type_, t.ArrayType):
-            return self._lists(type_, tokens, rows)
+            return self._lists(type_, tokens, rows, path)
         if isinstance(type_, t.MapType):
-            return self._maps(type_, tokens, rows)
+            return self._maps(type_, tokens, rows, path)
         kinds = _AS_THEY_ARE.get(type(type_))
         if kinds is not None and kinds.issuperset(map(type, tokens)):
             try:
@@ -144,47 +165,57 @@ class Filling(NamedTuple):
         for row, token in zip(rows, tokens, strict=True):
             value, is_exact = (None, True) if token is None else hold(token)
             if not is_exact:
-                self.inexact.add(row)
+                self.inexact.setdefault(row, f"{path}: more than {type_.simpleString()} holds")
             values.append(value)
         return pyarrow.array(values, _arrow(type_))
 
     def _structs(
-        self, type_: t.StructType, tokens: Sequence[Token], rows: Sequence[int]
+        self, type_: t.StructType, tokens: Sequence[Token], rows: Sequence[int], path: str
     ) -> pyarrow.Array:
-        columns = self.columns(type_, tokens, rows)
+        columns = self.columns(type_, tokens, rows, path)
         absent = pyarrow.array([not isinstance(each, dict) for each in tokens], pyarrow.bool_())
         fields = list(_arrow(type_))
         return pyarrow.StructArray.from_arrays(columns, fields=fields, mask=absent)
 
     def _lists(
-        self, type_: t.ArrayType, tokens: Sequence[Token], rows: Sequence[int]
+        self, type_: t.ArrayType, tokens: Sequence[Token], rows: Sequence[int], path: str
     ) -> pyarrow.Array:
-        lists = self._of_kind(list, tokens, rows)
+        lists = self._of_kind(list, tokens, rows, path)
         items = [item for each in lists if each for item in each]
-        column = self.fill(type_.elementType, items, _rows_of_items(lists, rows))
+        column = self.fill(type_.elementType, items, _rows_of_items(lists, rows), path)
         return pyarrow.ListArray.from_arrays(_offsets(lists), column, type=_arrow(type_))
 
     def _maps(
-        self, type_: t.MapType, tokens: Sequence[Token], rows: Sequence[int]
+        self, type_: t.MapType, tokens: Sequence[Token], rows: Sequence[int], path: str
     ) -> pyarrow.Array:
-        objects = self._of_kind(dict, tokens, rows)
-        self.inexact.update(row for row, each in zip(rows, objects, strict=True) if _is_twice(each))
+        objects = self._of_kind(dict, tokens, rows, path)
+        for row, each in zip(rows, objects, strict=True):
+            if _is_twice(each):
+                self.inexact.setdefault(row, f"{path}: a name twice")
         of_items = _rows_of_items(objects, rows)
         keys = [name for each in objects if each for name in each]
         items = [item for each in objects if each for item in each.values()]
         return pyarrow.MapArray.from_arrays(
             _offsets(objects),
-            self.fill(type_.keyType, keys, of_items),
-            self.fill(type_.valueType, items, of_items),
+            self.fill(type_.keyType, keys, of_items, path),
+            self.fill(type_.valueType, items, of_items, path),
             type=_arrow(type_),
         )
 
-    def _of_kind(self, kind: type, tokens: Sequence[Token], rows: Sequence[int]) -> list[Token]:
+    def _of_kind(
+        self, kind: type, tokens: Sequence[Token], rows: Sequence[int], path: str
+    ) -> list[Token]:
         """The tokens of a kind, and None for others."""
         for row, token in zip(rows, tokens, strict=True):
             if token is not None and not isinstance(token, kind):
-                self.inexact.add(row)
+                what = "list" if kind is list else "object"
+                self.inexact.setdefault(row, f"{path}: no {what}")
         return [each if isinstance(each, kind) else None for each in tokens]
+
+
+def _within(path: str, name: str) -> str:
+    """The path of a field; a name may be as long as a record, and is cut."""
+    return f"{path}.{name[:_NAME_MAX]}" if path else name[:_NAME_MAX]
 
 
 def _is_twice(token: Token) -> bool:
@@ -230,6 +261,7 @@ _TIME = re.compile(
 )
 _EPOCH, _EPOCH_DAY = datetime(1970, 1, 1, tzinfo=UTC), date(1970, 1, 1)
 _US = timedelta(microseconds=1)
+_OFFSET_MAX = timedelta(hours=18)  # Java's and Spark's; no place on Earth has more than 14
 _US_MAX = (1 << 63) - 1
 
 
@@ -378,13 +410,17 @@ def _timestamp(zone: tzinfo | None) -> Callable[[Token], Held]:
             us = int((fraction or "0")[:6].ljust(6, "0"))
             local = local.replace(second=int(second or 0), microsecond=us)
             offset = timedelta(hours=int(hours or 0), minutes=int(minutes or 0))
+            is_there = True  # and not a time that clocks were put forward over
+            if offset > _OFFSET_MAX or int(minutes or 0) > 59:
+                return _NOTHING
             if utc or sign or zone is None:
                 at = local.replace(tzinfo=UTC) - (-offset if sign == "-" else offset)
             else:
                 at = local.replace(tzinfo=zone).astimezone(UTC)
+                is_there = at.astimezone(zone).replace(tzinfo=None) == local
         except (ValueError, OverflowError):
             return _NOTHING
-        return (at - _EPOCH) // _US, not (fraction or "")[6:].strip("0")
+        return (at - _EPOCH) // _US, is_there and not (fraction or "")[6:].strip("0")
 
     return hold
 

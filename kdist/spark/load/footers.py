@@ -1,10 +1,9 @@
-"""Reads of Parquet files what tells which records they have: footers, and columns of offsets."""
+"""Reads Parquet files for what tells which records they have, and whether they can be read."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import pyarrow
 import pyarrow.parquet
@@ -15,32 +14,23 @@ from kdist.runtime.files import File, Files
 from kdist.spark.load.columns_named import OFFSET, PARTITION
 
 
-class Footer(NamedTuple):
-    """A file's rows, and in how many of them a column is not null."""
-
-    rows: int
-    values: int
-
-
-def read_footer(files: Files, path: str, column: str) -> Footer:
-    """Read only a file's footer. `UserError` if it is not a Parquet file."""
+def count_rows(files: Files, path: str) -> int:
+    """A file's rows, by its footer. `UserError` if it is not a Parquet file."""
     with _opened(files, path) as parquet:
-        rows = parquet.metadata.num_rows
-        names = [parquet.schema.column(n).path for n in range(len(parquet.schema))]
-        place = names.index(column)
-        nulls = 0
-        for number in range(parquet.metadata.num_row_groups):
-            statistics = parquet.metadata.row_group(number).column(place).statistics
-            has_nulls = statistics is not None and statistics.has_null_count
-            assert has_nulls, "a load's files have the null count of every column"
-            nulls += statistics.null_count
-        return Footer(rows, rows - nulls)
+        return int(parquet.metadata.num_rows)
 
 
 def read_columns(files: Files, path: str, columns: list[str]) -> pyarrow.Table:
     """Some columns of a file."""
     with _opened(files, path) as parquet:
         return parquet.read(columns)
+
+
+def read_all(files: Files, path: str) -> None:
+    """Read and decode every page of a file; `OSError`, `ArrowException` if one is damaged."""
+    with _opened(files, path) as parquet:
+        for _ in parquet.iter_batches():
+            pass
 
 
 def rows_before(files: Files, path: str, ends: Mapping[int, int]) -> int:

@@ -1,11 +1,13 @@
 """One run of a job: loads and commits its topics one after the other, each by itself.
 
-If a topic fails the others are loaded all the same, but the run counts as failed.
+If a topic fails, whatever it fails with, the others are loaded all the same, but the run counts as
+failed.
 Spark is started only when the first topic turns out to have new records.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,16 +17,18 @@ from kdist.errors import KdistError, UserError
 from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
 from kdist.runtime.programs import find_java
-from kdist.spark.load.columns_named import VALUE, require_compatible
+from kdist.spark.load.columns_named import require_compatible
 from kdist.spark.load.commit import Commit, OnStep, go_on
 from kdist.spark.load.counts import count_records
-from kdist.spark.load.footers import read_footer, rows_before
+from kdist.spark.load.footers import count_rows, rows_before
 from kdist.spark.load.layout import FILE_SUFFIX, Run
 from kdist.spark.load.ledger import Ledger
 from kdist.spark.load.manifest import DataFile, Manifest, RowsDisagree
 from kdist.spark.load.plan import (
     LoadPlan,
     Topic,
+    TransactionHangs,
+    hanging,
     look_at_topic,
     plan_load,
     plan_replay,
@@ -39,6 +43,8 @@ from kdist.spark.ranges import cut
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
 
 # With these set, Spark may have a spark-env.sh, which says where Java is.
 _SPARK_INSTALLED = ("SPARK_HOME", "SPARK_CONF_DIR")
@@ -64,8 +70,15 @@ class RunOptions(NamedTuple):
     accept_loss: bool = False
 
 
+class Unforeseen(KdistError):
+    """Something that no load should meet: a bug of kdist's, or an exception of a library's."""
+
+
 class Loaded(NamedTuple):
-    """The outcome for one topic: its new load, None if there was nothing new, or an error."""
+    """The outcome for one topic: its new load, None if there was nothing new, or an error.
+
+    A load with an error is committed, but does not have what it should.
+    """
 
     topic: str
     manifest: Manifest | None = None
@@ -108,9 +121,14 @@ class LoadRun:
     def _attempt(self, topic: str, options: RunOptions) -> Loaded:
         began_ms = self._context.clock.now_ms()
         try:
-            return Loaded(topic, self._load(topic, options), began_ms=began_ms)
+            manifest, error = self._load(topic, options)
+            return Loaded(topic, manifest, error, began_ms)
         except (KdistError, OSError) as error:
             return Loaded(topic, error=error, began_ms=began_ms)
+        except Exception as bug:  # it costs this topic, whose load is abandoned, and no other
+            logger.error("%s could not be loaded", topic, exc_info=bug)
+            why = Unforeseen(f"{topic} could not be loaded: {type(bug).__name__}: {bug}")
+            return Loaded(topic, error=why, began_ms=began_ms)
 
     def _report(self, started_ms: int, outcomes: Sequence[Loaded], *, is_over: bool) -> None:
         is_failed = not is_over or any(each.error for each in outcomes)
@@ -130,7 +148,9 @@ class LoadRun:
 
     # One topic
 
-    def _load(self, name: str, options: RunOptions) -> Manifest | None:
+    def _load(
+        self, name: str, options: RunOptions
+    ) -> tuple[Manifest | None, TransactionHangs | None]:
         context = self._context
         self._look_at(name, None)  # raises before a directory is made for a topic that is not there
         ledger = Ledger(context.files, self._job.output, name)
@@ -140,10 +160,11 @@ class LoadRun:
             ledger.sweep(run)
             # Again: another run may have loaded more until it released the lock.
             plan = _planned(ledger, self._look_at(name, ledger.last()), options)
+            hangs = hanging(plan, run.started_ms)
             if plan.is_empty:
-                return None
+                return None, hangs
             context.on_step("planned")
-            return self._carry_out(ledger, plan, run)
+            return self._carry_out(ledger, plan, run), hangs
         finally:
             lock.release()
 
@@ -159,6 +180,7 @@ class LoadRun:
 
     def _carry_out(self, ledger: Ledger, plan: LoadPlan, run: Run) -> Manifest:
         context = self._context
+        self._warn_of_days(plan)
         spark = self._spark()
         commit = Commit(context.files, ledger.directory, plan.number, run, context.on_step)
         commit.begin()
@@ -222,12 +244,11 @@ class LoadRun:
 
     def _described(self, plan: LoadPlan, shape: Shape, commit: Commit, run: Run) -> Manifest:
         context = self._context
-        files, undecoded = [], 0
-        for path, size_bytes in commit.staged():
-            if path.endswith(FILE_SUFFIX):
-                footer = read_footer(context.files, f"{commit.staging}/{path}", VALUE)
-                files.append(DataFile(path, footer.rows, size_bytes))
-                undecoded += footer.values
+        files = [
+            DataFile(path, count_rows(context.files, f"{commit.staging}/{path}"), size_bytes)
+            for path, size_bytes in commit.staged()
+            if path.endswith(FILE_SUFFIX)
+        ]
         return Manifest(
             load=plan.number,
             topic=plan.topic.name,
@@ -238,11 +259,35 @@ class LoadRun:
             written_ms=context.clock.now_ms(),
             offsets=plan.offsets,
             lost=plan.lost,
-            undecoded=undecoded,
+            undecoded=0,  # `_counted` knows it
             columns=shape.columns,
             files=tuple(files),
             epochs=plan.topic.epochs,
+            days=self._days(plan),
         )
+
+    def _days(self, plan: LoadPlan) -> dict[str, str]:
+        """The settings that say which day a record is of, by their names in a job."""
+        topic = self._topic(plan)
+        return {
+            "event.time.field": topic.event_time_field or "",
+            "event.time.format": topic.event_time_format,
+            "event.time.zone": self._job.event_time_zone,
+        }
+
+    def _warn_of_days(self, plan: LoadPlan) -> None:
+        """Warn if the load's days are not those of the load before."""
+        before, now = plan.before.days if plan.before is not None else {}, self._days(plan)
+        for name in before:
+            if before[name] != now.get(name):
+                logger.warning(
+                    "%s: %s is %s now, and was %s: a day of this load is another than in the"
+                    " loads before, unless these are replayed from the first on",
+                    plan.topic.name,
+                    name,
+                    now.get(name) or "not set",
+                    before[name] or "not set",
+                )
 
     def _read_again(self, plan: LoadPlan, manifest: Manifest, commit: Commit) -> int:
         """How many rows have offsets of the loads that are replaced."""
@@ -254,12 +299,16 @@ class LoadRun:
         """The manifest with how many records were read; `RowsDisagree` if there are other rows."""
         tasks = cut(plan.ranges, records_max=self._job.task_records)
         counts = count_records(self._context.files, commit.counts, tasks)
-        if manifest.rows != sum(counts.values()):
+        read = sum(counts.records.values())
+        if manifest.rows != read:
             raise RowsDisagree(
-                f"{plan.topic.name}: Spark wrote {manifest.rows} rows of {sum(counts.values())}"
-                " records that it read; nothing is committed"
+                f"{plan.topic.name}: Spark wrote {manifest.rows} rows of {read} records that it"
+                " read; nothing is committed"
             )
-        return manifest._replace(records=counts)
+        undecoded = counts.undecoded
+        return manifest._replace(
+            records=counts.records, undecoded=undecoded.total(), reasons=undecoded
+        )
 
 
 def _planned(ledger: Ledger, topic: Topic, options: RunOptions) -> LoadPlan:

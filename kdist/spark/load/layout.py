@@ -1,5 +1,6 @@
 """The layout of a load's output: names of directories and files (pure).
 
+    <output>/_replay=flights=1795197086726-4711-gate1/
     <output>/topic=flights/_lock
                            load=000001/_manifest.json
                                        date=2013-01-01/part-00000-….parquet
@@ -22,6 +23,8 @@ FILE_SUFFIX = ".parquet"
 
 _STAGING = "_staging-"
 _SUPERSEDED = "_superseded-"
+_REPLAY = "_replay="
+_REPLAY_RUN = re.compile(r"([0-9]+)-([0-9]+)(?:-(.+))?")
 _REMOVED = "_removed-"
 _LOAD = re.compile(r"load=([0-9]+)\Z")
 _SUPERSEDED_LOAD = re.compile(rf"{_SUPERSEDED}([0-9]+)-")
@@ -60,6 +63,17 @@ def load_number(name: str) -> int | None:
 def staging_name(number: int, run: Run) -> str:
     """Where a run stages a load. Each run has its own, as executors may outlive a driver."""
     return f"{_STAGING}{number:06}-{run.name}"
+
+
+def replay_name(topic: str, run: Run) -> str:
+    """The directory beside a topic's that a replay makes, to exchange the two."""
+    return f"{_REPLAY}{topic}={run.name}"
+
+
+def run_of_replay(topic: str, name: str) -> Run | None:
+    """The run of a replay of the topic that made this directory; None if it is not one."""
+    found = _REPLAY_RUN.fullmatch(name.removeprefix(f"{_REPLAY}{topic}="))
+    return Run(int(found[1]), int(found[2]), found[3] or "") if found else None
 
 
 def superseded_name(number: int, run: Run) -> str:

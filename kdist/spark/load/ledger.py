@@ -19,6 +19,7 @@ from kdist.spark.load.layout import (
     load_number,
     removed_name,
     run_of,
+    run_of_replay,
     superseded_number,
     topic_directory,
 )
@@ -125,7 +126,21 @@ class Ledger:
         """
         found = [name for name in self._files.list(self.directory) if is_leftover(name)]
         self.put_back()
-        return sum(self._remove(name) for name in found if _may_go(run, run_of(name)))
+        removed = sum(self._remove(name) for name in found if _may_go(run, run_of(name)))
+        return removed + self._sweep_replays(run)
+
+    def _sweep_replays(self, run: Run | None) -> int:
+        """Remove what replays have made, or replaced, beside the topic's directory."""
+        found = [
+            name
+            for name in self._files.list(self._output or "/")
+            if (left_by := run_of_replay(self.topic, name)) and _may_go(run, left_by)
+        ]
+        if found:  # first what was exchanged: without that, these are the loads
+            self._files.sync_directory(self._output or "/")
+        for name in found:
+            self._files.remove_tree(f"{self._output}/{name}")
+        return len(found)
 
     def _remove(self, name: str) -> bool:
         """Remove a leftover that is there, first its name: its run may be alive after all.

@@ -14,8 +14,8 @@ from kdist.errors import KdistError, UserError
 from kdist.model import OffsetRange
 from kdist.wire.crc32c import crc32c
 
-FORMAT = 2
-_READ = (1, FORMAT)  # 1 has neither `epochs` nor `records`
+FORMAT = 3
+_READ = (1, 2, FORMAT)  # 1 has neither `epochs` nor `records`, and 2 no `reasons` nor `days`
 
 
 class CorruptManifest(UserError):
@@ -41,9 +41,10 @@ class Column(NamedTuple):
 class Manifest(NamedTuple):
     """Describes one load. `offsets` are by partition; `columns` is None if values stay bytes.
 
-    `lost` is how many offsets before it were accepted as lost, `undecoded` how many records have
-    their value's bytes. `epochs` are the leader epochs in which the partitions ended, `records` how
-    many records were read of each: both are empty where the load or the brokers are too old.
+    `lost` is how many offsets before it were accepted as lost, `undecoded` how many records its
+    columns do not hold, in all and by `reasons`. `epochs` are the leader epochs in which the
+    partitions ended, `records` how many records were read of each, `days` the job's settings that
+    say which day a record is of. These are empty where the load or the brokers are too old.
     """
 
     load: int
@@ -60,6 +61,8 @@ class Manifest(NamedTuple):
     files: tuple[DataFile, ...]
     epochs: Mapping[int, int] = {}
     records: Mapping[int, int] = {}
+    reasons: Mapping[str, int] = {}
+    days: Mapping[str, str] = {}
 
     @property
     def rows(self) -> int:

@@ -13,20 +13,31 @@ from typing import NamedTuple
 
 from kdist.client.cluster import Cluster
 from kdist.client.epochs import find_epoch_ends
+from kdist.client.fetch_once import fetch_at
 from kdist.client.offsets import OffsetAndTimestamp, find_offsets, list_offsets
-from kdist.errors import UserError
+from kdist.errors import KdistError, UserError
 from kdist.model import NO_EPOCH, ZERO_UUID, OffsetRange, TopicPartition
 from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kdist.spark.asking import ask_once
 from kdist.spark.load.manifest import Manifest
 from kdist.spark.ranges import Range
 
+_TRANSACTION_MS_MAX = 900_000  # brokers end those that are open for longer: their default
+
+
+class Unread(NamedTuple):
+    """What is behind an open transaction: its first record's time, and how many offsets."""
+
+    timestamp_ms: int
+    size: int
+
 
 class Topic(NamedTuple):
     """A topic as the brokers have it: its id, and each partition's first and next offset.
 
     `epochs` are the partitions' leader epochs at these offsets. `ends` is where those leader epochs
-    end that were asked for, which are a load's: before its last offset, if that was lost.
+    end that were asked for, which are a load's: before its last offset, if that was lost. `unread`
+    has the partitions with records that are not loaded yet, as a transaction has not ended.
     """
 
     name: str
@@ -34,6 +45,11 @@ class Topic(NamedTuple):
     offsets: dict[int, OffsetRange]
     epochs: Mapping[int, int] = {}
     ends: Mapping[int, int] = {}
+    unread: Mapping[int, Unread] = {}
+
+
+class TransactionHangs(KdistError):
+    """A transaction keeps records from being loaded, and seems to have been forgotten."""
 
 
 class LoadPlan(NamedTuple):
@@ -78,6 +94,22 @@ def plan_load(topic: Topic, before: Manifest | None, *, accept_loss: bool = Fals
     starts = {partition: end for partition, (_, end) in before.offsets.items()}
     offsets, lost = _offsets(topic, starts, accept_loss)
     return LoadPlan(before.load + 1, topic, offsets, before, lost=lost)
+
+
+def hanging(plan: LoadPlan, now_ms: int) -> TransactionHangs | None:
+    """What to say of a transaction that is old and held up the last load, too; None if none is."""
+    topic, loaded = plan.topic, plan.before.offsets if plan.before is not None else {}
+    for partition, (timestamp_ms, count) in topic.unread.items():
+        end = topic.offsets[partition].end
+        is_held_up = partition in loaded and loaded[partition].end == end
+        if is_held_up and now_ms - timestamp_ms > _TRANSACTION_MS_MAX:
+            return TransactionHangs(
+                f"{topic.name}-{partition} ends for readers at offset {end}, as at the last load: a"
+                f" transaction that began there has not ended, and {count} offsets wait for it."
+                " Retention may delete them unread: end the transaction, for example with"
+                " kafka-transactions.sh abort"
+            )
+    return None
 
 
 def plan_replay(topic: Topic, before: Manifest | None, replayed: list[Manifest]) -> LoadPlan:
@@ -168,26 +200,51 @@ def look_at_topic(
     `UserError` if there is none, or no broker.
     """
 
-    async def look(cluster: Cluster) -> Topic:
-        found = await cluster.topic(name)
-        keys = [TopicPartition(name, each.partition_index) for each in found.partitions]
-        latest = dict.fromkeys(keys, LATEST_TIMESTAMP)
-        ends = await list_offsets(cluster, latest, is_committed_only=is_committed_only)
-        starts = await find_offsets(cluster, keys, EARLIEST_TIMESTAMP)
-        asked = {key: epochs[key.partition] for key in keys if key.partition in epochs}
-        return Topic(
-            name,
-            found.topic_id,
-            {key.partition: _range(starts[key], ends[key]) for key in keys},
-            {
-                key.partition: end.leader_epoch
-                for key, end in ends.items()
-                if end is not None and end.leader_epoch != NO_EPOCH
-            },
-            {key.partition: end for key, end in (await find_epoch_ends(cluster, asked)).items()},
-        )
+    return ask_once(
+        bootstrap,
+        "kdist-load",
+        lambda cluster: find_topic(cluster, name, is_committed_only, epochs),
+    )
 
-    return ask_once(bootstrap, "kdist-load", look)
+
+async def find_topic(
+    cluster: Cluster, name: str, is_committed_only: bool, epochs: Mapping[int, int]
+) -> Topic:
+    """As `look_at_topic`; `ApiError`, `NoBroker`."""
+    found = await cluster.topic(name)
+    keys = [TopicPartition(name, each.partition_index) for each in found.partitions]
+    latest = dict.fromkeys(keys, LATEST_TIMESTAMP)
+    ends = await list_offsets(cluster, latest, is_committed_only=is_committed_only)
+    starts = await find_offsets(cluster, keys, EARLIEST_TIMESTAMP)
+    asked = {key: epochs[key.partition] for key in keys if key.partition in epochs}
+    offsets = {key.partition: _range(starts[key], ends[key]) for key in keys}
+    return Topic(
+        name,
+        found.topic_id,
+        offsets,
+        {
+            key.partition: end.leader_epoch
+            for key, end in ends.items()
+            if end is not None and end.leader_epoch != NO_EPOCH
+        },
+        {key.partition: end for key, end in (await find_epoch_ends(cluster, asked)).items()},
+        await _unread(cluster, name, offsets) if is_committed_only else {},
+    )
+
+
+async def _unread(
+    cluster: Cluster, name: str, offsets: Mapping[int, OffsetRange]
+) -> dict[int, Unread]:
+    """What is behind the ends of partitions for those who read committed records only."""
+    ends = {TopicPartition(name, number): end for number, (_, end) in offsets.items()}
+    high_watermarks = await find_offsets(cluster, ends, LATEST_TIMESTAMP)
+    found = {}
+    for key, end in ends.items():
+        if (count := high_watermarks[key] - end) > 0:
+            first = next((await fetch_at(cluster, key, end, 1)).headers(), None)
+            if first is not None:
+                found[key.partition] = Unread(first.base_timestamp, count)
+    return found
 
 
 def _range(start: int, end: OffsetAndTimestamp | None) -> OffsetRange:

@@ -1,14 +1,16 @@
 """The rows of a load as a data source: each record with the columns of its JSON value.
 
 A value that is one JSON object becomes columns. Its bytes are also kept, in `record_value`, if the
-columns do not hold all of it, and if it is anything else. Two columns are Spark's to finish:
-`event_time`, null unless the record gives it as a number, and `date`, the text that it gives it as.
+columns do not hold all of it, if they are all null, and if it is anything else: so only a tombstone
+has nothing in any of them. Two columns are Spark's to finish: `event_time`, null unless the record
+gives it as a number, and `date`, the text that it gives it as.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import pyarrow
@@ -66,8 +68,11 @@ class Decoding(NamedTuple):
         own = [t.StructField(name, each.dataType) for name, each in of_fields]
         return t.StructType([*own, *_BEFORE.fields, *_AFTER.fields])
 
-    def rows(self, records: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
-        """The rows of records in the columns of the data source, with headers."""
+    def rows(self, records: pyarrow.RecordBatch, undecoded: Counter[str]) -> pyarrow.RecordBatch:
+        """The rows of records in the columns of the data source, with headers.
+
+        Counts in `undecoded` those that columns do not hold, by reason.
+        """
         values = records.column("value")
         fields = self.fields
         objects, inexact = parse(values.to_pylist() if fields is not None else ())
@@ -76,8 +81,10 @@ class Decoding(NamedTuple):
         columns = filling.columns(fields, objects, numbers) if fields is not None else []
         times, texts = self.event_time.found(objects) if self.event_time else ((), ())
         if fields is not None and not self.keeps_all:
-            is_kept = pyarrow.array([row in inexact for row in range(len(values))])
+            kept = [row in inexact or _is_empty(each) for row, each in enumerate(objects)]
+            is_kept = pyarrow.array(kept, pyarrow.bool_())
             values = pyarrow.compute.if_else(is_kept, values, None)
+        undecoded.update(inexact.values())
         arrays = [
             *columns,
             pyarrow.array(times or [None] * len(values), pyarrow.timestamp("us", tz="UTC")),
@@ -94,8 +101,13 @@ class Decoding(NamedTuple):
         return pyarrow.RecordBatch.from_arrays(held, schema=schema)
 
 
+def _is_empty(token: dict[str, Any] | None) -> bool:
+    """Whether all columns of an object are null, as those of a tombstone."""
+    return token is not None and all(each is None for each in token.values())
+
+
 class RowsReader(KdistReader):
-    """Reads as the data source does, decodes in the same task, and notes the number of records."""
+    """Reads as the data source does, decodes in the same task, and notes the records' counts."""
 
     def __init__(self, options: ReadOptions, decoding: Decoding, counts: str) -> None:
         super().__init__(options)
@@ -103,12 +115,12 @@ class RowsReader(KdistReader):
         self._counts = counts
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        count = 0
+        count, undecoded = 0, Counter[str]()
         for records in super().read(partition):
             count += len(records)
-            yield self._decoding.rows(records)
+            yield self._decoding.rows(records, undecoded)
         if isinstance(partition, Task):
-            note_count(Disk(), self._counts, partition.range, count)
+            note_count(Disk(), self._counts, partition.range, count, undecoded)
 
 
 class RowsSource(KdistDataSource):

@@ -78,7 +78,7 @@ def spark_session(
         from pyspark.sql import SparkSession
     except ImportError:
         raise UserError(
-            "loads run on PySpark, which is missing: pip install 'kdist[spark]'"
+            "loads run on PySpark, which is missing: pip install '.[spark]' in kdist's source tree"
         ) from None
     # This Python has kdist installed; `python3` on the path may not.
     environment.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -30,6 +30,10 @@ _MALFORMED = "\u0000malformed"  # unlikely as the name of a JSON field
 _PARQUET = {"parquet.statistics.truncate.length": "64"}
 # Whatever a session has: days and event times depend on the job alone.
 _STRICT = {"spark.sql.legacy.timeParserPolicy": "CORRECTED"}
+# What is deeper in a value is no column of its own, but part of a text: Python pickles no type that
+# is much deeper. Of a value deeper than what Spark may read nothing is inferred: from some 300 on
+# the answer of its task is too deep for Java's stack, and the job never ends.
+_DEPTH_MAX, _READ_DEPTH_MAX = 50, 150
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -106,31 +110,39 @@ def _inferred(spark: SparkSession, found: DataFrame) -> StructType:
 
     text = f.col("value").cast("string")
     objects = found.select(text.alias("value")).where(text.rlike(r"^\s*\{"))
-    schema = spark.read.json(
-        objects,
-        columnNameOfCorruptRecord=_MALFORMED,
-        allowSingleQuotes=False,  # which is no JSON, nor is NaN
-        allowNonNumericNumbers=False,
-    ).schema
+    schema = (
+        spark.read.option("maxNestingDepth", _READ_DEPTH_MAX)
+        .json(
+            objects,
+            columnNameOfCorruptRecord=_MALFORMED,
+            allowSingleQuotes=False,  # which is no JSON, nor is NaN
+            allowNonNumericNumbers=False,
+        )
+        .schema
+    )
     return once_each(StructType([each for each in schema.fields if each.name != _MALFORMED]))
 
 
-def once_each(schema: StructType) -> StructType:
-    """The schema, and those within it, with each field name once.
+def once_each(schema: StructType, depth: int = 0) -> StructType:
+    """The schema, and those within it, with each field name once, and strings where it is too deep.
 
     If an object has a name twice, Spark infers both fields, and then can use neither. If their
     types differ, the one that is kept is a string, which can hold both.
     """
     from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
-    def of(type_: DataType) -> DataType:
+    def of(type_: DataType, depth: int) -> DataType:
+        if depth > _DEPTH_MAX and isinstance(type_, StructType | ArrayType):
+            return StringType()
         if isinstance(type_, StructType):
-            return once_each(type_)
-        return ArrayType(of(type_.elementType)) if isinstance(type_, ArrayType) else type_
+            return once_each(type_, depth)
+        if isinstance(type_, ArrayType):
+            return ArrayType(of(type_.elementType, depth + 1))
+        return type_
 
     found: dict[str, DataType] = {}
     for each in schema.fields:
-        type_ = of(each.dataType)
+        type_ = of(each.dataType, depth + 1)
         found[each.name] = type_ if found.get(each.name, type_) == type_ else StringType()
     return StructType([StructField(name, type_) for name, type_ in found.items()])
 

@@ -1,8 +1,9 @@
 """Checks an output: whether every load is complete, and has every record once.
 
 Always checks the manifests, that each load begins where the one before ends, each file's size and
-rows, and that there are as many rows as records were read. A deep check reads every row's partition
-and offset: they must be the load's, each once, and as many of a partition as were read of it.
+rows, and that there are as many rows as records were read. A deep check reads all of every file, as
+its pages have checksums; and the rows' partitions and offsets must be the load's, each once, and as
+many of a partition as were read of it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import pyarrow.compute
 
 from kdist.errors import UserError
 from kdist.runtime.files import Files
-from kdist.spark.load.columns_named import OFFSET, PARTITION, VALUE
-from kdist.spark.load.footers import read_columns, read_footer
+from kdist.spark.load.columns_named import OFFSET, PARTITION
+from kdist.spark.load.footers import count_rows, read_all, read_columns
 from kdist.spark.load.layout import FILE_SUFFIX, load_name
 from kdist.spark.load.ledger import Ledger
 from kdist.spark.load.manifest import DataFile, Manifest, chain_fault
@@ -78,7 +79,7 @@ def _file_fault(files: Files, path: str, file: DataFile) -> str | None:
     if size_bytes != file.size_bytes:
         return f"{path} has {size_bytes} bytes, but {file.size_bytes} by the manifest"
     try:
-        rows = read_footer(files, path, VALUE).rows
+        rows = count_rows(files, path)
     except UserError as error:
         return str(error)
     return None if rows == file.rows else f"{path} has {rows} rows, but {file.rows} by the manifest"
@@ -99,6 +100,7 @@ def _row_faults(files: Files, directory: str, load: Manifest) -> Iterator[str]:
     for file in load.files:
         path = f"{directory}/{file.path}"
         try:
+            read_all(files, path)
             tables.append(read_columns(files, path, [PARTITION, OFFSET]))
         except (UserError, FileNotFoundError):
             continue  # `_file_faults` has reported it

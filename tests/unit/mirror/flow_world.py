@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from kdist.config.mirror import load_mirror
@@ -37,9 +37,9 @@ class FlowScene:
         self._stop = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
-    def start(self, **settings: str) -> Mirror:
-        """Start a mirror; settings have `_` for `.`."""
-        given = SETTINGS | {name.replace("_", "."): text for name, text in settings.items()}
+    def start(self, base: Mapping[str, str] = SETTINGS, **settings: str) -> Mirror:
+        """Start a mirror; settings, beside those of `base`, have `_` for `.`."""
+        given = {**base} | {name.replace("_", "."): text for name, text in settings.items()}
         text = "".join(f"{name}={value}\n" for name, value in given.items())
         network = self.cluster.network.host("mirror")
         world = MirrorContext(network, self.cluster.clock, self.cluster.rng)

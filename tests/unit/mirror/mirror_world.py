@@ -21,7 +21,6 @@ from kdist.mirror.stream import Route, Stream
 from kdist.mirror.target import Target
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
-from kdist.network.simulated import SimulatedNetwork
 from kdist.protocol.fetch import (
     FetchPartitionResult,
     FetchRequest,
@@ -38,9 +37,10 @@ from kdist.protocol.list_offsets import (
 from kdist.protocol.metadata import MetadataTopicResult
 from kdist.records.batch import read_header
 from kdist.records.build import build_batch, read_batch
-from kdist.runtime.clock import VirtualClock
-from kdist.runtime.virtual_loop import VirtualLoop
 from kdist.storage.producers import ProducerStates
+from kdist.testing.simulated_network import SimulatedNetwork
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.testing.virtual_loop import VirtualLoop
 from tests.unit.client.producer_world import PORT, Brokers, Kept
 from tests.written_records import patch
 
@@ -55,6 +55,7 @@ class Log(Kept):
     def __init__(self) -> None:
         super().__init__()
         self.start = 0
+        self.last_stable: int | None = None  # if a transaction is open
         self.data: list[bytes] = []
         self._states = ProducerStates()
 
@@ -108,16 +109,19 @@ class TargetBrokers(Brokers):
 
     def answer(self, broker: int, request: Any) -> Any:
         if isinstance(request, ListOffsetsRequest):
-            return ListOffsetsResponse(topics=[self._ends(each) for each in request.topics])
+            level = request.isolation_level
+            return ListOffsetsResponse(topics=[self._ends(each, level) for each in request.topics])
         if isinstance(request, FetchRequest):
             return FetchResponse(responses=[self._read(each) for each in request.topics])
         return super().answer(broker, request)
 
-    def _ends(self, topic: Any) -> ListOffsetsTopicResult:
+    def _ends(self, topic: Any, isolation_level: int) -> ListOffsetsTopicResult:
         found = []
         for each in topic.partitions:
             log = self.log(TopicPartition(topic.name, each.partition_index))
-            at = log.start if each.timestamp == EARLIEST_TIMESTAMP else len(log.records)
+            is_limited = isolation_level and log.last_stable is not None
+            end = log.last_stable if is_limited else len(log.records)
+            at = log.start if each.timestamp == EARLIEST_TIMESTAMP else end
             found.append(
                 ListOffsetsPartitionResult(
                     partition_index=each.partition_index, error_code=0, offset=at
@@ -173,7 +177,7 @@ class Mirror:
     async def committed(self, partition: TopicPartition) -> OffsetAndMetadata | None:
         return self.scene.committed
 
-    async def start_offset(self, partition: TopicPartition) -> int:
+    async def start_offset(self, partition: TopicPartition, *, is_emptied: bool) -> int:
         return 0
 
     def fault_of(self, partition: TopicPartition) -> None:

@@ -1,4 +1,4 @@
-"""A mirror's status and metrics, in virtual time, while it cannot read or cannot begin."""
+"""A mirror's status and metrics, in virtual time, also while it cannot read or cannot begin."""
 
 from __future__ import annotations
 
@@ -9,17 +9,27 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from flow_world import FlowScene, flow_of, play, stream_of
+from flow_world import FlowScene, flow_of, is_stopped, play, stream_of
 
-from kdist.client.cluster import NoBroker
+from kdist.cli.mirror.status import verdict
+from kdist.client.cluster import Address, Cluster, NoBroker, Outcome
+from kdist.client.offsets import list_offsets_once
 from kdist.errors import ApiError, Error
+from kdist.mirror.lag import Lag
 from kdist.mirror.retention import SourceRetention
+from kdist.mirror.status import FlowStatus, PartitionStatus, flow_status
 from kdist.mirror.target import ProduceConnection
+from kdist.model import TopicPartition
+from kdist.network.client import ClientSettings
 from kdist.protocol.delete_topics import DeleteTopicsRequest
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.records.build import build_batch
-from tests.simulator.cluster import create, produce
+from kdist.storage.producers import ProducerStates
+from tests.simulator.cluster import PORT, create, produce
+from tests.unit.broker.broker_configs import replace
 from tests.unit.broker.test_broker_delete_records import trim
+
+pytestmark = pytest.mark.played(by=play)
 
 LABELS = ("f", "t", "0")
 STARTS = {"earliest": 3, "latest": 0}
@@ -29,84 +39,92 @@ async def refuse(*_: object) -> None:
     raise ApiError(Error.INCONSISTENT_GROUP_PROTOCOL, "others have this group")
 
 
-def test_a_flow_that_cannot_read_its_source_is_silent_and_unhealthy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def work(scene: FlowScene) -> None:
-        await create(scene.client, "t")
-        mirror = scene.start()
-        flow = flow_of(mirror)
-        await produce(scene.client, "t", b"1")
-        await scene.until_copied("t", b"1")
-        read = flow._consumer.poll_batches
-        monkeypatch.setattr(flow._consumer, "poll_batches", refuse)
-        await asyncio.sleep(70)
-        page = mirror._health_page()
-        assert page.status == 503
-        assert "others have this group" in json.loads(page.body)["flows"]["f"]["trouble"]
-        mirror._metrics_page()
-        assert flow.metrics.silent_seconds > 60
-        monkeypatch.setattr(flow._consumer, "poll_batches", read)
-        await asyncio.sleep(5)
-        assert mirror._health_page().status == 200
-        await scene.stop()
+async def status(scene: FlowScene) -> PartitionStatus:
+    """The status of the one mirrored partition."""
+    network = scene.cluster.network.host("asking")
+    cluster = Cluster(network, [Address("m1", PORT)], ClientSettings("c"))
+    flow = flow_of(scene.mirror).flow
+    (found,) = (await flow_status(flow, cluster, cluster, scene.cluster.clock.now_ms())).partitions
+    cluster.close()
+    return found
 
-    play(work)
+
+async def limit(scene: FlowScene, size_bytes: int) -> None:
+    """Limit the copy to batches of this size."""
+    await replace(scene.client, {"max.message.bytes": str(size_bytes)}, "copy.t")
+    log = scene.cluster.brokers[1].service.directory.logs[TopicPartition("copy.t", 0)]
+    await scene.cluster.until(lambda: log.settings.max_message_bytes == size_bytes)
+
+
+async def test_a_flow_that_cannot_read_its_source_is_silent_and_unhealthy(
+    scene: FlowScene, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(scene.client, "t")
+    mirror = scene.start()
+    flow = flow_of(mirror)
+    await produce(scene.client, "t", b"1")
+    await scene.until_copied("t", b"1")
+    read = flow._consumer.poll_batches
+    monkeypatch.setattr(flow._consumer, "poll_batches", refuse)
+    await asyncio.sleep(70)
+    page = mirror._health_page()
+    assert page.status == 503
+    assert "others have this group" in json.loads(page.body)["flows"]["f"]["trouble"]
+    mirror._metrics_page()
+    assert flow.metrics.silent_seconds > 60
+    monkeypatch.setattr(flow._consumer, "poll_batches", read)
+    await asyncio.sleep(5)
+    assert mirror._health_page().status == 200
+    await scene.stop()
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_a_partition_whose_target_has_never_answered_is_behind(
-    start: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_partition_whose_target_has_never_answered_is_behind(
+    scene: FlowScene, /, start: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(scene: FlowScene) -> None:
-        await create(scene.client, "t")
-        await produce(scene.client, "t", b"1", b"2", b"3")
-        monkeypatch.setattr("kdist.mirror.stream.look_up_position", refuse_for_now)
-        flow = flow_of(scene.start(flow_f_start=start))
-        await asyncio.sleep(10)
-        assert flow.measures.streams[LABELS].lag_records == STARTS[start]
-        assert (flow.measures.streams[LABELS].lag_seconds > 0) == (start == "earliest")
-        await scene.stop()
-
-    play(work)
+    await create(scene.client, "t")
+    await produce(scene.client, "t", b"1", b"2", b"3")
+    monkeypatch.setattr("kdist.mirror.stream.look_up_position", refuse_for_now)
+    flow = flow_of(scene.start(flow_f_start=start))
+    await asyncio.sleep(10)
+    assert flow.measures.streams[LABELS].lag_records == STARTS[start]
+    assert (flow.measures.streams[LABELS].lag_seconds > 0) == (start == "earliest")
+    await scene.stop()
 
 
-def test_a_partition_shows_for_how_long_the_source_keeps_its_records() -> None:
+async def test_a_partition_shows_for_how_long_the_source_keeps_its_records(
+    scene: FlowScene, /
+) -> None:
     kept_s = {"brief": 60.0, "t": 604_800.0, "endless": math.inf, "compacted": math.inf}
+    await create(scene.client, "t")
+    await create(scene.client, "brief", retention_ms="60000")
+    await create(scene.client, "endless", retention_ms="-1")
+    await create(scene.client, "compacted", cleanup_policy="compact")
+    flow = flow_of(scene.start(flow_f_topics=".*"))
 
-    async def work(scene: FlowScene) -> None:
-        await create(scene.client, "t")
-        await create(scene.client, "brief", retention_ms="60000")
-        await create(scene.client, "endless", retention_ms="-1")
-        await create(scene.client, "compacted", cleanup_policy="compact")
-        flow = flow_of(scene.start(flow_f_topics=".*"))
+    def shown() -> dict[str, float]:
+        streams = flow.measures.streams
+        return {topic: streams["f", topic, "0"].retention_seconds for topic in kept_s}
 
-        def shown() -> dict[str, float]:
-            streams = flow.measures.streams
-            return {topic: streams["f", topic, "0"].retention_seconds for topic in kept_s}
-
-        await scene.cluster.until(lambda: shown() == kept_s)
-        await scene.stop()
-
-    play(work)
+    await scene.cluster.until(lambda: shown() == kept_s)
+    await scene.stop()
 
 
-def test_a_topic_whose_retention_cannot_be_told_hides_no_other_and_keeps_what_was_known() -> None:
-    async def work(scene: FlowScene) -> None:
-        await create(scene.client, "t", retention_ms="60000")
-        await create(scene.client, "brief", retention_ms="30000")
-        source = flow_of(scene.start()).source
-        retention = SourceRetention(source)
-        await retention.look({"t", "brief"}, 0)
-        deleted = DeleteTopicsRequest(topic_names=["brief"], timeout_ms=10_000)
-        await scene.client.send(deleted, 1)
-        await create(scene.client, "new", retention_ms="90000")
-        await retention.look({"t", "brief", "new", "unheard"}, 1)
-        told = {topic: retention.seconds(topic) for topic in ("t", "brief", "new", "unheard")}
-        assert told == {"t": 60, "brief": 30, "new": 90, "unheard": math.inf}
-        await scene.stop()
-
-    play(work)
+async def test_a_topic_whose_retention_cannot_be_told_hides_no_other_and_keeps_what_was_known(
+    scene: FlowScene, /
+) -> None:
+    await create(scene.client, "t", retention_ms="60000")
+    await create(scene.client, "brief", retention_ms="30000")
+    source = flow_of(scene.start()).source
+    retention = SourceRetention(source)
+    await retention.look({"t", "brief"}, 0)
+    deleted = DeleteTopicsRequest(topic_names=["brief"], timeout_ms=10_000)
+    await scene.client.send(deleted, 1)
+    await create(scene.client, "new", retention_ms="90000")
+    await retention.look({"t", "brief", "new", "unheard"}, 1)
+    told = {topic: retention.seconds(topic) for topic in ("t", "brief", "new", "unheard")}
+    assert told == {"t": 60, "brief": 30, "new": 90, "unheard": math.inf}
+    await scene.stop()
 
 
 async def not_reached(*_: object) -> None:
@@ -114,61 +132,52 @@ async def not_reached(*_: object) -> None:
 
 
 @pytest.mark.parametrize("answer", [refuse, not_reached])
-def test_a_source_that_does_not_tell_its_retention_is_mirrored_all_the_same(
-    answer: Callable[..., Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+async def test_a_source_that_does_not_tell_its_retention_is_mirrored_all_the_same(
+    scene: FlowScene, /, answer: Callable[..., Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kdist.mirror.retention.describe_topic_configs", answer)
-
-    async def work(scene: FlowScene) -> None:
-        await create(scene.client, "t")
-        flow = flow_of(scene.start())
-        await produce(scene.client, "t", b"1")
-        await scene.until_copied("t", b"1")
-        await asyncio.sleep(20)
-        assert flow.measures.streams[LABELS].retention_seconds == math.inf
-        assert flow.trouble.said == ""
-        await scene.stop()
-
-    play(work)
+    await create(scene.client, "t")
+    flow = flow_of(scene.start())
+    await produce(scene.client, "t", b"1")
+    await scene.until_copied("t", b"1")
+    await asyncio.sleep(20)
+    assert flow.measures.streams[LABELS].retention_seconds == math.inf
+    assert flow.trouble.said == ""
+    await scene.stop()
 
 
-def test_a_record_without_a_timestamp_is_not_behind_since_1970(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_record_without_a_timestamp_is_not_behind_since_1970(
+    scene: FlowScene, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(scene: FlowScene) -> None:
-        await create(scene.client, "t")
-        part = ProducePartition(index=0, records=build_batch([b"old"], timestamp_ms=-1))
-        topics = [ProduceTopic(name="t", partition_data=[part])]
-        await scene.client.send(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics))
-        monkeypatch.setattr("kdist.mirror.stream.look_up_position", refuse_for_now)
-        flow = flow_of(scene.start(flow_f_start="earliest"))
-        await asyncio.sleep(10)
-        assert flow.measures.streams[LABELS].lag_records == 1
-        assert flow.measures.streams[LABELS].lag_seconds == 0
-        await scene.stop()
-
-    play(work)
+    await create(scene.client, "t")
+    part = ProducePartition(index=0, records=build_batch([b"old"], timestamp_ms=-1))
+    topics = [ProduceTopic(name="t", partition_data=[part])]
+    await scene.client.send(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics))
+    monkeypatch.setattr("kdist.mirror.stream.look_up_position", refuse_for_now)
+    flow = flow_of(scene.start(flow_f_start="earliest"))
+    await asyncio.sleep(10)
+    assert flow.measures.streams[LABELS].lag_records == 1
+    assert flow.measures.streams[LABELS].lag_seconds == 0
+    await scene.stop()
 
 
-def test_records_deleted_at_the_source_are_not_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_deleted_at_the_source_are_not_behind(
+    scene: FlowScene, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not even while the mirror holds the first of them, which the target does not answer."""
-
-    async def work(scene: FlowScene) -> None:
-        await create(scene.client, "t")
-        mirror = scene.start()
-        await produce(scene.client, "t", b"1", b"2")
-        await scene.until_copied("t", b"1", b"2")
-        flow, stream = flow_of(mirror), stream_of(mirror)
-        monkeypatch.setattr(ProduceConnection, "post", never_answered)
-        for value in (b"3", b"4", b"5"):
-            await produce(scene.client, "t", value)
-        await scene.cluster.until(lambda: flow.measures.streams[LABELS].lag_records == 3)
-        assert stream.oldest is not None
-        assert (await trim(scene.client, 4, topic="t")).error_code == 0
-        await scene.cluster.until(lambda: flow.measures.streams[LABELS].lag_records < 3)
-        assert flow.measures.streams[LABELS].lag_records == 1
-
-    play(work)
+    await create(scene.client, "t")
+    mirror = scene.start()
+    await produce(scene.client, "t", b"1", b"2")
+    await scene.until_copied("t", b"1", b"2")
+    flow, stream = flow_of(mirror), stream_of(mirror)
+    monkeypatch.setattr(ProduceConnection, "post", never_answered)
+    for value in (b"3", b"4", b"5"):
+        await produce(scene.client, "t", value)
+    await scene.cluster.until(lambda: flow.measures.streams[LABELS].lag_records == 3)
+    assert stream.oldest is not None
+    assert (await trim(scene.client, 4, topic="t")).error_code == 0
+    await scene.cluster.until(lambda: flow.measures.streams[LABELS].lag_records < 3)
+    assert flow.measures.streams[LABELS].lag_records == 1
 
 
 def never_answered(*_: object) -> asyncio.Future[Any]:
@@ -177,3 +186,182 @@ def never_answered(*_: object) -> asyncio.Future[Any]:
 
 async def refuse_for_now(*_: object) -> None:
     raise ApiError(Error.LEADER_NOT_AVAILABLE)
+
+
+@pytest.mark.played(by=play)
+async def test_the_reason_of_a_stopped_partition_is_shown_until_it_resumes(
+    scene: FlowScene, /
+) -> None:
+    await create(scene.client, "t")
+    scene.start()
+    await produce(scene.client, "t", b"1")
+    await scene.until_copied("t", b"1")
+    assert (await status(scene)).stopped is None
+    await limit(scene, 100)
+    await produce(scene.client, "t", b"2" * 100)
+    await scene.cluster.until(lambda: is_stopped(scene.mirror))
+    await scene.stop()
+    found = await status(scene)
+    assert (found.position, found.lag.records) == (1, 1)
+    assert found.stopped is not None
+    assert "raise max.message.bytes of topic copy.t in the target" in found.stopped
+    await limit(scene, 1000)
+    scene.start()
+    await scene.until_copied("t", b"1", b"2" * 100)
+    await scene.stop()
+    found = await status(scene)
+    assert (found.position, found.stopped) == (2, None)
+
+
+def hold(scene: FlowScene, monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
+    """Have an open transaction begin at an offset of `t`."""
+    log = scene.cluster.brokers[1].service.directory.logs[TopicPartition("t", 0)]
+    unstable = property(lambda states: offset if states is log.producers else None)
+    monkeypatch.setattr(ProducerStates, "first_unstable_offset", unstable)
+
+
+def test_what_an_open_transaction_holds_back_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(scene: FlowScene) -> None:
+        await create(scene.client, "t")
+        mirror = scene.start()
+        await produce(scene.client, "t", b"1")
+        await scene.until_copied("t", b"1")
+        hold(scene, monkeypatch, 1)
+        for value in (b"2", b"3"):
+            await produce(scene.client, "t", value)
+        shown = flow_of(mirror).measures.streams[LABELS]
+        await scene.cluster.until(lambda: shown.lag_records == 2)
+        assert shown.lag_seconds > 0
+        assert await scene.values("copy.t") == [b"1"]
+        monkeypatch.undo()
+        await scene.until_copied("t", b"1", b"2", b"3")
+        await scene.cluster.until(lambda: shown.lag_records == 0)
+
+    play(work)
+
+
+async def partly(
+    cluster: Cluster, timestamps: dict[TopicPartition, int], *, is_committed_only: bool
+) -> dict[TopicPartition, Outcome]:
+    """As `list_offsets_once` while `u-0` has no leader."""
+    asked = {each: at for each, at in timestamps.items() if each.topic != "u"}
+    found = await list_offsets_once(cluster, asked, is_committed_only=is_committed_only)
+    lost = Outcome(Error.LEADER_NOT_AVAILABLE.code, "what a broker that was not reached says")
+    return {each: found.get(each, lost) for each in timestamps}
+
+
+def test_while_one_partition_has_no_leader_the_lag_of_the_others_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work(scene: FlowScene) -> None:
+        for topic in ("t", "u"):
+            await create(scene.client, topic)
+        mirror = scene.start(flow_f_topics="t,u")
+        for topic in ("t", "u"):
+            await produce(scene.client, topic, b"1")
+            await scene.until_copied(topic, b"1")
+        monkeypatch.setattr(ProduceConnection, "post", never_answered)
+        shown = flow_of(mirror).measures.streams
+        for topic in ("t", "u"):
+            await produce(scene.client, topic, b"2")
+            labels = ("f", topic, "0")
+            await scene.cluster.until(lambda labels=labels: shown[labels].lag_records == 1)
+        monkeypatch.setattr("kdist.mirror.lag.list_offsets_once", partly)
+        await produce(scene.client, "t", b"3")
+        await scene.cluster.until(lambda: shown["f", "t", "0"].lag_records == 2)
+        before_s = shown["f", "u", "0"].lag_seconds
+        flows = json.loads(mirror._health_page().body)["flows"]
+        assert flows["f"]["unmeasured"] == {"u-0": "LEADER_NOT_AVAILABLE"}
+        assert mirror._health_page().status == 200  # it may be a new leader's election
+        await asyncio.sleep(70)
+        assert mirror._health_page().status == 503
+        aged_s = shown["f", "u", "0"].lag_seconds - before_s
+        assert 60 < aged_s < 75
+        monkeypatch.setattr("kdist.mirror.lag.list_offsets_once", list_offsets_once)
+        await scene.cluster.until(lambda: mirror._health_page().status == 200)
+
+    play(work)
+
+
+def test_while_no_lag_can_be_measured_what_is_behind_gets_older_and_health_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work(scene: FlowScene) -> None:
+        await create(scene.client, "t")
+        mirror = scene.start()
+        await produce(scene.client, "t", b"1")
+        await scene.until_copied("t", b"1")
+        monkeypatch.setattr(ProduceConnection, "post", never_answered)
+        await produce(scene.client, "t", b"2")
+        shown = flow_of(mirror).measures.streams[LABELS]
+        await scene.cluster.until(lambda: shown.lag_records == 1)
+        monkeypatch.setattr("kdist.mirror.flow.ask_ranges", refuse)
+        before_s = shown.lag_seconds
+        await asyncio.sleep(70)
+        assert shown.lag_seconds > before_s + 60
+        assert mirror._health_page().status == 503
+
+    play(work)
+
+
+def test_a_partition_whose_batches_are_refused_again_and_again_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work(scene: FlowScene) -> None:
+        await create(scene.client, "t")
+        mirror = scene.start()
+        await produce(scene.client, "t", b"1")
+        await scene.until_copied("t", b"1")
+        monkeypatch.setattr(ProduceConnection, "post", refused_batch)
+        await produce(scene.client, "t", b"2")
+        await asyncio.sleep(30)
+        page = mirror._health_page()
+        (said,) = json.loads(page.body)["flows"]["f"]["troubled"].values()
+        assert "out of sequence" in said
+        assert page.status == 200
+        await asyncio.sleep(40)
+        assert mirror._health_page().status == 503
+        monkeypatch.undo()
+        await scene.until_copied("t", b"1", b"2")
+        assert mirror._health_page().status == 200
+
+    play(work)
+
+
+def refused_batch(*_: object) -> asyncio.Future[Any]:
+    raise ApiError(Error.OUT_OF_ORDER_SEQUENCE_NUMBER, "out of sequence")
+
+
+def test_status_shows_the_other_partitions_while_one_has_no_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work(scene: FlowScene) -> None:
+        for topic in ("t", "u"):
+            await create(scene.client, topic)
+            await produce(scene.client, topic, b"1")
+        mirror = scene.start(flow_f_topics="t,u")
+        await scene.until_copied("t", b"1")
+        await scene.until_copied("u", b"1")
+        await scene.stop()
+        await produce(scene.client, "t", b"2", b"3")
+        network = scene.cluster.network.host("asking")
+        cluster = Cluster(network, [Address("m1", PORT)], ClientSettings("c"))
+        monkeypatch.setattr("kdist.mirror.lag.list_offsets_once", partly)
+        now_ms = scene.cluster.clock.now_ms()
+        found = await flow_status(flow_of(mirror).flow, cluster, cluster, now_ms)
+        cluster.close()
+        t, u = found.partitions
+        assert t.lag is not None
+        assert (t.end, t.lag.records, t.unknown) == (3, 2, None)
+        assert (u.position, u.end, u.lag, u.unknown) == (1, None, None, "LEADER_NOT_AVAILABLE")
+        assert verdict(found) == "f is 2 records behind and has 1 partition of unknown lag."
+
+    play(work)
+
+
+def test_a_flow_with_a_stopped_partition_is_not_up_to_date() -> None:
+    partition = TopicPartition("t", 0)
+    row = PartitionStatus(partition, partition, 1, 1, Lag(0, 0.0, 0.0), 0, None)
+    assert verdict(FlowStatus("f", [row], {})) == "f is up to date."
+    stopped = row._replace(stopped="gone")
+    assert verdict(FlowStatus("f", [row, stopped], {})) == "f has 1 stopped partition."

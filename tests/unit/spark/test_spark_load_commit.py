@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
@@ -13,7 +15,6 @@ from kdist.config.load_job import Step
 from kdist.errors import UserError
 from kdist.model import OffsetRange
 from kdist.runtime.files import Files
-from kdist.runtime.simulated_disk import PowerLoss, SimulatedDisk
 from kdist.spark.load.commit import Commit
 from kdist.spark.load.layout import Run, load_name
 from kdist.spark.load.ledger import Ledger
@@ -25,6 +26,7 @@ from kdist.spark.load.manifest import (
     read_manifest,
     write_manifest,
 )
+from kdist.testing.simulated_disk import PowerLoss, SimulatedDisk
 from kdist.wire.crc32c import crc32c
 from tests.examples import first_of
 
@@ -127,7 +129,113 @@ def test_after_a_power_loss_in_a_replay_the_chain_is_whole(seeds: range) -> None
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
-def test_loads_that_a_replay_removed_and_did_not_replace_are_restored(seeds: range) -> None:
+def test_after_a_power_loss_in_a_replay_readers_see_the_old_loads_or_the_new_one(
+    seeds: range,
+) -> None:
+    made = [manifest(1, 0, 10), manifest(2, 10, 20), manifest(3, 20, 30)]
+    replayed = manifest(2, 10, 40)
+    is_replaying: list[bool] = []
+    seen = []
+
+    def history(disk: SimulatedDisk) -> None:
+        is_replaying.clear()
+        for each in made:
+            commit_load(disk, each)
+        is_replaying.append(True)
+        commit_load(disk, replayed, supersedes=(2, 3))
+
+    for left in crashes(history, seeds):
+        if is_replaying:
+            seen.append(loads(left))
+            assert seen[-1] in (made, [made[0], replayed])
+            Ledger(left, OUTPUT, "clicks").sweep()
+            assert loads(left) == seen[-1]
+            assert left.list(OUTPUT) == ["topic=clicks"]
+            assert [n for n in left.list(f"{OUTPUT}/topic=clicks") if n[0] == "_"] == ["_lock"]
+            commit_load(left, manifest(seen[-1][-1].load + 1, seen[-1][-1].offsets[0].end, 50))
+    assert made in seen
+    assert [made[0], replayed] in seen
+
+
+@pytest.mark.parametrize("start", [1, 2, 3])
+def test_at_no_moment_of_a_replay_readers_see_a_gap_or_a_record_twice(
+    start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    made = [manifest(1, 0, 10), manifest(2, 10, 20), manifest(3, 20, 30)]
+    for each in made:
+        commit_load(disk, each)
+    replayed = manifest(start, 10 * (start - 1), 40)
+    seen = [loads(disk)]
+
+    def watched(name: str) -> None:
+        work = getattr(SimulatedDisk, name)
+
+        def call(*args: object) -> object:
+            done = work(*args)
+            seen.append(loads(disk))
+            return done
+
+        monkeypatch.setattr(SimulatedDisk, name, call)
+
+    for name in ("rename", "exchange", "link", "make_directory", "remove_tree"):
+        watched(name)
+    commit_load(disk, replayed, supersedes=tuple(range(start, 4)))
+    after = [*made[: start - 1], replayed]
+    switch = seen.index(after)
+    assert seen[:switch] == [made] * switch
+    assert seen[switch:] == [after] * (len(seen) - switch)
+
+
+def test_a_replay_keeps_the_lock_and_what_is_of_another_topic() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    commit_load(disk, manifest(1, 0, 10))
+    disk.make_directory(f"{OUTPUT}/_replay=clicks-2=1-1")
+    ledger = Ledger(disk, OUTPUT, "clicks")
+    lock = ledger.lock()
+    commit = Commit(disk, ledger.directory, 1, Run(0, 2), lambda _: None)
+    stage(disk, commit)
+    commit.publish(manifest(1, 0, 12), supersedes=(1,))
+    with pytest.raises(UserError, match="wait for it"):
+        ledger.lock()
+    assert ledger.sweep() == 1
+    lock.release()
+    ledger.lock().release()
+    assert disk.list(OUTPUT) == ["_replay=clicks-2=1-1", "topic=clicks"]
+
+
+def test_a_replay_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    commit_load(disk, manifest(1, 0, 10))
+    commit = Commit(disk, f"{OUTPUT}/topic=clicks", 1, Run(0, 2), lambda _: None)
+    stage(disk, commit)
+    with monkeypatch.context() as patched:
+        patched.setattr(SimulatedDisk, "sync_filesystem", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            commit.publish(manifest(1, 0, 12), supersedes=(1,))
+    commit.abandon()
+    assert loads(disk) == [manifest(1, 0, 10)]
+    assert disk.list(OUTPUT) == ["topic=clicks"]
+
+
+def fail(*_: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def unsupported(*_: object) -> bool:
+    return False
+
+
+def no_links(*_: object) -> None:
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+@pytest.mark.parametrize("lacking", [("exchange", unsupported), ("link", no_links)])
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_loads_that_a_replay_removed_and_did_not_replace_are_restored(
+    seeds: range, lacking: tuple[str, Callable[..., object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimulatedDisk, *lacking)
     made = [manifest(1, 0, 10), manifest(2, 10, 20), manifest(3, 20, 30)]
     replayed = manifest(2, 10, 40)
     is_replaying: list[bool] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -170,7 +171,6 @@ def test_of_items_the_record_that_they_are_of_is_noted() -> None:
     "value",
     [
         b"",
-        None,
         b"not JSON",
         b'[{"a": 1}]',
         b'{"a": 1}{"a": 2}',
@@ -182,8 +182,9 @@ def test_of_items_the_record_that_they_are_of_is_noted() -> None:
         b"\xef\xbb\xbf{}",
     ],
 )
-def test_what_is_not_exactly_one_json_object_stays_bytes(value: bytes | None) -> None:
-    assert parse([b"{}", value]) == ([{}, None], {1})
+def test_what_is_not_exactly_one_json_object_stays_bytes(value: bytes) -> None:
+    found, inexact = parse([b"{}", value])
+    assert (found, set(inexact)) == ([{}, None], {1})
 
 
 def test_a_value_too_deep_for_text_stays_bytes() -> None:
@@ -193,12 +194,32 @@ def test_a_value_too_deep_for_text_stays_bytes() -> None:
 
 
 def test_bytes_that_are_not_utf_8_are_noted() -> None:
-    assert parse([b'{"a": "\xff"}', b'{"\xff']) == ([{"a": "\ufffd"}, None], {0, 1})
+    found, inexact = parse([b'{"a": "\xff"}', b'{"\xff'])
+    assert (found, set(inexact)) == ([{"a": "\ufffd"}, None], {0, 1})
 
 
 def test_times_without_a_zone_are_of_the_jobs() -> None:
     text = '"2013-01-01T05:15:00"'
     assert held(t.TimestampType(), text, zone=NEW_YORK) == [(us(2013, 1, 1, 10, 15), True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "is_exact"),
+    [
+        ('"2024-03-10T01:59:59"', us(2024, 3, 10, 6, 59, 59), True),
+        ('"2024-03-10T02:30"', us(2024, 3, 10, 7, 30), False),  # clocks went from 2 to 3
+        ('"2024-03-10T03:00"', us(2024, 3, 10, 7), True),
+        ('"2024-11-03T01:30"', us(2024, 11, 3, 5, 30), True),  # the first of two
+        ('"2024-01-01T00:00+18:00"', us(2023, 12, 31, 6), True),
+        ('"2024-01-01T00:00-18:01"', None, False),
+        ('"2024-01-01T00:00+99:99"', None, False),
+        ('"2024-01-01T00:00+01:60"', None, False),
+    ],
+)
+def test_a_time_that_cannot_be_made_back_is_noted(
+    text: str, value: int | None, is_exact: bool
+) -> None:
+    assert held(t.TimestampType(), text, zone=NEW_YORK) == [(value, is_exact)]
 
 
 @pytest.mark.parametrize(
@@ -235,17 +256,69 @@ def decoding(*names: str, keeps_all: bool = False) -> Decoding:
 
 def test_only_what_the_columns_do_not_hold_keeps_its_bytes() -> None:
     values = (b'{"a": 1}', b'{"a": 1, "b": 2}', b"x", None, b"{}", b'{"a": null, "a": 1}')
-    found = decoding("a").rows(records(*values)).to_pydict()
+    found = decoding("a").rows(records(*values), Counter()).to_pydict()
     assert found["a"] == [1, 1, None, None, None, 1]
-    assert found["record_value"] == [None, values[1], b"x", None, None, values[5]]
-    all_kept = decoding("a", keeps_all=True).rows(records(*values)).to_pydict()
+    assert found["record_value"] == [None, values[1], b"x", None, b"{}", values[5]]
+    all_kept = decoding("a", keeps_all=True).rows(records(*values), Counter()).to_pydict()
     assert all_kept["record_value"] == list(values)
     assert found["record_headers"] == [[{"key": "h", "value": b"v"}]] * 6
 
 
+@pytest.mark.parametrize("value", [b"{}", b'{"a": null}', b' {"a":null} ', b'{"b": null}', b""])
+@pytest.mark.parametrize("keeps_all", [False, True])
+def test_no_value_has_the_row_of_a_tombstone(value: bytes, keeps_all: bool) -> None:
+    decoded = decoding("a", keeps_all=keeps_all)
+    found = decoded.rows(records(None, value), Counter()).to_pydict()
+    assert found["a"] == [None, None]
+    assert found["record_value"] == [None, value]
+
+
+@pytest.mark.parametrize("keeps_all", [False, True])
+def test_only_what_columns_do_not_hold_is_counted_with_the_first_reason(keeps_all: bool) -> None:
+    fields = (
+        t.StructType()
+        .add("a", t.LongType())
+        .add("s", t.StructType().add("x", t.DateType()))
+        .add("l", t.ArrayType(t.LongType()))
+        .add("m", t.MapType(t.StringType(), t.LongType()))
+    )
+    decoded = Decoding(fields, tuple(fields.names), None, "UTC", keeps_all)
+    values = (
+        *(None, b"{}", b'{"a": null}', b'{"a": 1, "s": {"x": "2013-01-01"}, "l": [1]}'),
+        *(b"x", b'{"a": "\xff"}', b'{"a": "1"}', b'{"b": 1}', b'{"b": 2, "a": "1"}', b'{"c": 1}'),
+        *(b'{"a": 1, "a": 1}', b'{"s": 1}', b'{"s": {"x": "y"}}', b'{"s": {"z": 1}}'),
+        *(b'{"l": 1}', b'{"l": ["1"]}', b'{"m": []}', b'{"m": {"k": 1.5}}'),
+        b'{"m": {"k": 1, "k": 1}}',
+    )
+    undecoded: Counter[str] = Counter()
+    decoded.rows(records(*values), undecoded)
+    assert undecoded == {
+        "no JSON object": 1,
+        "not UTF-8": 1,
+        "a: more than bigint holds": 1,
+        "b: no column": 2,
+        "c: no column": 1,
+        "the value: a name twice": 1,
+        "s: no object": 1,
+        "s.x: more than date holds": 1,
+        "s.z: no column": 1,
+        "l: no list": 1,
+        "l: more than bigint holds": 1,
+        "m: no object": 1,
+        "m: more than bigint holds": 1,
+        "m: a name twice": 1,
+    }
+
+
+def test_the_bytes_of_a_topic_without_columns_are_not_undecoded() -> None:
+    undecoded: Counter[str] = Counter()
+    Decoding(None, (), None, "UTC", keeps_all=False).rows(records(b"x", None), undecoded)
+    assert not undecoded
+
+
 def test_without_columns_values_stay_bytes() -> None:
     plain = Decoding(None, (), None, "UTC", keeps_all=False)
-    found = plain.rows(records(b'{"a": 1}', None)).to_pydict()
+    found = plain.rows(records(b'{"a": 1}', None), Counter()).to_pydict()
     assert found["record_value"] == [b'{"a": 1}', None]
     assert found["event_time"] == [None, None]
 
@@ -253,7 +326,7 @@ def test_without_columns_values_stay_bytes() -> None:
 def test_five_thousand_columns_are_filled() -> None:
     names = [f"f{number}" for number in range(5_000)]
     values = [json.dumps(dict.fromkeys(names, number)).encode() for number in range(3)]
-    found = decoding(*names).rows(records(*values))
+    found = decoding(*names).rows(records(*values), Counter())
     assert found.column("f4999").to_pylist() == [0, 1, 2]
     assert found.column("record_value").null_count == 3
 

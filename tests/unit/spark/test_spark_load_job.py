@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable
+from pickle import PicklingError
 
 import pytest
 from test_spark_load_commit import OUTPUT, commit_load, manifest
@@ -12,11 +13,11 @@ from test_spark_load_commit import OUTPUT, commit_load, manifest
 from kdist.config.load_job import TopicLoadSettings, load_job
 from kdist.errors import UserError
 from kdist.model import OffsetRange
-from kdist.runtime.clock import VirtualClock
-from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.spark.load.job import LoadContext, Loaded, LoadRun, RunOptions
-from kdist.spark.load.plan import Topic
+from kdist.spark.load.plan import Topic, TransactionHangs, Unread, plan_load
 from kdist.spark.load.table import Shape
+from kdist.testing.simulated_disk import SimulatedDisk
+from kdist.testing.virtual_clock import VirtualClock
 
 SETTINGS = f"bootstrap.servers=b1:9092\ntopics=clicks\noutput={OUTPUT}\n"
 
@@ -81,16 +82,43 @@ def test_a_missing_topic_leaves_no_directory(monkeypatch: pytest.MonkeyPatch) ->
     assert not disk.exists(OUTPUT)
 
 
-def test_a_run_ended_by_a_bug_counts_as_failed_in_its_metrics(
+@pytest.mark.parametrize(
+    "raised", [TypeError("a bug"), RecursionError(), PicklingError("too deep"), MemoryError()]
+)
+def test_whatever_a_topic_fails_with_the_others_are_loaded_and_the_run_counts_as_failed(
+    raised: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.make_directory("/prom")
+
+    def look(_: str, name: str, **__: object) -> Topic:
+        if name == "clicks":
+            raise raised
+        return Topic(name, uuid.UUID("0" * 32), {0: OffsetRange(0, 0)})
+
+    monkeypatch.setattr("kdist.spark.load.job.look_at_topic", look)
+    settings = SETTINGS.replace("topics=clicks", "topics=clicks,views")
+    job = load_job(f"{settings}metrics.file=/prom/load.prom\n", "x")
+    told: list[Loaded] = []
+    LoadRun(job, LoadContext(disk, VirtualClock(), {}, 2, "0")).run(RunOptions(), told.append)
+    assert [(each.topic, each.error is None) for each in told] == [
+        ("clicks", False),
+        ("views", True),
+    ]
+    assert type(raised).__name__ in str(told[0].error)
+    assert b'kdist_load_last_run_failed{job_name="load"} 1' in disk.read("/prom/load.prom")
+
+
+def test_an_interrupted_run_counts_as_failed_in_its_metrics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = SimulatedDisk(random.Random(1))
     disk.make_directory("/prom")
 
     def look() -> Topic:
-        raise TypeError("a bug")
+        raise KeyboardInterrupt
 
-    with pytest.raises(TypeError):
+    with pytest.raises(KeyboardInterrupt):
         loaded(disk, look, monkeypatch, f"{SETTINGS}metrics.file=/prom/load.prom\n")
     assert b'kdist_load_last_run_failed{job_name="load"} 1' in disk.read("/prom/load.prom")
 
@@ -152,3 +180,38 @@ def test_a_run_tells_of_each_topic_when_it_was_last_loaded(
         f"{clicks} 345601.0",
         f"{views} 345600.0",
     ]
+
+
+def test_a_load_whose_days_are_other_days_than_before_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    run = LoadRun(
+        load_job(f"{SETTINGS}event.time.zone=America/New_York\n", "x"),
+        LoadContext(disk, VirtualClock(), {}, 2, "0"),
+    )
+    topic = Topic("clicks", uuid.UUID("0" * 32), {0: OffsetRange(0, 10)})
+    before = manifest(1, 0, 5)._replace(days=run._days(plan_load(topic, None)))
+    run._warn_of_days(plan_load(topic, before))
+    run._warn_of_days(plan_load(topic, manifest(1, 0, 5)))  # of a release that did not note it
+    assert not caplog.records
+    run._warn_of_days(
+        plan_load(topic, before._replace(days={**before.days, "event.time.zone": "UTC"}))
+    )
+    (said,) = caplog.records
+    assert "event.time.zone is America/New_York now, and was UTC" in said.getMessage()
+
+
+def test_a_topic_held_up_by_a_transaction_has_not_succeeded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.make_directory("/prom")
+    commit_load(disk, manifest(1, 0, 20))
+    now = Topic("clicks", uuid.UUID("0" * 32), {0: OffsetRange(0, 20)}, unread={0: Unread(0, 5)})
+    settings = f"{SETTINGS}metrics.file=/prom/load.prom\n"
+    outcome = loaded(disk, lambda: now, monkeypatch, settings)
+    assert isinstance(outcome.error, TransactionHangs)
+    said = disk.read("/prom/load.prom")
+    assert b'kdist_load_last_run_failed{job_name="load"} 1' in said
+    assert b"\nkdist_load_topic_last_success" not in said

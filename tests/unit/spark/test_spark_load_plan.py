@@ -1,15 +1,41 @@
-"""Which offsets a load has, and when there can be none."""
+"""Which offsets a load has, what it counts of them, and which columns records need."""
 
 from __future__ import annotations
 
+import random
 import uuid
 
 import pytest
+from pyspark import cloudpickle
+from pyspark.sql.types import ArrayType, DataType, DoubleType, LongType, StringType, StructType
+from test_spark_load_job import SETTINGS
 
+from kdist.client.cluster import Cluster, parse_addresses
+from kdist.config.load_job import load_job
 from kdist.errors import UserError
-from kdist.model import ZERO_UUID, OffsetRange
-from kdist.spark.load.manifest import DataFile, Manifest, chain_fault
-from kdist.spark.load.plan import Topic, plan_load, plan_replay, require_replayed
+from kdist.model import ZERO_UUID, OffsetRange, TopicPartition
+from kdist.network.client import ClientSettings
+from kdist.records.build import build_batch
+from kdist.spark.load.commit import Commit
+from kdist.spark.load.counts import CountMissing, count_records, note_count
+from kdist.spark.load.job import LoadContext, LoadRun
+from kdist.spark.load.layout import Run
+from kdist.spark.load.manifest import DataFile, Manifest, RowsDisagree, chain_fault
+from kdist.spark.load.plan import (
+    Topic,
+    Unread,
+    find_topic,
+    hanging,
+    plan_load,
+    plan_replay,
+    require_replayed,
+)
+from kdist.spark.load.table import once_each, type_text
+from kdist.spark.ranges import Range
+from kdist.testing.simulated_disk import SimulatedDisk
+from kdist.testing.virtual_clock import VirtualClock
+from tests.unit.client.producer_world import PORT
+from tests.unit.mirror.mirror_world import Scene, play
 
 ID = uuid.UUID(int=7)
 
@@ -24,6 +50,18 @@ def made(load: int, lost: int = 0, **offsets: tuple[int, int]) -> Manifest:
     """A load of it."""
     found = topic(**offsets).offsets
     return Manifest(load, "clicks", str(ID), "job", "0", 0, 0, found, lost, 0, (), ())
+
+
+TASKS = [Range(TopicPartition("t", n), start, start + 5) for n in (0, 1) for start in (0, 5)]
+
+LONG, TEXT = LongType(), StringType()
+
+
+def struct(*fields: tuple[str, DataType]) -> StructType:
+    found = StructType()
+    for name, type_ in fields:
+        found.add(name, type_)
+    return found
 
 
 def test_the_first_load_has_every_record_there_is() -> None:
@@ -147,3 +185,133 @@ def test_a_replay_that_finds_fewer_records_than_were_loaded_is_refused() -> None
 def test_a_broken_chain_is_reported(after: Manifest, sentence: str) -> None:
     assert chain_fault(made(1, p0=(0, 20)), after) == sentence
     assert chain_fault(made(1, p0=(0, 20)), made(2, p0=(20, 30))) is None
+
+
+def test_the_counts_of_all_tasks_are_added_up_by_partition() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.make_directory("/counts")
+    for number, each in enumerate(TASKS):
+        note_count(disk, "/counts", each, number, {"a": 1, "b": number})
+        note_count(disk, "/counts", each, number, {"a": 1, "b": number})  # the task was done again
+    assert count_records(disk, "/counts", TASKS) == ({0: 1, 1: 5}, {"a": 4, "b": 6})
+
+
+def test_a_task_without_a_count_is_named() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.make_directory("/counts")
+    for each in TASKS[:-1]:
+        note_count(disk, "/counts", each, 1)
+    with pytest.raises(CountMissing, match="t-1 was read from 5 to 10, but how many records"):
+        count_records(disk, "/counts", TASKS)
+
+
+@pytest.mark.parametrize("rows", [8, 10])
+def test_other_rows_than_records_were_read_are_not_committed(rows: int) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    run = LoadRun(load_job(SETTINGS, "x"), LoadContext(disk, VirtualClock(), {}, 1, "0"))
+    plan = plan_load(Topic("clicks", ZERO_UUID, {0: OffsetRange(0, 12)}), None)
+    commit = Commit(disk, "", 1, Run(0, 1), lambda _: None)
+    commit.begin()
+    note_count(disk, commit.counts, plan.ranges[0], 9, {"b: no column": 2})
+    file = DataFile("date=2013-01-01/part-0.parquet", rows, 1)
+    made = Manifest(1, "clicks", "0" * 32, "j", "0", 0, 0, plan.offsets, 0, 0, None, (file,))
+    with pytest.raises(RowsDisagree, match=f"Spark wrote {rows} rows of 9 records that it read"):
+        run._counted(made, plan, commit)
+    right = made._replace(files=(file._replace(rows=9),))
+    counted = run._counted(right, plan, commit)
+    assert (counted.records, counted.undecoded) == ({0: 9}, 2)
+    assert counted.reasons == {"b: no column": 2}
+
+
+def test_a_name_that_occurs_twice_is_one_field() -> None:
+    found = once_each(struct(("a", LONG), ("b", TEXT), ("a", LONG)))
+    assert found == struct(("a", LONG), ("b", TEXT))
+
+
+def test_a_field_of_two_types_is_text() -> None:
+    found = once_each(struct(("a", TEXT), ("a", LONG), ("n", struct(("x", LONG))), ("n", LONG)))
+    assert found == struct(("a", TEXT), ("n", TEXT))
+
+
+def test_names_within_objects_and_lists_occur_once_too() -> None:
+    items = ArrayType(struct(("y", DoubleType()), ("y", TEXT)))
+    found = once_each(struct(("n", struct(("x", LONG), ("x", LONG))), ("l", items)))
+    assert found == struct(("n", struct(("x", LONG))), ("l", ArrayType(struct(("y", TEXT)))))
+
+
+def test_names_within_a_type_are_quoted_where_they_are_no_identifiers() -> None:
+    head = struct(("user-agent", TEXT), ("$oid", ArrayType(struct(("a`b", LONG)))), ("id", LONG))
+    assert (
+        type_text(head)
+        == "struct<`user-agent`:string,`$oid`:array<struct<`a``b`:bigint>>,id:bigint>"
+    )
+
+
+def test_a_plain_type_is_written_as_in_manifests_before() -> None:
+    plain = struct(("name", TEXT), ("_x1", ArrayType(struct(("y", DoubleType())))))
+    assert type_text(plain) == plain.simpleString()
+
+
+def test_what_is_behind_an_open_transaction_is_known_with_its_age() -> None:
+    async def work(scene: Scene) -> None:
+        log = scene.brokers.log()
+        for number in range(4):
+            log.append(bytes(build_batch([b"x", b"y"], timestamp_ms=1_000 * number)))
+        log.last_stable = 4
+        network = scene.network.host("load")
+        cluster = Cluster(network, parse_addresses(f"b0:{PORT}"), ClientSettings("t"), retry_ms=0)
+        found = await find_topic(cluster, "t", is_committed_only=True, epochs={})
+        assert (found.offsets, found.unread) == ({0: (0, 4)}, {0: (2_000, 4)})
+        found = await find_topic(cluster, "t", is_committed_only=False, epochs={})
+        assert (found.offsets, found.unread) == ({0: (0, 8)}, {})
+        cluster.close()
+
+    play(work)
+
+
+MINUTES = 60_000
+
+
+@pytest.mark.parametrize(
+    ("before", "began_ms", "is_said"),
+    [
+        (made(1, p0=(0, 20)), 0, True),
+        (made(1, p0=(0, 20)), 46 * MINUTES, False),  # it may still be at work
+        (made(1, p0=(0, 19)), 0, False),  # something was loaded since
+        (made(1, p1=(0, 20)), 0, False),  # a new partition
+        (None, 0, False),
+    ],
+)
+def test_an_old_transaction_that_held_up_the_last_load_too_is_said(
+    before: Manifest | None, began_ms: int, is_said: bool
+) -> None:
+    now = topic(p0=(0, 20), p1=(0, 20))._replace(unread={0: Unread(began_ms, 7)})
+    found = hanging(plan_load(now, before), 60 * MINUTES)
+    assert (found is not None) == is_said
+    assert found is None or str(found).startswith("clicks-0 ends for readers at offset 20")
+
+
+def test_a_task_notes_a_hundred_reasons_and_how_many_others_there_are() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.make_directory("/counts")
+    undecoded = {f"f{number}: no column": 1 + (number < 100) for number in range(1_000)}
+    note_count(disk, "/counts", TASKS[0], 1_100, undecoded)
+    _, found = count_records(disk, "/counts", TASKS[:1])
+    assert (len(found), found["f99: no column"], found.total()) == (101, 2, 1_100)
+
+
+@pytest.mark.parametrize("depth", [49, 50, 60, 140])
+def test_what_is_more_than_fifty_levels_deep_is_text_and_what_is_not_keeps_its_type(
+    depth: int,
+) -> None:
+    objects: DataType = LONG
+    lists: DataType = LONG
+    for _ in range(depth):
+        objects, lists = struct(("x", objects)), ArrayType(lists)
+    for found in once_each(struct(("o", objects), ("l", lists))):
+        levels, inner = 0, found.dataType
+        while isinstance(inner, StructType | ArrayType):
+            inner = inner[0].dataType if isinstance(inner, StructType) else inner.elementType
+            levels += 1
+        assert (levels, inner) == ((depth, LONG) if depth <= 50 else (50, TEXT))
+    cloudpickle.dumps(found)  # as Spark passes a load's data source to its workers

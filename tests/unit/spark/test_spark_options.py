@@ -1,16 +1,87 @@
-"""The options of the `kdist` data source: what they mean, and the error for each wrong one."""
+"""The `kdist` data source before it reads: options, offsets, ranges, columns, workers."""
 
 from __future__ import annotations
 
-import pytest
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdist.client.cluster import Address
+from kdist.client.cluster import Cluster as Brokers
+from kdist.client.consumer.batch import Batch
 from kdist.errors import UserError
 from kdist.model import TopicPartition
+from kdist.network.client import ClientSettings
+from kdist.records.batch import HEADER, read_header
+from kdist.records.build import build_batch
+from kdist.spark.columns import SCHEMA, to_arrow
 from kdist.spark.offsets import EARLIEST, LATEST, AtOffsets, AtTime, AtTimes, Everywhere
 from kdist.spark.options import Selection, read_options, wants_headers
+from kdist.spark.ranges import Range, cut
+from kdist.spark.resolving import Resolver
+from kdist.spark.workers import choose_python
+from tests.simulator.cluster import PORT, Cluster, create, produce
 
 BOOTSTRAP = {"kafka.bootstrap.servers": "b1:9092,b2:9092"}
 CLICKS = {**BOOTSTRAP, "subscribe": "clicks"}
+
+CLICKS_0 = TopicPartition("clicks", 0)
+
+
+def ranges(**options: str) -> list[Range]:
+    """The offsets to read of a topic with three records."""
+    cluster = Cluster()
+    given = {"kafka.bootstrap.servers": f"m1:{PORT}", "subscribe": "clicks", **options}
+
+    async def scenario() -> list[Range]:
+        await cluster.started()
+        client = await cluster.client()
+        await client.negotiate()
+        await create(client, "clicks")
+        await produce(client, "clicks", b"1", b"2", b"3")
+        brokers = Brokers(
+            cluster.network.host("driver"), [Address("m1", PORT)], ClientSettings("spark")
+        )
+        return await Resolver(brokers, read_options(given)).ranges()
+
+    found: list[Range] = cluster.run(scenario())
+    return found
+
+
+def at(offset: int) -> str:
+    return f'{{"clicks": {{"0": {offset}}}}}'
+
+
+WHOLE = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)), max_size=6).map(
+    lambda rows: [
+        Range(TopicPartition("t", number), start, start + size)
+        for number, (start, size) in enumerate(rows)
+    ]
+)
+
+PARTITION = TopicPartition("clicks", 3)
+
+
+def compacted() -> bytes:
+    """Offsets 10 to 20, of which only the first is left."""
+    data = build_batch([b"first"], timestamp_ms=1_000, base_offset=10)
+    HEADER.pack_into(data, 0, *read_header(data)._replace(last_offset_delta=10))
+    return bytes(data)
+
+
+def batch_of(data: bytes, start: int = 0) -> Batch:
+    return Batch(PARTITION, read_header(data), data, 0, start)
+
+
+def chosen(master: str, python: str) -> str:
+    context: Any = SimpleNamespace(master=master, pythonExec=python)
+    choose_python(context)
+    return str(context.pythonExec)
 
 
 def test_by_default_a_topic_is_read_from_its_first_record_to_its_last() -> None:
@@ -54,11 +125,11 @@ def test_partitions_offsets_and_times_are_read_from_json() -> None:
 def test_a_time_for_all_overrides_times_by_partition_which_override_offsets() -> None:
     given = {
         **CLICKS,
-        "startingTimestamp": "5",
+        "startingTimestamp": "1795003200000",
         "startingOffsetsByTimestamp": '{"clicks": {"0": 6}}',
         "startingOffsets": "earliest",
     }
-    assert read_options(given).start == AtTime(5)
+    assert read_options(given).start == AtTime(1_795_003_200_000)
     del given["startingTimestamp"]
     assert read_options(given).start == AtTimes({TopicPartition("clicks", 0): 6})
 
@@ -125,7 +196,7 @@ WRONG = [
     ),
     (
         {**CLICKS, "startingTimestamp": "yesterday"},
-        "startingTimestamp is 'yesterday', and must be an integer from 0",
+        "startingTimestamp is wrong: 'yesterday' is neither milliseconds nor ISO 8601",
     ),
     ({**CLICKS, "minPartitions": "0"}, "minPartitions is '0', and must be an integer from 1"),
     ({**CLICKS, "failOnDataLoss": "no"}, "failOnDataLoss is 'no', and must be true or false"),
@@ -162,3 +233,97 @@ def test_a_wrong_option_is_one_sentence(given: dict[str, str], sentence: str) ->
     with pytest.raises(UserError) as refused:
         read_options(given)
     assert str(refused.value) == sentence
+
+
+def test_a_read_goes_from_where_it_is_told_to_the_end() -> None:
+    assert ranges() == [Range(CLICKS_0, 0, 3)]
+    assert ranges(startingOffsets=at(1)) == [Range(CLICKS_0, 1, 3)]
+    assert ranges(startingOffsets=at(3)) == []
+
+
+def test_offsets_beyond_the_end_are_refused_unless_fail_on_data_loss_is_off() -> None:
+    with pytest.raises(UserError) as refused:
+        ranges(startingOffsets=at(4))
+    assert str(refused.value) == (
+        "clicks-0 is to be read from 4, but ends at 3 now; with failOnDataLoss false, nothing of it"
+        " would be read"
+    )
+    assert ranges(startingOffsets=at(4), failOnDataLoss="false") == []
+    with pytest.raises(UserError, match="clicks-0 is to be read from 4, but only up to 2"):
+        ranges(startingOffsets=at(4), endingOffsets=at(2))
+
+
+def test_a_time_after_the_last_record_may_start_at_the_end() -> None:
+    late = {"startingTimestamp": "9999999999999"}
+    assert ranges(**late, startingOffsetsByTimestampStrategy="latest") == []
+
+
+@given(WHOLE, st.none() | st.integers(1, 40), st.none() | st.integers(1, 300))
+def test_every_offset_is_in_one_range(
+    whole: list[Range], partitions_min: int | None, records_max: int | None
+) -> None:
+    parts = cut(whole, partitions_min, records_max)
+    found = [(part.partition, each) for part in parts for each in range(part.start, part.end)]
+    wanted = [(each.partition, n) for each in whole for n in range(each.start, each.end)]
+    assert sorted(found) == sorted(wanted)
+    assert all(part.size > 0 for part in parts)
+    if records_max is not None:
+        assert all(part.size <= records_max for part in parts)
+
+
+def test_large_partitions_are_split_into_more_parts_than_small_ones() -> None:
+    large, small = Range(TopicPartition("t", 0), 0, 900), Range(TopicPartition("t", 1), 5, 105)
+    assert [part.size for part in cut([large, small], 10)] == [100] * 10
+    assert cut([large, small], 2) == [large, small]
+
+
+def test_a_partition_is_never_split_into_more_parts_than_it_has_offsets() -> None:
+    assert len(cut([Range(TopicPartition("t", 0), 7, 10)], 50)) == 3
+
+
+def test_records_become_rows_of_their_columns() -> None:
+    data = bytes(build_batch([b"a", None], [b"k", None], timestamp_ms=1_000, base_offset=7))
+    (rows,) = to_arrow(PARTITION, [batch_of(data)], with_headers=False)
+    assert rows.schema == SCHEMA
+    found = rows.to_pydict()
+    assert (found["value"], found["key"]) == ([b"a", None], [b"k", None])
+    assert (found["topic"], found["partition"]) == (["clicks"] * 2, [3] * 2)
+    assert found["offset"] == [7, 8]
+
+
+def test_a_timestamp_that_spark_cannot_represent_is_null() -> None:
+    times_ms = [1_000, 1_700_000_000_000_000_000, -1]
+    data = bytes(build_batch([b"a"] * 3, timestamps=times_ms, timestamp_ms=0))
+    (rows,) = to_arrow(PARTITION, [batch_of(data)], with_headers=False)
+    assert rows.schema == SCHEMA
+    assert rows.column("timestamp").cast("int64").to_pylist() == [1_000_000, None, -1_000]
+
+
+def test_a_compacted_batch_without_a_record_in_the_range_gives_no_row() -> None:
+    behind = batch_of(compacted(), start=15)
+    before = batch_of(compacted()).part(11, 15)
+    assert list(to_arrow(PARTITION, [behind, before], with_headers=True)) == []
+
+
+def test_workers_on_this_machine_run_this_python_where_nothing_says_which() -> None:
+    assert chosen("local[2]", "python3") == sys.executable
+    assert chosen("spark://b1:7077", "python3") == "python3"
+
+
+def test_a_python_without_kdist_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/sh\nexit 1\n")
+    bare.chmod(0o755)
+    for python in (str(bare), str(tmp_path / "missing")):
+        with pytest.raises(
+            UserError, match=f"run {python}, .* set PYSPARK_PYTHON={sys.executable}"
+        ):
+            chosen("local[1]", python)
+    assert chosen("spark://b1:7077", str(bare)) == str(bare)
+
+
+def test_another_python_that_has_kdist_stays(tmp_path: Path) -> None:
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\nexit 0\n")
+    other.chmod(0o755)
+    assert chosen("local[1]", str(other)) == str(other)
