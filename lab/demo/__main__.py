@@ -22,7 +22,7 @@ from rich.console import Console
 
 from kdist.cli.shared.show import show_error
 from kdist.errors import KdistError, UserError
-from kdist.runtime.interrupted import INTERRUPTED
+from kdist.runtime.unix import INTERRUPTED
 from lab.demo.page import differing_days, print_page
 from lab.demo.play import Play
 from lab.demo.stage import Stage

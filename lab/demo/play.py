@@ -175,7 +175,7 @@ class Play:
 
     def _mirror_rows(self) -> list[dict[str, Any]]:
         answer = json.loads(call("mirror", "status", "--config", self.mirror_file, "--json"))
-        found: list[dict[str, Any]] = answer[0]["partitions"]
+        found: list[dict[str, Any]] = answer["partitions"]  # the one flow's
         return found
 
     def _load(self) -> float:

@@ -11,6 +11,9 @@ from typing import Any
 
 Values = Mapping[str, Any]
 
+# Sentences on disks that did not answer: what was to be done with them is not done.
+HUNG = ("kdist_disks_hung", "kdist_broker_hung")
+
 
 def kdist_step(step: Values) -> str:
     """A step of `kdist gate plan` as a sentence."""
@@ -36,6 +39,18 @@ def kdist_summary(
 
 
 def of_host(host: str, values: Values) -> Iterator[str]:
+    hung = dict.fromkeys(each for name in HUNG for each in values.get(name) or ())
+    yield from (f"{host}: {each}" for each in hung)
+    for each in values.get("kdist_disks_never_used") or ():
+        yield f"{host}: {each}, and has never had a broker"
+    for each in values.get("kdist_disks_unknown") or ():
+        there = f"{host}: there is a broker of {each}"
+        yield f"{there}, which kdist_disks does not have: set it to retired"
+    usable = values.get("kdist_disks_usable")  # not there if the disks were not looked at
+    if usable is not None and not usable and values["kdist_brokers"]:
+        yield f"{host}: none of its disks can be used"
+    if topics := values.get("kdist_topics_undone"):
+        yield topics
     yield from values.get("kdist_broker_undone") or ()
     rolled = values.get("kdist_roll_undone") or ()
     yield from (each["why"] for each in rolled)
@@ -44,7 +59,11 @@ def of_host(host: str, values: Values) -> Iterator[str]:
 
 
 def seen_at(host: str, values: Values) -> Iterator[str]:
-    yield from (f"{host}: {each}" for each in values.get("kdist_disks_problems") or ())
+    told = {*(values.get("kdist_disks_never_used") or ()), *(values.get("kdist_disks_hung") or ())}
+    problems = values.get("kdist_disks_problems") or ()
+    yield from (f"{host}: {each}" for each in problems if each not in told)
+    for each in values.get("kdist_roll_deaf") or ():
+        yield f"{host}: the Alertmanager of {each} has not taken the silence of planned work"
     for step in values.get("kdist_roll_left") or ():
         yield f"{host}: broker {step['id']} is left down: {step['why']}"
     yield from (f"{host}: {each}" for each in values.get("kdist_zookeeper_notices") or ())

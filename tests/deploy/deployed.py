@@ -160,7 +160,7 @@ class Cluster:
 
     def remove(self, topic: str) -> None:
         """Delete a topic."""
-        self.asks("topics", "delete", topic, "--broker", self.bootstrap)
+        self.asks("topics", "delete", topic, "--yes", "--broker", self.bootstrap)
 
 
 class Site:

@@ -100,7 +100,7 @@ class Pipeline:
 
     def _status(self) -> list[dict[str, Any]]:
         said = self.mirror.says(f"{KDIST} mirror status --json --config {self.mirror_file}")
-        found: list[dict[str, Any]] = json.loads(said)[0]["partitions"]
+        found: list[dict[str, Any]] = json.loads(said)["partitions"]
         return found
 
     def await_mirrored(self) -> None:
@@ -118,7 +118,15 @@ class Pipeline:
     def delete_records(self, topic: str) -> None:
         """Delete all of a topic's records in the source, as retention would."""
         self.source.asks(
-            *("topics", "delete-records", topic, "--all", "--broker", self.source.bootstrap)
+            *(
+                "topics",
+                "delete-records",
+                topic,
+                "--all",
+                "--yes",
+                "--broker",
+                self.source.bootstrap,
+            )
         )
 
     def lost(self) -> list[tuple[str, int]]:

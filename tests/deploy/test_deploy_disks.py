@@ -61,3 +61,14 @@ def test_without_its_disk_nothing_can_be_written_there(broker: Broker) -> None:
         assert "i" in host.says(_ATTRIBUTES.format(broker.instance)).split()[0]
     else:
         assert host.could_not(broker.mount, "immutable")
+
+
+def test_a_disk_that_appears_late_is_mounted_and_its_broker_started(broker: Broker) -> None:
+    """A container has no udev, and nobody who would tell of a disk."""
+    host = broker.host
+    assert host.works(f"systemctl start kdist-revive@{broker.instance}.service")  # all is there
+    assert broker.is_well
+    if host.facts["capabilities"]["udev"]:
+        path = f"$(udevadm info --query=path --name={broker.device})"
+        added = host.says(f"udevadm test --action=add {path} 2>&1")
+        assert f"kdist-revive@{broker.instance}.service" in added

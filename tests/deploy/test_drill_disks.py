@@ -105,6 +105,11 @@ def test_a_dead_disk_is_replaced_and_the_new_one_fills_itself(site: Site, lab: L
         load.breaks("its replacement", [])
         take_the_new_disk(lab, victim)
         await_in_sync(cluster)
+        # Its disk is mounted and its own by now: nobody is asked, and it is not stopped again.
+        filled = pids([victim])
+        said = lab.play("replace-disk", "-e", f"disk={victim.host}:{victim.instance}").worked().said
+        assert "Nothing is replaced" in " ".join(said.split())
+        assert pids([victim]) == filled
         # It leads again what it is preferred for, so what is read in the end comes from its disk.
         cluster.asks("cluster", "elect", "--broker", cluster.bootstrap)
         await_that(
@@ -123,6 +128,30 @@ def is_alerted(site: Site, broker: Broker) -> bool:
     alerts = ask(monitor, "alerts")["alerts"]
     about = [each["labels"] for each in alerts if each["labels"].get("broker") == str(broker.id)]
     return "BrokerDown" in {labels["alertname"] for labels in about}
+
+
+@pytest.mark.timeout(2400)
+def test_a_site_is_set_up_beside_a_disk_that_hangs(site: Site, lab: Lab) -> None:
+    """Its broker can neither be stopped nor started; nobody else is kept waiting, or touched."""
+    victim, _ = neighbours(site)
+    rest = [broker for broker in site.brokers if broker is not victim]
+    before = pids(rest)
+    partition = led_by(site, "drill-hang", victim)
+    lab.do("disk", "hang", victim.host.name, victim.instance)
+    try:
+        assert produce_one(victim.address, "drill-hang", partition) is not None
+        undone = lab.play("site").failed().words.rpartition("Fail where something was not done")[2]
+        assert f"broker {victim.id}" in undone or victim.mount in undone
+        assert [broker for broker in rest if f"broker {broker.id}" in undone] == []
+        assert pids(rest) == before
+    finally:
+        lab.do("disk", "thaw", victim.host.name, victim.instance)
+    await_that(lambda: victim.is_well or has_ended(victim), f"{victim} to serve, or to end")
+    lab.play("site").worked()
+    await_well([victim])
+    await_in_sync(site.widest)
+    assert pids(rest) == before
+    site.widest.remove("drill-hang")
 
 
 def test_a_broker_without_its_disk_at_boot_does_not_take_another(site: Site, lab: Lab) -> None:

@@ -13,15 +13,16 @@ from functools import partial
 
 import pytest
 
-from tests.deploy.client import leaders
+from tests.deploy.client import leaders, make_topic, produce_one
 from tests.deploy.deployed import Broker, Cluster, Member, Site
 from tests.deploy.drilling import QUICK_S, Lab, await_in_sync, await_that, await_well, pids, seconds
 from tests.deploy.load import load_on, under_way
 from tests.deploy.zookeepers import UNIT, is_whole, leader, processes
 
-pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(900)]
 
 CUT_S = 20.0
+LATE_S = 300.0  # that ZooKeeper is later than brokers; systemd gives up a service that ends sooner
 SLACK_S = 4.0  # for elections, clients that hear of them, and ZooKeeper's rounds of expiries
 
 
@@ -75,6 +76,27 @@ def test_brokers_serve_on_while_zookeepers_leader_is_killed(site: Site, lab: Lab
     assert sum(broker.health()["controller"] for broker in cluster.brokers) == 1
 
 
+def test_zookeeper_servers_whose_files_were_replaced_are_restarted_one_at_a_time(
+    site: Site, lab: Lab
+) -> None:
+    """As by an upgrade of Debian's package; the next run finds nothing to do."""
+    cluster = site.widest
+    before, first = pids(cluster.brokers), processes(cluster.zookeepers)
+    for server in cluster.zookeepers:
+        server.says("j=$(readlink -f /usr/share/java/zookeeper.jar); cp -p $j $j.new; mv $j.new $j")
+    with load_on(cluster, "drill-package") as load:
+        under_way(load)
+        load.breaks("ZooKeeper's servers restarted", [])
+        lab.play("zookeeper").worked()
+        under_way(load)
+    load.assert_kept()
+    load.assert_available(QUICK_S)
+    after = processes(cluster.zookeepers)
+    assert [server for server in first if after[server] in ("0", first[server])] == []
+    lab.play("zookeeper").worked()
+    assert (processes(cluster.zookeepers), pids(cluster.brokers)) == (after, before)
+
+
 def has_session(broker: Broker) -> bool:
     return broker.health().get("zookeeper") == "connected"
 
@@ -105,6 +127,37 @@ def test_a_host_that_loses_its_power_is_replaced_and_comes_back_by_itself(
     load.assert_available(sessions_s + SLACK_S)
     assert pids(kept) == before
     assert victim.says("systemctl --failed --plain --no-legend") == ""
+
+
+def test_brokers_that_are_back_long_before_zookeeper_wait_for_it(site: Site, lab: Lab) -> None:
+    """As after a power cut of the datacenter: nobody has to start them, however late it is."""
+    cluster = site.widest
+    make_topic(cluster.bootstrap, "drill-cold", len(cluster.brokers))
+    for server in cluster.zookeepers:
+        server.says(f"systemctl stop {UNIT}")
+    for broker in cluster.brokers:
+        lab.do("kill", broker.host.name, broker.unit)
+    for broker in cluster.brokers:
+        await_that(partial(waits_for_zookeeper, broker), f"{broker} to wait for ZooKeeper")
+    before = pids(cluster.brokers)
+    end_s = time.monotonic() + LATE_S
+    await_that(lambda: time.monotonic() >= end_s, "ZooKeeper's time to come", 2 * LATE_S)
+    assert [b for b in cluster.brokers if not waits_for_zookeeper(b)] == []
+    for server in cluster.zookeepers:
+        server.says(f"systemctl start --no-block {UNIT}")
+    await_well(cluster.brokers)
+    await_in_sync(cluster)
+    assert pids(cluster.brokers) == before
+    for partition, leads in leaders(cluster.bootstrap, "drill-cold").items():
+        (led_by,) = [broker for broker in cluster.brokers if broker.id == leads]
+        assert produce_one(led_by.address, "drill-cold", partition) is None
+    cluster.remove("drill-cold")
+
+
+def waits_for_zookeeper(broker: Broker) -> bool:
+    shown = broker.host.unit(broker.unit, "ActiveState", "StatusText")
+    is_told = shown["StatusText"].startswith("waiting for ZooKeeper")
+    return shown["ActiveState"] == "activating" and is_told
 
 
 def sync_s(server: Member) -> float:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
-from tests.deploy.deployed import Broker, Site
-from tests.deploy.drilling import QUICK_S, Lab, await_in_sync, await_well, pids, seconds
+from tests.deploy.deployed import KDIST, Broker, Site
+from tests.deploy.drilling import (
+    QUICK_S,
+    Lab,
+    await_in_sync,
+    await_that,
+    await_well,
+    pids,
+    seconds,
+)
 from tests.deploy.load import load_on, under_way
-from tests.deploy.rolling import fingerprints, holder, unlock, zookeeper_of
+from tests.deploy.rolling import OWNER, fingerprints, holder, unlock, zookeeper_of
 from tests.deploy.zookeepers import is_whole, processes
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(900)]
@@ -163,3 +172,48 @@ def test_whatever_stops_something_asks_for_the_lock_before(site: Site, lab: Lab)
         lab.play("zookeeper").worked()
     assert (pids(site.brokers), processes(cluster.zookeepers)) == before
     assert is_whole(cluster)
+
+
+def test_a_roll_waits_for_moves_that_go_on_and_moves_do_not_begin_beside_one(
+    site: Site, lab: Lab
+) -> None:
+    """The moves are slow, so that they outlast the gate's patience; the roll goes on after them."""
+    cluster, plan = site.widest, "/tmp/drill-moves.json"
+    host, at = cluster.hosts[0], ("--broker", cluster.bootstrap)
+    execute = shlex.join([KDIST, "reassign", "execute", plan, *at])
+    host.says(f"rm -f {plan}")
+    with load_on(cluster, "drill-moves") as load:
+        under_way(load)
+        drained = ("--drain", str(cluster.brokers[0].id), "--sample", "0", "--output", plan)
+        cluster.asks("reassign", "plan", load.topic, *drained, *at)
+        owner = ("--owner", OWNER, "--run", "by-hand")
+        cluster.asks("gate", "lock", *owner, *zookeeper_of(cluster))
+        refused = host.shell.run(execute)
+        assert (refused.rc, "holds the lock by run by-hand" in refused.stderr) == (1, True)
+        unlock(cluster)
+        host.says(f"systemd-run --unit=drill-moves {execute} --throttle 1")
+        run = lab.play("rolling-restart", "-e", "kdist_roll_gate_wait_s=5").worked()
+        assert " waits: " in run.words
+        cluster.asks("reassign", "verify", plan, *at)
+        host.says(f"{execute} --reverse")
+    load.assert_kept()
+
+
+def test_what_a_roll_stops_is_silent_in_every_alertmanager(site: Site, lab: Lab) -> None:
+    """And soon not any more: what is left of its silences ends within a minute."""
+    victim = site.widest.brokers[0]
+    label = {"name": "broker", "value": str(victim.id), "isRegex": False, "isEqual": True}
+
+    def states() -> list[set[str]]:
+        """Those of the victim's silences, as each Alertmanager has them."""
+        found = []
+        for monitor in site.group("monitor"):
+            url = f"http://{monitor['kdist_address']}:{monitor['kdist_ports']['alertmanager']}"
+            made = json.loads(monitor.says(f"curl -sS --max-time 10 {url}/api/v2/silences"))
+            mine = [each for each in made if label in each["matchers"]]
+            found.append({each["status"]["state"] for each in mine})
+        return found
+
+    lab.play("rolling-restart", "--limit", victim.host.name).worked()
+    assert all(states())
+    await_that(lambda: all(each == {"expired"} for each in states()), "the silences to end", 90)

@@ -4,13 +4,15 @@
 What to do is decided in module_utils/kdist_disk_plan.py; module_utils/kdist_disk_host.py reads the
 kernel's files. Here is what puts a disk's facts together, and what acts.
 Look-ups that need a mount are made in a mount namespace of their own, so they leave nothing behind
-and can be made in check mode.
+and can be made in check mode. A disk that hangs is left: neither a look nor an act is waited for
+any longer than it may take.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from ansible.module_utils.kdist_disk_host import (
     mounts_at,
     read,
     serial_of,
+    within,
 )
 from ansible.module_utils.kdist_disk_plan import (
     MAKING,
@@ -76,11 +79,14 @@ EXAMPLES = """
 RETURN = """
 action: {type: str, returned: always, description: What the plan was.}
 problem: {type: str, returned: always, description: What is wrong, in words; empty if nothing is.}
+hangs: {type: bool, returned: always, description: Whether the disk did not answer in time.}
 usable: {type: bool, returned: always, description: Whether the disk can have a broker.}
 steps: {type: list, elements: str, returned: always, description: What was done, or would be.}
 not_applied: {type: list, elements: str, returned: always, description: What the host refused.}
 """
 
+LOOK_S = 60  # a disk that sleeps answers after some seconds
+ACT_S = 900  # a large disk takes minutes to be discarded, or to recover its filesystem's log
 FSTAB = Path("/etc/fstab")
 MARKER = "disk.json"
 UNKNOWN = "data without a known signature"
@@ -114,7 +120,7 @@ class Host:
         self.not_applied: list[str] = []
 
     def run(self, *command: str, data: str | None = None) -> tuple[int, str, str]:
-        code, out, err = self.module.run_command(list(command), data=data)
+        code, out, err = self.module.run_command(list(command), data=data, handle_exceptions=False)
         return code, out, err.strip() or out.strip()
 
     def apart(self, script: str, *words: str, data: str | None = None) -> tuple[int, str, str]:
@@ -222,6 +228,15 @@ class Host:
         if plan.action is Action.KEEP or not self.module.check_mode:
             self.own_log_directory()
 
+    def attempt(self, plan: Plan, uuid: str) -> tuple[list[str], list[str], str]:
+        """What was done, what the host refused, and what went wrong, in words."""
+        error = ""
+        try:
+            self.carry_out(plan, uuid)
+        except (DiskError, OSError) as met:
+            error = str(met)
+        return self.steps, self.not_applied, error
+
     def make(self, action: Action, uuid: str) -> str:
         """Makes the filesystem and its marker; its UUID, which check mode does not know."""
         device = self.wanted.device
@@ -321,22 +336,35 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     wanted = Wanted(**{k: v for k, v in module.params.items() if k not in ABOUT_THE_MOUNT})
     host = Host(module, wanted)
-    decided, problem = Plan(Action.REPORT), ""
+    decided, problems, hangs = Plan(Action.REPORT), [], False
+    steps: list[str] = []
+    not_applied: list[str] = []
     try:
-        probe = host.probe()
+        probe = read_probe(within(LOOK_S, lambda: asdict(host.probe())))
         decided = plan(wanted, probe)
-        problem = decided.reason if decided.action in {Action.REPORT, Action.REFUSE} else ""
-        host.carry_out(decided, probe.uuid)
-    except (DiskError, OSError) as error:
-        problem = "; ".join(filter(None, [problem, str(error)]))
+        if decided.action in {Action.REPORT, Action.REFUSE}:
+            problems.append(decided.reason)
+        steps = [f"began to {decided.action.value}"]  # for one that hangs in the midst of it
+        steps, not_applied, error = within(ACT_S, lambda: host.attempt(decided, probe.uuid))
+        problems.append(error)
+    except OSError as error:
+        hangs = isinstance(error, TimeoutError)
+        problems.append(str(error))
+    problem = "; ".join(filter(None, problems))
     module.exit_json(
-        changed=bool(host.steps),
+        changed=bool(steps),
         action=decided.action.value,
         problem=problem and f"{wanted.id} ({wanted.device}) {problem}",
+        hangs=hangs,
         usable=decided.action in USING and not problem,
-        steps=host.steps,
-        not_applied=host.not_applied,
+        steps=steps,
+        not_applied=not_applied,
     )
+
+
+def read_probe(said: dict[str, Any]) -> Probe:
+    """A probe that has been through JSON."""
+    return Probe(**said | {"signatures": tuple(said["signatures"])})
 
 
 if __name__ == "__main__":

@@ -1,13 +1,71 @@
 """What the kernel's files say of block devices and mounts: /sys/dev/block and /proc/self/mountinfo.
 
 Devices are known by number (`8:16`), since names and links to them come and go. Nothing is changed.
+Those files answer at any time; what asks the disk itself is run `within` a time.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import select
 import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+_STANDARD = 3  # input, output, errors
+_DESCRIPTORS = 65_536  # more than a module of Ansible's has open
+
+
+def within(limit_s: float, work: Callable[[], Any]) -> Any:
+    """What the work returns, as JSON has it; `OSError` with what it raised; `TimeoutError`.
+
+    It is done in a child that is left behind when its time is over: nothing can kill a process that
+    waits for a disk that hangs. The child has nothing open that anybody would wait for.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        _say(writing, work)
+    os.close(writing)
+    end_s = time.monotonic() + limit_s
+    said = b""
+    with os.fdopen(reading, "rb", buffering=0) as pipe:
+        while select.select([pipe], [], [], max(0.0, end_s - time.monotonic()))[0]:
+            if not (piece := pipe.read(1 << 16)):
+                os.waitpid(child, 0)
+                break
+            said += piece
+        else:
+            raise TimeoutError(f"does not answer within {limit_s:g} s")
+    found = json.loads(said) if said else {"error": "nothing was said about it"}
+    if "error" in found:
+        raise OSError(found["error"])
+    return found["value"]
+
+
+def _say(writing: int, work: Callable[[], Any]) -> None:
+    """In the child: do the work, write what came of it, and end without what Python does last."""
+    found: dict[str, Any] = {}
+    try:
+        try:
+            os.setsid()
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for number in range(_STANDARD):
+                os.dup2(nothing, number)
+            os.closerange(_STANDARD, writing)
+            os.closerange(writing + 1, _DESCRIPTORS)
+            found["value"] = work()
+        except Exception as error:
+            found["error"] = str(error) or repr(error)
+            raise  # to nobody: the parent tells of it
+        finally:
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.write(json.dumps(found).encode())
+    finally:
+        os._exit(0)
 
 
 def read(path: Path) -> str:

@@ -19,7 +19,9 @@ _NO_NEWS = "non-zero return code"  # Ansible's, of every command that failed
 def kdist_roll_outlook(
     hostvars: Mapping[str, Values], members: Iterable[str], host: str, failed_max: int
 ) -> dict[str, Any]:
-    """{expected, down, goes_on, was_refused} for the next broker of `host`, one of `members`.
+    """How the roll stands for the next broker of `host`, one of `members`.
+
+    {expected, down, goes_on, was_refused, waits_for_moves}.
 
     `expected` are brokers that have to be registered, `down` all others of the hosts of this run:
     of those that a --limit leaves out nothing is known. The roll goes on until more than
@@ -38,7 +40,7 @@ def kdist_roll_outlook(
     }
     in_run = [found for found in values.values() if found.get("kdist_roll_run_id")]
     every = {each["id"] for found in in_run for each in found["kdist_brokers"]}
-    bad = len(gone) + kinds.count("failed") + kinds.count("return")
+    bad = len(gone) + sum(kinds.count(kind) for kind in ("failed", "return", "stop"))
     mine = values[host].get("kdist_roll_undone") or ()
     is_cut_off = any(each["kind"] == "gone" for each in mine)
     return {
@@ -46,6 +48,7 @@ def kdist_roll_outlook(
         "down": sorted(every - (there - failed)),
         "goes_on": "lock" not in kinds and bad <= int(failed_max) and not is_cut_off,
         "was_refused": "gate" in kinds,
+        "waits_for_moves": "moves" not in kinds,
     }
 
 

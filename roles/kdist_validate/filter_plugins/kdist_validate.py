@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -31,6 +31,11 @@ REQUIRED = {
 OPTIONAL = (
     "kdist_zookeeper_chroot", "kdist_mirror_flows", "kdist_spark_jobs", "kdist_port_overrides",
     "kdist_ports", "kdist_brokers", "kdist_listeners",
+)  # fmt: skip
+# What holds for a whole cluster is read on its first broker's host alone: that takes time.
+OF_CLUSTER = (
+    "kdist_broker_config_defaults", "kdist_broker_config_group", "kdist_topics_wanted",
+    "kdist_validate_rack_loss_accepted",
 )  # fmt: skip
 HOST_NUMBER_MAX = 9999
 BROKER_ID_MAX = 999_999  # a disk's XFS label has no room for more
@@ -172,6 +177,52 @@ def ensembles(site: Site) -> Iterator[str]:
                 f"{brokers[0]}: kdist_datacenter is {datacenter}, "
                 "where no host of the group zookeeper stands."
             )
+
+
+def replication(site: Site) -> Iterator[str]:
+    """Replicas have a host each, one of them may be restarted, and so may a rack be lost."""
+    for datacenter in site.datacenters:
+        if brokers := site.members("broker", datacenter):
+            racks = {str(site.hosts[host].get("kdist_rack") or host) for host in brokers}
+            first = site.hosts[brokers[0]]
+            for what, replicas, needed in wanted_replicas(first):
+                here = f"{brokers[0]}: {what} has {replicas} replicas"
+                in_one = -(-replicas // len(racks))  # where they are spread as well as they can be
+                is_lost = len(racks) > 1 and replicas > 1 and replicas - in_one < needed
+                if replicas > len(brokers):
+                    yield f"{here}, and {datacenter} has {len(brokers)} hosts for them."
+                elif needed >= replicas > 1:
+                    yield (
+                        f"{here} and min.insync.replicas {needed}: "
+                        "while any of them is restarted, acks=all is refused."
+                    )
+                elif is_lost and not first.get("kdist_validate_rack_loss_accepted"):
+                    yield (
+                        f"{here} over {len(racks)} racks and min.insync.replicas {needed}: "
+                        f"while the rack with {in_one} of them is down, acks=all is refused; "
+                        "kdist_validate_rack_loss_accepted: true accepts that."
+                    )
+
+
+def wanted_replicas(values: Values) -> Iterator[tuple[str, int, int]]:
+    """What is replicated, how often, and with which min.insync.replicas, as far as it is said."""
+    parts = [values.get(name) for name in OF_CLUSTER[:2]]
+    settings = {k: v for part in parts if isinstance(part, Mapping) for k, v in part.items()}
+    factor = number_of(settings.get("default.replication.factor")) or 1
+    needed = number_of(settings.get("min.insync.replicas")) or 1
+    yield "a topic by default", factor, needed
+    for topic in values.get("kdist_topics_wanted") or ():
+        if isinstance(topic, Mapping) and topic.get("state", "present") == "present":
+            own = topic.get("config")
+            least = number_of(own.get("min.insync.replicas")) if isinstance(own, Mapping) else None
+            replicas = number_of(topic.get("replication_factor")) or factor
+            if (replicas, least or needed) != (factor, needed):  # else it is told of already
+                yield f"topic {topic.get('name')}", replicas, least or needed
+
+
+def number_of(value: object) -> int | None:
+    """A number as settings have it, which may be a text."""
+    return int(str(value)) if str(value).isdecimal() else None
 
 
 def disk_shapes(site: Site) -> Iterator[str]:
@@ -389,8 +440,8 @@ def circles(onward: Mapping[str, set[str]]) -> Iterator[list[str]]:
 
 RULES: tuple[Callable[[Site], Iterator[str]], ...] = (
     missing_values, placement, one_environment, host_numbers, addresses, chroots, ensembles,
-    disk_shapes, disk_duplicates, broker_ids, port_overrides, mirror_flows, flow_duplicates, ports,
-    mirror_loops,
+    replication, disk_shapes, disk_duplicates, broker_ids, port_overrides, mirror_flows,
+    flow_duplicates, ports, mirror_loops,
 )  # fmt: skip
 
 
@@ -404,16 +455,24 @@ def kdist_validate_problems(hostvars: Mapping[str, Values], groups: Values) -> l
     unreadable: list[str] = []
     hosts = {str(host): read(str(host), hostvars[host], unreadable) for host in groups["all"]}
     site = Site(dict(sorted(hosts.items())), {str(g): list(m) for g, m in groups.items()})
+    for datacenter in site.datacenters:
+        for first in site.members("broker", datacenter)[:1]:
+            hosts[first] |= read(first, hostvars[first], unreadable, OF_CLUSTER)
     return unreadable or problems(site)
 
 
-def read(host: str, variables: Values, unreadable: list[str]) -> dict[str, Any]:
+def read(
+    host: str,
+    variables: Values,
+    unreadable: list[str],
+    names: Iterable[str] = (*REQUIRED, *OPTIONAL),
+) -> dict[str, Any]:
     """The site variables of a host, templated by being read; what fails is added to `unreadable`.
 
     What is derived is read only where what it derives from is sound.
     """
     values: dict[str, Any] = {}
-    for name in (*REQUIRED, *OPTIONAL):
+    for name in names:
         if name not in variables or (name in DERIVED and not DERIVED[name](values)):
             continue
         value = variables[name]

@@ -1,9 +1,13 @@
 """A site of three hosts on this machine, for plays: ssh, systemctl, kdist on hosts are fakes.
 
 Host `a` has broker 101 as d01, `b` 202 as d02, `c` 303 as d03. A host is dead while there is a file
-`dead-a`; it dies by itself after `systemctl stop d02` if the file `on-stop-d02` names it. Another
-run holds the lock while there is a file `locked`. The gate is the real one, over partitions whose
-ISR is whoever is alive.
+`dead-a`; it dies by itself after `systemctl stop d02` if the file `on-stop-d02` names it, and once
+the lock is taken if `on-lock` does. Another run holds the lock while there is a file `locked`;
+`moves` says for how many questions of the gate partitions are moving. With a file `slow-d01`, d01
+does not serve before another broker is started; while `hangs-d01` is a pipe, it does not stop. The
+gate is the real one, over partitions whose ISR is whoever is alive; a broker that does not run is
+alive all the same while there is a file `registered-d01`. What a broker lacks, from one question to
+the next, is in `lack.json`.
 """
 
 from __future__ import annotations
@@ -47,6 +51,7 @@ is-enabled*) echo enabled ;;
 is-active*) sed -n 's/^ActiveState=//p' $unit ;;
 show*) cat $unit ;;
 stop*)
+  [ ! -p ../hangs-$unit ] || exec cat ../hangs-$unit
   echo "stop $unit" >> ../events
   sed -i 's/^ActiveState=.*/ActiveState=inactive/; s/^SubState=.*/SubState=dead/' $unit
   [ ! -e ../on-stop-$unit ] || touch ../dead-$(cat ../on-stop-$unit) ;;
@@ -54,9 +59,17 @@ start*)
   echo "start $unit" >> ../events
   sed -i 's/=@1000/=@5000/; s/^ActiveState=.*/ActiveState=failed/' $unit
   release=$(basename $(readlink {site}/etc/brokers/$unit/current/release))
-  [ ! -e ../fails-$unit ] || [ $release != {new} ] || exit 0
-  sed -i 's/^ActiveState=.*/ActiveState=active/; s/^SubState=.*/SubState=running/' $unit
-  echo $release > $unit.runs ;;
+  if [ -e ../fails-$unit ] && [ $release = {new} ]; then
+    sed -i "s/^ExecMainStatus=.*/ExecMainStatus=$(cat ../fails-$unit)/" $unit
+    exit 0
+  fi
+  echo $release > $unit.runs
+  sed -i 's/^ActiveState=.*/ActiveState=activating/; s/^SubState=.*/SubState=start/' $unit
+  [ ! -e ../slow-$unit ] || exit 0
+  for each in $unit $(cd ..; ls slow-* 2>/dev/null | cut -c 6-); do
+    sed -i 's/=activating/=active/; s/^SubState=start/SubState=running/' $each
+  done ;;
+disable*) echo "disable $unit" >> ../events ;;
 esac
 """
 KDIST = """\
@@ -71,9 +84,15 @@ if words[:2] == ["gate", "lock"]:
     if (site / "locked").exists():
         sys.exit("kdist: another run holds the lock")
     print(json.dumps({{"taken": True, "since_ms": 0}}))
+    if (site / "on-lock").exists():
+        (site / ("dead-" + (site / "on-lock").read_text())).touch()
 elif words[:2] == ["gate", "unlock"]:
     print(json.dumps({{"released": True}}))
-elif words[0] == "cluster":
+elif words[0] == "config":
+    print(json.dumps({{"faults": [], "digest": "s"}}))
+elif words[0] == "topics":
+    print(json.dumps({{"steps": [], "refusals": [f.name for f in site.glob("refused-*")]}}))
+elif words[0] in ("cluster", "reassign"):
     pass  # nobody has to be elected
 else:
     given = dict(zip(words, words[1:]))
@@ -84,6 +103,7 @@ else:
         for disk, (host, broker) in brokers.items()
         if not (site / f"dead-{{host}}").exists()
         and "ActiveState=active" in (site / "units" / disk).read_text()
+        or (site / f"registered-{{disk}}").exists()
     }}
     partitions = []
     for name, replicas in json.loads((site / "topics.json").read_text()).items():
@@ -91,15 +111,28 @@ else:
         leader, isr = (isr[0], isr) if isr else (-1, tuple(replicas))
         one = TopicPartition(name, 0)
         partitions.append(PartitionView(one, tuple(replicas), leader, isr, 1))
-    view = View(frozenset(alive), min(alive, default=None), tuple(partitions))
+    asked = site / "moves"  # so often the gate is asked before they end
+    left = int(asked.read_text()) if asked.exists() else 0
+    mover = f"bert ({{left}} to go)" * (left > 0)
+    if left:
+        asked.write_text(str(left - 1))
+    view = View(frozenset(alive), min(alive, default=None), tuple(partitions), mover=mover)
     mine = [brokers[given["--config"].rpartition("-")[2].split(".")[0]][1]]
     if "--after" in words:
         verdict = review_return(view, mine, number("--expect"))
     else:
         known = {{"down": number("--down")}} if "--down" in words else {{}}
         verdict = review_stop(view, mine, number("--expect"), **known)
-    print(json.dumps({{"reasons": verdict.reasons, "brokers": sorted(alive)}}))
-    sys.exit(bool(verdict.reasons))
+    lacks = json.loads((site / "lack.json").read_text()) if "--measure" in words else []
+    lack = lacks and dict(zip(("partitions", "bytes"), lacks[0]))
+    count = sum(mine[0] in each.replicas for each in partitions)
+    reasons = [*verdict.reasons, *(["not yet in the ISR"] if lack else [])]
+    if lacks:
+        (site / "lack.json").write_text(json.dumps(lacks[1:] or lacks))
+    said = {{"partitions": count, "moving": (site / "moving").exists(), "lack": lack}}
+    said |= {{"reasons": reasons, "moves": verdict.moves, "brokers": sorted(alive)}}
+    print(json.dumps(said))
+    sys.exit(bool(reasons))
 """
 
 
@@ -109,12 +142,16 @@ class Site:
     def __init__(self, directory: Path, ports: dict[str, int]) -> None:
         self.directory = directory
         self.ports = ports
+        self.environment: dict[str, str] = {}
+        self.ensemble = ["a", "b", "c"]
+        self.monitors: list[str] = []
         for name in ("bin", "units", "etc/wanted"):
             (directory / name).mkdir(parents=True)
         script(directory / "bin/ssh", SSH.format(site=directory))
         script(directory / "bin/systemctl", SYSTEMCTL.format(site=directory, new=NEW))
         self.topics(everywhere=[101, 202, 303])
         (directory / "events").touch()
+        self.lacks()
         for release in (OLD, NEW):
             program = directory / "root/releases" / release / "bin/kdist"
             program.parent.mkdir(parents=True)
@@ -168,19 +205,33 @@ class Site:
         """The cluster's topics, of one partition each, by their replicas."""
         (self.directory / "topics.json").write_text(json.dumps(topics))
 
+    def lacks(self, *looks: tuple[int, int]) -> None:
+        """What a broker lacks, partitions and bytes, at each question; the last stays."""
+        (self.directory / "lack.json").write_text(json.dumps(looks))
+
     def play(
-        self, *words: str, steps: list[dict[str, Any]] | None = None, **given: Any
+        self,
+        *words: str,
+        steps: list[dict[str, Any]] | None = None,
+        disk_states: dict[str, str] | None = None,
+        **given: Any,
     ) -> subprocess.CompletedProcess[str]:
         """The roll and the summary, or other steps of a playbook."""
+        states = {disk: {"state": state} for disk, state in (disk_states or {}).items()}
         hosts = {
             host: {
                 "kdist_host_number": broker // 100,
-                "kdist_disks": [{"id": disk, "device": "/dev/x", "port": self.ports[disk] - 200}],
+                "kdist_disks": [
+                    {"id": disk, "device": "/dev/x", "port": self.ports[disk] - 200}
+                    | states.get(disk, {})
+                ],
                 "kdist_broker_digests": {disk: "s"},
             }
             for disk, (host, broker) in BROKERS.items()
         }
-        groups = {name: {"hosts": dict.fromkeys(hosts)} for name in ("dc1", "broker", "zookeeper")}
+        groups = {name: {"hosts": dict.fromkeys(hosts)} for name in ("dc1", "broker")}
+        groups["zookeeper"] = {"hosts": dict.fromkeys(self.ensemble)}
+        groups["monitor"] = {"hosts": dict.fromkeys(self.monitors)}
         inventory = self.directory / "hosts.yml"
         inventory.write_text(yaml.safe_dump({"all": {"hosts": hosts, "children": groups}}))
         playbook = self.directory / "tree/playbooks/play.yml"
@@ -202,15 +253,45 @@ class Site:
             "kdist_roll_run_id": "run",
             "kdist_roll_poll_s": 1,
             "kdist_roll_gate_wait_s": 2,
+            "kdist_roll_moves_wait_s": 6,
+            "kdist_roll_moves_told_s": 2,
             "kdist_roll_return_wait_s": 2,
+            "kdist_roll_stall_s": 3,
             "kdist_broker_start_wait_s": 4,
         }
         program = Path(sys.executable).with_name("ansible-playbook")
         command = [str(program), "--inventory", str(inventory), str(playbook), *words]
         command += ["--extra-vars", json.dumps(variables | given)]
         return subprocess.run(
-            command, cwd=self.directory / "tree", capture_output=True, text=True, check=False
+            command,
+            cwd=self.directory / "tree",
+            env=os.environ | self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
+
+    def keep_a_journal(self) -> Path:
+        """Have modules find a systemd; returns the file of what they write into its journal.
+
+        They do, whatever the tree's ansible.cfg says of it: a site may have its own.
+        """
+        package, journal = self.directory / "modules/systemd", self.directory / "journal"
+        package.mkdir(parents=True)
+        journal.touch()
+        (package / "__init__.py").touch()
+        (package / "daemon.py").write_text("def booted():\n    return True\n")
+        (package / "journal.py").write_text(
+            "def send(*words, **fields):\n"
+            f"    with open({str(journal)!r}, 'a') as opened:\n"
+            "        print(words, fields, file=opened)\n"
+            "sendv = send\n"
+        )
+        self.environment |= {
+            "PYTHONPATH": str(package.parent),
+            "ANSIBLE_NO_TARGET_SYSLOG": "False",
+        }
+        return journal
 
     def events(self) -> list[str]:
         """What systemctl was asked for, in order: `stop d01`, `start d01`."""
@@ -218,7 +299,8 @@ class Site:
 
     def calls(self, words: str) -> list[str]:
         """The calls of kdist on the hosts that begin with these words."""
-        lines = (self.directory / "calls").read_text().splitlines()
+        calls = self.directory / "calls"
+        lines = calls.read_text().splitlines() if calls.exists() else []
         return [line for line in lines if line.startswith(words)]
 
     def runs(self) -> dict[str, str]:

@@ -7,7 +7,11 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import yaml
@@ -85,3 +89,52 @@ def program(name: str) -> str:
     found = shutil.which(name) or shutil.which(name, path=ROOT / ".cache" / "bin")
     assert found, f"{name} is missing: `make setup` brings it"
     return found
+
+
+class Silences(BaseHTTPRequestHandler):
+    """The silences of an Alertmanager, as its API keeps them: each change makes a new one."""
+
+    kept: dict[str, dict[str, Any]]
+
+    def do_GET(self) -> None:
+        self._answer(200, list(self.kept.values()))
+
+    def do_POST(self) -> None:
+        given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        old = given.pop("id")
+        if datetime.fromisoformat(given["endsAt"]) <= datetime.now(UTC):
+            return self._answer(400, "end time can't be in the past")
+        if old and old not in self.kept:
+            return self._answer(404, f"silence {old} not found")
+        if old:
+            self.kept[old]["status"] = {"state": "expired"}
+        made = f"s{len(self.kept)}"
+        self.kept[made] = given | {"id": made, "status": {"state": "active"}}
+        return self._answer(200, {"silenceID": made})
+
+    def do_DELETE(self) -> None:
+        found = self.kept.get(self.path.rpartition("/")[2])
+        if found is None or found["status"]["state"] == "expired":
+            return self._answer(500, "already expired")
+        found["status"] = {"state": "expired"}
+        return self._answer(200, {})
+
+    def _answer(self, status: int, body: object) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        pass
+
+
+@contextmanager
+def alertmanager() -> Iterator[tuple[int, dict[str, dict[str, Any]]]]:
+    """The port of something like an Alertmanager, and its silences by id, until the block ends."""
+    kept: dict[str, dict[str, Any]] = {}
+    handler = type("Kept", (Silences,), {"kept": kept})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port, kept
+        server.shutdown()

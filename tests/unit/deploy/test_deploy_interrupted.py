@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped]
 from ansible.template import Templar, trust_as_template  # type: ignore[import-untyped]
+from deploy_plays import script
 from deploy_plugins import ROOT
 
 
@@ -35,7 +37,7 @@ def named(page: str, words: str) -> dict[str, Any]:
 def test_no_restart_depends_on_a_notification_that_an_interrupted_run_would_lose() -> None:
     """udev takes changed rules by itself, and kdist-tune runs at boot."""
     pages = [page for page in ROOT.glob("roles/*/tasks/*.yml") if "notify:" in page.read_text()]
-    assert [page.parents[1].name for page in pages] == ["kdist_tuning"]
+    assert {page.parents[1].name for page in pages} == {"kdist_tuning"}
 
 
 def test_systemd_reads_its_units_whenever_it_starts_one_that_a_role_has_written() -> None:
@@ -121,6 +123,96 @@ def test_a_server_that_has_never_been_in_an_ensemble_knows_nothing(
     assert bool(found.stdout) is knows
 
 
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Path]:
+    """A process in the place of a server, with a jar open; `usr` below what it returns is /usr."""
+    jar, java = tmp_path / "usr/share/java/zookeeper.jar", tmp_path / "usr/bin/java"
+    for path in (jar, java):
+        path.parent.mkdir(parents=True)
+    jar.touch()
+    java.symlink_to(os.path.realpath(sys.executable))
+    hold = "import sys; kept = open(sys.argv[1]); print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", hold, str(jar)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, env={"KDIST_FINGERPRINT": "f1"}
+    ) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        script(tmp_path / "systemctl", f"echo {running.pid}\n")
+        yield tmp_path
+        running.communicate()
+
+
+def runs_with(server: Path) -> list[str]:
+    """What the role's look says of the server."""
+    look = named("kdist_zookeeper/tasks/service.yml", "Check whether it runs")
+    command = look["ansible.builtin.shell"]["cmd"].replace("/usr/", f"{server}/usr/")
+    done = subprocess.run(
+        ["/bin/bash", "-c", command],
+        env={"PATH": f"{server}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_a_server_says_its_fingerprint_while_its_files_are_there(server: Path) -> None:
+    assert runs_with(server) == ["running f1"]
+    script(server / "systemctl", "echo 0\n")
+    assert runs_with(server) == []
+
+
+@pytest.mark.parametrize("what", ["its jar", "java"])
+def test_a_server_whose_package_or_java_was_upgraded_is_outdated(server: Path, what: str) -> None:
+    path = server / ("usr/share/java/zookeeper.jar" if what == "its jar" else "usr/bin/java")
+    fresh = path.with_name("fresh")
+    fresh.touch()
+    fresh.replace(path)
+    said = runs_with(server)
+    assert said[0] == "running f1"
+    assert len(said) == 2
+    assert is_outdated(said)
+    assert not is_outdated(said[:1])
+
+
+def is_outdated(said: list[str]) -> bool:
+    """As the role judges it, when that fingerprint is wanted."""
+    role = yaml.safe_load((ROOT / "roles/kdist_zookeeper/vars/main.yml").read_text())
+    running = {"stdout": "\n".join(said)}
+    given = {"kdist_zookeeper_running": running, "kdist_zookeeper_fingerprint": "f1"}
+    templar = Templar(loader=DataLoader(), variables=given)
+    return bool(templar.template(trust_as_template(role["kdist_zookeeper_differs"])))
+
+
+@pytest.mark.parametrize(
+    ("running", "differs", "forced", "serves", "restarts"),
+    [
+        ("running f1", False, "false", True, False),
+        ("running f1", True, "false", True, True),
+        ("running f1", False, "true", True, True),
+        ("running f1", True, "true", False, False),  # it was started anew already
+        ("", False, "true", True, False),
+    ],
+)
+def test_a_server_gets_its_turn_if_it_is_outdated_or_all_are_to_restart(
+    running: str, differs: bool, forced: str, serves: bool, restarts: bool
+) -> None:
+    task = named("kdist_zookeeper/tasks/service.yml", "Record whether it is to be restarted")
+    given = {
+        "kdist_zookeeper_running": {"stdout": running},
+        "kdist_zookeeper_differs": differs,
+        "kdist_zookeeper_force": forced,
+        "kdist_zookeeper_may_wait": serves,
+    }
+    templar = Templar(loader=DataLoader(), variables=given)
+    is_forced = templar.template(trust_as_template(task["vars"]["kdist_zookeeper_is_forced"]))
+    templar.available_variables = given | {"kdist_zookeeper_is_forced": is_forced}
+    is_stale = task["ansible.builtin.set_fact"]["kdist_zookeeper_is_stale"]
+    assert templar.template(trust_as_template(is_stale)) is restarts
+
+
 @pytest.mark.parametrize(
     ("active", "enabled", "goes_on"),
     [
@@ -153,8 +245,9 @@ def test_an_active_server_that_has_left_its_group_is_refused() -> None:
 def test_servers_that_have_left_are_checked_before_an_ensemble_is_changed() -> None:
     _, first, *_ = yaml.safe_load((ROOT / "playbooks/zookeeper.yml").read_text())
     assert first["hosts"] == "all:!zookeeper"
-    (task,) = first["tasks"]
+    *_, task = first["tasks"]
     assert task["ansible.builtin.include_role"]["tasks_from"] == "leave"
+    assert first["any_errors_fatal"] is True
 
 
 def test_the_readme_changes_an_ensembles_members_by_a_playbook_that_tells_the_firewalls() -> None:

@@ -18,7 +18,7 @@ from monitoring_files import ROLE, RULE_FILES, as_installed, role_variables
 
 from kdist.agent.wanted import WantedBroker, read_wanted
 from kdist.config.agent import load_agent
-from kdist.runtime.simulated_disk import SimulatedDisk
+from kdist.testing.simulated_disk import SimulatedDisk
 
 OWN = role_variables()
 PORTS = {
@@ -177,7 +177,9 @@ def test_the_labels_that_rules_use_are_the_labels_that_targets_have() -> None:
         "api",
         "device",
         "instance",
+        "master",
         "mountpoint",
+        "name",
         "reason",
         "rule_group",
         "release",
@@ -188,6 +190,7 @@ def test_the_labels_that_rules_use_are_the_labels_that_targets_have() -> None:
         "unit",
         "version",
         "le",
+        "place",  # made by a rule, of rack or host
     }
     used = set(re.findall(r"\$labels\.(\w+)", text))
     for group in re.findall(r"\b(?:by|on) \(([^)]*)\)", text):
@@ -237,6 +240,57 @@ def test_the_watchdog_of_each_monitor_goes_to_its_own_dead_mans_switch() -> None
     assert receivers["kdist-watchdog-mon2"]["webhook_configs"] == [
         {"url": "https://hc.example/mon2", "send_resolved": False}
     ]
+
+
+def test_a_site_adds_settings_of_its_own_to_the_alertmanagers() -> None:
+    own = {"source_matchers": ["a=b"], "target_matchers": ["c=d"]}
+    more = {"global": {"resolve_timeout": "9m"}, "inhibit_rules": [own], "templates": ["/x/*"]}
+    config = yaml.safe_load(rendered("alertmanager.yml.j2", kdist_monitoring_alertmanager=more))
+    assert (config["global"], config["templates"]) == (more["global"], more["templates"])
+    assert config["inhibit_rules"] == [*OWN["kdist_monitoring_inhibited"], own]
+    assert config["receivers"][-1] == {"name": "null"}
+
+
+def test_inhibiting_rules_name_alerts_that_exist() -> None:
+    known = {
+        alert for path in RULE_FILES for alert in re.findall(r"alert: (\w+)", path.read_text())
+    }
+    named = re.findall(r'"([\w|]+)"', str(OWN["kdist_monitoring_inhibited"]))
+    assert {each for names in named for each in names.split("|")} - known == set()
+
+
+def test_of_a_host_that_is_down_nobody_is_told_that_its_brokers_are_and_of_others_one_is() -> None:
+    """The rules as an Alertmanager understands them."""
+    inhibiting = yaml.safe_load(rendered("alertmanager.yml.j2"))["inhibit_rules"]
+
+    def matches(matchers: list[str], name: str) -> bool:
+        names = [re.fullmatch(r'alertname=~?"(.+)"', each) for each in matchers]
+        return all(each and re.fullmatch(each[1], name) for each in names)
+
+    def is_told(alert: tuple[str, str, str, str]) -> bool:
+        """An alert is its name, dc, host and disk."""
+        return not any(
+            matches(rule["target_matchers"], alert[0])
+            and matches(rule["source_matchers"], other[0])
+            and all(other[AT[each]] == alert[AT[each]] for each in rule["equal"])
+            for rule in inhibiting
+            for other in alerts
+        )
+
+    names = ("BrokerDown", "DiskNotMounted", "AgentSilent", "DiskLosesSectors", "HostDown")
+    alerts = [(name, "dc1", "b1", "d01") for name in names]
+    alerts += [("BrokerDown", "dc1", "b2", "d01"), ("DiskNotMounted", "dc1", "b2", "d01")]
+    alerts += [("BrokerDown", "dc2", "b1", "d01"), ("DiskNotMounted", "dc2", "b1", "d02")]
+    assert sorted(each for each in alerts if is_told(each)) == [
+        ("BrokerDown", "dc1", "b2", "d01"),
+        ("BrokerDown", "dc2", "b1", "d01"),
+        ("DiskLosesSectors", "dc1", "b1", "d01"),
+        ("DiskNotMounted", "dc2", "b1", "d02"),
+        ("HostDown", "dc1", "b1", "d01"),
+    ]
+
+
+AT = {"dc": 1, "host": 2, "disk": 3}
 
 
 @pytest.mark.parametrize("path", RULE_FILES, ids=lambda path: path.stem)

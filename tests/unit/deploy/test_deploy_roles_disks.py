@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,6 +17,7 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped]
 from ansible.template import Templar, trust_as_template  # type: ignore[import-untyped]
+from deploy_plays import play
 from deploy_plugins import ROOT, load
 
 disk = load("roles/kdist_disks/module_utils/kdist_disk_plan.py")
@@ -216,3 +223,101 @@ def test_an_entry_is_added_to_fstab_and_taken_out_again() -> None:
 def test_commented_and_duplicate_entries_are_handled() -> None:
     before = "#UUID=z /data/d01 xfs x 0 0\nUUID=a /data/d01 xfs x 0 0\nUUID=b /data/d01 xfs x 0 0\n"
     assert disk.fstab_with(before, "/data/d01", "NEW") == "#UUID=z /data/d01 xfs x 0 0\nNEW\n"
+
+
+# A disk that hangs
+
+
+def raising(error: Exception) -> Callable[[], None]:
+    def work() -> None:
+        raise error
+
+    return work
+
+
+def test_what_a_look_finds_or_raises_comes_from_its_process() -> None:
+    assert host.within(30, lambda: {"signatures": ("xfs",)}) == {"signatures": ["xfs"]}
+    with pytest.raises(OSError, match="it is gone"):
+        host.within(30, raising(ValueError("it is gone")))
+    with pytest.raises(OSError, match="timed out") as raised:
+        host.within(30, raising(TimeoutError("timed out")))  # a disk's error, and no hang
+    assert raised.type is OSError
+    with pytest.raises(OSError, match="nothing was said"):
+        host.within(30, partial(os._exit, 1))
+
+
+HANGS = """\
+from pathlib import Path
+from kdist_disk_host import within
+try:
+    within(0.2, Path({hang!r}).read_text)
+except TimeoutError as error:
+    print(error)
+"""
+
+
+def test_nobody_waits_for_a_look_at_a_disk_that_hangs(hang: Path) -> None:
+    """Nor does ssh, which ends when nobody has its output open any more."""
+    command = [sys.executable, "-c", HANGS.format(hang=str(hang))]
+    place = str(ROOT / "roles/kdist_disks/module_utils")
+    done = subprocess.run(
+        command, env={"PYTHONPATH": place}, capture_output=True, check=True, timeout=60
+    )
+    assert done.stdout == b"does not answer within 0.2 s\n"
+
+
+@pytest.fixture
+def hang(tmp_path: Path) -> Iterator[Path]:
+    """A file whose reader waits, until the test is over."""
+    path = tmp_path / "hang"
+    os.mkfifo(path)
+    yield path
+    os.close(os.open(path, os.O_RDWR))
+
+
+@pytest.mark.parametrize(
+    ("where", "action", "steps"),
+    [
+        ("host.probe()", "report", "[]"),
+        ("host.attempt(decided, probe.uuid)", "format", "['began to format']"),
+    ],
+)
+def test_a_disk_that_hangs_is_told_of_and_the_next_one_prepared(
+    tmp_path: Path, hang: Path, monkeypatch: pytest.MonkeyPatch, where: str, action: str, steps: str
+) -> None:
+    role = tmp_path / "role"
+    shutil.copytree(ROOT / "roles/kdist_disks", role)
+    module = role / "library/kdist_disk.py"
+    text = module.read_text().replace("_S = 60", "_S = 1").replace("_S = 900", "_S = 1")
+    blank = "asdict(Probe(present=True, bytes=400))"
+    waits = f"Path({str(hang)!r}).read_text() if wanted.id == 'd01' else "
+    if where == "host.probe()":
+        text = text.replace("asdict(host.probe())", f"{waits}{blank}")
+    else:
+        text = text.replace("asdict(host.probe())", blank)
+        text = text.replace("host.attempt(decided, ", f"{waits}host.attempt(decided, ")
+    text = text.replace("self.carry_out(plan, uuid)", "pass")
+    module.write_text(text)
+    monkeypatch.setenv("ANSIBLE_LIBRARY", str(role / "library"))
+    monkeypatch.setenv("ANSIBLE_MODULE_UTILS", str(role / "module_utils"))
+    given = {"id": "{{ item }}", "device": "/dev/{{ item }}", "mount": "/data/{{ item }}"}
+    given |= {"cluster": "c", "broker": 101, "options": "noatime", "owner": "o", "group": "g"}
+    look = {"kdist_disk": given, "loop": ["d01", "d02"], "register": "found"}
+    rows = (
+        "{{ item.action }} {{ item.hangs }} {{ item.usable }} {{ item.steps }} {{ item.problem }}"
+    )
+    tell = {"debug": {"msg": rows}, "loop": "{{ found.results }}", "loop_control": {"label": ""}}
+    done = play(tmp_path, {"hosts": "a", "gather_facts": False, "tasks": [look, tell]})
+    said = " ".join(done.stdout.split())
+    assert f"{action} True False {steps} d01 (/dev/d01) does not answer within 1 s" in said, said
+    assert "format False True [] " in said
+
+
+def test_disks_that_hang_are_not_done_with() -> None:
+    """Unlike those that are absent, which wait for a person without anybody's harm."""
+    row = {
+        "kdist_disks_problems": ["d01 hangs", "d02 is absent"],
+        "kdist_disks_hung": ["d01 hangs"],
+    }
+    found = load("playbooks/filter_plugins/kdist_summary.py").kdist_summary({"b": row}, "b", "b")
+    assert found == {"undone": ["b: d01 hangs"], "notices": ["b: d02 is absent"]}

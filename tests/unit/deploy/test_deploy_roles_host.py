@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped]
+from ansible.template import Templar, trust_as_template  # type: ignore[import-untyped]
 from deploy_plugins import ROOT, load
 
 firewall = load("roles/kdist_firewall/filter_plugins/kdist_firewall.py")
@@ -311,8 +316,79 @@ def test_a_value_that_the_kernel_lacks_is_noted(tmp_path: Path) -> None:
 
 def test_a_disk_that_is_absent_has_no_values_to_set() -> None:
     assert (
-        list(TUNE["targets"]({"device": "/dev/disk/by-id/none", "mount": "/", "queue": {}})) == []
+        list(TUNE["targets"]({"device": "/dev/disk/by-id/none", "mount": "/none", "queue": {}}))
+        == []
     )
+
+
+def disk(mount: Path) -> dict[str, Any]:
+    return {
+        "instance": mount.name,
+        "device": "/dev/disk/by-id/gone",
+        "mount": str(mount),
+        "queue": {"read_ahead_kb": 4096},
+        "xfs": {"error/metadata/EIO/max_retries": 1},
+    }
+
+
+def test_the_values_are_those_of_what_is_mounted_whatever_its_name_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk was replaced by hand, and the file has the old one's name."""
+    number = tmp_path.stat().st_dev
+    (tmp_path / f"{os.major(number)}:{os.minor(number)}").symlink_to(tmp_path / "sdb")
+    (tmp_path / "sdb").mkdir()
+    monkeypatch.setitem(TUNE["targets"].__globals__, "BLOCKS", str(tmp_path))
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(tmp_path))
+    paths = [path for _, path, _ in TUNE["targets"](disk(tmp_path))]
+    assert paths == [
+        tmp_path / "sdb/queue/read_ahead_kb",
+        Path("/sys/fs/xfs/sdb/error/metadata/EIO/max_retries"),
+    ]
+    assert list(TUNE["targets"](disk(tmp_path / "absent"))) == []
+
+
+@pytest.mark.parametrize(("words", "tuned"), [([], ["d01", "d02"]), (["--only", "d02"], ["d02"])])
+def test_a_broker_that_starts_has_its_own_disk_tuned_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    tuned: list[str],
+) -> None:
+    def targets(each: dict[str, Any]) -> Iterator[tuple[str, Path, object]]:
+        yield each["instance"], tmp_path / each["instance"], 1
+
+    monkeypatch.setitem(TUNE["main"].__globals__, "targets", targets)
+    file = tmp_path / "tuning.json"
+    file.write_text(json.dumps({"disks": [disk(tmp_path / name) for name in ("d01", "d02")]}))
+    for name in ("d01", "d02"):
+        (tmp_path / name).write_text("0")
+    TUNE["main"]([*words, str(file)])
+    assert json.loads(capsys.readouterr().out)["changed"] == [f"{name} = 1" for name in tuned]
+    assert [name for name in ("d01", "d02") if (tmp_path / name).read_text() == "1\n"] == tuned
+
+
+def test_whoever_mounts_disks_writes_their_values_for_the_next_boot() -> None:
+    """After a replacement they were the old disk's, until the whole site was set up again."""
+    role = ROOT / "roles/kdist_tuning/tasks"
+    at_boot = ("/etc/kdist/tuning.json", "/etc/udev/rules.d/61-kdist-disks.rules")
+    text = (role / "disks.yml").read_text()
+    assert [path for path in at_boot if path not in text] == []
+    disks = (ROOT / "roles/kdist_disks/tasks/main.yml").read_text()
+    assert disks.index("configure.yml") < disks.index("tasks_from: disks")
+
+
+def test_one_disk_may_make_twice_its_share_of_memory_dirty(tmp_path: Path) -> None:
+    """Else one that hangs takes up the limit of all, and holds their writers back."""
+    values = yaml.safe_load((ROOT / "roles/kdist_tuning/vars/main.yml").read_text())
+    text = trust_as_template(values["kdist_tuning_bdi"]["max_ratio"])
+    for disks, ratio in ((0, "100"), (1, "100"), (3, "66"), (12, "16")):
+        templar = Templar(loader=DataLoader(), variables={"kdist_brokers": [{}] * disks})
+        assert str(templar.template(text)) == ratio
+    disk = {"device": "/dev/null", "mount": str(tmp_path), "queue": {}, "bdi": {"max_ratio": 16}}
+    ((_, file, value),) = TUNE["targets"](disk)
+    assert (file.parts[-2:], value) == (("bdi", "max_ratio"), 16)
 
 
 def test_the_host_s_facts_are_json_of_sentences(capsys: pytest.CaptureFixture[str]) -> None:
@@ -335,5 +411,34 @@ def test_programs_for_hosts_need_the_standard_library_alone(file: str) -> None:
     tree = ast.parse((ROOT / "roles" / file).read_text())
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     modules = {n.module if isinstance(n, ast.ImportFrom) else n.names[0].name for n in found}
-    known = {"__future__", "collections.abc", "dataclasses", "json", "os", "pathlib", "re", "sys"}
-    assert modules <= known | {"typing"}
+    known = {"__future__", "argparse", "collections.abc", "dataclasses", "json", "os", "pathlib"}
+    assert modules <= known | {"re", "sys", "typing"}
+
+
+@pytest.mark.parametrize(
+    ("known", "played", "told"),
+    [(False, ["new"], 1), (False, ["new", "old"], 0), (True, ["new"], 0)],
+)
+def test_a_new_host_that_a_limit_deploys_alone_is_told_to_be_shut_out(
+    known: bool, played: list[str], told: int
+) -> None:
+    """ZooKeeper's firewall dropped its brokers, and nothing said so."""
+    tasks = yaml.safe_load((ROOT / "roles/kdist_firewall/tasks/configure.yml").read_text())
+    (keep,) = [
+        t for t in tasks if "kdist_firewall_notices" in str(t.get("ansible.builtin.set_fact"))
+    ]
+    variables = {
+        name: trust_as_template(value)
+        for name, value in keep["vars"].items()
+        if name in ("kdist_firewall_strangers", "kdist_firewall_unknown")
+    }
+    variables |= {
+        "kdist_firewall_known": {"stat": {"exists": known}},
+        "kdist_firewall_found": {"notices": []},
+        "kdist_members": ["new", "old"],
+        "ansible_play_hosts_all": played,
+    }
+    text = trust_as_template(keep["ansible.builtin.set_fact"]["kdist_firewall_notices"])
+    found = Templar(loader=DataLoader(), variables=variables).template(text)
+    assert len(found) == told
+    assert all("leaves out old" in each for each in found)

@@ -18,6 +18,7 @@ from deploy_plugins import ROOT, load
 
 summary = load("playbooks/filter_plugins/kdist_summary.py")
 roll = load("roles/kdist_roll/filter_plugins/kdist_roll.py")
+waiting = load("roles/kdist_roll/action_plugins/kdist_roll_wait.py")
 
 ROLL = yaml.safe_load((ROOT / "roles/kdist_roll/vars/main.yml").read_text())
 
@@ -102,6 +103,8 @@ def outlook(
         ([], ["failed"], ["b2"], False),
         ([], [], ["b2", "b3"], False),
         (["return", "failed"], [], [], False),
+        (["stop"], [], [], True),
+        (["stop"], ["stop"], [], False),
     ],
 )
 def test_a_roll_goes_on_beside_one_broker_or_host_that_fails_and_not_beside_two(
@@ -155,6 +158,13 @@ def test_the_gates_refusal_is_waited_for_once() -> None:
     assert outlook([], undone("gate"))["was_refused"] is True
 
 
+def test_moves_are_no_refusal_of_the_gate_and_are_waited_for_to_the_end_once() -> None:
+    assert outlook([], undone("gate"))["waits_for_moves"] is True
+    for kind, waits in (("moves", False), ("moving", True)):
+        found = outlook(undone(kind), [])
+        assert (found["was_refused"], found["waits_for_moves"]) == (False, waits)
+
+
 # Waits
 
 
@@ -174,9 +184,72 @@ def test_a_lease_that_cannot_be_renewed_stops_no_broker_that_is_starting(tmp_pat
         ["/bin/sh", "-c", str(command)], env=environment, capture_output=True, check=False
     )
     state = {"rc": done.returncode, "stdout": done.stdout.decode().strip()}
-    templar = Templar(loader=DataLoader(), variables={"kdist_broker_state": state})
+    role = yaml.safe_load((ROOT / "roles/kdist_broker/vars/main.yml").read_text())
+    templar = Templar(loader=DataLoader(), variables={**role, "kdist_broker_state": state})
     is_over = templar.template(trust_as_template(f"{{{{ {wait['until']} }}}}"))
     assert (state["rc"], is_over) == (0, False)
+
+
+def approached(*looks: tuple[float, int | None, int | None]) -> Any:
+    found = waiting.Approach(0.0)
+    for look in looks:
+        found.see(waiting.Look(*look))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("looks", "nearer_s"),
+    [
+        ([], 0),
+        ([(10, 5, 900), (20, 5, 900)], 10),
+        ([(10, 5, 900), (20, 5, 800), (30, 5, 850)], 20),
+        ([(10, 5, 900), (20, 4, 900)], 20),
+        ([(10, 5, 900), (20, 6, 950), (30, 5, 900)], 10),
+        ([(10, 5, 900), (20, None, None), (30, 5, None), (40, 5, 899)], 40),
+        ([(10, None, None)], 0),
+    ],
+    ids=["unseen", "same", "bytes", "partitions", "there and back", "silent", "never seen"],
+)
+def test_a_broker_gets_nearer_with_fewer_bytes_or_partitions_than_ever(
+    looks: list[tuple[float, int | None, int | None]], nearer_s: float
+) -> None:
+    assert approached(*looks).nearer_s == nearer_s
+
+
+@pytest.mark.parametrize(
+    ("looks", "sentence"),
+    [
+        ([(0, 2, 9_000_000_000)], "9.0 GB of 2 partitions to go"),
+        (
+            [(0, 2, 36 * 10**11), (60, 2, 36 * 10**11 - 6 * 10**9)],
+            "3594.0 GB of 2 partitions to go, 100 MB/s, 9 h 59 min",
+        ),
+        ([(0, 2, 9_000), (60, 1, 9_500)], "0.0 GB of 1 partition to go"),
+        ([(0, 2, None)], "2 partitions to go"),
+        ([(0, 2, 5), (9, None, None)], "it does not answer"),
+        ([(0, 2, 5), (9, 0, 0)], "in sync with all its partitions"),
+        # Its rate is that of the last minutes.
+        (
+            [(0, 2, 10**12), (3600, 2, 10**11), (3660, 2, 10**11 - 6 * 10**8)],
+            "99.4 GB of 2 partitions to go, 10 MB/s, 2 h 46 min",
+        ),
+    ],
+)
+def test_a_wait_says_what_is_left_how_fast_it_shrinks_and_for_how_long(
+    looks: list[tuple[float, int | None, int | None]], sentence: str
+) -> None:
+    assert approached(*looks).sentence() == sentence
+
+
+def test_an_answer_that_cannot_be_read_says_why_it_cannot() -> None:
+    unread = waiting.Look(1.0, None, None)
+    assert waiting.read({"stdout": "", "stderr": "kdist: no such option"}, 1.0) == (
+        unread,
+        ["kdist: no such option"],
+    )
+    assert waiting.read({"msg": "gone"}, 1.0) == (unread, ["gone"])
+    told = '{"reasons": ["r"], "lack": {"partitions": 3, "bytes": null}}'
+    assert waiting.read({"stdout": told}, 1.0) == (waiting.Look(1.0, 3, None), ["r"])
 
 
 # The lock
@@ -186,10 +259,11 @@ def test_every_wait_of_the_roll_renews_its_lease() -> None:
     pages = (
         "kdist_roll/tasks/restart.yml",
         "kdist_roll/tasks/gate.yml",
+        "kdist_roll/tasks/moves.yml",
         "kdist_broker/tasks/start.yml",
     )
     waits = [task for page in pages for task in tasks(page) if "until" in task]
-    assert len(waits) == 4
+    assert len(waits) == 5
     renewing = ("kdist_broker_meanwhile", "kdist_roll_ask", "kdist_roll_may_stop")
     assert [t["name"] for t in waits if not any(word in str(t) for word in renewing)] == []
     block = named("kdist_roll/tasks/broker.yml", "Restart one broker")
@@ -211,7 +285,7 @@ def test_whatever_stops_something_holds_the_one_lock_first() -> None:
     assert text.index("Take the lock") < text.index("Stop the broker")
 
 
-@pytest.mark.parametrize("playbook", ["roll", "zookeeper", "replace-disk"])
+@pytest.mark.parametrize("playbook", ["roll", "zookeeper"])
 def test_the_lock_is_released_by_the_end_of_the_run(playbook: str) -> None:
     last = plays(playbook)[-1]
     assert "'tasks_from': 'finish'" in str(last["tasks"][-1])
@@ -247,6 +321,24 @@ def test_settings_are_judged_in_check_mode_and_before_they_are_written() -> None
     assert refused < names.index("Write each broker's wanted configuration")
 
 
+@pytest.mark.parametrize("role", ["kdist_mirror", "kdist_monitoring"])
+@pytest.mark.parametrize(
+    ("is_check", "wanted", "release"),
+    [(True, "2.0-b", "2.0-b"), (False, "2.0-b", "1.0-a"), (True, None, "1.0-a")],
+)
+def test_an_upgrade_in_check_mode_shows_that_units_change_which_follow_the_release(
+    role: str, is_check: bool, wanted: str | None, release: str
+) -> None:
+    """The link that they follow is switched by the roll, and so not in check mode."""
+    task = named(f"{role}/tasks/preflight.yml", "Record what was found")
+    expression = task["ansible.builtin.set_fact"][f"{role}_release"]
+    paths = {"results": [{"stat": {"lnk_source": "/opt/kdist/releases/1.0-a"}}]}
+    variables = {f"{role}_paths": paths, "ansible_check_mode": is_check}
+    variables |= {} if wanted is None else {"kdist_release_name": wanted}
+    templar = Templar(loader=DataLoader(), variables=variables)
+    assert templar.template(trust_as_template(expression)) == release
+
+
 @pytest.mark.parametrize("page", ["kdist_broker/tasks/plan.yml", "kdist_roll/tasks/plan.yml"])
 def test_a_plan_is_made_in_check_mode_too(page: str) -> None:
     """A forced roll said there that every broker runs with what is wanted."""
@@ -269,6 +361,7 @@ def test_the_summary_tells_of_hosts_brokers_and_disks() -> None:
             "kdist_broker_undone": ["b3: broker 301 did not start"],
             "kdist_roll_left": [{"act": "leave", "id": 302, "why": "it ended with status 74"}],
             "kdist_firewall_notices": ["b9 has left"],
+            "kdist_roll_deaf": ["mon2"],
         },
     }
     assert summary.kdist_summary(hostvars, ["b1", "b2", "b3", "b4"], ["b1", "b3", "b4"]) == {
@@ -280,7 +373,54 @@ def test_the_summary_tells_of_hosts_brokers_and_disks() -> None:
         ],
         "notices": [
             "b1: d03 (/dev/disk/by-id/x) is absent",
+            "b3: the Alertmanager of mon2 has not taken the silence of planned work",
             "b3: broker 302 is left down: it ended with status 74",
             "b3: b9 has left",
         ],
     }
+
+
+@pytest.mark.parametrize(
+    ("values", "undone", "notices"),
+    [
+        # A disk of twelve has died.
+        ({"usable": ["d01"], "problems": ["d02 is absent"]}, [], ["b1: d02 is absent"]),
+        # All of them, or what they hang on.
+        (
+            {"usable": [], "problems": ["d01 is absent", "d02 is absent"]},
+            ["b1: none of its disks can be used"],
+            ["b1: d01 is absent", "b1: d02 is absent"],
+        ),
+        # A disk was added under a wrong name.
+        (
+            {"usable": ["d01"], "problems": ["d02 is absent"], "never_used": ["d02 is absent"]},
+            ["b1: d02 is absent, and has never had a broker"],
+            [],
+        ),
+        # A host was, with all its disks.
+        (
+            {"usable": [], "problems": ["d01 is absent"], "never_used": ["d01 is absent"]},
+            [
+                "b1: d01 is absent, and has never had a broker",
+                "b1: none of its disks can be used",
+            ],
+            [],
+        ),
+        # A disk was taken out of the inventory, and its broker is there.
+        (
+            {"unknown": ["d07"]},
+            ["b1: there is a broker of d07, which kdist_disks does not have: set it to retired"],
+            [],
+        ),
+        # It has no disks, or they were not looked at.
+        ({"usable": [], "problems": []}, [], []),
+        ({}, [], []),
+    ],
+)
+def test_a_disk_that_never_worked_or_a_host_without_any_is_undone(
+    values: dict[str, list[str]], undone: list[str], notices: list[str]
+) -> None:
+    found: dict[str, Any] = {f"kdist_disks_{name}": value for name, value in values.items()}
+    found["kdist_brokers"] = [{"id": 101}] if values.get("problems") else []
+    told = summary.kdist_summary({"b1": found}, ["b1"], ["b1"])
+    assert told == {"undone": undone, "notices": notices}

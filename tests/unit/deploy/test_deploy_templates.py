@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
+import shlex
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ from ansible.template import Templar, trust_as_template  # type: ignore[import-u
 
 from kdist.config.faults import ConfigError
 from kdist.config.load import load_broker
+from kdist.ops.roll_plan import STAYS_DOWN
+from tests.unit.deploy.deploy_plays import script
 from tests.unit.deploy.deploy_plugins import PLACES, load
 
 ROOT = Path(__file__).parents[3]
@@ -66,6 +71,63 @@ def unit(text: str) -> dict[str, dict[str, str]]:
 
 def properties(**given: object) -> str:
     return rendered("kdist_broker", "broker.properties.j2", **given)
+
+
+# A disk that appears
+
+
+@pytest.mark.parametrize(
+    ("is_ours", "status", "enabled", "started"),
+    [
+        (True, "0", True, ["data-d02.mount", "--no-block kdist-broker@d02.service"]),
+        (True, "1", True, ["data-d02.mount", "--no-block kdist-broker@d02.service"]),
+        *((True, str(status), True, ["data-d02.mount"]) for status in STAYS_DOWN),
+        (True, "0", False, ["data-d02.mount"]),
+        (False, "0", True, []),
+    ],
+)
+def test_a_disk_that_appears_is_mounted_and_its_broker_started_if_that_is_wanted(
+    tmp_path: Path, is_ours: bool, status: str, enabled: bool, started: list[str]
+) -> None:
+    service = unit(rendered("kdist_broker", "kdist-revive@.service.j2"))["Service"]
+    command = service["ExecStart"].replace("\\\n", "").replace("$$", "$").replace("%i", "d02")
+    what = tmp_path if is_ours else tmp_path / "absent"
+    script(
+        tmp_path / "systemctl",
+        f"""case "$*" in
+*What*data-d02.mount) echo {what} ;;
+*ExecMainStatus*kdist-broker@d02.service) echo {status} ;;
+*is-enabled*kdist-broker@d02.service) {"true" if enabled else "false"} ;;
+"start "*) shift; echo "$*" ;;
+esac
+""",
+    )
+    done = subprocess.run(
+        shlex.split(command),
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == started
+
+
+def test_udev_tells_systemd_when_a_data_disk_appears() -> None:
+    broker = {"instance": "d02", "device": "/dev/disk/by-id/one"}
+    text = rendered("kdist_tuning", "udev.rules.j2", kdist_brokers=[broker], ansible_managed="x")
+    (rule,) = [line for line in text.splitlines() if not line.startswith("#")]
+    assert 'SYMLINK=="disk/by-id/one"' in rule
+    assert 'TAG+="systemd", ENV{SYSTEMD_WANTS}+="kdist-revive@d02.service"' in rule
+    assert (ROOT / "roles/kdist_broker/templates/kdist-revive@.service.j2").exists()
+
+
+def test_a_disk_that_starts_up_slowly_is_waited_for() -> None:
+    """Twelve of a shelf, ten seconds each; with nofail the boot waits for none of them."""
+    defaults = yaml.safe_load((ROOT / "roles/kdist_disks/defaults/main.yml").read_text())
+    options = defaults["kdist_disks_mount_options"].split(",")
+    (waits,) = [each.partition("=")[2] for each in options if "device-timeout" in each]
+    assert int(waits.removesuffix("s")) >= 300
+    assert "nofail" in options
 
 
 # The broker
@@ -132,13 +194,34 @@ def test_a_brokers_unit_lets_it_write_to_its_own_disk_alone() -> None:
 
 
 def test_systemd_does_not_restart_a_broker_whose_disk_is_gone() -> None:
-    from kdist.broker.disk_marker import WrongDisk
+    from kdist.broker.process import WrongDisk
     from kdist.errors import DiskFailed
 
     sections = unit(rendered("kdist_broker", "kdist-broker@.service.j2"))
     prevented = {int(status) for status in sections["Service"]["RestartPreventExitStatus"].split()}
     assert prevented == {DiskFailed.EXIT_STATUS, WrongDisk.EXIT_STATUS}
     assert sections["Unit"]["RequiresMountsFor"] == "/data/%i"
+
+
+def test_no_broker_starts_on_a_disk_that_is_not_tuned() -> None:
+    """XFS's values are gone after each mount. What cannot be set keeps no broker from starting."""
+    service = unit(rendered("kdist_broker", "kdist-broker@.service.j2"))["Service"]
+    program = "/usr/local/sbin/kdist-tune --only %i /etc/kdist/tuning.json"
+    assert service["ExecStartPre"] == f"-+{program}"
+    installed = (ROOT / "roles/kdist_tuning/tasks/configure.yml").read_text()
+    assert "dest: /usr/local/sbin/kdist-tune" in installed
+
+
+def test_a_broker_survives_the_process_that_compacts_for_it() -> None:
+    """When memory ends, the kernel kills that one first; a unit that stops would take it along."""
+    service = unit(rendered("kdist_broker", "kdist-broker@.service.j2"))["Service"]
+    assert service["OOMPolicy"] == "continue"
+
+
+def test_no_unit_asks_for_what_the_disks_scheduler_does_not_give() -> None:
+    """Weights need bfq or io.cost; the role for tuning sets mq-deadline."""
+    units = [*ROOT.glob("roles/*/templates/*.service.j2")]
+    assert [path.name for path in units if "IOWeight" in path.read_text()] == []
 
 
 def test_a_brokers_unit_has_the_variables_of_the_role() -> None:

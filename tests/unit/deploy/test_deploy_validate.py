@@ -128,6 +128,8 @@ def flows(*found: Any) -> Change:
 
 
 D01 = disk("d01", "b1")
+
+
 WRONG: list[tuple[Change, str]] = [
     (
         drop("b1", "kdist_rack"),
@@ -314,6 +316,46 @@ WRONG: list[tuple[Change, str]] = [
 ]
 
 
+def replicated(factor: object, least: object, *racks: str, **more: Any) -> Change:
+    """Brokers of dc1 in these racks, with such settings."""
+
+    def change(inventory: Inventory) -> None:
+        for number in range(3, len(racks) + 1):
+            inventory.add(f"b{number}1", 10 + number, "dc1")
+        brokers = ("b1", "b2", "b31", "b41")
+        for broker, rack in zip(brokers, racks, strict=False):
+            inventory.hosts[broker]["kdist_rack"] = rack
+        settings = {"default.replication.factor": factor, "min.insync.replicas": least}
+        inventory.hosts["b1"].update(kdist_broker_config_defaults=settings, **more)
+
+    return change
+
+
+TOPIC = {"name": "t", "replication_factor": 3, "config": {"min.insync.replicas": "3"}}
+WRONG += [
+    (
+        replicated(3, 2, "r1", "r2"),
+        "b1: a topic by default has 3 replicas, and dc1 has 2 hosts for them.",
+    ),
+    (
+        replicated("2", 2, "r1", "r2"),
+        "b1: a topic by default has 2 replicas and min.insync.replicas 2: "
+        "while any of them is restarted, acks=all is refused.",
+    ),
+    (
+        replicated(2, 1, "r1", "r2", "r3", kdist_topics_wanted=[TOPIC]),
+        "b1: topic t has 3 replicas and min.insync.replicas 3: "
+        "while any of them is restarted, acks=all is refused.",
+    ),
+    (
+        replicated(3, 2, "r1", "r2", "r2"),
+        "b1: a topic by default has 3 replicas over 2 racks and min.insync.replicas 2: "
+        "while the rack with 2 of them is down, acks=all is refused; "
+        "kdist_validate_rack_loss_accepted: true accepts that.",
+    ),
+]
+
+
 def test_a_valid_inventory_has_no_problems() -> None:
     assert Inventory().problems() == []
 
@@ -405,16 +447,34 @@ def test_no_variable_that_an_inventory_may_set_is_set_by_the_playbooks() -> None
     assert set(derived) & set(site) == set()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        replicated(3, 2, "r1", "r2", "r3"),
+        replicated(3, 2, "r1", "r1", "r1"),  # one rack is what there is
+        replicated(2, 1, "r1", "r2"),
+        replicated(1, 1, "r1", "r2"),
+        replicated("{{ n }}", None, "r1", "r2"),
+        replicated(3, 2, "r1", "r2", "r2", kdist_validate_rack_loss_accepted=True),
+        replicated(3, 2, "r1", "r2", "r3", kdist_topics_wanted=[TOPIC | {"state": "absent"}]),
+    ],
+)
+def test_replicas_that_bear_a_restart_and_a_racks_loss_or_are_accepted_pass(change: Change) -> None:
+    inventory = Inventory()
+    change(inventory)
+    assert inventory.problems() == []
+
+
 @pytest.fixture
 def example(tmp_path: Path) -> Path:
     """A copy of the example inventory."""
     return Path(shutil.copytree(ROOT / "inventory/example", tmp_path / "example"))
 
 
-def play(inventory: Path) -> subprocess.CompletedProcess[str]:
-    """The real playbook over an inventory."""
+def play(inventory: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """The real playbook over an inventory, and more of them in the same run."""
     program = Path(sys.executable).with_name("ansible-playbook")
-    words = [str(program), "--inventory", str(inventory), "playbooks/validate.yml"]
+    words = [str(program), "--inventory", str(inventory), "playbooks/validate.yml", *more]
     environment = os.environ | {"ANSIBLE_NOCOLOR": "1"}
     return subprocess.run(
         words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
@@ -433,6 +493,16 @@ def test_the_example_inventory_is_accepted_in_seconds(example: Path) -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stdout + done.stderr
     assert after.ru_utime - before.ru_utime < 5
+
+
+@pytest.mark.slow
+def test_an_inventory_is_checked_once_in_a_run_however_many_playbooks_begin_with_that(
+    example: Path,
+) -> None:
+    done = play(example, "playbooks/validate.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PLAY [Check the inventory]") == 2
+    assert done.stdout.count("included: kdist_validate ") == 1
 
 
 @pytest.mark.slow
