@@ -42,6 +42,7 @@ from kdist.records.build import build_batch
 from kdist.records.compression import Codec
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
+from kdist.storage.background import DirectoryContext
 from kdist.storage.cleaning.requests import (
     MapKeys,
     Report,
@@ -51,8 +52,8 @@ from kdist.storage.cleaning.requests import (
     decode_report,
     encode_request,
 )
-from kdist.storage.context import DirectoryContext, Identity
 from kdist.storage.directory import LogDirectory
+from kdist.storage.meta import Identity
 from tests.stepped_process import SteppedProcess
 
 MAP_BYTES = 128 << 20

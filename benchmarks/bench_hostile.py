@@ -37,8 +37,7 @@ from kdist.cli.shared.connecting import ask_cluster
 from kdist.client.admin.topics import create_topic
 from kdist.client.cluster import Cluster
 from kdist.protocol import api_versions, fetch, list_offsets, metadata, produce
-from kdist.protocol.envelope import encode_request
-from kdist.protocol.headers import RequestHeader
+from kdist.protocol.frame import RequestHeader, encode_request
 from kdist.records.batch import HEADER_SIZE, seal, set_max_timestamp
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec

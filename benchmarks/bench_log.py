@@ -28,7 +28,7 @@ from log_opening import measure_opening
 from log_world import Place, filesystem, tell
 from measuring import Row, as_dicts, table
 
-from kdist.runtime.descriptors import raise_limit
+from kdist.runtime.unix import raise_limit
 
 
 def measure_codec(_place: Place) -> list[Row]:

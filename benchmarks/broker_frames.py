@@ -15,9 +15,8 @@ import time
 from kdist.protocol import fetch, produce
 from kdist.protocol.api_versions import API as API_VERSIONS
 from kdist.protocol.api_versions import ApiVersionsRequest
-from kdist.protocol.envelope import decode_response, encode_request
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
-from kdist.protocol.headers import RequestHeader
+from kdist.protocol.frame import RequestHeader, decode_response, encode_request
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.protocol.versions import api_for
 from kdist.records.build import build_batch

@@ -14,8 +14,7 @@ from collections.abc import Iterable
 import broker_frames as frames
 
 from kdist.protocol import produce
-from kdist.protocol.envelope import decode_response, encode_request
-from kdist.protocol.headers import RequestHeader
+from kdist.protocol.frame import RequestHeader, decode_response, encode_request
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 _PAUSE_S = 0.02

@@ -33,9 +33,10 @@ from measuring import Contender, Row
 
 from kdist.config.topic import TopicSettings
 from kdist.records.batch import CHECKED_POSITION
-from kdist.records.validate import Rules, validate
+from kdist.records.validate import Rules, validating
 from kdist.runtime.disk import DiskFile
 from kdist.runtime.files import Buffer
+from kdist.runtime.steps import run_steps
 from kdist.storage.log import Log
 from kdist.wire.crc32c import crc32c
 
@@ -59,7 +60,7 @@ def receive_buffer() -> list[memoryview]:
 def append(log: Log, data: memoryview) -> None:
     """What the log does for a produce of one batch to one partition."""
     data[:8] = NO_OFFSET  # the append before this one wrote its offset there
-    accepted = validate(data, RULES, api_version=PRODUCE_VERSION, now_ms=START_MS)
+    accepted = run_steps(validating(data, RULES, PRODUCE_VERSION, START_MS))
     log.append_as_leader(accepted, LEADER_EPOCH, START_MS)
 
 
@@ -196,7 +197,7 @@ def measure_calls(place: Place) -> list[Row]:
     """Calls per second of CPU time, with a batch of 64 KiB; the write itself does nothing."""
     tell("append without the write")
     data = receive_buffer()[0]
-    accepted = validate(data, RULES, api_version=PRODUCE_VERSION, now_ms=START_MS)
+    accepted = run_steps(validating(data, RULES, PRODUCE_VERSION, START_MS))
     path = f"{place.path}/calls"
     try:
         with log_directory(path, VoidDisk()) as directory:
@@ -204,7 +205,7 @@ def measure_calls(place: Place) -> list[Row]:
 
             def validate_one() -> None:
                 data[:8] = NO_OFFSET
-                validate(data, RULES, api_version=PRODUCE_VERSION, now_ms=START_MS)
+                run_steps(validating(data, RULES, PRODUCE_VERSION, START_MS))
 
             found = measuring.rates(
                 {

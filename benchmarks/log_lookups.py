@@ -30,11 +30,11 @@ from log_world import (
 from measuring import Row
 
 from kdist.records.batch import Batch, read_header
-from kdist.storage.loading import load_log
+from kdist.runtime.steps import run_steps
+from kdist.storage.loading import SavedOffsets, load_log
 from kdist.storage.log import Log
-from kdist.storage.reading import find_by_timestamp, read
-from kdist.storage.recovery import SavedOffsets
-from kdist.storage.steps import run_steps
+from kdist.storage.reading import read
+from kdist.storage.time_lookup import finding_by_timestamp
 from kdist.wire.crc32c import crc32c
 
 SCAN_BUDGET = 1e9  # bytes per second
@@ -154,7 +154,7 @@ def measure_finds(place: Place) -> list[Row]:
     tell(f"find: {lookups:,} records in {size >> 20:,} MiB")
     dice = random.Random(1)
     with filled_log(place, size, BATCH_BYTES) as log:
-        log.complete()  # so that its indexes are fully in their files, as after a stop
+        log.prepare_stop()  # so that its indexes are fully in their files, as after a stop
         log.close_idle()
         offsets = [dice.randrange(log.end_offset) for _ in range(lookups)]
         taken = {
@@ -179,7 +179,7 @@ def time_each(find: Callable[[Log, int], None], log: Log, offsets: Sequence[int]
 
 def by_timestamp(log: Log, offset: int) -> None:
     """The record of a timestamp: its batch is found, checked and decoded."""
-    found = find_by_timestamp(log, START_MS + offset)
+    found = run_steps(finding_by_timestamp(log, START_MS + offset))
     assert found is not None
     assert found.offset == offset
 

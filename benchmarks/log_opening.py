@@ -29,7 +29,7 @@ from log_world import (
 from measuring import ROUNDS, Row
 
 from kdist.records.batch import Batch, read_header
-from kdist.runtime.descriptors import raise_limit
+from kdist.runtime.unix import raise_limit
 
 SECONDS_MAX = 5
 MEGABYTES_MAX = 500

@@ -25,12 +25,13 @@ from kdist.config.topic import TopicSettings
 from kdist.metrics.storage import StorageMetrics
 from kdist.model import TopicPartition
 from kdist.records.build import build_batch
-from kdist.runtime.asyncio_process import AsyncioProcess
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
-from kdist.storage.context import DirectoryContext, Identity
+from kdist.runtime.process import AsyncioProcess
+from kdist.storage.background import DirectoryContext
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
+from kdist.storage.meta import Identity
 
 START_MS = 1_700_000_000_000
 RECORD_BYTES = 100

@@ -14,13 +14,13 @@ import struct
 import sys
 
 from kdist.config.network import NetworkSettings
-from kdist.metrics.network import NetworkMetrics
+from kdist.metrics.broker import NetworkMetrics
 from kdist.network.connection import Connection
 from kdist.network.listener import Listener
 from kdist.network.network import AsyncioNetwork
-from kdist.runtime.asyncio_process import AsyncioProcess
 from kdist.runtime.disk import Disk
 from kdist.runtime.files import File
+from kdist.runtime.process import AsyncioProcess
 from kdist.runtime.tick_loop import TickLoop
 from kdist.wire.crc32c import crc32c
 

@@ -1,9 +1,13 @@
-"""What holds for every suite: how hypothesis searches, that Ctrl-C is heard, what is garbage."""
+"""What holds for every suite: who runs coroutines, how hypothesis searches, what is garbage."""
 
+import asyncio
+import functools
 import gc
+import inspect
 import os
 import signal
 from collections.abc import Generator
+from typing import Any
 
 import hypothesis
 import pytest
@@ -31,3 +35,24 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine is run by the first of its fixtures that has `run`, or by asyncio.
+
+    What it takes by position only is brought by the function of its mark `played(by=play, ...)`:
+    `play(test, ...)` runs it, and pytest has filled in the rest.
+    """
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    fixtures = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    mark = pyfuncitem.get_closest_marker("played")
+    runners: list[Any] = [each for each in fixtures.values() if hasattr(each, "run")]
+    if mark and not (runners and len(fixtures) == len(inspect.signature(test).parameters)):
+        settings = dict(mark.kwargs)
+        settings.pop("by")(functools.partial(test, **fixtures), **settings)
+    else:
+        (*runners, asyncio)[0].run(test(**fixtures))
+    return True

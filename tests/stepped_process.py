@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from kdist.runtime.clock import VirtualClock
-from kdist.runtime.virtual_loop import VirtualLoop
-from kdist.runtime.virtual_process import VirtualProcess
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.testing.virtual_loop import VirtualLoop
+from kdist.testing.virtual_process import VirtualProcess
 
 
 class SteppedProcess(VirtualProcess):

@@ -17,18 +17,17 @@ from pathlib import Path
 
 import kdist.cli.main
 import kdist.metrics
+from kdist.classic.connector.settings import ConnectorSettings
 from kdist.client.admin.client_settings import AdminSettings
-from kdist.client.classic.connector.settings import ConnectorSettings
 from kdist.client.consumer.settings import ConsumerSettings
 from kdist.client.producer.settings import ProducerSettings
 from kdist.config import broker_rules, foreign, mirror, topic_rules
 from kdist.config.agent import AgentSettings
 from kdist.config.broker_config import BROKER_TABLE
-from kdist.config.declare import Setting, Synonym
-from kdist.config.human import show_human
+from kdist.config.declare import Setting, Synonym, show_human
 from kdist.config.kinds import LIMITS, Kind, show_text
 from kdist.config.load_job import LoadSettings, TopicLoadSettings
-from kdist.config.properties import escape_properties
+from kdist.config.texts import escape_properties
 from kdist.config.topic import TopicSettings
 from kdist.errors import Error
 from kdist.metrics.declare import Metrics
@@ -37,7 +36,6 @@ from kdist.protocol.api import Api
 from kdist.protocol.schema import flexible_since
 from tools.classes_page import classes_page
 from tools.cli_page import cli_page
-from tools.maps import files_page
 from tools.page_text import NOTICE, doc_of, page_head, said, table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -333,7 +331,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "clients.md": clients_page,
     "protocol.md": protocol_page,
     "cli.md": lambda: cli_page(kdist.cli.main.kdist),
-    "files.md": files_page,
 }
 
 

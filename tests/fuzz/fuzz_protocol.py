@@ -30,8 +30,15 @@ from kdist.protocol.consumer_protocol import (
     read_assignment,
     read_subscription,
 )
-from kdist.protocol.envelope import decode_request, decode_response, encode_request, encode_response
-from kdist.protocol.framing import find_frame
+from kdist.protocol.frame import (
+    SIZE_BYTES,
+    RequestHeader,
+    bytes_wanted,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
 from kdist.protocol.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -41,7 +48,6 @@ from kdist.protocol.group_records import (
     read_key,
     read_offset_value,
 )
-from kdist.protocol.headers import RequestHeader
 from kdist.protocol.versions import TABLE
 
 FRAME_BYTES_MAX = 1 << 20
@@ -148,9 +154,8 @@ def decode(attack: Attack) -> None:
         read(attack.frame)
     else:
         for end in range(len(attack.frame) + 1):
-            found = find_frame(attack.frame, 0, end, FRAME_BYTES_MAX)
-            if found:
-                decode_request(attack.frame[found.start : found.end])
+            if (size := bytes_wanted(attack.frame, 0, end, FRAME_BYTES_MAX)) <= end:
+                decode_request(attack.frame[SIZE_BYTES:size])
                 break
 
 

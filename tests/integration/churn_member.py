@@ -19,7 +19,7 @@ from typing import Any
 
 from confluent_kafka import Consumer as ForeignConsumer
 
-from kdist.client.classic import connector
+from kdist.classic import connector
 from kdist.client.consumer.consumer import Consumer
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
 

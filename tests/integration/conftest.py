@@ -1,14 +1,17 @@
-"""Fixtures of the integration tests: log directories that Apache Kafka wrote, made once a session.
+"""What the integration tests share, made once a session: servers, and logs that Kafka wrote.
 
     filled -- SIGKILL, damage --> damaged -- Kafka recovers and stops --> recovered
     recovered -- kdist opens, appends, closes --> handed back -- Kafka starts, reads, stops --> kept
 
-Nobody changes these: a test that writes takes a copy.
+Nobody changes these: a test that writes takes a copy. Of the servers, each test has a root or
+topics of its own, and lets go on what it has paused.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +24,10 @@ from peer.kafka_workload import fill
 from peer.kdist_directory import append_records, opened, write_and_abandon
 
 from kdist.model import TopicPartition as KdistPartition
+from tests.integration.standalone_process import Standalone, standalone
+from tests.integration.zookeeper_server import PATIENT_TICK_MS, ZooKeeperHost, zookeeper_host
+
+_roots = count(1)
 
 HANDED_BACK = ("kdist-written-0", "codec-mixed-0", "idempotent-0")
 
@@ -41,6 +48,26 @@ class HandedBack(NamedTuple):
     diagnostics: str
     appended: dict[str, list[Read]]
     served: dict[str, list[Read]]
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperHost]:
+    """A server that allows for brief sessions, and for those that no busy machine lets expire."""
+    with zookeeper_host(tmp_path_factory.mktemp("zookeeper"), PATIENT_TICK_MS) as host:
+        yield host
+
+
+@pytest.fixture
+def connect(zookeeper: ZooKeeperHost) -> str:
+    """The root of a cluster that no other test has."""
+    return f"{zookeeper.settings.address}/cluster{next(_roots)}"
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """One broker, and the ZooKeeper that it has started."""
+    with standalone(tmp_path_factory.mktemp("cluster")) as run:
+        yield run
 
 
 @pytest.fixture(scope="session")

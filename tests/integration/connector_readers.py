@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from kdist.client.classic import connector
-from kdist.client.classic.connector import ConsumerConnector, Message, Stream
+from kdist.classic import connector
+from kdist.classic.connector import ConsumerConnector, Message, Stream
 from kdist.model import TopicPartition
 from tests.integration.consumer_members import WAIT_S
 

@@ -8,8 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kdist.protocol.api import Api
-from kdist.protocol.envelope import decode_response, encode_request
-from kdist.protocol.headers import RequestHeader
+from kdist.protocol.frame import RequestHeader, decode_response, encode_request
 
 TIMEOUT_S = 20.0
 _SIZE = struct.Struct(">i")

@@ -126,7 +126,7 @@ class MirrorProcess:
         """The first flow's partitions, as `kdist mirror status --json` reports them."""
         done = kdist("mirror", "status", "--config", str(self.file), "--json")
         assert done.returncode == 0, done.stderr
-        partitions: list[dict[str, Any]] = json.loads(done.stdout)[0]["partitions"]
+        partitions: list[dict[str, Any]] = json.loads(done.stdout)["partitions"]
         return partitions
 
     def status_of(self, partition: int) -> dict[str, Any] | None:

@@ -24,8 +24,7 @@ from kdist.protocol import (
     offset_fetch,
 )
 from kdist.protocol.api import Api
-from kdist.protocol.envelope import decode_response, encode_request
-from kdist.protocol.headers import RequestHeader
+from kdist.protocol.frame import RequestHeader, decode_response, encode_request
 from tests.integration.pipelining_model import Log, Topic
 
 PARTITIONS = 3

@@ -22,18 +22,19 @@ from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 
 from tests.integration.broker_clients import admin, consume, create, leaders, produce
 from tests.integration.broker_processes import BrokerProcess, broker_processes, settled
-from tests.integration.zookeeper_server import PATIENT_TICK_MS, zookeeper_host
+from tests.integration.zookeeper_server import ZooKeeperHost
 
 TIMEOUT_S = 20
 
 
 @pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[BrokerProcess]]:
+def brokers(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperHost
+) -> Iterator[list[BrokerProcess]]:
     """Two brokers that tests share, each with topics of its own."""
-    with zookeeper_host(tmp_path_factory.mktemp("zookeeper"), PATIENT_TICK_MS) as host:
-        directory = tmp_path_factory.mktemp("brokers")
-        with broker_processes(2, directory, host.settings.address, log_retention_hours="3") as both:
-            yield both
+    directory, connect = tmp_path_factory.mktemp("brokers"), f"{zookeeper.settings.address}/admin"
+    with broker_processes(2, directory, connect, log_retention_hours="3") as both:
+        yield both
 
 
 @pytest.fixture

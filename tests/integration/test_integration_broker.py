@@ -1,4 +1,4 @@
-"""A broker's process, a real ZooKeeper, and clients that nobody here wrote."""
+"""Brokers' processes, a real ZooKeeper, and clients that nobody here wrote."""
 
 from __future__ import annotations
 
@@ -8,17 +8,26 @@ import shutil
 import signal
 import socket
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
-from tests.integration.broker_clients import admin, consume, create, delete, kcat, produce
+from tests.integration.broker_clients import (
+    admin,
+    consume,
+    controller_of,
+    create,
+    delete,
+    kcat,
+    leaders,
+    produce,
+)
 from tests.integration.broker_processes import (
     BRIEF_SESSIONS,
     BrokerProcess,
@@ -28,32 +37,17 @@ from tests.integration.broker_processes import (
 )
 from tests.integration.zookeeper_server import PATIENT_TICK_MS, ZooKeeperHost, zookeeper_host
 
-_numbers = count(1)
-
 
 @pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperHost]:
-    with zookeeper_host(tmp_path_factory.mktemp("zookeeper"), PATIENT_TICK_MS) as host:
-        yield host
-
-
-@pytest.fixture(scope="module")
-def connect(zookeeper: ZooKeeperHost) -> str:
-    return zookeeper.settings.address
-
-
-@pytest.fixture
-def own_root(connect: str) -> str:
-    """A cluster that no other test has."""
-    return f"{connect}/test{next(_numbers)}"
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory, connect: str) -> Iterator[BrokerProcess]:
+def broker(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperHost
+) -> Iterator[BrokerProcess]:
     """One broker that tests share, each with topics of its own."""
     directory = tmp_path_factory.mktemp("broker")
     http = f"127.0.0.1:{free_port()}"
-    with broker_processes(1, directory, f"{connect}/shared", http_address=http) as (only,):
+    with broker_processes(
+        1, directory, f"{zookeeper.settings.address}/shared", http_address=http
+    ) as (only,):
         yield only
 
 
@@ -171,8 +165,8 @@ def test_metrics_count_the_requests_of_each_api(broker: BrokerProcess) -> None:
 # Stops and starts
 
 
-def test_a_restart_keeps_records_groups_and_producers(tmp_path: Path, own_root: str) -> None:
-    with broker_processes(1, tmp_path, own_root) as (only,):
+def test_a_restart_keeps_records_groups_and_producers(tmp_path: Path, connect: str) -> None:
+    with broker_processes(1, tmp_path, connect) as (only,):
         producer = Producer({"bootstrap.servers": only.address, "enable.idempotence": True})
         for n in range(100):
             producer.produce("kept", b"%d" % n)
@@ -187,9 +181,9 @@ def test_a_restart_keeps_records_groups_and_producers(tmp_path: Path, own_root: 
 
 
 def test_a_broker_that_was_killed_comes_back_with_all_that_it_acknowledged(
-    tmp_path: Path, own_root: str
+    tmp_path: Path, connect: str
 ) -> None:
-    with broker_processes(1, tmp_path, own_root, log_flush_before_expose="true") as (only,):
+    with broker_processes(1, tmp_path, connect, log_flush_before_expose="true") as (only,):
         for round_number in range(3):
             produce(only, "acked", [b"%d" % round_number] * 50, acks="all")
             only.stop(signal.SIGKILL)
@@ -198,8 +192,8 @@ def test_a_broker_that_was_killed_comes_back_with_all_that_it_acknowledged(
         assert sorted(found) == sorted(str(n) for n in range(3) for _ in range(50))
 
 
-def test_a_stop_does_not_wait_for_waiting_consumers(tmp_path: Path, own_root: str) -> None:
-    with broker_processes(1, tmp_path, own_root) as (only,):
+def test_a_stop_does_not_wait_for_waiting_consumers(tmp_path: Path, connect: str) -> None:
+    with broker_processes(1, tmp_path, connect) as (only,):
         produce(only, "quiet", [b"x"])
         consumer = Consumer(
             {"bootstrap.servers": only.address, "group.id": "g", "fetch.wait.max.ms": 30_000}
@@ -212,7 +206,7 @@ def test_a_stop_does_not_wait_for_waiting_consumers(tmp_path: Path, own_root: st
 
 
 def test_systemd_is_told_when_the_broker_is_ready_and_when_it_stops(
-    tmp_path: Path, own_root: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, connect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
@@ -228,7 +222,7 @@ def test_systemd_is_told_when_the_broker_is_ready_and_when_it_stops(
         # All the time, as systemd does: the socket holds some ten messages, and more are dropped.
         listener = threading.Thread(target=listen)
         listener.start()
-        with broker_processes(1, tmp_path, own_root) as (only,):
+        with broker_processes(1, tmp_path, connect) as (only,):
             settled(lambda: told.count("WATCHDOG=1") >= 3)
             assert only.stop() == 0
             listener.join()
@@ -237,8 +231,8 @@ def test_systemd_is_told_when_the_broker_is_ready_and_when_it_stops(
         assert wished < registering < told.index("READY=1") < told.index("STOPPING=1")
 
 
-def test_a_second_signal_ends_it_at_once(tmp_path: Path, own_root: str) -> None:
-    with broker_processes(1, tmp_path, own_root) as (only,):
+def test_a_second_signal_ends_it_at_once(tmp_path: Path, connect: str) -> None:
+    with broker_processes(1, tmp_path, connect) as (only,):
         produce(only, "quiet", [b"x"])
         process = only.process
         for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
@@ -256,8 +250,8 @@ def test_a_signal_during_the_start_undoes_what_was_begun(tmp_path: Path) -> None
     assert process.wait(20) == 0
 
 
-def test_a_bug_ends_the_process_with_its_traceback(tmp_path: Path, own_root: str) -> None:
-    with broker_processes(1, tmp_path, own_root) as (only,):
+def test_a_bug_ends_the_process_with_its_traceback(tmp_path: Path, connect: str) -> None:
+    with broker_processes(1, tmp_path, connect) as (only,):
         shutil.rmtree(only.directory)  # nothing that a broker expects
         client = admin(only)
         client.create_topics([NewTopic("nowhere", 1, 1)], request_timeout=5)
@@ -289,17 +283,15 @@ def last_line(text: str) -> str:
     return text.strip().splitlines()[-1]
 
 
-def test_a_setting_that_is_wrong_is_named_with_its_line(tmp_path: Path, own_root: str) -> None:
-    wrong = BrokerProcess(1, tmp_path, own_root, num_partitions="many")
+def test_a_setting_that_is_wrong_is_named_with_its_line(tmp_path: Path, connect: str) -> None:
+    wrong = BrokerProcess(1, tmp_path, connect, num_partitions="many")
     status, text = wrong.run()
     assert status == 1
     assert "kdist: num.partitions is 'many', but must be" in last_line(text)
 
 
-def test_a_port_that_is_taken_is_named(
-    tmp_path: Path, own_root: str, broker: BrokerProcess
-) -> None:
-    other = BrokerProcess(2, tmp_path, own_root, listeners=broker.settings["listeners"])
+def test_a_port_that_is_taken_is_named(tmp_path: Path, connect: str, broker: BrokerProcess) -> None:
+    other = BrokerProcess(2, tmp_path, connect, listeners=broker.settings["listeners"])
     status, text = other.run()
     assert (status, last_line(text)) == (
         1,
@@ -308,9 +300,9 @@ def test_a_port_that_is_taken_is_named(
 
 
 def test_a_directory_of_another_broker_is_refused(
-    tmp_path: Path, own_root: str, broker: BrokerProcess
+    tmp_path: Path, connect: str, broker: BrokerProcess
 ) -> None:
-    locked = BrokerProcess(2, tmp_path, own_root)
+    locked = BrokerProcess(2, tmp_path, connect)
     locked.settings["log.dir"] = str(broker.directory)
     status, text = locked.run()
     assert (status, last_line(text)) == (
@@ -319,30 +311,131 @@ def test_a_directory_of_another_broker_is_refused(
     )
 
 
-def test_a_directory_of_another_cluster_is_refused(tmp_path: Path, own_root: str) -> None:
-    with broker_processes(1, tmp_path, own_root) as (only,):
+def test_a_directory_of_another_cluster_is_refused(tmp_path: Path, connect: str) -> None:
+    with broker_processes(1, tmp_path, connect) as (only,):
         assert only.stop() == 0
-        only.settings["zookeeper.connect"] = f"{own_root}-other"
+        only.settings["zookeeper.connect"] = f"{connect}-other"
         status, text = only.run()
         assert status == 1
         assert "belongs to cluster" in last_line(text)
 
 
-def test_a_zookeeper_that_does_not_answer_is_named(tmp_path: Path) -> None:
+def test_a_zookeeper_that_does_not_answer_is_named_and_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd is told what it waits for, and not to give it up."""
     nobody = f"127.0.0.1:{free_port()}"
-    alone = BrokerProcess(1, tmp_path, nobody)
-    alone.settings["zookeeper.connection.timeout.ms"] = "500"
-    status, text = alone.run()
-    assert (status, last_line(text)) == (
-        1,
-        f"kdist: ZooKeeper on {nobody}: no ZooKeeper server of {nobody} answered within 500 ms",
-    )
+    alone = BrokerProcess(1, tmp_path, nobody, http_address=f"127.0.0.1:{free_port()}")
+    alone.settings["zookeeper.connection.timeout.ms"] = "200"
+    said = f"waiting for ZooKeeper: no ZooKeeper server of {nobody} answered within 200 ms"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        try:
+            alone.begin()
+            told = [manager.recv(4096).decode()]
+            while f"STATUS={said}" not in told:
+                told.append(manager.recv(4096).decode())
+            assert [each for each in told if each.startswith("EXTEND_TIMEOUT_USEC=")]
+            settled(lambda: alone.text.count(said) > 1)
+            with pytest.raises(urllib.error.HTTPError) as health:
+                urllib.request.urlopen(
+                    f"http://{alone.settings['http.address']}/health", timeout=10
+                )
+            assert (health.value.code, json.load(health.value)["state"]) == (503, "starting")
+            assert alone.stop() == 0
+        finally:
+            alone.end()
 
 
-def test_an_id_that_is_taken_is_named(tmp_path: Path, connect: str, broker: BrokerProcess) -> None:
-    twin = BrokerProcess(1, tmp_path, f"{connect}/shared", **BRIEF_SESSIONS)
+def test_an_id_that_is_taken_is_named(tmp_path: Path, broker: BrokerProcess) -> None:
+    twin = BrokerProcess(1, tmp_path, broker.settings["zookeeper.connect"], **BRIEF_SESSIONS)
     status, text = twin.run()
     assert (status, last_line(text)) == (
         1,
         "kdist: broker.id 1 is taken: another broker is registered as /brokers/ids/1",
     )
+
+
+def test_three_brokers_share_the_partitions_of_a_topic(tmp_path: Path, connect: str) -> None:
+    with broker_processes(3, tmp_path, connect) as brokers:
+        create(brokers[2], "spread", 6)
+        assert sorted(leaders(brokers[1], "spread")) == [1, 1, 2, 2, 3, 3]
+        produce(brokers[0], "spread", [b"%d" % n for n in range(600)])
+        assert len(consume(brokers[2], "spread", 600, "spread")) == 600
+
+
+def test_a_topic_is_created_on_demand_by_a_broker_that_is_not_the_controller(
+    tmp_path: Path, connect: str
+) -> None:
+    with broker_processes(2, tmp_path, connect) as brokers:
+        other = next(each for each in brokers if each.id != controller_of(brokers[0]))
+        kcat(other, "-P", "-t", "on-demand", given="x")
+        assert kcat(other, "-C", "-t", "on-demand", "-o", "beginning", "-e", "-q") == ["x"]
+
+
+def test_a_broker_that_restarts_leads_its_partitions_again(tmp_path: Path, connect: str) -> None:
+    with broker_processes(2, tmp_path, connect) as brokers:
+        create(brokers[0], "comes-back", 4)
+        before = leaders(brokers[0], "comes-back")
+        produce(brokers[0], "comes-back", [b"%d" % n for n in range(100)])
+        assert brokers[1].stop() == 0
+        settled(lambda: -1 in leaders(brokers[0], "comes-back"))
+        brokers[1].start()
+        settled(lambda: leaders(brokers[0], "comes-back") == before)
+        assert len(consume(brokers[1], "comes-back", 100, "g")) == 100
+
+
+def test_a_broker_that_was_frozen_for_too_long_registers_again(
+    tmp_path: Path, connect: str
+) -> None:
+    with broker_processes(2, tmp_path, connect, **BRIEF_SESSIONS) as brokers:
+        create(brokers[0], "stands-still", 4)
+        before = leaders(brokers[0], "stands-still")
+        first = controller_of(brokers[0])
+        paused, other = brokers[first - 1], brokers[2 - first]
+        paused.process.send_signal(signal.SIGSTOP)
+        settled(lambda: controller_of(other) == other.id)
+        settled(lambda: -1 in leaders(other, "stands-still"))
+        paused.process.send_signal(signal.SIGCONT)
+        settled(lambda: leaders(paused, "stands-still") == before)
+        settled(lambda: controller_of(paused) == other.id)
+        produce(paused, "stands-still", [b"%d" % n for n in range(50)])
+        assert paused.stop() == 0
+
+
+def test_another_broker_takes_over_when_the_controller_is_killed(
+    tmp_path: Path, connect: str
+) -> None:
+    with broker_processes(3, tmp_path, connect, **BRIEF_SESSIONS) as brokers:
+        first = controller_of(brokers[0])
+        killed = brokers[first - 1]
+        left = [each for each in brokers if each is not killed]
+        create(left[0], "before", 3)
+        killed.stop(signal.SIGKILL)
+        settled(lambda: controller_of(left[0]) not in (first, -1))
+        create(left[0], "after", 4)
+        assert set(leaders(left[1], "after")) == {each.id for each in left}
+        killed.start()
+        settled(lambda: -1 not in leaders(left[0], "before"))
+        settled(lambda: leaders(killed, "before") == leaders(left[0], "before"))
+
+
+def test_a_committed_offset_is_where_it_was_after_its_coordinator_restarted(
+    tmp_path: Path, connect: str
+) -> None:
+    with broker_processes(2, tmp_path, connect) as brokers:
+        create(brokers[0], "positions", 1)
+        produce(brokers[0], "positions", [b"x"] * 10)
+        groups = [f"group-{n}" for n in range(6)]
+        for group in groups:
+            consume(brokers[0], "positions", 10, group)
+        for broker in brokers:
+            assert broker.stop() == 0
+            broker.start()
+        asked = [TopicPartition("positions", 0)]
+        for group in groups:
+            consumer = Consumer({"bootstrap.servers": brokers[1].address, "group.id": group})
+            assert consumer.committed(asked, timeout=20)[0].offset == 10
+            consumer.close()

@@ -20,18 +20,17 @@ from peer.kdist_directory import settings_of
 
 from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
-from kdist.metrics.cleaner import CleanerMetrics
-from kdist.metrics.storage import StorageMetrics
+from kdist.metrics.storage import CleanerMetrics, StorageMetrics
 from kdist.model import TopicPartition
 from kdist.records.batch import read_header
 from kdist.records.build import read_batch
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
-from kdist.storage.cleaning.cleaner import Cleaner, CleanerHooks
-from kdist.storage.cleaning.worker import ThreadWorker
-from kdist.storage.context import DirectoryContext, Identity
+from kdist.storage.background import DirectoryContext
+from kdist.storage.cleaning.cleaner import Cleaner, CleanerHooks, ThreadWorker
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
+from kdist.storage.meta import Identity
 from kdist.storage.names import CLEANER_OFFSETS
 from tests.stepped_process import SteppedProcess
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,6 @@ from tests.integration.broker_processes import (
 from tests.integration.fire_cluster import Churn, Held, ask_metadata, differences, on_disk, told_by
 from tests.integration.fire_load import PARTITIONS, QUIET, Group, Writing, grown, read_topic
 from tests.integration.fire_wire import Wire
-from tests.integration.zookeeper_server import PATIENT_TICK_MS, ZooKeeperHost, zookeeper_host
 
 STEPS_BETWEEN_KILLS = 25  # topics created or deleted
 SETTINGS = {
@@ -36,20 +34,6 @@ SETTINGS = {
     "auto_create_topics_enable": "false",
     **BRIEF_SESSIONS,
 }
-
-_roots = count(1)
-
-
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperHost]:
-    with zookeeper_host(tmp_path_factory.mktemp("zookeeper"), PATIENT_TICK_MS) as host:
-        yield host
-
-
-@pytest.fixture
-def connect(zookeeper: ZooKeeperHost) -> str:
-    """A cluster of its own for each test."""
-    return f"{zookeeper.settings.address}/cluster{next(_roots)}"
 
 
 @pytest.fixture

@@ -6,25 +6,18 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from standalone_process import KDIST, ROOT, TIMEOUT_S, Standalone, standalone
+from standalone_process import KDIST, ROOT, TIMEOUT_S, Standalone
 
 VALUES = ["text", None, {"hex": "ff00fe0a0d"}, " ", "ünïcödé\ttab"]
 FORMAT = r"%t [%p] %o key %k (%K): %s (%S) at %T, %h, 100%%\x21\n"
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    with standalone(tmp_path_factory.mktemp("cluster") / "data") as started:
-        yield started
-
-
-def done(run: Standalone, *words: object, given: bytes = b"", **variables: str) -> bytes:
+def done(cluster: Standalone, *words: object, given: bytes = b"", **variables: str) -> bytes:
     """What a command printed, as bytes."""
-    environment = {**os.environ, "KDIST_BROKER": run.addresses["d01"], **variables}
+    environment = {**os.environ, "KDIST_BROKER": cluster.addresses["d01"], **variables}
     found = subprocess.run(
         [*KDIST, *map(str, words)],
         cwd=ROOT,
@@ -37,17 +30,17 @@ def done(run: Standalone, *words: object, given: bytes = b"", **variables: str) 
     return found.stdout
 
 
-def kcat(run: Standalone, *words: object, given: bytes = b"") -> bytes:
-    command = ["kcat", "-b", run.addresses["d01"], *map(str, words)]
+def kcat(cluster: Standalone, *words: object, given: bytes = b"") -> bytes:
+    command = ["kcat", "-b", cluster.addresses["d01"], *map(str, words)]
     found = subprocess.run(command, input=given, capture_output=True, timeout=TIMEOUT_S)
     assert found.returncode == 0, found.stderr
     return found.stdout
 
 
 @pytest.fixture(scope="module")
-def written(run: Standalone) -> str:
+def written(cluster: Standalone) -> str:
     """A topic with whatever a record can have, of two partitions."""
-    done(run, "topics", "create", "written", "--partitions", 2)
+    done(cluster, "topics", "create", "written", "--partitions", 2)
     rows = [
         {
             "key": value,
@@ -59,29 +52,29 @@ def written(run: Standalone) -> str:
         for number, value in enumerate(VALUES)
     ]
     text = "".join(json.dumps(row) + "\n" for row in rows)
-    done(run, "produce", "written", "--from-json", given=text.encode())
+    done(cluster, "produce", "written", "--from-json", given=text.encode())
     return "written"
 
 
 @pytest.mark.parametrize("partition", [0, 1])
 def test_kcat_shows_the_same_by_the_same_format(
-    run: Standalone, written: str, partition: int
+    cluster: Standalone, written: str, partition: int
 ) -> None:
     """But for an empty key or value, which is a null to kcat, so there is none here."""
     ours = done(
-        *(run, "consume", written, "--partition", partition, "--from-beginning", "--until-end"),
+        *(cluster, "consume", written, "--partition", partition, "--from-beginning", "--until-end"),
         *("--null", "NULL", "-f", FORMAT),
     )
-    theirs = kcat(run, "-C", "-t", written, "-p", partition, "-e", "-q", "-Z", "-f", FORMAT)
+    theirs = kcat(cluster, "-C", "-t", written, "-p", partition, "-e", "-q", "-Z", "-f", FORMAT)
     assert ours == theirs
     assert ours.count(b"100%!\n") == 3 - partition
 
 
-def test_what_kcat_writes_with_headers_and_nulls_is_shown(run: Standalone) -> None:
-    done(run, "topics", "create", "from-kcat")
+def test_what_kcat_writes_with_headers_and_nulls_is_shown(cluster: Standalone) -> None:
+    done(cluster, "topics", "create", "from-kcat")
     words = ("-P", "-t", "from-kcat", "-K", "=", "-Z", "-H", "a=1", "-H", "a=2")
-    kcat(run, *words, given=b"k=v\nnull=\n")
-    found = done(run, "consume", "from-kcat", "--from-beginning", "--until-end", "--json")
+    kcat(cluster, *words, given=b"k=v\nnull=\n")
+    found = done(cluster, "consume", "from-kcat", "--from-beginning", "--until-end", "--json")
     rows = [json.loads(line) for line in found.splitlines()]
     headers = [["a", "1"], ["a", "2"]]
     assert [(row["key"], row["value"], row["headers"]) for row in rows] == [
@@ -90,31 +83,31 @@ def test_what_kcat_writes_with_headers_and_nulls_is_shown(run: Standalone) -> No
     ]
 
 
-def test_a_copy_through_json_is_the_same_to_the_byte(run: Standalone, written: str) -> None:
-    done(run, "topics", "create", "copied", "--partitions", 2)
-    original = done(run, "consume", written, "--from-beginning", "--until-end", "--json")
-    done(run, "produce", "copied", "--from-json", given=original)
+def test_a_copy_through_json_is_the_same_to_the_byte(cluster: Standalone, written: str) -> None:
+    done(cluster, "topics", "create", "copied", "--partitions", 2)
+    original = done(cluster, "consume", written, "--from-beginning", "--until-end", "--json")
+    done(cluster, "produce", "copied", "--from-json", given=original)
     words = ("--from-beginning", "--until-end", "--json")
-    copy = done(run, "consume", "copied", *words).replace(b'"copied"', b'"written"')
+    copy = done(cluster, "consume", "copied", *words).replace(b'"copied"', b'"written"')
     assert sorted(copy.splitlines()) == sorted(original.splitlines())
 
 
-def test_a_profile_is_all_that_a_command_needs(run: Standalone, tmp_path: Path) -> None:
+def test_a_profile_is_all_that_a_command_needs(cluster: Standalone, tmp_path: Path) -> None:
     (tmp_path / "kdist").mkdir()
     profile = tmp_path / "kdist/cluster.properties"
-    profile.write_text(f"zk.connect={run.addresses['zookeeper']}\ncompression.type=lz4\n")
+    profile.write_text(f"zk.connect={cluster.addresses['zookeeper']}\ncompression.type=lz4\n")
     variables = {"XDG_CONFIG_HOME": str(tmp_path), "KDIST_BROKER": ""}
     words = ("--profile", "cluster")
-    done(run, *words, "topics", "create", "profiled", **variables)
-    done(run, *words, "produce", "profiled", given=b"found\n", **variables)
+    done(cluster, *words, "topics", "create", "profiled", **variables)
+    done(cluster, *words, "produce", "profiled", given=b"found\n", **variables)
     rest = ("profiled", "--from-beginning", "--until-end")
-    assert done(run, *words, "consume", *rest, **variables) == b"found\n"
+    assert done(cluster, *words, "consume", *rest, **variables) == b"found\n"
 
 
-def test_kcat_and_the_command_share_a_groups_partitions(run: Standalone) -> None:
-    done(run, "topics", "create", "divided", "--partitions", 2)
+def test_kcat_and_the_command_share_a_groups_partitions(cluster: Standalone) -> None:
+    done(cluster, "topics", "create", "divided", "--partitions", 2)
     common = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    address = run.addresses["d01"]
+    address = cluster.addresses["d01"]
     ours = subprocess.Popen(
         [*KDIST, "consume", "divided", "--group", "both", "--broker", address],
         cwd=ROOT,
@@ -127,12 +120,12 @@ def test_kcat_and_the_command_share_a_groups_partitions(run: Standalone) -> None
     try:
         shares: list[int] = []
         while shares != [1, 1]:
-            listed = json.loads(run.run("groups", "list", "--json") or "{}")
-            if listed.get("group") == "both":
-                described = json.loads(done(run, "groups", "describe", "both", "--json"))
+            listed = cluster.run("groups", "list", "--json").splitlines()
+            if any(json.loads(line)["group"] == "both" for line in listed):
+                described = json.loads(done(cluster, "groups", "describe", "both", "--json"))
                 shares = [len(member["partitions"]) for member in described["members"]]
         for partition in range(2):
-            done(run, "produce", "divided", "--partition", partition, given=b"%d\n" % partition)
+            done(cluster, "produce", "divided", "--partition", partition, given=b"%d\n" % partition)
         assert {ours.stdout.readline(), theirs.stdout.readline()} == {b"0\n", b"1\n"}
         ours.send_signal(signal.SIGINT)
         assert ours.wait(TIMEOUT_S) == 130

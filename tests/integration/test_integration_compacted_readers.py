@@ -29,8 +29,8 @@ from compacted_topics import (
 from peer.go_program import ensure_program
 from peer.kafka_peer import java_command
 
-from kdist.client.classic.connector import create as create_connector
-from kdist.client.classic.simple import FetchRequest, SimpleConsumer
+from kdist.classic.connector import create as create_connector
+from kdist.classic.simple import FetchRequest, SimpleConsumer
 from kdist.client.consumer.consumer import Consumer
 from kdist.model import TopicPartition
 from tests.integration.standalone_process import Standalone, standalone

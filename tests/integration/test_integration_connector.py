@@ -13,20 +13,14 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from kdist.client.classic import connector
+from kdist.classic import connector
 from kdist.errors import UserError
 from tests.integration.broker_processes import BrokerProcess, broker_processes, settled
 from tests.integration.connector_readers import HASTY, Reader
 from tests.integration.consumer_members import WAIT_S, create, produce
-from tests.integration.zookeeper_server import PATIENT_TICK_MS, ZooKeeperHost, zookeeper_host
+from tests.integration.zookeeper_server import ZooKeeperHost
 
 PATIENT = HASTY | {"consumer.timeout.ms": WAIT_S * 1000}
-
-
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperHost]:
-    with zookeeper_host(tmp_path_factory.mktemp("zookeeper"), PATIENT_TICK_MS) as host:
-        yield host
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +267,7 @@ def test_a_program_that_ends_without_a_shutdown_leaves_its_group(
     program = tmp_path / "sample.py"
     program.write_text(
         "import sys\n"
-        "from kdist.client.classic import connector\n"
+        "from kdist.classic import connector\n"
         "config = {'zookeeper.connect': sys.argv[1], 'group.id': sys.argv[2],\n"
         "          'auto.offset.reset': 'smallest'}\n"
         "streams = connector.create_message_streams(sys.argv[2], 1, config)\n"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from kdist.client.classic import connector, simple
+from kdist.classic import connector, simple
 from tests.integration.consumer_members import create, produce
 from tests.integration.standalone_process import ROOT, Standalone, standalone
 
@@ -28,8 +28,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
             create(address, topic, 2)
             for partition in (0, 1):
                 produce(address, topic, 5, partition)
-        create(address, "orders", 1)
-        produce(address, "orders", 5, 0, start=1)
+        create(address, "amounts", 1)
+        produce(address, "amounts", 5, 0, start=1)
         producer = Producer({"bootstrap.servers": address})
         producer.produce("clicks", b"no JSON {", partition=0)
         assert producer.flush(20) == 0

@@ -25,7 +25,7 @@ from kdist.model import TopicPartition
 from tests.integration.broker_processes import BrokerProcess, broker_processes, settled
 from tests.integration.moved_by_tool import MOVED_S, PARTITIONS, TOPIC, Load
 from tests.integration.replicated_topics import ZnodesOfTopics, znodes_of
-from tests.integration.zookeeper_server import PATIENT_TICK_MS, zookeeper_host
+from tests.integration.zookeeper_server import ZooKeeperHost
 
 pytestmark = [
     pytest.mark.peer,
@@ -170,11 +170,11 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperHost) -> Iterator[Stage]:
+    connect = f"{zookeeper.settings.address}/moves"
     with (
-        zookeeper_host(tmp_path_factory.mktemp("zookeeper"), PATIENT_TICK_MS) as host,
-        broker_processes(3, tmp_path_factory.mktemp("brokers"), host.settings.address) as started,
-        znodes_of(host.settings.address) as znodes,
+        broker_processes(3, tmp_path_factory.mktemp("brokers"), connect) as started,
+        znodes_of(connect) as znodes,
         Admin(started[0].address) as admin,
     ):
         yield Stage(started, admin, znodes)

@@ -1,7 +1,4 @@
-"""Hostile bytes against a live broker: it answers or closes, serves the others, and does not grow.
-
-Twenty seconds of `fire_fuzz.py`; `python tests/integration/fire_fuzz.py --seconds 300` for more.
-"""
+"""Hostile bytes and random pipelines against a live broker: answered in order, or closed."""
 
 from __future__ import annotations
 
@@ -18,8 +15,13 @@ from tests.integration.broker_processes import BrokerProcess
 from tests.integration.fire_attacks import Arena, last_words
 from tests.integration.fire_fuzz import SLOW_SENDERS, prepare, run, target
 from tests.integration.fire_wire import Wire
+from tests.integration.pipelining import CAREFUL
+from tests.integration.pipelining import run as run_pipelines
+from tests.integration.pipelining import target as pipelined_target
+from tests.integration.pipelining_sessions import ENDS
 
 SECONDS = 20.0
+SESSIONS, PIPELINED_S = 25, 60.0  # at most
 GROWTH_MIB_MAX = 64.0  # what a busy broker's allocator may keep; a leak would pass it soon
 
 
@@ -51,3 +53,15 @@ def serves(broker: BrokerProcess) -> None:
     with Wire(broker.port) as wire:
         answer = wire.ask(api_versions.API, 0, ApiVersionsRequest())
     assert answer.error_code == 0
+
+
+@pytest.mark.parametrize("settings", [{}, CAREFUL], ids=["prompt", "careful"])
+def test_pipelined_requests_are_answered_in_order_and_rightly(
+    tmp_path: Path, settings: dict[str, str]
+) -> None:
+    with pipelined_target(tmp_path, **settings) as broker:
+        report = run_pipelines(broker, seed=7, count=SESSIONS, seconds=PIPELINED_S)
+    sys.stdout.write(report.text())
+    assert set(report.ends) == set(ENDS)
+    assert report.requests > 500
+    assert report.after_mib - report.before_mib < 64  # what an allocator may keep

@@ -29,10 +29,11 @@ from peer.kafka_peer import dump_log_segments
 from peer.kdist_directory import BATCHES, opened
 
 from kdist.model import NO_OFFSET, TopicPartition
+from kdist.runtime.steps import run_steps
 from kdist.storage.epochs import EpochStart, decode_epochs
-from kdist.storage.producer_snapshot import decode_snapshot
-from kdist.storage.producers import BATCHES_KEPT, Producer
-from kdist.storage.reading import find_by_timestamp
+from kdist.storage.names import flush_mark_in
+from kdist.storage.producers import BATCHES_KEPT, ProducerState, decode_snapshot
+from kdist.storage.time_lookup import finding_by_timestamp
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("kafka")]
 
@@ -265,7 +266,7 @@ def test_producers_after_recovery_are_those_that_kafka_found(
         assert newest_producers(mended / partition.name) == newest_producers(partition), partition
 
 
-def newest_producers(partition: Path) -> dict[int, Producer]:
+def newest_producers(partition: Path) -> dict[int, ProducerState]:
     """Without their older batches, of which Kafka writes nothing."""
     snapshots = sorted(partition.glob("*.snapshot"))
     if not snapshots:  # Kafka writes none for an empty log
@@ -301,7 +302,7 @@ def test_offsets_by_timestamp_are_those_that_a_consumer_got(
         for name in compared_by_time(kafka_history.answers.offset_for_times):
             expected = kafka_history.answers.offset_for_times[name]
             log = directory.logs[partition_of(Path(name))]
-            found = {at: find_by_timestamp(log, at) for at in expected}
+            found = {at: run_steps(finding_by_timestamp(log, at)) for at in expected}
             assert {at: f.offset if f else None for at, f in found.items()} == expected, name
 
 
@@ -344,6 +345,17 @@ def test_kafka_leaves_the_files_as_kdist_closed_them(handed_back: HandedBack) ->
         if not name.startswith("__")  # Kafka's own topics grow while it runs
     ]
     assert differing == []
+
+
+def test_kafka_removes_the_flush_mark_of_each_log_that_it_opens(handed_back: HandedBack) -> None:
+    marked = [path.name for path in live_partitions(handed_back.directory) if flush_marks(path)]
+    assert {*HANDED_BACK} <= {*marked}
+    assert not any(flush_marks(handed_back.kept / name) for name in marked)
+
+
+def flush_marks(partition: Path) -> list[str]:
+    found = (flush_mark_in(path.name) for path in partition.iterdir())
+    return [each for each in found if each is not None]
 
 
 def dump_written(handed_back: HandedBack, suffix: str, *flags: str) -> dict[Path, list[Entry]]:

@@ -19,7 +19,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.integration.broker_processes import BrokerProcess, broker_processes
 from tests.integration.fire_load import PARTITIONS, QUIET, Group, Writing, grown, read_topic
 from tests.integration.load_checks import group_saw_all, holds, is_dense, is_once_and_in_order
-from tests.integration.zookeeper_server import PATIENT_TICK_MS, zookeeper_host
 
 QUICK_KILLS, KILLS = 5, 50
 ACKED_BETWEEN_KILLS = 500
@@ -27,20 +26,10 @@ PLAIN, IDEMPOTENT = "plain", "idempotent"
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+def broker(tmp_path: Path, connect: str) -> Iterator[BrokerProcess]:
     """A broker that flushes before it tells, with small segments so that kills meet rolls too."""
-    directory = tmp_path / "zookeeper"
-    directory.mkdir()
-    with (
-        zookeeper_host(directory, PATIENT_TICK_MS) as host,
-        broker_processes(
-            1,
-            tmp_path,
-            host.settings.address,
-            log_flush_before_expose="true",
-            log_segment_bytes="1000000",
-        ) as (only,),
-    ):
+    settings = {"log_flush_before_expose": "true", "log_segment_bytes": "1000000"}
+    with broker_processes(1, tmp_path, connect, **settings) as (only,):
         admin = AdminClient({**QUIET, "bootstrap.servers": only.address})
         for made in admin.create_topics(
             [NewTopic(name, PARTITIONS, 1) for name in (PLAIN, IDEMPOTENT)]

@@ -165,9 +165,7 @@ def test_a_topic_is_not_sent_back_to_where_it_came_from(clusters: Clusters, tmp_
         produce_one(source, "around-a", 0)
         await_ends(target.address, "around-a", [2])
         assert end_of(source.address, "around-a", 0) == 2
-        (found,) = json.loads(
-            kdist("mirror", "status", "--config", str(back.file), "--json").stdout
-        )
+        found = json.loads(kdist("mirror", "status", "--config", str(back.file), "--json").stdout)
     assert found["held_topics"] == {
         "around-a": "it was mirrored from this flow's target, and is not mirrored back"
     }

@@ -50,7 +50,8 @@ def test_the_guides_file_and_commands_do_what_it_says(tmp_path: Path) -> None:
             assert mirror.stop() == 0
         assert said(release, mirror) == "flights is the target's own.\n"
         assert said(seek, mirror) == (
-            "flights-0 goes on from offset 1: the target has all before it.\n"
+            "flights-0 goes on from offset 1: its copy was mirrored up to there, and takes nothing"
+            " from before.\n"
         )
         listed = kdist("topics", "list", "--broker", target.address).stdout.split()
     assert "opsXhost" not in listed

@@ -6,12 +6,14 @@ What only Kafka has today is in its topics: transactions, aborted ones too, and 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from page_commands import blocks_of, environment, run_block
 from peer.kafka_broker import KafkaBroker
 
 from tests.integration.broker_processes import BrokerProcess, broker_processes, settled
@@ -20,6 +22,7 @@ from tests.integration.mirror_processes import (
     MirrorProcess,
     Writing,
     assert_same,
+    await_ends,
     await_more,
     batches_of,
     copied,
@@ -27,12 +30,14 @@ from tests.integration.mirror_processes import (
     end_of,
     ended,
     flow,
+    kdist,
     producer,
 )
 from tests.integration.zookeeper_server import PATIENT_TICK_MS, zookeeper_host
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("kafka")]
 
+FROM_KAFKA = Path(__file__).parents[2] / "docs/guides/from-kafka.md"
 KILLS = 4
 KEYS = 20
 Read = tuple[bytes | None, bytes | None, tuple[int, int]]
@@ -54,6 +59,41 @@ def kdist_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPro
         broker_processes(1, place, host.settings.address) as (broker,),
     ):
         yield broker
+
+
+def test_a_group_goes_on_where_it_was_after_the_page_for_clusters_in_kraft_mode(
+    kafka: str, kdist_broker: BrokerProcess, tmp_path: Path
+) -> None:
+    page = FROM_KAFKA.read_text().partition("\n## From KRaft, by a mirror\n")[2]
+    section = page.partition("\n## ")[0].replace("10.0.0.1:9092", kafka)
+    section = section.replace("10.0.1.1:9092", kdist_broker.address)
+    create(kafka, "clicks", 3)
+    ends = [5, 6, 7]
+    writer = producer(kafka)
+    for partition, end in enumerate(ends):
+        for number in range(end):
+            writer.produce("clicks", f"{number}", partition=partition)
+    assert writer.flush(10) == 0
+    member = Consumer({**QUIET, "bootstrap.servers": kafka, "group.id": "billing"})
+    read = [TopicPartition("clicks", number, end) for number, end in enumerate(ends)]
+    member.commit(offsets=read, asynchronous=False)
+    member.close()
+    mirror = MirrorProcess(tmp_path, "from-kafka", {})
+    (text,) = re.findall(r"```properties\n(.*?)```", section, re.DOTALL)
+    mirror.file.write_text(text)
+    around = environment(tmp_path, 0)
+    with ended(mirror):
+        mirror.start()
+        await_ends(kdist_broker.address, "clicks", ends)
+        asked = ("mirror", "status", "--config", str(mirror.file))
+        settled(lambda: "is up to date" in kdist(*asked).stdout)
+        for command, shown in blocks_of(section):
+            run_block(command, shown, tmp_path, around)
+        assert mirror.stop() == 0
+    member = Consumer({**QUIET, "bootstrap.servers": kdist_broker.address, "group.id": "billing"})
+    found = [each.offset for each in member.committed(read, timeout=20)]
+    member.close()
+    assert found == ends
 
 
 def read_all(address: str, topic: str) -> list[Read]:

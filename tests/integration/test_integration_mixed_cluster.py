@@ -29,8 +29,7 @@ from peer.kafka_dump import Batch, read_dump
 from peer.kafka_peer import dump_log_segments, run_tool
 
 from kdist.model import TopicPartition as KdistPartition
-from kdist.ops.reassignment.plan import Move
-from kdist.ops.reassignment.plan_file import encode_plan
+from kdist.ops.reassignment.plan import Move, encode_plan
 from tests.integration.broker_processes import settled
 from tests.integration.fire_load import PARTITIONS, Group, Place, Writing, grown, read_topic
 from tests.integration.load_checks import judge

@@ -23,7 +23,7 @@ from kdist.client.consumer.consumer import Consumer
 from kdist.client.producer.sync import Producer
 from kdist.model import TopicPartition
 from tests.integration.broker_processes import BrokerProcess, settled
-from tests.integration.zookeeper_server import PATIENT_TICK_MS, free_port, zookeeper_host
+from tests.integration.zookeeper_server import ZooKeeperHost, free_port
 
 RACKS = {1: "a", 2: "b", 3: "c"}
 SETTINGS = {
@@ -97,27 +97,25 @@ def kdist(*words: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperHost) -> Iterator[Site]:
     directory = tmp_path_factory.mktemp("nearest")
-    (directory / "zookeeper").mkdir()
-    with zookeeper_host(directory / "zookeeper", PATIENT_TICK_MS) as host:
-        connect = host.settings.address
-        brokers = {
-            each: BrokerProcess(
-                *(each, directory, connect),
-                broker_rack=rack,
-                http_address=f"127.0.0.1:{free_port()}",
-                **SETTINGS,
-            )
-            for each, rack in RACKS.items()
-        }
-        try:
-            for each in brokers.values():
-                each.start()
-            yield Site(brokers)
-        finally:
-            for each in brokers.values():
-                each.end()
+    connect = f"{zookeeper.settings.address}/racks"
+    brokers = {
+        each: BrokerProcess(
+            *(each, directory, connect),
+            broker_rack=rack,
+            http_address=f"127.0.0.1:{free_port()}",
+            **SETTINGS,
+        )
+        for each, rack in RACKS.items()
+    }
+    try:
+        for each in brokers.values():
+            each.start()
+        yield Site(brokers)
+    finally:
+        for each in brokers.values():
+            each.end()
 
 
 def by_our_consumer(site: Site, topic: str, rack: str) -> int:

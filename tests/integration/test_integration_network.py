@@ -17,14 +17,14 @@ import pytest
 
 from kdist.config.network import NetworkSettings
 from kdist.errors import UserError
-from kdist.metrics.network import NetworkMetrics
-from kdist.network.chunks import Chunk
+from kdist.metrics.broker import NetworkMetrics
 from kdist.network.connection import Connection
 from kdist.network.listener import Listener
 from kdist.network.network import AsyncioNetwork
-from kdist.runtime.asyncio_process import AsyncioProcess
+from kdist.protocol.frame import Chunk
 from kdist.runtime.disk import Disk
 from kdist.runtime.files import File
+from kdist.runtime.process import AsyncioProcess
 
 SIZE = 24 << 20
 

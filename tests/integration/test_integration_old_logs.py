@@ -16,7 +16,7 @@ from confluent_kafka import TopicPartition as JudgesPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from peer.kafka_broker import KafkaBroker
 
-from kdist.client.classic.simple import FetchRequest, SimpleConsumer
+from kdist.classic.simple import FetchRequest, SimpleConsumer
 from kdist.client.consumer.consumer import Consumer
 from kdist.model import TopicPartition
 from kdist.records.batch import TimestampType

@@ -19,7 +19,7 @@ from peer.kafka_peer import java_command
 from kdist.client.admin.sync import Admin
 from tests.integration.broker_clients import create
 from tests.integration.broker_processes import BrokerProcess, broker_processes
-from tests.integration.zookeeper_server import PATIENT_TICK_MS, zookeeper_host
+from tests.integration.zookeeper_server import ZooKeeperHost
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("quotas")]
 
@@ -30,11 +30,12 @@ UNMOVED_MS = 20  # how much a p99 may differ by chance on a busy machine
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with zookeeper_host(tmp_path_factory.mktemp("zookeeper"), PATIENT_TICK_MS) as host:
-        directory = tmp_path_factory.mktemp("brokers")
-        with broker_processes(1, directory, host.settings.address, num_partitions="1") as started:
-            yield started[0]
+def broker(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperHost
+) -> Iterator[BrokerProcess]:
+    directory, connect = tmp_path_factory.mktemp("brokers"), f"{zookeeper.settings.address}/quotas"
+    with broker_processes(1, directory, connect, num_partitions="1") as (only,):
+        yield only
 
 
 @pytest.fixture(scope="module")

@@ -22,19 +22,11 @@ from tests.integration.moved_by_tool import (
     Moves,
     replicas,
 )
-from tests.integration.zookeeper_server import PATIENT_TICK_MS, zookeeper_host
 
 
 @pytest.fixture
-def brokers(tmp_path: Path) -> Iterator[list[BrokerProcess]]:
-    directory = tmp_path / "zookeeper"
-    directory.mkdir()
-    with (
-        zookeeper_host(directory, PATIENT_TICK_MS) as host,
-        broker_processes(
-            4, tmp_path, host.settings.address, offsets_topic_replication_factor="2"
-        ) as started,
-    ):
+def brokers(tmp_path: Path, connect: str) -> Iterator[list[BrokerProcess]]:
+    with broker_processes(4, tmp_path, connect, offsets_topic_replication_factor="2") as started:
         yield started
 
 

@@ -23,11 +23,12 @@ from kdist.records.batch import Batch, read_header
 from kdist.records.build import build_batch
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
-from kdist.storage.context import DirectoryContext, Identity
+from kdist.storage.background import DirectoryContext
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
+from kdist.storage.meta import Identity
 from tests.integration.broker_processes import BrokerProcess, broker_processes
-from tests.integration.zookeeper_server import PATIENT_TICK_MS, free_port, zookeeper_host
+from tests.integration.zookeeper_server import free_port
 from tests.own_time import ended_after_s
 from tests.stepped_process import SteppedProcess
 
@@ -40,17 +41,12 @@ BATCH = build_batch([b"x" * 100], timestamp_ms=1_700_000_000_000)
 
 
 def test_a_signal_during_recovery_ends_the_broker_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, connect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    zookeeper = tmp_path / "zookeeper"
-    zookeeper.mkdir()
     http = f"127.0.0.1:{free_port()}"
     indexes = {"log_index_interval_bytes": "0", "log_index_size_max_bytes": str(1 << 26)}
     with (
-        zookeeper_host(zookeeper, PATIENT_TICK_MS) as host,
-        broker_processes(1, tmp_path, host.settings.address, http_address=http, **indexes) as (
-            broker,
-        ),
+        broker_processes(1, tmp_path, connect, http_address=http, **indexes) as (broker,),
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
     ):
         assert broker.stop() == 0

@@ -18,7 +18,6 @@ from tests.integration.broker_processes import (
     broker_processes,
     settled,
 )
-from tests.integration.zookeeper_server import PATIENT_TICK_MS, zookeeper_host
 
 REPLICATED = {
     "default_replication_factor": "3",
@@ -28,13 +27,8 @@ REPLICATED = {
 
 
 @pytest.fixture
-def brokers(tmp_path: Path) -> Iterator[list[BrokerProcess]]:
-    directory = tmp_path / "zookeeper"
-    directory.mkdir()
-    with (
-        zookeeper_host(directory, PATIENT_TICK_MS) as host,
-        broker_processes(3, tmp_path, host.settings.address, **REPLICATED) as brokers,
-    ):
+def brokers(tmp_path: Path, connect: str) -> Iterator[list[BrokerProcess]]:
+    with broker_processes(3, tmp_path, connect, **REPLICATED) as brokers:
         yield brokers
 
 
@@ -97,7 +91,7 @@ def test_replicas_that_die_are_seen_and_judged_by_the_gate(brokers: list[BrokerP
     seen = settled(lambda: _with_isr(described(first), [1, 2]))
     assert states(seen)[3] == "silent"
     assert seen["eligible"] == []  # the ISR has the two that it needs
-    assert gate("--broker", 2) == ["clicks-0 would have 1 in-sync replicas, and asks for 2"]
+    assert gate("--broker", 2) == ["clicks-0 would have 1 in-sync replica, and asks for 2"]
 
     kill(brokers[1])
     seen = settled(lambda: _with_isr(described(first), [1]))

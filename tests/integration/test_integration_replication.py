@@ -19,7 +19,6 @@ from tests.integration.broker_processes import BrokerProcess, broker_processes, 
 from tests.integration.fire_load import PARTITIONS, Group, Writing, grown, read_topic
 from tests.integration.load_checks import group_saw_all, holds, is_dense, is_once_and_in_order
 from tests.integration.replicated_topics import ZnodesOfTopics, log_bytes, znodes_of
-from tests.integration.zookeeper_server import PATIENT_TICK_MS, zookeeper_host
 
 IDS = (1, 2, 3)
 LOADED, PLAIN = "loaded", "plain"
@@ -54,19 +53,17 @@ class Cluster(NamedTuple):
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    (tmp_path / "zookeeper").mkdir()
+def cluster(tmp_path: Path, connect: str) -> Iterator[Cluster]:
     with (
-        zookeeper_host(tmp_path / "zookeeper", PATIENT_TICK_MS) as host,
-        znodes_of(host.settings.address) as znodes,
         broker_processes(
             3,
             tmp_path,
-            host.settings.address,
+            connect,
             zookeeper_session_timeout_ms="4000",
             log_segment_bytes="1100000",
             offsets_topic_replication_factor="3",
         ) as brokers,
+        znodes_of(connect) as znodes,
     ):
         topics = [
             NewTopic(name, PARTITIONS, 3, config={"min.insync.replicas": "2"})

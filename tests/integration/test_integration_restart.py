@@ -16,7 +16,6 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.integration.broker_processes import BrokerProcess, broker_processes, settled
-from tests.integration.zookeeper_server import PATIENT_TICK_MS, zookeeper_host
 from tests.own_time import kept_waiting_s
 
 TOPICS, PARTITIONS = 10, 100
@@ -24,13 +23,10 @@ RESTARTS = 3
 ALLOWED_S = 6.0  # two are asked for; a machine that tests share gets more
 
 
-def test_a_thousand_partitions_are_served_soon_after_a_clean_restart(tmp_path: Path) -> None:
-    directory = tmp_path / "zookeeper"
-    directory.mkdir()
-    with (
-        zookeeper_host(directory, PATIENT_TICK_MS) as host,
-        broker_processes(1, tmp_path, host.settings.address) as (broker,),
-    ):
+def test_a_thousand_partitions_are_served_soon_after_a_clean_restart(
+    tmp_path: Path, connect: str
+) -> None:
+    with broker_processes(1, tmp_path, connect) as (broker,):
         fill(broker)
         measured = [restart(broker) for _ in range(RESTARTS)]
     ready_s, served_s = map(statistics.median, zip(*measured, strict=True))

@@ -20,9 +20,7 @@ from kdist.zk import znodes
 from tests.integration.broker_processes import SETTLED_S, BrokerProcess
 from tests.integration.zookeeper_server import (
     PATIENT_SESSION_TIMEOUT_MS,
-    PATIENT_TICK_MS,
     ZooKeeperHost,
-    zookeeper_host,
 )
 
 SESSION_S = PATIENT_SESSION_TIMEOUT_MS / 1000
@@ -31,24 +29,16 @@ GIVEN_UP_S = 12.0  # of an end that ZooKeeper does not answer, which takes 5
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[ZooKeeperHost]:
-    directory = tmp_path / "zookeeper"
-    directory.mkdir()
-    with zookeeper_host(directory, PATIENT_TICK_MS) as host:
-        yield host
-
-
-@pytest.fixture
-def broker(host: ZooKeeperHost, tmp_path: Path) -> Iterator[BrokerProcess]:
-    broker = BrokerProcess(1, tmp_path, host.settings.address)
+def broker(connect: str, tmp_path: Path) -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(1, tmp_path, connect)
     broker.start()
     yield broker
     broker.end()
 
 
 @pytest.fixture
-def zk(host: ZooKeeperHost) -> Iterator[KazooClient]:
-    client = KazooClient(host.settings.address)
+def zk(connect: str, broker: BrokerProcess) -> Iterator[KazooClient]:
+    client = KazooClient(connect)
     client.start()
     yield client
     client.stop()
@@ -123,30 +113,30 @@ def test_a_newer_start_loses_nothing_by_the_file_of_an_older_one(
 
 
 def test_after_an_orderly_stop_there_is_nothing_to_end(
-    host: ZooKeeperHost, broker: BrokerProcess
+    zookeeper: ZooKeeperHost, broker: BrokerProcess
 ) -> None:
     assert broker.stop() == 0
     assert not kept(broker).exists()
-    host.pause()  # it is not even asked
+    zookeeper.pause()  # it is not even asked
     try:
         assert end_session(broker) == (0, "broker 1 has left no session\n")
     finally:
-        host.go_on()
+        zookeeper.go_on()
 
 
 def test_an_end_that_zookeeper_does_not_answer_is_given_up(
-    host: ZooKeeperHost, broker: BrokerProcess
+    zookeeper: ZooKeeperHost, broker: BrokerProcess
 ) -> None:
     broker.stop(signal.SIGKILL)
-    host.pause()
+    zookeeper.pause()
     begun_s = time.monotonic()
     try:
         status, said = end_session(broker)
     finally:
-        host.go_on()
+        zookeeper.go_on()
     assert status == 1
-    address = host.settings.address
-    assert said == f"kdist: no ZooKeeper server of {address} answered within 5000 ms\n"
+    connect = broker.settings["zookeeper.connect"]
+    assert said == f"kdist: no ZooKeeper server of {connect} answered within 5000 ms\n"
     assert time.monotonic() - begun_s < GIVEN_UP_S
 
 

@@ -193,7 +193,7 @@ def test_a_value_that_its_column_would_change_keeps_its_bytes(job: Job) -> None:
         b'{"number": -2.5}',
         b'{"number": 1e300}',
         b'{"number": -1.5E18}',
-        b'{"number": null}',
+        b'{"number": null, "text": "x"}',
     ]
     produce(job.address, "changed", changed + held)
     outcome = job.run("changed", schema="text STRING, number DOUBLE")
@@ -330,13 +330,25 @@ def test_names_of_fields_that_are_no_identifiers_are_columns_all_the_same(job: J
         assert row["head"]["$oid"][0]["xml:lang"] == "de"
 
 
-def test_values_too_large_for_a_footers_statistics_are_loaded_and_counted(job: Job) -> None:
+def test_values_too_large_for_a_footers_statistics_are_loaded(job: Job) -> None:
     produce(job.address, "large", [b"a" * 5_000, b"b" * 5_000, None])
     outcome = job.run("large", format="bytes")
     assert outcome.error is None
     assert outcome.manifest is not None
-    assert (outcome.manifest.rows, outcome.manifest.undecoded) == (3, 2)
+    assert (outcome.manifest.rows, outcome.manifest.undecoded) == (3, 0)
     assert verify(Disk(), str(job.output), "large", is_deep=True).findings == ()
+
+
+def test_a_value_that_is_nested_too_deep_fails_nothing_and_what_it_has_is_text(job: Job) -> None:
+    deep = [b'{"a": ' + b'{"b": ' * depth + b"1" + b"}" * depth + b"}" for depth in (60, 120, 900)]
+    produce(job.address, "deep", [b'{"k": 1}', None, b"{}", *deep])
+    made = job.run("deep").manifest
+    assert made is not None
+    assert made.columns is not None
+    assert [each.column for each in made.columns] == ["a", "k"]
+    assert (made.rows, made.undecoded) == (6, 1)
+    kept = {row["record_value"] for row in job.seen("deep").collect()}
+    assert {bytes(each) for each in kept if each is not None} == {b"{}", deep[2]}
 
 
 def test_an_object_that_says_a_name_twice_does_not_keep_others_from_being_loaded(job: Job) -> None:

@@ -1,16 +1,20 @@
-"""The data source `kdist` in real Spark, beside Spark's own Kafka connector on the same brokers."""
+"""The data source `kdist` in real Spark, beside its own Kafka connector; which Python it runs."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer as ForeignProducer
 from peer.spark_connector import ensure_connector
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from spark_work import small_spark, table
+from spark_work import ROOT, produce, small_spark, table
 from standalone_process import standalone
 
 import kdist.spark
@@ -55,6 +59,18 @@ def numbers(address: str) -> str:
 
 def told(error: pytest.ExceptionInfo[PySparkException]) -> str:
     return sentence_of(str(error.value))
+
+
+PROGRAM = """
+import sys
+from pyspark.sql import SparkSession
+import kdist.spark
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+kdist.spark.register(spark)
+reader = spark.read.format("kdist").option("kafka.bootstrap.servers", sys.argv[1])
+print("records:", reader.option("subscribe", "plain").load().count())
+spark.stop()
+"""
 
 
 @pytest.mark.peer
@@ -222,3 +238,28 @@ def test_a_session_that_did_not_find_the_format_can_be_told(
 ) -> None:
     kdist.spark.register(spark)
     assert table(spark, address, subscribe=numbers).count() == COUNT
+
+
+@pytest.mark.timeout(600)  # a Spark of its own
+def test_workers_run_the_python_that_has_kdist_though_another_is_on_the_path(
+    tmp_path: Path,
+) -> None:
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    python = bare / "python3"
+    python.write_text('#!/bin/sh\nexec /usr/bin/python3 -I "$@"\n')  # without kdist
+    python.chmod(0o755)
+    environment = {name: text for name, text in os.environ.items() if "PYTHON" not in name}
+    environment |= {"PATH": f"{bare}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    with standalone(tmp_path / "data") as cluster:
+        address = f"127.0.0.1:{cluster.port}"
+        produce(address, "plain", [b"1", b"2", b"3"])
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, address],
+            capture_output=True,
+            check=False,
+            cwd=ROOT,
+            env=environment,
+            text=True,
+        )
+    assert "records: 3" in done.stdout, done.stderr[-2_000:]

@@ -11,18 +11,16 @@ from pathlib import Path
 
 import pytest
 from broker_processes import settled
-from page_commands import blocks, environment, run_block, shows
 from standalone_process import KDIST, ROOT, TIMEOUT_S, Standalone, free_ports, standalone
 
 from kdist.runtime.disk import Disk
 
-FIRST_STEPS = ROOT / "docs/guides/first-steps.md"
 COUNT = 300
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    return tmp_path / "data"
+    return tmp_path / "dätä 数据 \N{GRINNING FACE}"
 
 
 def offsets(run: Standalone, group: str) -> list[tuple[int, int, int]]:
@@ -336,40 +334,3 @@ def test_a_java_that_does_not_serve_is_one_sentence(data: Path, tmp_path: Path) 
         f"kdist: ZooKeeper ended with status 3; {data}/logs/zookeeper.log says: "
         "this Java is too old\n"
     )
-
-
-# The page
-
-
-def test_the_first_steps_are_ten_commands_and_each_does_what_the_page_says(
-    tmp_path: Path,
-) -> None:
-    """Only the port is another, as somebody may have the page's."""
-    steps = blocks(FIRST_STEPS)
-    assert len(steps) == 10
-    (start, table), *others = steps
-    assert start.startswith("kdist standalone ")
-    port = free_ports(3)
-    around = environment(tmp_path, port)
-    cluster = subprocess.Popen(
-        f"exec {start} --port {port}",
-        shell=True,
-        cwd=tmp_path,
-        env=around,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert cluster.stdout is not None
-    try:
-        said = ""
-        for line in iter(cluster.stdout.readline, ""):
-            said += line
-            if line.startswith("Ctrl-C"):
-                break
-        assert [line for line in table.splitlines() if line and not shows(said, line)] == []
-        outputs = {each: run_block(each, shown, tmp_path, around) for each, shown in others}
-        assert "/basket" in outputs["kdist consume clicks --from-beginning --until-end"]
-    finally:
-        cluster.send_signal(signal.SIGINT)
-        cluster.wait(timeout=TIMEOUT_S)
-    assert cluster.returncode == 0

@@ -26,13 +26,12 @@ from zookeeper_server import (
 )
 
 from kdist.cli.standalone.zookeeper_server import ServerSettings, start_server
-from kdist.config.connect_string import ConnectString
+from kdist.config.addresses import ConnectString
 from kdist.controller.writing import CHUNK, CHUNKS_IN_FLIGHT
 from kdist.errors import UserError
 from kdist.runtime.disk import Disk
 from kdist.zk import znodes
 from kdist.zk.client import Create, Delete, SessionState, Znode
-from kdist.zk.cluster_values import ControllerInfo
 from kdist.zk.election import (
     Leadership,
     claim,
@@ -42,6 +41,7 @@ from kdist.zk.election import (
 )
 from kdist.zk.errors import ConnectionLoss, Fenced, ZooKeeperError
 from kdist.zk.kazoo_client import KazooZooKeeper
+from kdist.zk.values import ControllerInfo
 from kdist.zk.watching import DataWatcher
 from tests.unit.zk.zk_contract import RequestContract, in_loop, in_state, until
 from tests.unit.zk.zk_scripted_server import count_attempts

@@ -21,7 +21,7 @@ from pathlib import Path
 from kazoo.client import KazooClient
 
 from kdist.cli.standalone.zookeeper_server import ServerSettings, ZooKeeperServer, start_server
-from kdist.config.connect_string import ConnectString
+from kdist.config.addresses import ConnectString
 from kdist.runtime.disk import Disk
 from kdist.zk.client import SessionState, ZooKeeper
 from kdist.zk.kazoo_client import KazooZooKeeper

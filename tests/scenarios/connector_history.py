@@ -15,8 +15,8 @@ from collections import defaultdict
 
 from history_world import Brokers, Sending, check_stored, cut_off, read_all
 
-from kdist.client.classic.connector.stream import ConsumerTimeout, Message
-from kdist.client.classic.connector.subscription import Filtered, Subscription, Topics, Whitelist
+from kdist.classic.connector.stream import ConsumerTimeout, Message
+from kdist.classic.connector.subscription import Filtered, Subscription, Topics, Whitelist
 from kdist.model import TopicPartition
 from kdist.protocol.create_partitions import CreatePartitionsRequest, GrownTopic
 from tests.simulator.cluster import Cluster

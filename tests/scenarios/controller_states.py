@@ -13,8 +13,7 @@ from kdist.controller.controller import Controller
 from kdist.model import TopicPartition
 from kdist.zk import znodes
 from kdist.zk.client import Create, Set
-from kdist.zk.cluster_values import VettedDisk
-from kdist.zk.topic_values import PartitionState, TopicAssignment
+from kdist.zk.values import PartitionState, TopicAssignment, VettedDisk
 
 
 async def assign(cluster: Cluster, name: str, *replicas: tuple[int, ...]) -> None:

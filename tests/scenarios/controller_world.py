@@ -16,8 +16,8 @@ from typing import Any
 
 from controller_brokers import FakeNetwork, StateUpdate
 
+from kdist.config.addresses import Listener
 from kdist.config.broker_config import BrokerConfig
-from kdist.config.listeners import Listener
 from kdist.config.load import broker_from
 from kdist.config.topic import TopicSettings
 from kdist.controller.controller import Controller
@@ -27,15 +27,14 @@ from kdist.model import TopicPartition
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic, ReplicaAssignment, TopicSetting
 from kdist.protocol.delete_topics import TopicToDelete
-from kdist.runtime.clock import VirtualClock
-from kdist.runtime.virtual_loop import VirtualLoop
+from kdist.testing.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.testing.virtual_loop import VirtualLoop
 from kdist.zk import znodes
 from kdist.zk.client import Create, Delete, Operation, SessionState, Set
-from kdist.zk.cluster_values import ControllerInfo, EntitySettings
 from kdist.zk.errors import NodeExists, ZooKeeperError
-from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
 from kdist.zk.registration import BrokerRegistration, Endpoint
-from kdist.zk.topic_values import TopicAssignment
+from kdist.zk.values import ControllerInfo, EntitySettings, TopicAssignment
 
 SESSION_TIMEOUT_MS = 6_000
 PATIENCE_MS = 60_000  # for a cluster to converge
@@ -310,7 +309,7 @@ class Cluster:
         self.ensemble.tree.write((write,), 0, 0)
         for node in self.alive:
             if node.controller is not None:
-                node.controller.hear_settings(name)
+                node.controller.note_settings_change(name)
 
     # What ZooKeeper has
 
@@ -410,3 +409,11 @@ class Cluster:
             for end in [i for i, c in enumerate(path) if c == "/" and i] + [len(path)]:
                 if not self.exists(path[:end]):
                     self.ensemble.tree.write((Create(path[:end]),), 0, 0)
+
+
+def in_cluster(
+    scenario: Callable[[Cluster], Coroutine[Any, Any, Any]], seed: int, brokers: int = 3
+) -> None:
+    """Run a scenario in a cluster of its own."""
+    cluster = Cluster(seed, brokers)
+    cluster.run(scenario(cluster))

@@ -13,7 +13,7 @@ from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.results import Sent
 from kdist.model import TopicPartition
 from kdist.network.network import CLIENT_PATIENCE, Patience
-from kdist.network.simulated import SimulatedHost
+from kdist.testing.simulated_network import SimulatedHost
 from tests.simulator.cluster import PORT, Cluster
 from tests.unit.client.client_group_world import consumer_on
 

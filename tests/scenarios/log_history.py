@@ -17,14 +17,16 @@ from kdist.metrics.storage import StorageMetrics
 from kdist.model import TopicPartition
 from kdist.records.batch import Batch, read_header
 from kdist.records.build import build_batch, read_batch
-from kdist.runtime.clock import VirtualClock
-from kdist.runtime.simulated_disk import SimulatedDisk
-from kdist.runtime.simulated_faults import PowerLoss
-from kdist.storage.context import DirectoryContext, Identity
-from kdist.storage.directory import LogDirectory
+from kdist.runtime.steps import run_steps
+from kdist.storage.background import DirectoryContext
+from kdist.storage.directory import LogDirectory, Schedule
 from kdist.storage.log import Log
-from kdist.storage.reading import find_by_timestamp, read
-from kdist.storage.schedule import Schedule
+from kdist.storage.meta import Identity
+from kdist.storage.reading import read
+from kdist.storage.time_lookup import finding_by_timestamp
+from kdist.testing.simulated_disk import SimulatedDisk
+from kdist.testing.simulated_faults import PowerLoss
+from kdist.testing.virtual_clock import VirtualClock
 from tests.stepped_process import SteppedProcess
 from tests.unit.storage.storage_world import append_all
 
@@ -214,7 +216,7 @@ class History:
             self._forget_behind(log, expected)
             expected.flushed_end = log.end_offset
 
-        self.directory.truncate(log, offset, done)
+        self.directory.trimmer.truncate(log, offset, done)
 
     def _forget_behind(self, log: Log, expected: Expected) -> None:
         """Forget the batches that the log has lost, with their producers' state."""
@@ -234,7 +236,7 @@ class History:
             assert error is None
             expected.start_low = max(expected.start_low, min(offset, expected.cut_to))
 
-        self.directory.delete_records(log, offset, done)
+        self.directory.trimmer.delete_records(log, offset, done)
 
     def _retain(self, log: Log, expected: Expected) -> None:
         self.schedule.retain()
@@ -336,7 +338,7 @@ def check_lookups(log: Log, rng: random.Random) -> None:
             assert header.base_offset <= offset <= header.last_offset
     for timestamp in {batch[2] + rng.choice([-1, 0, 1]) for batch in readable[-3:]}:
         first = next((batch for batch in readable if batch[2] >= timestamp), None)
-        found = find_by_timestamp(log, timestamp)
+        found = run_steps(finding_by_timestamp(log, timestamp))
         if first is None:
             assert found is None
         else:

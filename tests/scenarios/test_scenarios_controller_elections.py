@@ -6,14 +6,15 @@ import asyncio
 
 import pytest
 from controller_states import assign, controller_of, overwrite, settle, state_of
-from controller_world import GIVEN, Cluster
+from controller_world import GIVEN, Cluster, in_cluster
 
 from kdist.config.load import broker_from
-from kdist.errors import ApiError, Error
+from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.elect_leaders import PREFERRED, UNCLEAN
 from kdist.zk import znodes
-from kdist.zk.topic_values import PreferredElection
+from kdist.zk.values import PreferredElection
+from tests.refusals import refused
 
 CLICKS = TopicPartition("clicks", 0)
 OTHER = TopicPartition("clicks", 1)
@@ -39,132 +40,114 @@ async def unbalanced(cluster: Cluster) -> None:
         overwrite(cluster, partition, isr=(3, 2))
 
 
-def test_a_preferred_replica_in_sync_is_elected_when_a_client_asks() -> None:
-    cluster = Cluster(seed=70)
-
-    async def scenario() -> None:
-        await unbalanced(cluster)
-        unknown = TopicPartition("views", 0)
-        outcomes = await elect(cluster, CLICKS, OTHER, unknown)
-        assert outcomes == {
-            CLICKS: Error.PREFERRED_LEADER_NOT_AVAILABLE,  # as far as the controller knows
-            OTHER: Error.ELECTION_NOT_NEEDED,
-            unknown: Error.UNKNOWN_TOPIC_OR_PARTITION,
-        }
-        cluster.nodes[1].expire()  # the next term reads what is in ZooKeeper
-        await asyncio.sleep(1)
-        await cluster.converge()
-        assert await elect(cluster) == {CLICKS: None}
-        state, _ = state_of(cluster, CLICKS)
-        assert (state.leader, state.isr) == (2, (3, 2))
-        for node in cluster.nodes.values():  # every broker knows before the client is answered
-            assert node.peer.metadata[CLICKS].leader == 2
-        assert await elect(cluster) == {}
-
-    cluster.run(scenario())
+@pytest.mark.played(by=in_cluster, seed=70)
+async def test_a_preferred_replica_in_sync_is_elected_when_a_client_asks(
+    cluster: Cluster, /
+) -> None:
+    await unbalanced(cluster)
+    unknown = TopicPartition("views", 0)
+    outcomes = await elect(cluster, CLICKS, OTHER, unknown)
+    assert outcomes == {
+        CLICKS: Error.PREFERRED_LEADER_NOT_AVAILABLE,  # as far as the controller knows
+        OTHER: Error.ELECTION_NOT_NEEDED,
+        unknown: Error.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    cluster.nodes[1].expire()  # the next term reads what is in ZooKeeper
+    await asyncio.sleep(1)
+    await cluster.converge()
+    assert await elect(cluster) == {CLICKS: None}
+    state, _ = state_of(cluster, CLICKS)
+    assert (state.leader, state.isr) == (2, (3, 2))
+    for node in cluster.nodes.values():  # every broker knows before the client is answered
+        assert node.peer.metadata[CLICKS].leader == 2
+    assert await elect(cluster) == {}
 
 
-def test_a_topic_that_is_being_deleted_gets_no_leader() -> None:
-    cluster = Cluster(seed=71)
-
-    async def scenario() -> None:
-        await cluster.start()
-        await assign(cluster, "clicks", (2, 3))
-        cluster.nodes[3].kill()
-        await cluster.until(lambda: 3 not in cluster.registered())
-        assert await cluster.delete("clicks") == "NONE"
-        assert await elect(cluster, CLICKS) == {CLICKS: Error.INVALID_TOPIC_EXCEPTION}
-
-    cluster.run(scenario())
+@pytest.mark.played(by=in_cluster, seed=71)
+async def test_a_topic_that_is_being_deleted_gets_no_leader(cluster: Cluster, /) -> None:
+    await cluster.start()
+    await assign(cluster, "clicks", (2, 3))
+    cluster.nodes[3].kill()
+    await cluster.until(lambda: 3 not in cluster.registered())
+    assert await cluster.delete("clicks") == "NONE"
+    assert await elect(cluster, CLICKS) == {CLICKS: Error.INVALID_TOPIC_EXCEPTION}
 
 
-def test_an_operator_orders_a_new_disk_to_be_led() -> None:
-    cluster = Cluster(seed=72)
-
-    async def scenario() -> None:
-        await cluster.start()
-        await assign(cluster, "clicks", (2,), (3,))
-        cluster.nodes[2].replace_disk()
-        await settle(cluster)
-        await cluster.until(lambda: state_of(cluster, CLICKS)[0].emptied == (2,))
-        outcomes = await elect(cluster, CLICKS, OTHER, how=UNCLEAN)
-        assert outcomes == {CLICKS: None, OTHER: Error.ELECTION_NOT_NEEDED}
-        await cluster.converge()
-        state, _ = state_of(cluster, CLICKS)
-        assert (state.leader, state.isr, state.emptied) == (2, (2,), ())
-        assert controller_of(cluster)._context.metrics.unclean_elections == 1
-        cluster.nodes[2].kill()
-        await cluster.until(lambda: state_of(cluster, CLICKS)[0].leader == -1)
-        outcomes = await elect(cluster, CLICKS, how=UNCLEAN)
-        assert outcomes == {CLICKS: Error.ELIGIBLE_LEADERS_NOT_AVAILABLE}
-
-    cluster.run(scenario())
+@pytest.mark.played(by=in_cluster, seed=72)
+async def test_an_operator_orders_a_new_disk_to_be_led(cluster: Cluster, /) -> None:
+    await cluster.start()
+    await assign(cluster, "clicks", (2,), (3,))
+    cluster.nodes[2].replace_disk()
+    await settle(cluster)
+    await cluster.until(lambda: state_of(cluster, CLICKS)[0].emptied == (2,))
+    outcomes = await elect(cluster, CLICKS, OTHER, how=UNCLEAN)
+    assert outcomes == {CLICKS: None, OTHER: Error.ELECTION_NOT_NEEDED}
+    await cluster.converge()
+    state, _ = state_of(cluster, CLICKS)
+    assert (state.leader, state.isr, state.emptied) == (2, (2,), ())
+    assert controller_of(cluster)._context.metrics.unclean_elections == 1
+    cluster.nodes[2].kill()
+    await cluster.until(lambda: state_of(cluster, CLICKS)[0].leader == -1)
+    outcomes = await elect(cluster, CLICKS, how=UNCLEAN)
+    assert outcomes == {CLICKS: Error.ELIGIBLE_LEADERS_NOT_AVAILABLE}
 
 
-def test_brokers_that_do_not_confirm_in_time_make_an_election_time_out() -> None:
-    cluster = Cluster(seed=73)
-
-    async def scenario() -> None:
-        await cluster.start()
-        await assign(cluster, "clicks", (2,))
-        cluster.nodes[2].replace_disk()
-        await settle(cluster)
-        await cluster.until(lambda: state_of(cluster, CLICKS)[0].emptied == (2,))
-        cluster.nodes[3].kill()  # its session lasts a while
-        outcomes = await controller_of(cluster).elect_leaders([CLICKS], UNCLEAN, 200)
-        fault = outcomes[CLICKS]
-        assert fault is not None
-        assert fault.error is Error.REQUEST_TIMED_OUT
-        assert state_of(cluster, CLICKS)[0].leader == 2
-
-    cluster.run(scenario())
+@pytest.mark.played(by=in_cluster, seed=73)
+async def test_brokers_that_do_not_confirm_in_time_make_an_election_time_out(
+    cluster: Cluster, /
+) -> None:
+    await cluster.start()
+    await assign(cluster, "clicks", (2,))
+    cluster.nodes[2].replace_disk()
+    await settle(cluster)
+    await cluster.until(lambda: state_of(cluster, CLICKS)[0].emptied == (2,))
+    cluster.nodes[3].kill()  # its session lasts a while
+    outcomes = await controller_of(cluster).elect_leaders([CLICKS], UNCLEAN, 200)
+    fault = outcomes[CLICKS]
+    assert fault is not None
+    assert fault.error is Error.REQUEST_TIMED_OUT
+    assert state_of(cluster, CLICKS)[0].leader == 2
 
 
-def test_another_broker_is_not_the_controller() -> None:
-    cluster = Cluster(seed=74)
-
-    async def scenario() -> None:
-        await cluster.start()
-        other = cluster.nodes[2].controller
-        assert other is not None
-        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
-            await other.elect_leaders(None, PREFERRED, TIMEOUT_MS)
-
-    cluster.run(scenario())
+@pytest.mark.played(by=in_cluster, seed=74)
+async def test_another_broker_is_not_the_controller(cluster: Cluster, /) -> None:
+    await cluster.start()
+    other = cluster.nodes[2].controller
+    assert other is not None
+    with refused(Error.NOT_CONTROLLER):
+        await other.elect_leaders(None, PREFERRED, TIMEOUT_MS)
 
 
 @pytest.mark.parametrize("is_corrupt", [False, True])
 @pytest.mark.parametrize("is_early", [False, True])
-def test_an_old_tools_request_is_carried_out_and_removed(is_corrupt: bool, is_early: bool) -> None:
+@pytest.mark.played(by=in_cluster, seed=75)
+async def test_an_old_tools_request_is_carried_out_and_removed(
+    cluster: Cluster, /, is_corrupt: bool, is_early: bool
+) -> None:
     """Early: while there is no controller."""
-    cluster = Cluster(seed=75)
-
-    async def scenario() -> None:
-        await unbalanced(cluster)
-        if is_early:
-            cluster.nodes[1].kill()
-        else:
-            cluster.nodes[1].expire()
-            await asyncio.sleep(1)
-            await cluster.converge()
-        asked = PreferredElection((CLICKS, TopicPartition("views", 0)))
-        data = b"no json" if is_corrupt else asked.encode()
-        path = znodes.PREFERRED_ELECTION.path()
-        tool = cluster.nodes[3].zk
-        assert tool is not None
-        for _ in range(2):
-            await tool.create(path, data)
-            await cluster.until(lambda: not cluster.exists(path))
-            assert state_of(cluster, CLICKS)[0].leader == (3 if is_corrupt else 2)
-
-    cluster.run(scenario())
+    await unbalanced(cluster)
+    if is_early:
+        cluster.nodes[1].kill()
+    else:
+        cluster.nodes[1].expire()
+        await asyncio.sleep(1)
+        await cluster.converge()
+    asked = PreferredElection((CLICKS, TopicPartition("views", 0)))
+    data = b"no json" if is_corrupt else asked.encode()
+    path = znodes.PREFERRED_ELECTION.path()
+    tool = cluster.nodes[3].zk
+    assert tool is not None
+    for _ in range(2):
+        await tool.create(path, data)
+        await cluster.until(lambda: not cluster.exists(path))
+        assert state_of(cluster, CLICKS)[0].leader == (3 if is_corrupt else 2)
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])
-def test_leaders_go_back_to_preferred_replicas_by_themselves_at_the_rate_that_settings_say(
-    is_enabled: bool,
+@pytest.mark.played(by=in_cluster, seed=76)
+async def test_leaders_go_back_to_preferred_replicas_by_themselves_at_the_rate_that_settings_say(
+    cluster: Cluster, /, is_enabled: bool
 ) -> None:
-    cluster = Cluster(seed=76)
     cluster.config = broker_from(
         GIVEN
         | {
@@ -173,30 +156,26 @@ def test_leaders_go_back_to_preferred_replicas_by_themselves_at_the_rate_that_se
             "leader.imbalance.elections.per.check": "2",
         }
     )
+    await cluster.start()
+    partitions = [TopicPartition("clicks", i) for i in range(5)]
+    await assign(cluster, "clicks", *[(2, 3)] * 5)
+    cluster.nodes[2].expire()
+    await cluster.until(lambda: state_of(cluster, CLICKS)[0].leader == 3)
+    for partition in partitions:
+        overwrite(cluster, partition, isr=(3, 2))
+    cluster.nodes[1].expire()
+    await cluster.until(lambda: cluster.controller is not None)
+    await asyncio.sleep(1)
+    begun_s = cluster.loop.time()
 
-    async def scenario() -> None:
-        await cluster.start()
-        partitions = [TopicPartition("clicks", i) for i in range(5)]
-        await assign(cluster, "clicks", *[(2, 3)] * 5)
-        cluster.nodes[2].expire()
-        await cluster.until(lambda: state_of(cluster, CLICKS)[0].leader == 3)
-        for partition in partitions:
-            overwrite(cluster, partition, isr=(3, 2))
-        cluster.nodes[1].expire()
-        await cluster.until(lambda: cluster.controller is not None)
-        await asyncio.sleep(1)
-        begun_s = cluster.loop.time()
+    def led() -> int:
+        return sum(state_of(cluster, each)[0].leader == 2 for each in partitions)
 
-        def led() -> int:
-            return sum(state_of(cluster, each)[0].leader == 2 for each in partitions)
-
-        if not is_enabled:
-            await asyncio.sleep(100)
-            assert led() == 0
-            return
-        for after_s, expected in ((10, 2), (30, 4), (50, 5)):
-            await asyncio.sleep(begun_s + after_s - cluster.loop.time())
-            assert led() == expected
-        await cluster.converge()
-
-    cluster.run(scenario())
+    if not is_enabled:
+        await asyncio.sleep(100)
+        assert led() == 0
+        return
+    for after_s, expected in ((10, 2), (30, 4), (50, 5)):
+        await asyncio.sleep(begun_s + after_s - cluster.loop.time())
+        assert led() == expected
+    await cluster.converge()

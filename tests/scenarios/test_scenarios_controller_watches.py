@@ -6,7 +6,8 @@ import asyncio
 import gc
 import weakref
 
-from controller_world import Cluster
+import pytest
+from controller_world import Cluster, in_cluster
 
 from kdist.controller.term import ControllerTerm
 from kdist.zk import znodes
@@ -32,55 +33,47 @@ async def change_controllers(cluster: Cluster) -> list[weakref.ref[ControllerTer
     return terms
 
 
-def test_a_candidate_watches_its_registration_once() -> None:
-    cluster = Cluster(seed=31)
-
-    async def scenario() -> None:
-        await cluster.start()
-        await change_controllers(cluster)
-        for node in cluster.nodes.values():
-            assert node.zk is not None
-            watches = cluster.ensemble._connections[node.zk].data_watches
-            assert len(watches[znodes.BROKER.path(node.id)]) == 1
-
-    cluster.run(scenario())
+@pytest.mark.played(by=in_cluster, seed=31)
+async def test_a_candidate_watches_its_registration_once(cluster: Cluster, /) -> None:
+    await cluster.start()
+    await change_controllers(cluster)
+    for node in cluster.nodes.values():
+        assert node.zk is not None
+        watches = cluster.ensemble._connections[node.zk].data_watches
+        assert len(watches[znodes.BROKER.path(node.id)]) == 1
 
 
-def test_the_watches_of_an_ended_term_do_not_keep_its_cluster_state_alive() -> None:
-    cluster = Cluster(seed=32, brokers=1)
-
-    async def scenario() -> None:
-        await cluster.start()
-        await cluster.create("clicks")
-        terms = await change_controllers(cluster)
-        await asyncio.sleep(1)  # timers of the last one run out
-        gc.collect()
-        assert [each() for each in terms] == [None] * CHANGES
-
-    cluster.run(scenario())
+@pytest.mark.played(by=in_cluster, seed=32, brokers=1)
+async def test_the_watches_of_an_ended_term_do_not_keep_its_cluster_state_alive(
+    cluster: Cluster, /
+) -> None:
+    await cluster.start()
+    await cluster.create("clicks")
+    terms = await change_controllers(cluster)
+    await asyncio.sleep(1)  # timers of the last one run out
+    gc.collect()
+    assert [each() for each in terms] == [None] * CHANGES
 
 
-def test_a_claim_that_is_deleted_as_its_candidate_looks_for_it_is_made_again() -> None:
-    cluster = Cluster(seed=33, brokers=1)
+@pytest.mark.played(by=in_cluster, seed=33, brokers=1)
+async def test_a_claim_that_is_deleted_as_its_candidate_looks_for_it_is_made_again(
+    cluster: Cluster, /
+) -> None:
+    await cluster.start()
+    zk, path = cluster.nodes[1].zk, znodes.CONTROLLER.path()
+    assert zk is not None
+    exists = zk.exists
 
-    async def scenario() -> None:
-        await cluster.start()
-        zk, path = cluster.nodes[1].zk, znodes.CONTROLLER.path()
-        assert zk is not None
-        exists = zk.exists
+    async def deleted_meanwhile(asked: str, watch: Watch | None = None) -> Stat | None:
+        """The answer, once an event that came with it has called the watch."""
+        stat = await exists(asked, watch)
+        if asked == path and stat is not None:
+            zk.exists = exists  # type: ignore[method-assign]
+            await zk.delete(path)
+        return stat
 
-        async def deleted_meanwhile(asked: str, watch: Watch | None = None) -> Stat | None:
-            """The answer, once an event that came with it has called the watch."""
-            stat = await exists(asked, watch)
-            if asked == path and stat is not None:
-                zk.exists = exists  # type: ignore[method-assign]
-                await zk.delete(path)
-            return stat
-
-        zk.exists = deleted_meanwhile  # type: ignore[method-assign]
-        await zk.delete(path)
-        await cluster.until(lambda: zk.exists == exists)
-        await asyncio.sleep(5)
-        assert cluster.exists(path)
-
-    cluster.run(scenario())
+    zk.exists = deleted_meanwhile  # type: ignore[method-assign]
+    await zk.delete(path)
+    await cluster.until(lambda: zk.exists == exists)
+    await asyncio.sleep(5)
+    assert cluster.exists(path)

@@ -84,32 +84,32 @@ def play(scenario: Callable[[Readers], Awaitable[None]], seed: int = 0) -> None:
     cluster.run(run())
 
 
-def test_a_reader_in_a_followers_rack_gets_each_record_from_it_and_at_once() -> None:
+pytestmark = pytest.mark.played(by=play)
+
+
+async def test_a_reader_in_a_followers_rack_gets_each_record_from_it_and_at_once(
+    stage: Readers, /
+) -> None:
     """Though this follower hears of no record that comes to tell it what is committed."""
-
-    async def scenario(stage: Readers) -> None:
-        place = stage.read(stage.near_id)
-        await stage.write(3)
+    place = stage.read(stage.near_id)
+    await stage.write(3)
+    await stage.all_is_found()
+    assert place.preferred_replica == stage.near_id
+    for _ in range(5):
+        await asyncio.sleep(1.37)
+        await stage.write(1)
         await stage.all_is_found()
-        assert place.preferred_replica == stage.near_id
-        for _ in range(5):
-            await asyncio.sleep(1.37)
-            await stage.write(1)
-            await stage.all_is_found()
-            assert stage.found_s[-1] - stage.sent_s[-1] < PROMPT_S
-        assert place.preferred_replica == stage.near_id
-
-    play(scenario)
+        assert stage.found_s[-1] - stage.sent_s[-1] < PROMPT_S
+    assert place.preferred_replica == stage.near_id
 
 
-def test_a_reader_in_the_leaders_rack_or_in_nobodys_reads_from_the_leader() -> None:
-    async def scenario(stage: Readers) -> None:
-        place = stage.read(stage.leader_id)
-        await stage.write(3)
-        await stage.all_is_found()
-        assert place.preferred_replica is None
-
-    play(scenario)
+async def test_a_reader_in_the_leaders_rack_or_in_nobodys_reads_from_the_leader(
+    stage: Readers, /
+) -> None:
+    place = stage.read(stage.leader_id)
+    await stage.write(3)
+    await stage.all_is_found()
+    assert place.preferred_replica is None
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -154,37 +154,32 @@ def test_a_reader_goes_on_when_its_follower_leads_and_when_that_dies(seed: int) 
     play(scenario, seed)
 
 
-def test_a_reader_goes_on_at_the_leader_when_its_follower_dies_and_comes_back_to_it() -> None:
-    async def scenario(stage: Readers) -> None:
-        place = stage.read(stage.near_id, metadata_max_age_ms=2_000)
-        writing = stage.cluster.loop.create_task(stage.write(200))
-        await stage.cluster.until(lambda: place.preferred_replica == stage.near_id)
-        dead = stage.cluster.brokers[stage.near_id]
-        stage.cluster.kill(dead)
-        count = len(stage.found)
-        await stage.cluster.until(lambda: len(stage.found) > count + 20)
-        await stage.cluster.started(dead.id)
-        await stage.cluster.until(lambda: place.preferred_replica == stage.near_id)
-        await writing
-        await stage.all_is_found()
+async def test_a_reader_goes_on_at_the_leader_when_its_follower_dies_and_comes_back_to_it(
+    stage: Readers, /
+) -> None:
+    place = stage.read(stage.near_id, metadata_max_age_ms=2_000)
+    writing = stage.cluster.loop.create_task(stage.write(200))
+    await stage.cluster.until(lambda: place.preferred_replica == stage.near_id)
+    dead = stage.cluster.brokers[stage.near_id]
+    stage.cluster.kill(dead)
+    count = len(stage.found)
+    await stage.cluster.until(lambda: len(stage.found) > count + 20)
+    await stage.cluster.started(dead.id)
+    await stage.cluster.until(lambda: place.preferred_replica == stage.near_id)
+    await writing
+    await stage.all_is_found()
 
-    play(scenario)
 
-
-def test_a_reader_leaves_a_follower_that_gets_nothing_any_more() -> None:
+async def test_a_reader_leaves_a_follower_that_gets_nothing_any_more(stage: Readers, /) -> None:
     """It asks the leader every `metadata_max_age_ms`, and the leader knows who is in sync."""
-
-    async def scenario(stage: Readers) -> None:
-        place = stage.read(stage.near_id, metadata_max_age_ms=60_000)
-        await stage.write(5)
-        await stage.all_is_found()
-        assert place.preferred_replica == stage.near_id
-        for each in (stage.leader_id, stage.other_id):
-            stage.cluster.network.block(f"m{stage.near_id}", f"m{each}")
-            stage.cluster.network.block(f"m{each}", f"m{stage.near_id}")
-        await asyncio.sleep(50)
-        await stage.write(5)
-        await stage.all_is_found()
-        assert place.preferred_replica is None
-
-    play(scenario)
+    place = stage.read(stage.near_id, metadata_max_age_ms=60_000)
+    await stage.write(5)
+    await stage.all_is_found()
+    assert place.preferred_replica == stage.near_id
+    for each in (stage.leader_id, stage.other_id):
+        stage.cluster.network.block(f"m{stage.near_id}", f"m{each}")
+        stage.cluster.network.block(f"m{each}", f"m{stage.near_id}")
+    await asyncio.sleep(50)
+    await stage.write(5)
+    await stage.all_is_found()
+    assert place.preferred_replica is None

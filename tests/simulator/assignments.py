@@ -43,7 +43,7 @@ class Places(RebalanceListener):
         self._assignments = assignments
         self._is_member = is_member
         self._name = name
-        self._ends: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, tuple[int, float]] = {}  # and when it was given that
 
     def on_assigned(self, partitions: Iterable[TopicPartition]) -> None:
         for each in partitions:
@@ -53,16 +53,16 @@ class Places(RebalanceListener):
 
     def take(self, key: TopicPartition, offset: int) -> None:
         """A record is given."""
-        end, before = (
-            self._ends.get(key),
-            self._assignments.ends.get(key, 0) if self._is_member else 0,
-        )
-        self._ends[key] = offset + 1
+        history = self._assignments.history
+        now_s = history.trace.now_s
+        end, given_s = self._ends.get(key, (None, now_s))
+        before = self._assignments.ends.get(key, 0) if self._is_member else 0
+        self._ends[key] = offset + 1, now_s
         if self._is_member:
             self._assignments.ends[key] = max(before, offset + 1)
-        history = self._assignments.history
-        committed = history.copies.of(key)
-        if key.topic != TOPIC or not committed.is_sure(history.trace.now_s - DOUBT_S):
+        # What it was given before a loss is no measure, however long that has been over.
+        since_s, committed = min(now_s - DOUBT_S, given_s), history.copies.of(key)
+        if key.topic != TOPIC or not committed.is_sure(since_s):
             return
         given = f"S17: {self._name} is given {offset} of {key}"
         if end is not None and offset < end:
@@ -89,6 +89,7 @@ class Assignments:
         self.history = history
         self.ends: dict[TopicPartition, int] = {}  # how far any member was given records
         self._generation = -1  # the newest that a member was told
+        self.member: Membership | None = None  # who was told it last
         self._commits: dict[TopicPartition, list[SentCommit]] = {}
 
     def fail(self, sentence: str, key: TopicPartition | None = None) -> None:
@@ -149,6 +150,7 @@ def _join_once(seen: Assignments, join: Callable[..., Awaitable[Any]]) -> Any:
         assigned = await join(self)
         if seen.is_of(self._group_id):
             seen.joined(self.generation)
+            seen.member = self
         return assigned
 
     return join_seen

@@ -21,7 +21,6 @@ from kdist.broker.context import BrokerContext
 from kdist.config.load import broker_from
 from kdist.errors import KdistError
 from kdist.network.client import Client, ClientSettings
-from kdist.network.simulated import SimulatedNetwork
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic, TopicSetting
 from kdist.protocol.produce import (
     ProducePartition,
@@ -30,11 +29,12 @@ from kdist.protocol.produce import (
     ProduceTopic,
 )
 from kdist.records.build import build_batch
-from kdist.runtime.clock import VirtualClock
-from kdist.runtime.simulated_disk import SimulatedDisk
-from kdist.runtime.virtual_loop import VirtualLoop
-from kdist.runtime.virtual_process import VirtualProcess
-from kdist.zk.memory import MemoryZooKeeper
+from kdist.testing.memory_zookeeper import MemoryZooKeeper
+from kdist.testing.simulated_disk import SimulatedDisk
+from kdist.testing.simulated_network import SimulatedNetwork
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.testing.virtual_loop import VirtualLoop
+from kdist.testing.virtual_process import VirtualProcess
 from tests.simulator.ensemble import WatchedEnsemble
 
 PORT = 9092

@@ -3,12 +3,12 @@
 A batch is committed once a leader's high watermark has passed it. From then on whoever may lead has
 it, and whatever anybody takes for committed is that. Nothing of a disk is trusted but its bytes.
 
-A power loss takes what a replica has not flushed, a new disk takes all. As long as one of those who
-may be elected, in the ISR or eligible, has lost nothing, or has it again, nothing committed may be
-lost. Only what was written before the end of a time in which all of them had lost something, from
-the lowest offset on that is sure to be on all their disks, may go. Who leads after that has what
-is committed from then on, whatever was before; the others are held to it once they are seen to
-have been cut off to agree.
+A power loss takes what a replica has not flushed, but for one whose log was marked that it had
+exposed nothing of that; a new disk takes all. As long as one of those who may be elected, in the
+ISR or eligible, has lost nothing, or has it again, nothing committed may be lost. Only what was
+written before the end of a time in which all of them had lost something, from the lowest offset on
+that is sure to be on all their disks, may go. Who leads after that has what is committed from then
+on, whatever was before; the others are held to it once they are seen to have been cut off to agree.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kdist.model import NO_EPOCH, TopicPartition
 from kdist.records.batch import read_header
 from kdist.replication.partition import Partition
 from kdist.storage.segment import Segment
-from kdist.zk.topic_values import PartitionState, TopicAssignment
+from kdist.zk.values import PartitionState, TopicAssignment
 from tests.simulator.compacted import Kept, Table, read_kept
 from tests.simulator.electable import Electable
 from tests.simulator.record import EVERY_S, NEVER_S, Trace, Violation, require
@@ -131,11 +131,11 @@ class Loss(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """What a leader had when its log was taken for what is committed, after losses."""
+    """What a leader began with whose log was taken for what is committed, after losses."""
 
     number: int = 0
     leader_epoch: int = NO_EPOCH
-    log_end: int = 0
+    log_end: int = 0  # as its epoch began: it may have appended before it was looked at
     taken_s: float = NEVER_S
 
 
@@ -190,10 +190,10 @@ class Committed:
         return self.is_settled and self.baseline.taken_s < since_s
 
     def settle(self, partition: Partition, now_s: float) -> None:
-        """Take this leader's log for what is committed, and all of that as if it was so now."""
-        self.is_settled = True
+        """Take this leader's log for what is committed, as if it was so now; all before it was."""
+        self.is_settled, self.end = True, max(self.end, partition.log.start_offset)
         epoch, number = partition.leader_epoch, self.baseline.number + 1
-        self.baseline = Baseline(number, epoch, partition.log.end_offset, now_s)
+        self.baseline = Baseline(number, epoch, partition.log.epochs.start_of_latest, now_s)
         self.agreed[partition._context.broker_id] = number
         self.times_s = dict.fromkeys(self.times_s, now_s)
 
@@ -243,11 +243,9 @@ class Copies:
         """A setting is about to be changed: records may be less safe, from now on."""
         if (name, value) == ("flush.before.expose", "false") and topic in self._shapes:
             self._unflushed.add(topic)
-            hurt = self.electable.hurt()
             for key, found in self._partitions.items():
                 if key.topic == topic:
                     found.shape = found.shape._replace(is_flushed=False)
-                    found.suspect = hurt | found.suspect  # who is judged by what is set then
         if (name, value) == ("unclean.leader.election.enable", "true"):
             self._unclean.add(topic)
 
@@ -294,6 +292,8 @@ class Copies:
             if state.leader_epoch == before.leader_epoch:  # their leader found them to be in sync
                 for each in {*state.isr} - {*before.isr}:
                     found.suspect.pop(each, None)
+                    if self.electable.is_back(each):
+                        found.damaged.pop(each, None)
         is_alone = len(state.isr) == 1
         if found.state is not None and not (is_alone and state.isr == found.state.isr):
             found.handed_over_s = self._trace.now_s
@@ -304,18 +304,38 @@ class Copies:
         self._see_losses(found)
 
     def damage(
-        self, broker_id: int, durable_ends: dict[TopicPartition, int], *, is_disk_new: bool
+        self,
+        broker_id: int,
+        durable_ends: dict[TopicPartition, int],
+        marks: dict[TopicPartition, bool],
+        *,
+        is_disk_new: bool,
+        is_killed: bool = False,
+        is_noted: bool = True,
     ) -> None:
-        """A broker has lost power, or has got a new disk."""
+        """A broker has lost power, or has got a new disk; for `marks` see `flush_marks`.
+
+        One that is only killed, and whose boot is not noted, comes back with another content id:
+        the controller judges it as if it had lost something. Whose log is marked has lost nothing
+        committed, and is known for it; likewise where the topic was flushed first from the start.
+        """
+        is_judged = is_noted and not self.electable.is_hurt(broker_id)
         self.electable.note_damage(broker_id, is_disk_new=is_disk_new)
         for key, found in self._partitions.items():
             if broker_id not in found.replicas:
                 continue
-            found.power_lost_s.append(self._trace.now_s)
-            if is_disk_new or not found.shape.is_flushed:
-                found.suspect[broker_id] = is_disk_new or found.suspect.get(broker_id, False)
+            if not is_killed:
+                found.power_lost_s.append(self._trace.now_s)
+            if found.end and (marks.get(key) or (key in marks and is_judged)):
+                continue
+            found.suspect[broker_id] = is_disk_new or found.suspect.get(broker_id, False)
+            if is_killed:
+                continue
+            lacks_its_mark = found.end and found.shape.is_flushed and key not in marks
+            if is_disk_new or not lacks_its_mark:
                 end = 0 if is_disk_new else durable_ends.get(key, 0)
                 found.damaged[broker_id] = min(end, found.damaged.get(broker_id, end))
+                found.agreed[broker_id] = -1  # until it has been compared again
                 if not is_disk_new:
                     found.may_come_back()
                 self._see_losses(found)
@@ -362,11 +382,45 @@ class Copies:
         copy = self._read(broker_id, partition)
         if mark > found.end and (found.holds(broker_id) or self._is_led_by(found, partition)):
             self._commit(found, copy)
+        self._check_members(found, partition)
+
+    def _check_members(self, found: Committed, partition: Partition) -> None:
+        """S3 and S18, as something is committed: all in the ISR have it, and have flushed it."""
+        if found.state is None or not (found.is_settled and self._is_led_by(found, partition)):
+            return
+        key, mark = partition.key, partition.high_watermark
+        is_flushed = found.shape.is_flushed and partition.log.settings.flush_before_expose
+        for broker_id in found.state.isr:
+            other = self._replica(broker_id, partition)
+            if other is None or broker_id in found.damaged or broker_id in found.suspect:
+                continue
+            log = other.log
+            has = min(log.end_offset, log.recovery_point) if is_flushed else log.end_offset
+            sentence = f"{key} is committed to {mark}, and m{broker_id}, in the ISR, has {has}"
+            require(has >= mark, f"{'S18' if is_flushed else 'S3'}: {sentence}", key)
+
+    def _replica(self, broker_id: int, partition: Partition) -> Partition | None:
+        """A broker's, as it is or was when the broker died; None if it is not at rest."""
+        broker = self._trace.cluster.brokers.get(broker_id)
+        service = None if broker is None else broker._service
+        found = service and service.replicas.partitions.get(partition.key)
+        is_so = found and found.topic_id == partition.topic_id and not found.log.is_truncating
+        return found if is_so else None
+
+    def proposing(self, partition: Partition, isr: Iterable[int]) -> None:
+        """S3 of those whom a leader is about to propose for the ISR."""
+        found, key = self.of(partition.key), partition.key
+        if found.state is None or not (found.is_settled and self._is_led_by(found, partition)):
+            return
+        for broker_id in {*isr} - {*found.state.isr} - found.damaged.keys() - found.suspect.keys():
+            other = self._replica(broker_id, partition)
+            if other is not None and found.holds(broker_id):
+                fault = self._fault(found, self._read(broker_id, other))
+                require(not fault, f"S3: m{broker_id} is proposed for {key}, {fault}", key)
 
     def _is_led_by(self, found: Committed, partition: Partition) -> bool:
-        state, broker_id = found.state, partition._context.broker_id
-        leader = state and (state.leader, state.leader_epoch)
-        return partition.is_leader and leader == (broker_id, partition.leader_epoch)
+        state, here = found.state, (partition._context.broker_id, partition.leader_epoch)
+        return bool(state) and partition.is_leader and state[:2] == here
 
     def _commit(self, found: Committed, copy: Copy) -> None:
         for each in copy.between(found.end, copy.partition.high_watermark):
@@ -439,12 +493,12 @@ class Copies:
             found.settle(partition, self._trace.now_s)
             self._trace.note(f"{partition.key} is committed to {found.end}, after a loss")
             self._trace.count("a loss is over")
-        baseline = found.baseline
-        is_stale = (
-            last is not None and last.epoch < baseline.leader_epoch and last.end > baseline.log_end
-        )
+        baseline, log = found.baseline, partition.log
+        epoch, end = (last.epoch, last.end) if last else (log.epochs.latest, log.end_offset)
+        is_stale = epoch < baseline.leader_epoch and end > baseline.log_end
         is_beyond = copy.is_apart or partition.high_watermark > found.end
-        if found.is_settled and not (is_stale or is_beyond):
+        is_deposed = partition.is_leader and not is_led  # it may yet commit what is cut off then
+        if found.is_settled and not (is_stale or is_beyond or is_deposed):
             found.agreed[broker_id] = baseline.number
 
     def _judge(self, broker_id: int, copy: Copy, table: Table) -> None:
@@ -488,6 +542,10 @@ class Copies:
         self._trace.note(f"{copy.partition.key} has lost {end} to {found.end}")
         self._trace.count("committed records lost")
         found.end = min(found.end, end)
+        for other in self._copies.values():
+            if other.partition.key == copy.partition.key:
+                other.agreed_end = min(other.agreed_end, end)
+                other.judged = ()
         if found.table is not None:
             found.table.cut(found.end)
 

@@ -9,13 +9,16 @@ that they fall behind: that is tried with brokers that lead nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
-from kdist.model import TopicPartition
+from kdist.errors import KdistError
+from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.replication.partition import Partition
 from tests.simulator.faults import ZOOKEEPER, Faults
 from tests.simulator.record import CORE_WAYS, Violation
+from tests.simulator.shape import TALLIES
 
 if TYPE_CHECKING:
     from tests.simulator.history import History
@@ -37,6 +40,9 @@ class Core:
         self._loop = history.cluster.loop
         rng, hosts = history.cluster.stream("core"), history.shape.hosts
         lost = rng.choice(sorted({*hosts.values()}))
+        if alone := sorted({hosts[each] for each in self._alone_in_sync()}):
+            sole_rng = history.cluster.stream("core's sole members")
+            lost = sole_rng.choice((lost, sole_rng.choice(alone)))
         self._lost = [each for each, host in hosts.items() if host == lost]
         self.ids = {each for each, host in hosts.items() if host != lost}
         self._is_cut = False
@@ -56,6 +62,51 @@ class Core:
         await self._until(self._are_led, 2 * shape.session_s + 2 * shape.lag_s + _STARTED_S)
         ends = {each: each.log.end_offset for each in self._led()}
         await self._until(lambda: self._are_committed(ends), shape.lag_s + _STARTED_S)
+        await self._allow_elections()
+
+    def _alone_in_sync(self) -> Iterator[int]:
+        """Those without whom nobody may lead some partition."""
+        for key, state in self._history.known.states.items():
+            if len(state.isr) == 1 and not state.eligible and len(self._replicas(key)) > 1:
+                yield state.isr[0]
+
+    def _replicas(self, key: TopicPartition) -> tuple[int, ...]:
+        topic = self._history.known.topics.get(key.topic)
+        return () if topic is None else topic.partitions.get(key.partition, ())
+
+    async def _allow_elections(self) -> None:
+        """L1: where an operator says that anybody may lead, somebody does."""
+        history, known = self._history, self._history.known
+        topics = {each.topic for each in known.states if self._may_be_led(each)}
+        topics -= {OFFSETS_TOPIC, TALLIES, *known.to_be_deleted}
+        name = "unclean.leader.election.enable"
+        for topic in sorted(topics):
+            history.copies.will_set(topic, name, "true")
+            history.trace.note(f"operator sets {name}=true of {topic}")
+            set_it = history.operating.admin.incremental_alter_topic_configs(topic, {name: "true"})
+            try:
+                await history.operating.process.run(set_it)
+            except KdistError as error:  # it may be deleted meanwhile
+                history.trace.note(f"operator: {error}")
+                topics.remove(topic)
+            else:
+                history.trace.count("an election was allowed")
+        await self._until(partial(self._are_all_led, topics), _STARTED_S)
+
+    def _may_be_led(self, key: TopicPartition) -> bool:
+        """Whether nobody leads, and somebody of the core could whose disk is not new."""
+        state = self._history.known.states[key]
+        found = self._history.copies.of(key)
+        emptied = {each for each, is_new in found.suspect.items() if is_new} | {*state.emptied}
+        return state.leader not in self.ids and bool({*self._replicas(key)} & self.ids - emptied)
+
+    def _are_all_led(self, topics: Container[str]) -> Fault:
+        deleted = self._history.known.to_be_deleted
+        for key, state in self._history.known.states.items():
+            is_wanted = key.topic in topics and key.topic not in deleted
+            if is_wanted and self._may_be_led(key):
+                return f"L1: anybody may lead {key}, and it has {state}", key
+        return None
 
     def _choose(self) -> bool:
         """Have those that are to be lost be cut off from ZooKeeper, too, once they lead anything;

@@ -14,7 +14,7 @@ from itertools import pairwise
 from kdist.model import NO_LEADER, TopicPartition
 from kdist.zk import znodes
 from kdist.zk.client import Stat
-from kdist.zk.topic_values import PartitionState, TopicAssignment
+from kdist.zk.values import PartitionState, TopicAssignment
 from tests.simulator.cluster import Cluster
 from tests.simulator.record import Trace, require
 
@@ -64,6 +64,16 @@ class Electable:
             return False
         stat = self._registration(broker_id)
         return stat is None or stat.czxid == self._hurt[broker_id][0] or not self._is_known(stat)
+
+    def is_back(self, broker_id: int) -> bool:
+        """Whether a broker has registered since it lost something, and the controller knows."""
+        stat, (czxid, _) = self._registration(broker_id), self._hurt.get(broker_id, (0, False))
+        if stat is None or stat.czxid == czxid:
+            return False
+        controllers = (e._service and e._service.controller for e in self._cluster.brokers.values())
+        terms = [each._term for each in controllers if each and each.is_active and each._term]
+        known = [each.cluster.brokers.get(broker_id) for each in terms]
+        return bool(known) and all(each and each.epoch == stat.czxid for each in known)
 
     def hurt(self) -> dict[int, bool]:
         """Such brokers; whether their disks are new."""

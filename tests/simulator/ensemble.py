@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kdist.testing.memory_connection import Connection
+from kdist.testing.memory_zookeeper import MemoryEnsemble
 from kdist.zk.client import Operation, WatchEvent
-from kdist.zk.memory import MemoryEnsemble
-from kdist.zk.memory_connection import Connection
 from kdist.zk.session import Answer, Multi, Request, Sync, Write
 
 Written = Callable[[int, Sequence[Operation]], None]

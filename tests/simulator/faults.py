@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kdist.model import TopicPartition
-from kdist.network.simulated_transport import Conditions
-from kdist.runtime.simulated_disk import Call
-from kdist.runtime.virtual_process import VirtualProcess
+from kdist.testing.simulated_disk import Call
+from kdist.testing.simulated_transport import Conditions
+from kdist.testing.virtual_process import VirtualProcess
 from kdist.zk import znodes
 from kdist.zk.client import Delete
 from tests.simulator.machines import CHANGING, is_rename_in
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ZOOKEEPER = ("z1", "z2", "z3")
 CONDITIONS = Conditions(cut_share=0.05)
 FREE_BYTES = 1 << 40
+_IN_SYNC_S = 0.5  # by when who has started is
 SETTLED_S = 3.0  # by when what has just gone well again is noticed
 CALLS_MAX = 20  # that change the disk, before a broker dies in one
 AIMED_SHARE = 0.3  # of faults that hit the controller's broker; of the others, a leader
@@ -55,6 +56,7 @@ class Faults:
         self._script = history.script
         self._is_over = False
         self.is_on = False
+        self.is_settling = False  # all is over but what `aiming.py` has as the last
         self.names: list[str] = []  # of those that came
         self.stopped: set[int] = set()  # brokers that stay so until the end
         self._pending: list[asyncio.TimerHandle] = []  # what ends faults, or is yet to begin one
@@ -191,6 +193,34 @@ class Faults:
 
     def later(self, delay_s: float, call: Callable[..., object], *args: object) -> None:
         self._pending.append(self._loop.call_later(delay_s, call, *args))
+
+    def lose_briefly(self, broker_id: int, for_s: float, *, is_disk_new: bool = False) -> None:
+        """Let a broker's host lose power, or its disk be replaced, and be back soon."""
+        if not self.is_on or broker_id not in self._machines.up:
+            return
+        up = {*self._machines.up}
+        if is_disk_new and EMPTY_DISK in self._kinds:
+            self.replace_disk(broker_id)
+        else:
+            self.lose_power(broker_id)
+        for each in sorted(up - {*self._machines.up}):
+            self.return_in(each, for_s)
+        self._history.trace.count("back before its session ended")
+
+    def return_in(self, broker_id: int, delay_s: float) -> None:
+        """Have a broker that is down start after so long, and not wait for the next fault."""
+        self._machines.down[broker_id] = self._loop.time() + delay_s
+        restart = self._machines.restart_due
+        self.later(delay_s, lambda: restart(self._loop.time()))
+
+    def swap(self, broker_id: int, others: Sequence[int]) -> None:
+        """A broker dies, and these are there instead."""
+        if self.is_on and broker_id in self._machines.up:
+            self.kill(broker_id)
+            self._machines.down[broker_id] = self._loop.time() + AWAY_S / 2
+            for each in others:
+                if each in self._machines.down:
+                    self.return_in(each, 0.1)
 
     # Processes and hosts
 
@@ -388,10 +418,14 @@ class Faults:
         self._history.trace.note("all faults end")
         self.stopped.clear()
         self.calm()
+        self.is_settling = True
         await asyncio.sleep(SETTLED_S)
         while not self._machines.are_ready:
             self._machines.restart_due(float("inf"))
             await asyncio.sleep(0.5)
+        await asyncio.sleep(_IN_SYNC_S)
+        self.is_settling = False
+        self.calm()
 
 
 def _speed_up(disk: object) -> None:

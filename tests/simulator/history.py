@@ -9,11 +9,11 @@ stop, and `rest.py` says what must have become true.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from kdist.groups.context import partition_for
-from kdist.model import OFFSETS_TOPIC, TopicPartition
+from kdist.model import OFFSETS_TOPIC, LeaderAndIsr, TopicPartition
 from kdist.replication.partition import Partition
 from kdist.storage.log import Log
 from tests.simulator.aiming import INTERRUPTED, Aiming
@@ -21,10 +21,11 @@ from tests.simulator.asking import Asking
 from tests.simulator.assignments import Assignments
 from tests.simulator.cluster import SETTINGS, Cluster
 from tests.simulator.compacting import Tallies, check_limit, draw_compaction
+from tests.simulator.contracts import Contracts
 from tests.simulator.core import Core
 from tests.simulator.faults import CONDITIONS, ZOOKEEPER, Faults
 from tests.simulator.forgetting import Forgetting
-from tests.simulator.invariants import Invariants
+from tests.simulator.invariants import Invariants, require_newer
 from tests.simulator.limits import Limits
 from tests.simulator.machines import Machines
 from tests.simulator.moments import witnessed
@@ -39,7 +40,15 @@ from tests.simulator.reading import Group, Reading, Readings
 from tests.simulator.record import Outcome, Trace, Violation
 from tests.simulator.rest import PATIENCE_S, Rest
 from tests.simulator.script import ALL, Script
-from tests.simulator.shape import TALLIES, TOPIC, draw_aims, draw_retention, draw_shape
+from tests.simulator.shape import (
+    TALLIES,
+    TOPIC,
+    draw_aims,
+    draw_flushes,
+    draw_retention,
+    draw_shape,
+)
+from tests.simulator.trespassing import Trespassing
 from tests.simulator.trimming import trims_checked
 from tests.simulator.zombies import Zombies
 
@@ -57,6 +66,7 @@ class History:
         drawn = draw_shape(self._drawing)
         drawn = draw_compaction(cluster.stream("compacting"), drawn)
         topics = draw_retention(cluster.stream("retention"), drawn.topics)
+        topics = draw_flushes(cluster.stream("flushes"), topics)
         aims = draw_aims(cluster.stream("aims"))
         self.shape = shape = drawn._replace(topics=topics, aims=aims)
         cluster.settings |= shape.settings
@@ -68,7 +78,9 @@ class History:
         self.trace = Trace(cluster)
         self.machines = Machines(self.trace, shape.broker_ids, cluster.stream("machines"))
         self.machines.is_skewed = "wrong clock" in shape.kinds
+        self.contracts = Contracts(self)
         self.invariants = Invariants(self.trace, self.machines, shape.topics)
+        self.invariants.on_check.append(self.contracts.check)
         self.known, self.copies = self.invariants.known, self.invariants.copies
         self.machines.on_ending = self.invariants.look_at
         self.machines.on_damage = self.copies.damage
@@ -89,6 +101,7 @@ class History:
                 stack.enter_context(self.limits.applied(self.count))
                 stack.enter_context(witnessed(self))
                 stack.enter_context(trims_checked(self))
+                stack.enter_context(self.contracts.watched())
                 stack.enter_context(self.assignments.witnessed())
                 self.cluster.run(self._traced())
         except Exception as error:  # noqa: BLE001 - a bug ends the history, and is what it found
@@ -150,6 +163,7 @@ class History:
         self.tallies = Tallies(self)
         self.zombies = Zombies(self)
         self.asking = Asking(self)
+        self.trespassing = Trespassing(self)
         faults = self.faults = Faults(self)
         self.moving = Moving(self)
         self.operating.begin()
@@ -185,16 +199,30 @@ class History:
         self.trace.count(state, times)
 
     def advanced(self, partition: Partition, before: int) -> None:
-        self._checked(self.copies.advanced, partition, before)
+        self.checked(self.copies.advanced, partition, before)
+
+    def changing_state(self, partition: Partition, state: LeaderAndIsr) -> None:
+        self.checked(require_newer, partition, state)
+
+    def proposing(self, partition: Partition, isr: Sequence[int]) -> None:
+        self.checked(self.copies.proposing, partition, isr)
+        leader = partition._context.broker_id
+        for each in isr:
+            if each not in partition.state.isr:
+                self.aiming.joining(leader, each)
 
     def truncating(self, partition: Partition, offset: int) -> None:
         self.trace.count("follower truncates")
-        self._checked(self.copies.truncating, partition, offset)
+        self.checked(self.copies.truncating, partition, offset)
         self.aiming.truncating(partition)
         broker = self.cluster.brokers[partition._context.broker_id]
-        self.trace.count(
-            "truncated during a pass", broker.service.cleaner.is_cleaning(partition.log)
-        )
+        under_way = broker.service.cleaner._pass
+        is_met = under_way is not None and under_way.log is partition.log
+        self.trace.count("truncated during a pass", is_met)
+
+    def loading(self, partition: Partition) -> None:
+        if self.faults is not None and self.faults.is_on:
+            self.trespassing.loading(partition.key)
 
     def swapping(self, log: Log, mapped_end: int, merged: int) -> None:
         """A cleaner is about to exchange so many segments for one."""
@@ -202,7 +230,7 @@ class History:
         for broker in self.machines.brokers():
             found = broker.service.replicas.partitions.get(log.partition)
             if found is not None and found.log is log:
-                self._checked(check_limit, found, log, mapped_end)
+                self.checked(check_limit, found, log, mapped_end)
                 self.is_fragile(broker.id, "a clean")
                 if self.faults is not None:
                     leads = found.is_leader and found.key.topic == TALLIES
@@ -220,7 +248,7 @@ class History:
         if self.faults is not None:
             self.faults.maybe_strike(broker_id, moment)
 
-    def _checked(self, check: Callable[..., None], *given: object) -> None:
+    def checked(self, check: Callable[..., None], *given: object) -> None:
         """In a broker's code a violation might be taken for a bug of one request."""
         try:
             check(*given)
@@ -239,5 +267,19 @@ class History:
 
     def may_offsets_be_lost(self, group: str, since_s: float) -> bool:
         """The same of what was committed for a group."""
-        count = int(SETTINGS["offsets.topic.num.partitions"])
-        return self.may_be_lost(TopicPartition(OFFSETS_TOPIC, partition_for(group, count)), since_s)
+        return self.may_be_lost(offsets_partition_of(group), since_s)
+
+    def offsets_log(self, group: str) -> Partition | None:
+        """The partition with a group's offsets at its leader, if that is at work."""
+        key = offsets_partition_of(group)
+        state = self.known.states.get(key)
+        for broker in self.machines.brokers():
+            if state is not None and broker.id == state.leader:
+                return broker.service.replicas.partitions.get(key)
+        return None
+
+
+def offsets_partition_of(group: str) -> TopicPartition:
+    """The partition with what a group has committed."""
+    count = int(SETTINGS["offsets.topic.num.partitions"])
+    return TopicPartition(OFFSETS_TOPIC, partition_for(group, count))

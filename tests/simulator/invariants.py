@@ -11,17 +11,17 @@ nobody coordinates transactions.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 
 from kdist.broker.broker import Broker
-from kdist.model import OFFSETS_TOPIC, TopicPartition
+from kdist.model import NO_EPOCH, OFFSETS_TOPIC, LeaderAndIsr, TopicPartition
+from kdist.replication.leadership import Role, still_leads
 from kdist.replication.partition import Partition
-from kdist.replication.roles import Role, still_leads
+from kdist.testing.memory_zookeeper import MemoryZooKeeper
 from kdist.zk import znodes
 from kdist.zk.client import Check, Operation, WatchEvent
-from kdist.zk.memory import MemoryZooKeeper
-from kdist.zk.topic_values import PartitionState, TopicAssignment
+from kdist.zk.values import PartitionState, TopicAssignment
 from tests.simulator.copies import Copies
 from tests.simulator.machines import Machines
 from tests.simulator.record import EVERY_S, NEVER_S, Trace, Violation, require
@@ -37,6 +37,7 @@ class Known:
     def __init__(self) -> None:
         self.topics: dict[str, TopicAssignment] = {}
         self.to_be_deleted: dict[str, None] = {}  # those whose deletion is not finished
+        self.deletions = Counter[str]()  # of topics of this name that were asked for
         self.created_s: dict[str, float] = {}  # when the topic that there is now was created
         self.states: dict[TopicPartition, PartitionState] = {}
         self.offsets_leaders: defaultdict[int, list[int]] = defaultdict(list)
@@ -71,6 +72,7 @@ class Invariants:
         self._epochs: dict[TopicPartition, int] = {}
         self._controller_epochs: dict[Broker, int] = {}
         self._acting: dict[int, int] = {}  # who acted in a controller epoch
+        self.on_check: list[Callable[[Broker], None]] = []  # called with each that is at work
         ensemble = trace.cluster.ensemble
         ensemble.on_written.append(self._on_written)
         ensemble.on_changed.append(self._on_changed)
@@ -137,6 +139,7 @@ class Invariants:
             self.known.to_be_deleted.pop(topic, None)
             return
         self.known.to_be_deleted[topic] = None
+        self.known.deletions[topic] += 1
         found = self.known.topics.get(topic)
         hosts = () if found is None else found.partitions.values()
         is_one_down = any(not self._machines.down.keys().isdisjoint(each) for each in hosts)
@@ -232,6 +235,8 @@ class Invariants:
             if writers.thread_until_ns > broker.context.process.clock.monotonic_ns():
                 self._trace.count("writer thread used")
             self.look_at(broker)
+            for check in self.on_check:
+                check(broker)
 
     def _check_controller(self, broker: Broker) -> None:
         controller = broker.service.controller
@@ -275,3 +280,11 @@ class Invariants:
             self._trace.note(f"{key} is led by m{broker_id} in epoch {epoch} from {end}")
             if log.reserved_offset > end:
                 self._trace.count("leader epoch began during an append")
+
+
+def require_newer(partition: Partition, state: LeaderAndIsr) -> None:
+    """S12: no broker goes back to an earlier state, unless it was told that there is none."""
+    before, key = partition.state, partition.key
+    ages = [(each.leader_epoch, each.zk_version) for each in (before, state)]
+    is_newer = ages[0] <= ages[1] or before.leader_epoch == NO_EPOCH
+    require(is_newer, f"S12: {key} goes back from {before} to {state}", key)

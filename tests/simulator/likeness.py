@@ -1,21 +1,24 @@
 """What is alike once nothing goes on: a partition's replicas, and what all brokers know of it.
 
 L2: the ISR is whole. L3, L4: all logs are the same, and all of them is committed. L12: each
-follower is fetched for once, from its leader in its epoch. S10, S11: producers' sequences have no
-gap, and all replicas know the same of them. S13: ZooKeeper, controller and brokers tell the same.
+follower is fetched for once, from its leader in its epoch. L13: each log has a flush mark if it is
+to be flushed first, and else none, durably. S10, S11: producers' sequences have no gap, and all
+replicas know the same of them. S13: ZooKeeper, controller and brokers tell the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kdist.broker.broker import Broker
 from kdist.model import TopicPartition
 from kdist.records.batch import read_header
-from kdist.replication.fetching.followed import FetchState
+from kdist.replication.follower_session import FetchState
 from kdist.replication.partition import Partition
-from kdist.zk.topic_values import PartitionState
+from kdist.storage.log import Log
+from kdist.storage.names import flush_mark_in
+from kdist.zk.values import PartitionState
 from tests.simulator.record import require
 
 if TYPE_CHECKING:
@@ -72,7 +75,23 @@ def _difference(key: TopicPartition, state: PartitionState, hosts: dict[int, Bro
             return f"S13: {key} on m{broker_id} has {partition.role}"
         if fault := _fetching_fault(hosts[broker_id], partition):
             return f"L12: {key} on m{broker_id} {fault}"
+        if fault := _mark_fault(hosts[broker_id], own):
+            return f"L13: {key} on m{broker_id} {fault}"
     return ""
+
+
+def _mark_fault(broker: Broker, log: Log) -> str:
+    files: Any = broker.context.files
+    if not log.has_files:
+        return "has no files"
+    found = files._names.directory(log.directory)
+    marked, is_first = {*filter(flush_mark_in, found.entries)}, log.settings.flush_before_expose
+    durable = {*filter(flush_mark_in, found.durable)}
+    told = (
+        f"is set to {is_first}, is {log.is_flushed_first}, and has {marked}, on the disk {durable}"
+    )
+    is_right = bool(log.flush_mark and marked) if is_first else not (marked or durable)
+    return "" if is_right and log.is_flushed_first == is_first else told
 
 
 def _fetching_fault(broker: Broker, partition: Partition) -> str:

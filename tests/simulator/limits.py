@@ -14,7 +14,7 @@ from typing import Any
 
 from kdist.broker import offsets_log
 from kdist.controller import writing
-from kdist.groups import maintenance
+from kdist.groups import deletion
 from kdist.records.cleaning import SLOT_BYTES
 from kdist.storage.cleaning import cleaner
 from tests.simulator.bug import Bug, patched
@@ -30,6 +30,8 @@ class Limits:
         rng = self._rng = cluster.stream("limits")
         self._constants: dict[tuple[Any, str], int] = {}
         self._is_on = rng.random() < _SHARE
+        patience_ms = cluster.stream("patience").choice((300, 1_000, 30_000, 30_000))
+        cluster.settings |= {"controller.socket.timeout.ms": str(patience_ms)}
         if not self._is_on:
             return
         cluster.settings |= {
@@ -42,7 +44,7 @@ class Limits:
             (writing, "CHUNK"): rng.choice((2, 5, 500)),
             (writing, "CHUNKS_IN_FLIGHT"): rng.choice((1, 2, 8)),
             (offsets_log, "_STEP_BYTES"): rng.choice((200, 2_000, 1 << 16)),
-            (maintenance, "TOMBSTONE_BYTES_MAX"): rng.choice((50, 1 << 17)),
+            (deletion, "TOMBSTONE_BYTES_MAX"): rng.choice((50, 1 << 17)),
             (cleaner, "SLOT_BYTES"): rng.choice((1 << 18, 1 << 17, SLOT_BYTES)),
         }
 

@@ -17,8 +17,18 @@ from typing import NamedTuple
 from kdist.broker.broker import Broker, State
 from kdist.errors import DiskFailed, KdistError
 from kdist.model import TopicPartition
-from kdist.runtime.simulated_faults import Call, PowerLoss
-from kdist.storage.names import CLEAN_SHUTDOWN
+from kdist.storage.meta import BootNote
+from kdist.storage.names import (
+    BOOT,
+    CLEAN_SHUTDOWN,
+    DirectoryState,
+    flush_mark_in,
+    parse_directory_name,
+)
+from kdist.testing.simulated_content import Content
+from kdist.testing.simulated_disk import SimulatedDisk
+from kdist.testing.simulated_faults import Call, PowerLoss
+from kdist.testing.simulated_names import Directory
 from tests.simulator.record import Trace, Violation
 
 CHANGING = ("write", "sync", "sync_directory", "create", "rename", "remove", "truncate")
@@ -144,7 +154,7 @@ class Machines:
         self.end(broker_id)
         self._stopped.pop(broker_id, None)
         self.cluster.replace_disk(broker_id)
-        self.on_damage(broker_id, {}, is_disk_new=True)
+        self.on_damage(broker_id, {}, {}, is_disk_new=True)
         self._durable_ends[broker_id] = {}
         self.trace.note(f"m{broker_id} has a new disk")
         self.trace.count("disk replaced")
@@ -159,10 +169,12 @@ class Machines:
         broker = self.cluster.brokers[broker_id]
         if broker.state is State.READY and not is_in_a_call:
             self.on_ending(broker)
+        content_id = None
         if broker._service is not None:
+            content_id = broker.service.directory.content_id
             logs = broker.service.directory.logs
             self._durable_ends[broker_id] |= {key: log.recovery_point for key, log in logs.items()}
-            self.trace.count("died in a pass", broker.service.cleaner.is_cleaning())
+            self.trace.count("died in a pass", broker.service.cleaner._pass is not None)
         self._doomed.pop(broker_id, None)
         self.trace.harvest(broker)
         self.cluster.processes[broker_id].resume()
@@ -174,8 +186,13 @@ class Machines:
         self.cluster.release_lock(broker)
         self.down[broker_id] = self.loop.time() + self.rng.choice((0.2, 2, 8, 15))
         self.trace.count("broker restarted")
+        is_noted = content_id in (None, noted_content(disk))
+        if is_power_lost or not is_noted:
+            marks, ends = flush_marks(disk), self._durable_ends[broker_id]
+            how = {"is_disk_new": False, "is_killed": not is_power_lost, "is_noted": is_noted}
+            self.on_damage(broker_id, ends, marks, **how)
         if is_power_lost:
-            self.on_damage(broker_id, self._durable_ends[broker_id], is_disk_new=False)
+            self.trace.count("power lost, and a log was marked", bool(marks))
             self.trace.count("power lost")
         self.trace.note(f"m{broker_id} ends, power lost: {is_power_lost}")
 
@@ -262,6 +279,35 @@ class Machines:
         """Looked up beside the disk's calls, one of which might be to fail."""
         names = self.cluster.disks[broker_id]._names
         return CLEAN_SHUTDOWN in names.directory(LOG_DIR).entries
+
+
+def flush_marks(disk: SimulatedDisk) -> dict[TopicPartition, bool]:
+    """The partitions whose logs have flush marks that count, on a disk that has lost power.
+
+    Whether they count for sure: if they are of the last content, a controller must have judged the
+    replicas by that.
+    """
+    top, note, found = disk._names.directory(LOG_DIR), boot_note(disk), {}
+    if note is None:
+        return {}
+    for name, node in top.entries.items():
+        parsed = parse_directory_name(name)
+        if parsed and parsed.state is DirectoryState.LIVE and isinstance(node, Directory):
+            ids = {flush_mark_in(each) for each in node.entries}
+            if not ids.isdisjoint((*note.vetted, note.content_id)):
+                found[parsed.partition] = not ids.isdisjoint(note.vetted)
+    return found
+
+
+def boot_note(disk: SimulatedDisk) -> BootNote | None:
+    """Looked up beside the disk's calls."""
+    boot = disk._names.directory(LOG_DIR).entries.get(BOOT)
+    return BootNote.decode(bytes(boot.data), BOOT) if isinstance(boot, Content) else None
+
+
+def noted_content(disk: SimulatedDisk) -> str | None:
+    note = boot_note(disk)
+    return note and note.content_id
 
 
 def _is_change(call: Call) -> bool:

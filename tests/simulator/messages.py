@@ -13,18 +13,20 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from kdist.network.simulated_transport import SimulatedTransport
 from kdist.protocol import alter_partition, fetch, leader_and_isr, stop_replica, update_metadata
+from kdist.testing.simulated_transport import SimulatedTransport
 from tests.simulator.cluster import PORT
 from tests.simulator.record import Trace
 
 FETCHED, JUDGED = "an answer to Fetch", "an answer to AlterPartition"
 LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA = "LeaderAndIsr", "StopReplica", "UpdateMetadata"
+ALTER_PARTITION = "AlterPartition"
 KINDS = (FETCHED, JUDGED, LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA)
 _REQUESTS = {
     leader_and_isr.API.key: LEADER_AND_ISR,
     stop_replica.API.key: STOP_REPLICA,
     update_metadata.API.key: UPDATE_METADATA,
+    alter_partition.API.key: ALTER_PARTITION,
 }
 _ANSWERS = {fetch.API.key: FETCHED, alter_partition.API.key: JUDGED}
 _HEADER_BYTES = 6  # the size of the rest, and a request's API key
@@ -82,6 +84,14 @@ class Messages:
                 each.late_ms = 1_000 * by_s
                 end_s = self._loop.world_time() + by_s
                 self._loop.call_in_world(end_s, each.release)
+
+    def reset(self, client: int, server: int) -> None:
+        """End the connections that one broker has opened to another."""
+        for each in self._network.connections():
+            is_between = each.local.host == f"m{server}" and each.remote.host == f"m{client}"
+            if is_between and each.local.port == PORT:
+                for end in (each, each.peer):
+                    end.lose(ConnectionResetError("reset"))
 
     def end(self) -> None:
         """Have all arrive that is held back, and all that is late."""

@@ -14,22 +14,24 @@ from typing import Any, Protocol
 from kdist.broker.handlers import fetch
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.broker.offsets_log import OffsetsLoader
-from kdist.controller.writing import Writer
+from kdist.controller.writing import FencedWriter
 from kdist.errors import ApiError, Error
-from kdist.model import OFFSETS_TOPIC, TopicPartition
+from kdist.model import OFFSETS_TOPIC, LeaderAndIsr, TopicPartition
 from kdist.protocol.fetch import FetchPartitionResult
-from kdist.replication.delayed_produce import DelayedProduce
-from kdist.replication.fetching.fetcher import ReplicaFetcher
-from kdist.replication.fetching.followed import FollowedPartition
+from kdist.replication.delayed import DelayedProduce
+from kdist.replication.fetcher import ReplicaFetcher
+from kdist.replication.follower_session import FollowedPartition
 from kdist.replication.in_sync import InSyncReplicas
 from kdist.replication.partition import Partition
-from kdist.storage import log
+from kdist.storage import flushing, log
 from kdist.storage.append import Append
-from kdist.storage.cleaning.swap import Swap
+from kdist.storage.background import OffsetSaver
 from kdist.storage.directory import LogDirectory
+from kdist.storage.flushing import FlushJob
 from kdist.storage.log import Log
-from kdist.storage.offset_saver import OffsetSaver
 from kdist.storage.segment import Segment
+from kdist.storage.swapping import Swap
+from kdist.storage.trimming import Trimmer
 from kdist.zk import znodes
 from kdist.zk.client import Operation
 from kdist.zk.errors import ConnectionLoss
@@ -50,8 +52,20 @@ class Witness(Protocol):
         """A high watermark has moved."""
         ...
 
+    def changing_state(self, partition: Partition, state: LeaderAndIsr, /) -> None:
+        """A broker is about to take another state of a partition."""
+        ...
+
+    def proposing(self, partition: Partition, isr: Sequence[int], /) -> None:
+        """A leader is about to propose another ISR."""
+        ...
+
     def truncating(self, partition: Partition, offset: int, /) -> None:
         """A follower is about to cut off its log."""
+        ...
+
+    def loading(self, partition: Partition, /) -> None:
+        """A broker comes to lead a partition, whose groups it may have to load."""
         ...
 
     def swapping(self, log: Log, mapped_end: int, merged: int, /) -> None:
@@ -78,12 +92,13 @@ def witnessed(witness: Witness) -> Iterator[None]:
         Bug(Partition, "lead_or_follow", partial(_lead_or_follow, witness)),
         Bug(Partition, "_judge", partial(_judge, witness)),
         Bug(InSyncReplicas, "propose", partial(_propose, witness)),
+        Bug(Partition, "_propose", partial(_propose_isr, witness)),
         Bug(ReplicaFetcher, "_truncate", partial(_truncate, witness)),
         Bug(ReplicaFetcher, "_refused", partial(_refused, witness)),
         Bug(DelayedProduce, "attempt", partial(_attempt, witness)),
         Bug(Partition, "append", partial(_append, witness)),
         Bug(Partition, "append_coalesced", partial(_append, witness)),
-        Bug(LogDirectory, "begin_anew", partial(_begin_anew, witness)),
+        Bug(Trimmer, "truncate_fully", partial(_truncate_fully, witness)),
         Bug(Swap, "begin", partial(_begin_swap, witness)),
         Bug(MetadataCache, "is_fully_in_sync", partial(_is_fully_in_sync, witness)),
         Bug(fetch._NearFetch, "_take", partial(_take, witness)),
@@ -135,6 +150,7 @@ def _note_truncation(witness: Witness, note: Callable[..., None]) -> Callable[..
 def _lead_or_follow(witness: Witness, apply: Callable[..., None]) -> Callable[..., None]:
     def lead_or_follow(self: Partition, *given: Any) -> None:
         was_pending = self._proposal is not None and not self._proposal.done()
+        witness.changing_state(self, given[0])
         apply(self, *given)
         if was_pending:
             witness.count("LeaderAndIsr while a proposal was pending")
@@ -167,6 +183,14 @@ def _propose(witness: Witness, propose: Callable[..., None]) -> Callable[..., No
     return propose_witnessed
 
 
+def _propose_isr(witness: Witness, propose: Callable[..., None]) -> Callable[..., None]:
+    def propose_witnessed(self: Partition, isr: tuple[int, ...]) -> None:
+        witness.proposing(self, isr)
+        propose(self, isr)
+
+    return propose_witnessed
+
+
 def _truncate(witness: Witness, truncate: Callable[..., None]) -> Callable[..., None]:
     def truncate_witnessed(self: ReplicaFetcher, each: FollowedPartition, *given: Any) -> None:
         end = each.partition.log.end_offset
@@ -195,14 +219,14 @@ def _append(witness: Witness, append: Callable[..., Append]) -> Callable[..., Ap
     return append_witnessed
 
 
-def _begin_anew(witness: Witness, begin: Callable[..., None]) -> Callable[..., None]:
-    def begin_witnessed(self: LogDirectory, *given: Any) -> None:
+def _truncate_fully(witness: Witness, truncate: Callable[..., None]) -> Callable[..., None]:
+    def truncate_witnessed(self: Trimmer, *given: Any) -> None:
         witness.count("follower begins anew")
         log = given[0]
-        witness.aiming.renaming(self.files, log.directory, "a log's new beginning")
-        begin(self, *given)
+        witness.aiming.renaming(log.context.files, log.directory, "a log's new beginning")
+        truncate(self, *given)
 
-    return begin_witnessed
+    return truncate_witnessed
 
 
 def _begin_swap(witness: Witness, begin: Callable[..., None]) -> Callable[..., None]:
@@ -267,12 +291,27 @@ def _aimed_at(witness: Witness) -> tuple[Bug, ...]:
         Bug(Log, "abandon", partial(_abandon, witness)),
         Bug(Log, "begin_cut", partial(_begin_cut, witness)),
         Bug(Log, "retire", partial(_retire, witness)),
+        Bug(Partition, "configure", partial(_configure, witness)),
         Bug(LogDirectory, "_retire", partial(_retire_log, witness)),
         Bug(OffsetSaver, "_start", partial(_save, witness)),
+        Bug(flushing, "plan_flush", partial(_plan_flush, witness)),
         Bug(OffsetsLoader, "begin", partial(_begin_loading, witness)),
-        Bug(Writer, "_write_all", partial(_write_all, witness)),
+        Bug(FencedWriter, "_write_all", partial(_write_all, witness)),
         Bug(fetch._Fetch, "_read", partial(_read, witness)),
     )
+
+
+def _configure(witness: Witness, configure: Callable[..., None]) -> Callable[..., None]:
+    def configure_witnessed(self: Partition, *given: Any) -> None:
+        was_first = self.log.is_flushed_first
+        configure(self, *given)
+        if self.log.has_mark_due:
+            moment = "a change of a flush mark"
+            witness.aiming.renaming(self.log.context.files, self.log.directory, moment)
+        if self.log.is_flushed_first and not was_first:
+            witness.aiming.flushing_first(self)
+
+    return configure_witnessed
 
 
 def _is_across_epochs(append: Append) -> bool:
@@ -296,7 +335,7 @@ def _defer(witness: Witness, defer: Callable[..., Append]) -> Callable[..., Appe
     def defer_witnessed(self: Log, append: Append) -> Append:
         if self.is_appending:
             moment = "an append behind another"
-            witness.aiming.appending(self.context.files, append.segment, moment, 0.05)
+            witness.aiming.appending(self.context.files, append.segment, moment, 0.15)
         return defer(self, append)
 
     return defer_witnessed
@@ -314,8 +353,8 @@ def _abandon(witness: Witness, abandon: Callable[..., None]) -> Callable[..., No
 
 def _begin_cut(witness: Witness, begin: Callable[..., None]) -> Callable[..., None]:
     def begin_witnessed(self: Log, number: int) -> None:
-        calls = 3 * (len(self.segments) - number) + 6
-        witness.aiming.renaming(self.context.files, self.directory, "a truncation", calls, 0.3)
+        dropped = len(self.segments) - number - 1
+        witness.aiming.truncating_files(self.context.files, self.directory, dropped)
         begin(self, number)
 
     return begin_witnessed
@@ -347,10 +386,20 @@ def _save(witness: Witness, start: Callable[..., None]) -> Callable[..., None]:
     return start_witnessed
 
 
+def _plan_flush(witness: Witness, plan: Callable[..., Any]) -> Callable[..., Any]:
+    def plan_witnessed(files: object, path: str, jobs: Sequence[FlushJob]) -> Any:
+        witness.aiming.flushing(jobs)
+        return plan(files, path, jobs)
+
+    return plan_witnessed
+
+
 def _begin_loading(witness: Witness, begin: Callable[..., None]) -> Callable[..., None]:
     def begin_witnessed(self: OffsetsLoader, partition: Partition) -> None:
         is_cut = partition.log.is_truncating and partition.key.partition not in self._led
         is_loaded = partition.key.topic == OFFSETS_TOPIC
+        if partition.key.partition not in self._led:
+            witness.loading(partition)
         witness.count("coordinator loads while its log is truncated", is_cut and is_loaded)
         begin(self, partition)
 
@@ -358,7 +407,7 @@ def _begin_loading(witness: Witness, begin: Callable[..., None]) -> Callable[...
 
 
 def _write_all(witness: Witness, write: Callable[..., Any]) -> Callable[..., Any]:
-    async def write_witnessed(self: Writer, multis: Iterable[Sequence[Operation]]) -> None:
+    async def write_witnessed(self: FencedWriter, multis: Iterable[Sequence[Operation]]) -> None:
         given = list(multis)
         try:
             await write(self, given)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kdist.client.admin.asynchronous import AsyncAdmin
 from kdist.errors import KdistError
 from kdist.model import TopicPartition
-from kdist.zk.topic_values import TopicAssignment
+from kdist.zk.values import TopicAssignment
 from tests.simulator.cluster import PORT
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import Any
 
 from kdist.config.kinds import INT32_MAX
 from kdist.storage import loading
-from kdist.storage.cleaning import cleaner, session
+from kdist.storage.cleaning import cleaner, pass_runner
 from kdist.storage.cleaning.cleaner import Cleaner
-from kdist.storage.cleaning.selection import Dirt
+from kdist.storage.cleaning.selection import DirtySection
 from kdist.storage.log import Log
 from tests.simulator.bug import Bug, Planted
 
@@ -20,15 +20,15 @@ def _asking(**otherwise: Any) -> Callable[..., Any]:
 
 
 def _clean_to(limit_of: Callable[[Log, int], int]) -> Callable[..., Any]:
-    def make(measure: Callable[..., Dirt]) -> Callable[..., Dirt]:
-        def dirt_of(log: Log, high_watermark: int, now_ms: int) -> Dirt:
+    def make(measure: Callable[..., DirtySection]) -> Callable[..., DirtySection]:
+        def dirty_section_of(log: Log, high_watermark: int, now_ms: int) -> DirtySection:
             flushed, log.recovery_point = log.recovery_point, log.end_offset
             try:
                 return measure(log, limit_of(log, high_watermark), now_ms)
             finally:
                 log.recovery_point = flushed
 
-        return dirt_of
+        return dirty_section_of
 
     return make
 
@@ -44,12 +44,14 @@ PLANTED_IN_CLEANING: dict[str, Planted] = {
     "tombstones go while a replica is away": Bug(cleaner, "Rewrite", _asking(expires=True)),
     "a producer's last batch is cleaned away": Bug(cleaner, "NoteProducers", _asking(producers=())),
     "an epoch's first batch is cleaned away": Bug(
-        session, "Sifting", lambda sound: lambda *given: sound(*given[:-1], INT32_MAX)
+        pass_runner, "Sifting", lambda sound: lambda *given: sound(*given[:-1], INT32_MAX)
     ),
     "what is not committed is cleaned": Bug(
-        cleaner, "dirt_of", _clean_to(lambda log, _: log.end_offset)
+        cleaner, "dirty_section_of", _clean_to(lambda log, _: log.end_offset)
     ),
-    "what is not flushed is cleaned": Bug(cleaner, "dirt_of", _clean_to(lambda _, mark: mark)),
+    "what is not flushed is cleaned": Bug(
+        cleaner, "dirty_section_of", _clean_to(lambda _, mark: mark)
+    ),
     "a pass goes on over what was truncated": Bug(
         Cleaner, "_is_there", lambda _sound: lambda *_given: True
     ),

@@ -26,6 +26,11 @@ PLANTED_IN_CONTROLLING: dict[str, Planted] = {
         "tuple(each for each in before.eligible if each not in lossy)",
         "before.eligible",
     ),
+    "who lost its page cache is trusted by what its topic is set to now": Edit(
+        *(Spot.LOSS, elections._candidates),
+        "unflushed=[e for e in unflushed if not cluster.has_flushed(e, partition)]",
+        "unflushed=() if settings.flush_before_expose else unflushed",
+    ),
     # Beliefs
     "who leaves an ISR is not eligible": Edit(
         *(Spot.BELIEF, isr_proposals.judge),

@@ -9,7 +9,7 @@ from kdist.broker.handlers import fetch
 from kdist.controller import reassignments
 from kdist.controller.channels import ControllerChannelManager
 from kdist.controller.context import Assigned, Topic
-from kdist.controller.writing import Writer, _rewriting, _state_operations
+from kdist.controller.writing import FencedWriter, _rewriting, _state_operations
 from tests.simulator.bug import Bug, Planted
 
 
@@ -30,7 +30,7 @@ def _forget_removed(becoming: Callable[..., Assigned]) -> Callable[..., Assigned
 
 
 def _keep_the_isr(next_: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda state, leader, _isr, *given: next_(state, leader, state.isr, *given)
+    return lambda state, after, epoch: next_(state, after._replace(isr=state.isr), epoch)
 
 
 def _keep_the_leader(_: Callable[..., int]) -> Callable[..., int]:
@@ -38,7 +38,7 @@ def _keep_the_leader(_: Callable[..., int]) -> Callable[..., int]:
 
 
 def _write_one_after_the_other(_: Callable[..., Any]) -> Callable[..., Any]:
-    async def write_moves(self: Writer, topic: Topic, states: Any) -> Topic:
+    async def write_moves(self: FencedWriter, topic: Topic, states: Any) -> Topic:
         await self._write(_rewriting(topic)[0])
         for each in sorted(states.items()):
             await self._write(_state_operations(*each, set()))
@@ -66,7 +66,7 @@ PLANTED_IN_MOVES: dict[str, Planted] = {
     "former replicas are not deleted (13972)": Bug(
         ControllerChannelManager, "remove", lambda _: lambda *_given: None
     ),
-    "the ISR keeps who was moved away": Bug(reassignments, "_next", _keep_the_isr),
+    "the ISR keeps who was moved away": Bug(reassignments, "next_state", _keep_the_isr),
     "the leader stays though it was moved away": Bug(
         reassignments, "_leader_among", _keep_the_leader
     ),
@@ -74,7 +74,7 @@ PLANTED_IN_MOVES: dict[str, Planted] = {
         reassignments, "_may_drop", lambda _: lambda *_given: True
     ),
     "assignment and states are written one after the other": Bug(
-        Writer, "write_moves", _write_one_after_the_other
+        FencedWriter, "write_moves", _write_one_after_the_other
     ),
     "a throttle holds back replicas in sync": Bug(
         fetch._Fetch, "_maybe_hold_back", _throttle_everybody

@@ -14,18 +14,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kdist.broker import service
-from kdist.broker.handlers import control, fetch, list_offsets
+from kdist.broker.handlers import control, fetch, offset_lookups
 from kdist.broker.offsets_log import OffsetsLoader
 from kdist.controller import elections, isr_proposals
 from kdist.controller.context import ControllerContext, Loss
 from kdist.controller.elections import Candidates, Election
 from kdist.errors import ApiError, Error
 from kdist.model import NO_LEADER
-from kdist.replication import delayed_produce, leadership, replicas
+from kdist.replication import delayed, fetcher, leadership, replicas
 from kdist.replication.alter_partition_manager import RETRY_MS, AlterPartitionManager
-from kdist.replication.fetching import fetcher
-from kdist.replication.fetching.fetcher import ReplicaFetcher
-from kdist.replication.fetching.followed import FollowedPartition
+from kdist.replication.fetcher import ReplicaFetcher
+from kdist.replication.follower_session import FollowedPartition
 from kdist.replication.in_sync import InSyncReplicas
 from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
@@ -46,7 +45,7 @@ def _property(value: object) -> Make:
 
 def _answer_unreplicated(_: Callable[..., None]) -> Callable[..., None]:
     def await_committed(self: Partition, *asked: Any) -> None:
-        if self.log.settings.flush_before_expose:
+        if self.log.is_flushed_first:
             self.request_flush()
         asked[-1](Error.NONE)
 
@@ -203,7 +202,7 @@ def _lead_at_once(wire: Callable[..., None]) -> Callable[..., None]:
     return wire_registered
 
 
-def _settle_at_once(_: Callable[..., None]) -> Callable[..., None]:
+def _ready_at_once(_: Callable[..., None]) -> Callable[..., None]:
     return lambda self, each, _error: self._ready(each)
 
 
@@ -221,8 +220,9 @@ PLANTED_IN_REPLICATION: Mapping[str, Planted] = {
     "a leader counts what it has not flushed": Bug(
         Partition, "advance_high_watermark", _count_unflushed
     ),
-    "a follower tells of what it has not flushed": Bug(
-        ReplicaFetcher, "_appended", _fetch_unflushed
+    "a follower tells of what it has not flushed": (
+        Bug(ReplicaFetcher, "_appended", _fetch_unflushed),
+        Bug(fetcher, "_is_durable", _always(True)),
     ),
     "a follower truncates to its high watermark (KIP-101)": Bug(
         ReplicaFetcher, "follow", _truncate_to_high_watermark
@@ -278,13 +278,13 @@ PLANTED_IN_REPLICATION: Mapping[str, Planted] = {
     ),
     "a broker leads before it has registered": Bug(service.Service, "wire", _lead_at_once),
     "a follower fetches during a truncation of an earlier role": Bug(
-        ReplicaFetcher, "_settle", _settle_at_once
+        ReplicaFetcher, "_ready_when_idle", _ready_at_once
     ),
     "ISRs are reviewed at fetches alone": Bug(Partition, "review_isr", _always(None)),
     "nobody leaves the ISR": Bug(InSyncReplicas, "without_laggards", _always(None)),
-    "a produce is acknowledged in another role": Bug(delayed_produce, "still_leads", _always(True)),
+    "a produce is acknowledged in another role": Bug(delayed, "still_leads", _always(True)),
     "the end goes back after an election (KIP-207)": Bug(
-        list_offsets, "_may_go_back", _always(False)
+        offset_lookups, "_may_go_back", _always(False)
     ),
     "epochs stay when their records are cut off (10706)": Bug(
         Log, "truncate_epochs", _always(None)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kdist.storage import loading, producer_loading, producers, reading
-from kdist.storage.directory import LogDirectory
+from kdist.storage import flushing, loading, producers, reading
+from kdist.storage.background import OffsetSaver
 from kdist.storage.epochs import LeaderEpochs
 from kdist.storage.flushing import Flusher, FlushJob
 from kdist.storage.log import Log
-from kdist.storage.offset_saver import OffsetSaver
 from kdist.storage.producers import ProducerStates
-from kdist.storage.truncation import Truncation
+from kdist.storage.trimming import Trimmer, Truncation
 from tests.simulator.bug import Bug, Edit, Planted, Spot
 
 
@@ -52,7 +51,7 @@ PLANTED_IN_STORING: dict[str, Planted] = {
         *(Spot.AIMED, Truncation.run), "self._put_back()\n", "self._retired.clear()\n"
     ),
     "a log is cut before its recovery point is lowered on the disk": Edit(
-        *(Spot.AIMED, LogDirectory._truncate), "self.saver.request(saved)", "saved(None)"
+        *(Spot.AIMED, Trimmer._truncate), "self._saver.request(saved)", "saved(None)"
     ),
     "a start keeps the epochs of what it cuts off": Edit(
         *(Spot.AIMED, loading._complete_epochs),
@@ -71,13 +70,33 @@ PLANTED_IN_STORING: dict[str, Planted] = {
         ),
     ),
     "a truncation that begins as its broker comes to lead takes the new epoch with it": (
-        Bug(LogDirectory, "_truncate", _whoever_leads),
+        Bug(Trimmer, "_truncate", _whoever_leads),
         Edit(*(Spot.LATE, LeaderEpochs._end_at), "self._led > self.latest", "False"),
+    ),
+    # Losses of page caches
+    "a log is marked as flushed before it is": Edit(
+        *(Spot.LOSS, flushing.plan_flush),
+        "spares = [spare for",
+        "_change_marks(files, path, jobs)\n    spares = [spare for",
+    ),
+    "records are exposed unflushed while the log's flush mark is there": Edit(
+        *(Spot.LOSS, Log.configure),
+        "self.is_flushed_first |= settings",
+        "self.is_flushed_first = settings",
+    ),
+    "a flush that began before the setting came writes the mark": Edit(
+        *(Spot.THREADS, FlushJob.finish),
+        "if self.is_mark_due:",
+        "self.is_flushed_first = self.log.settings.flush_before_expose\n"
+        "    if self.is_flushed_first and not self.log.flush_mark:\n"
+        "        self.change_mark(self.log.context.files)\n"
+        "        self.log.context.files.sync_directory(self.log.directory)\n"
+        "    if self.is_mark_due:",
     ),
     # DeleteRecords
     "deleted records come back with a crash": Edit(
-        *(Spot.TRIM, LogDirectory.delete_records),
-        "self.saver.request(saved)",
+        *(Spot.TRIM, Trimmer.delete_records),
+        "self._saver.request(saved)",
         "saved(None)",
     ),
     # Producers
@@ -101,7 +120,7 @@ PLANTED_IN_STORING: dict[str, Planted] = {
         "batch.last_sequence >= last",
     ),
     "the first record after a snapshot of producers is not replayed": Edit(
-        *(Spot.EPOCHS, producer_loading._replayed),
+        *(Spot.EPOCHS, loading._replayed),
         "readable_spans(log, offset, end_offset, own)",
         "readable_spans(log, offset + 1, end_offset, own)",
     ),
@@ -126,7 +145,7 @@ PLANTED_IN_STORING: dict[str, Planted] = {
         "later is None",
     ),
     "retention goes on in a log that is being cut off": Edit(
-        *(Spot.THREADS, LogDirectory._drop),
+        *(Spot.THREADS, Trimmer._drop),
         "if is_there and not (log.is_truncating or log.is_swapping)",
         "if is_there",
     ),

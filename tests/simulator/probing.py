@@ -35,6 +35,9 @@ class Commit:
         self.value: int | None = None  # the last that was acknowledged
         self.acked_s = NEVER_S
         self.doubtful: dict[int, float] = {}  # those in doubt, with the times when they were sent
+        # A coordinator has what its log has, committed or not. So what it told last may go again,
+        # to who leads next; then it is one of these.
+        self.former: set[int | None] = set()
 
 
 class Probing:
@@ -153,21 +156,26 @@ class Probing:
             self._trace.count("commit in doubt")
             raise
         del commit.doubtful[number]
+        commit.former.clear()
         commit.value, commit.acked_s = number, self._trace.now_s
         self._trace.add(HOST, key, number)
         self._trace.count("offset committed")
 
     async def _compare(self, key: TopicPartition) -> None:
         commit, asked_s = self._commits.setdefault(key, Commit()), self._trace.now_s
+        log_before = self._history.offsets_log(GROUP)
         found = (await self._admin.list_group_offsets(GROUP)).get(key)
         self._trace.add(HOST, key, found)
-        possible = {commit.value, *commit.doubtful}
+        possible = {commit.value, *commit.doubtful, *commit.former}
         if self._history.may_offsets_be_lost(GROUP, commit.acked_s):
             require(found is None or found <= self._number, f"S21: {found} of {key} is nobody's")
         else:
             sentence = f"S21: {found} is committed for {key}, and was one of {possible}"
             require(found in possible, sentence)
+        log = self._history.offsets_log(GROUP)
+        is_sure = log is log_before and log and log.high_watermark == log.log.end_offset
+        commit.former = set() if is_sure else commit.former | {commit.value}
         commit.value, commit.acked_s = found, asked_s
         late = [n for n, sent_s in commit.doubtful.items() if sent_s < asked_s - _DOUBT_S]
-        for number in (found, *late):
-            commit.doubtful.pop(number, None)
+        for each in (found, *late):
+            commit.doubtful.pop(each, None)  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _REFUSED_FOR_GOOD = (Error.MESSAGE_TOO_LARGE, Error.RECORD_LIST_TOO_LARGE)
 _CODECS = ("none", "none", "none", "gzip", "lz4")
 _TOO_LARGE_SHARE = 0.01
+_BURSTS_SHARE, _BURST_SHARE, _BURST = 0.25, 0.15, 5  # of producers, of times to send; records
 _IDLE_S = 0.2  # until it looks again whether there is a topic
 
 
@@ -50,9 +51,13 @@ class Producing:
         self._history = history
         self._rng = history.cluster.stream(self.name)
         self._pause_s = rng.choice((0.15, 0.3, 0.8))
+        settings: dict[str, object] = {} if self.is_idempotent else {"enable_idempotence": False}
+        self._bursts_rng = history.cluster.stream(f"{self.name}'s bursts")
+        self._has_bursts = self._bursts_rng.random() < _BURSTS_SHARE
+        if self._has_bursts:
+            settings["batch_size"] = 1  # so that several batches are in flight
         self._padding = rng.choice((0, 0, 200, 3_000))
         self._is_sending = self.name not in history.script.idle
-        settings: dict[str, object] = {} if self.is_idempotent else {"enable_idempotence": False}
         if not (self.is_idempotent or self.may_repeat):
             settings["retries"] = 0
         network = history.cluster.network.host(self.name)
@@ -79,7 +84,10 @@ class Producing:
                     await asyncio.sleep(_IDLE_S)
                     continue
                 topic = TOPIC if self._rng.random() < 0.6 else self._rng.choice(sorted(counts))
-                await self._send(producer, topic, self._rng.randrange(counts.get(topic, 1)))
+                partition = self._rng.randrange(counts.get(topic, 1))
+                is_burst = self._has_bursts and self._bursts_rng.random() < _BURST_SHARE
+                for _ in range(_BURST if is_burst else 1):
+                    await self._send(producer, topic, partition)
                 await asyncio.sleep(self._rng.uniform(0, 2 * self._pause_s))
             await producer.flush()
 

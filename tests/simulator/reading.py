@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CHANGES = "group"  # who comes and who goes, by the name of its randomness
 _POLL_S = 0.5
+_MEMBERS_MAX = 5
 _AFTER_ERROR_S = 0.1
 _COMMIT_SHARE = 0.3  # of polls, by members that do it themselves
 BUFFERED_S = 30.0  # for so long a consumer may have what it has fetched, and give it out
@@ -192,6 +193,11 @@ class Group:
                 else:
                     await member.end()
             await asyncio.sleep(rng.uniform(0, 8))
+
+    def join(self) -> None:
+        """Another member comes, unless nobody does any more."""
+        if not self._is_over and len(self.members) < _MEMBERS_MAX:
+            self._join()
 
     def _join(self) -> None:
         self._number += 1

@@ -37,6 +37,8 @@ SOMETIMES = (
     "write in several multis",
     *("preferred leader elected", "group deleted", "group's offsets deleted"),
     *("unclean election", "flush.before.expose was set", "cleanup.policy was set"),
+    *("power lost, and a log was marked", "power lost at a change of what is flushed first"),
+    "died in a change of a flush mark",
     *("producer epoch raised", "zombie fenced", "wrong sequence refused"),
     *("member committed", "commit refused", "commit fenced"),
     *("offsets partition loaded again", "fetch session evicted"),

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from kdist.errors import CorruptFile, KdistError
 from kdist.model import TopicPartition
 from kdist.records.batch import crc_fault, read_header
 from kdist.records.build import read_batch
 from kdist.replication.partition import Partition
-from kdist.runtime.simulated_content import Content
-from kdist.runtime.simulated_names import Directory
-from kdist.storage.faults import CorruptFile
 from kdist.storage.meta import decode_partition_metadata
 from kdist.storage.names import PARTITION_METADATA, DirectoryState, directory_name
+from kdist.testing.simulated_content import Content
+from kdist.testing.simulated_names import Directory
 from kdist.zk import znodes
 from tests.simulator.assignments import GROUP
 from tests.simulator.calm import Calm
@@ -60,6 +61,7 @@ class Rest:
             await self._in_time(producer.end(), f"L5: {producer.name} is not answered")
         await self._in_time(history.zombies.end(), "L5: the zombie is not answered")
         await self._in_time(history.asking.end(), "L5: the asker is not answered")
+        await self._in_time(history.trespassing.end(), "L5: the trespasser is not answered")
         await self._in_time(history.operating.end(), "L5: the operator is not answered")
         await self._in_time(history.moving.end(), "L5: the mover is not answered")
         await self._in_time(self._order_elections(), "L5: the operator is not answered")
@@ -76,6 +78,7 @@ class Rest:
         await self._until(self._is_all_read, "L8: not all is read")
         await self._until(lambda: history.tallies.is_all_read(self._leader), "L8")
         await self._in_time(history.tallies.end_reader(), "L5: a consumer cannot be closed")
+        await self._in_time(self._delete_used_group(), "L5: the operator is not answered")
         await self._in_time(history.group.end(), "L5: a member cannot be closed")
         await self._in_time(history.reader.end(), "L5: a consumer cannot be closed")
         await self._in_time(self._check_committed(), "L5: the group's offsets are not told")
@@ -228,6 +231,14 @@ class Rest:
             stored = _stored(partition).items()
             self._read[place] = {value for offset, value in stored if offset >= start}
         return self._read[place]
+
+    async def _delete_used_group(self) -> None:
+        """S21: a group that has members is not deleted."""
+        run, admin = self._history.operating.process.run, self._history.operating.admin
+        with suppress(KdistError):  # it is refused, or there is no group
+            if (await run(admin.describe_groups([GROUP])))[GROUP].members:
+                await run(admin.delete_groups([GROUP]))
+                raise Violation(f"S21: {GROUP} was deleted, and has members")
 
     async def _check_committed(self) -> None:
         """S21: the group has committed what its members were given, and no more."""

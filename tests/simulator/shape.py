@@ -19,6 +19,7 @@ TOPIC = "clicks"  # it stays; the others are deleted and created again
 MORTAL = ("views", "likes")
 TALLIES = "tallies"  # compacted; in some seeds (`compacting.py`)
 _AIMS_SHARE = 0.4
+_SELDOM_SHARE = 0.4  # of topics that are flushed before records are exposed
 MESSAGE_BYTES_MAX = 8_000  # less than any segment
 
 
@@ -116,6 +117,15 @@ def draw_retention(rng: random.Random, topics: Mapping[str, TopicShape]) -> dict
         retention_ms = rng.choice((*[None] * 3, 5_000, 10_000))
         if retention_ms is not None:
             found[name] = found[name]._replace(own={"retention.ms": str(retention_ms)})
+    return found
+
+
+def draw_flushes(rng: random.Random, topics: Mapping[str, TopicShape]) -> dict[str, TopicShape]:
+    """The topics, of which some are hardly ever flushed but for who waits for it."""
+    found = dict(topics)
+    for name in (TOPIC, *MORTAL):
+        if rng.random() < _SELDOM_SHARE and found[name].is_flushed:
+            found[name] = found[name]._replace(own={**found[name].own, "flush.ms": "20000"})
     return found
 
 

@@ -16,6 +16,7 @@ from kdist.errors import ApiError, Error, KdistError
 from kdist.model import TopicPartition
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.records.build import build_batch
+from kdist.storage.producers import BATCHES_KEPT
 from tests.simulator.cluster import PORT
 from tests.simulator.record import require
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 HOST = "zombie"
 _SHARE = 0.4  # of seeds
+_EARLY_SHARE = 0.4  # of retries
 _PRODUCER_ID = 1 << 40  # nobody is given that
 _FENCED = (Error.INVALID_PRODUCER_EPOCH, Error.OUT_OF_ORDER_SEQUENCE_NUMBER)
 _NEVER_WRITTEN = (*_FENCED, Error.NOT_ENOUGH_REPLICAS, Error.UNKNOWN_TOPIC_OR_PARTITION)
@@ -58,6 +60,7 @@ class Zombies:
         self._history = history
         self._trace = history.trace
         self._rng = history.cluster.stream(HOST)
+        self._past_rng = history.cluster.stream(f"{HOST}'s past")
         self._is_over = False
         self._number = 0
         self._sequences: dict[TopicPartition, Sequence] = {}
@@ -131,6 +134,9 @@ class Zombies:
             sequence.epoch, sequence.next, sequence.doubtful = sent.epoch + 1, 0, None
 
     async def _repeat(self, key: TopicPartition, last: Sent) -> None:
+        earlier = self._sequences[key].acked[: -BATCHES_KEPT - 1]
+        if earlier and earlier[-1].epoch == last.epoch and self._past_rng.random() < _EARLY_SHARE:
+            last = earlier[-1]  # from before those that a broker remembers
         error, offset = await self._send(key, last)
         if error is Error.NONE and offset != last.offset:
             sentence = f"S10: {last} of {key} is written again, at {offset}"

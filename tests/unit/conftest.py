@@ -2,18 +2,25 @@
 
 What happens once in a process (imports, codecs made on first use) is no fault, and neither is a
 busy machine: a test in which one takes long runs again. So a test that shares more than a process
-with others, such as a broker for all of a file, is not judged: it would find what it has left.
+with others, such as a broker for all of a file, is not judged: it would find what it has left. Nor
+is one of a mutant, each call of which takes a detour.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.runner import runtestprotocol
 
+from kdist.errors import ApiError, Error
 from tests.unit import slow_callbacks
+
+if TYPE_CHECKING:
+    from tests.simulator.cluster import Cluster
 
 _TRIES = 3
 _is_wrong = pytest.StashKey[bool]()
@@ -27,12 +34,20 @@ def pytest_configure() -> None:
 def _callbacks_are_short(request: pytest.FixtureRequest) -> Iterator[None]:
     slow_callbacks.slow.clear()
     yield
-    if not _may_run_again(request.node):
+    if not _may_run_again(request.node) or "MUTANT_UNDER_TEST" in os.environ:
         return
     test = request.node.nodeid.removeprefix("tests/unit/")
     wrong = slow_callbacks.judge(test, slow_callbacks.slow)
     request.node.stash[_is_wrong] = bool(wrong)
     assert not wrong, wrong
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """Brokers in virtual time, none started, by the test's parameter `seed` if it has one."""
+    from tests.simulator.cluster import Cluster  # the tests of a parser need not load a broker
+
+    return Cluster(request.getfixturevalue("seed") if "seed" in request.fixturenames else 0)
 
 
 @pytest.fixture
@@ -42,6 +57,21 @@ def without_collector() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
+
+
+@pytest.fixture
+def uncollected(without_collector: None) -> Callable[[Error], list[ApiError]]:
+    """The errors of a code that only the collector would free, without those of other tests."""
+
+    def found() -> list[ApiError]:
+        return [each for each in gc.get_objects() if isinstance(each, ApiError)]
+
+    earlier = found()
+    return lambda code: [
+        each
+        for each in found()
+        if each.error is code and not any(each is other for other in earlier)
+    ]
 
 
 def _may_run_again(item: pytest.Function) -> bool:

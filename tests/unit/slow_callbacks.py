@@ -27,7 +27,7 @@ EXCEPTIONS = {
     ),
     **dict.fromkeys(
         (
-            "mirror/test_mirror_many.py"
+            "mirror/test_mirror_flow.py"
             f"::test_many_partitions_begin_and_show_their_lag_over_a_slow_link[{partitions}]"
             for partitions in (300, 2000)
         ),

@@ -22,10 +22,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("kdist", "lab", "roles", "playbooks", "tests", "benchmarks", "tools")
 FILES = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py"))
 
-DOCSTRING_LINES_MAX = 10
 FILE_LINES_MAX = 600  # most have near 120: a count is a hint, a seam follows the idea
-FUNCTION_LINES_MAX = 60
-VAGUE = {"common", "helper", "helpers", "misc", "util", "utils"}
 WORLD = re.compile(
     r"open|(io|codecs|gzip)\.open|(fcntl|glob|secrets|shutil|tempfile|time)\.[^()]+"
     r"|os\.(?!(cpu_count|environ|fspath|getpid|path|sep|strerror)\b)[^()]+"
@@ -38,42 +35,22 @@ IDLING = re.compile(r"time\.sleep|pytest\.(importorskip|skip|xfail|mark\.(skip|s
 # "<file>: <rule>: <what>", as fnmatch has it, and why it stays.
 EXCEPTIONS = {
     "kdist/storage/log.py: file size: *": "all that changes a log's state is there, and only there",
-    "kdist/runtime/*_process.py: broad except: *": "work's edge: `done` gets what it raised",
+    "kdist/runtime/process.py: broad except: *": "work's edge: `done` gets what it raised",
+    "kdist/testing/virtual_process.py: broad except: *": "the same",
     "kdist/runtime/steps.py: broad except: *": "a job's edge: `failed` gets what a step raised",
     "tests/simulator/history.py: broad except: *": "a history's edge: a bug is what it found",
     "kdist/broker/dispatch.py: broad except: *": "a request's edge: crashes.py says what it costs",
     "kdist/controller/term.py: broad except: *": "a term's edge: it says what a bug costs",
+    "kdist/spark/load/job.py: broad except: *": "a topic's edge: its load alone is abandoned",
     "kdist/broker/handlers/fetch.py: broad except: *": "that edge, when a waiting fetch is woken",
     "kdist/broker/fast_path/one_partition.py: broad except: *": "the same, on the fast path",
 }
-
-
-def module_docstring(path: Path, tree: ast.Module) -> Iterator[Breach]:
-    """A file says what it is for: in a first sentence, and 10 lines but for lists and tables."""
-    text = (ast.get_docstring(tree) or "missing").splitlines()
-    if not text[0].endswith("."):
-        yield 1, "no sentence in the first line"
-    if sum(bool(line) and line[0] not in " |-" for line in text) > DOCSTRING_LINES_MAX:
-        yield 1, f"more than {DOCSTRING_LINES_MAX} lines"
 
 
 def file_size(path: Path, tree: ast.Module) -> Iterator[Breach]:
     """A file with one idea may be long, but is still read in one sitting."""
     if tree.body and (last := tree.body[-1].end_lineno or 0) > FILE_LINES_MAX:
         yield last, f"more than {FILE_LINES_MAX} lines"
-
-
-def function_size(path: Path, tree: ast.Module) -> Iterator[Breach]:
-    """A function fits on one screen."""
-    for f in functions(tree):
-        if (f.end_lineno or 0) - f.lineno >= FUNCTION_LINES_MAX:
-            yield f.lineno, f"{f.name} has more than {FUNCTION_LINES_MAX} lines"
-
-
-def file_name(path: Path, tree: ast.Module) -> Iterator[Breach]:
-    """A module is named after what it is about."""
-    if path.stem in VAGUE or path.parent.name in VAGUE:
-        yield 1, path.stem
 
 
 def passed_in_world(path: Path, tree: ast.Module) -> Iterator[Breach]:
@@ -101,13 +78,6 @@ def public_docstring(path: Path, tree: ast.Module) -> Iterator[Breach]:
         is_message = not decorators.isdisjoint({"struct", "message"})
         if not (node.name.startswith("_") or is_message or ast.get_docstring(node)):
             yield node.lineno, node.name
-
-
-def sentence_name(path: Path, tree: ast.Module) -> Iterator[Breach]:
-    """A test's name is a sentence in lower case: two words at least."""
-    for f in functions(tree) if path.name.startswith("test_") else ():
-        if f.name.startswith("test_") and not re.fullmatch(r"test(_[a-z0-9]+){2,}", f.name):
-            yield f.lineno, f.name
 
 
 def idle_test(path: Path, tree: ast.Module) -> Iterator[Breach]:
@@ -141,10 +111,6 @@ def nodes(tree: ast.Module) -> list[ast.AST]:
     return list(ast.walk(tree))
 
 
-def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (f for f in nodes(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef))
-
-
 @functools.lru_cache(maxsize=1)
 def uses(tree: ast.Module) -> list[Breach]:
     """Imported names, and `open`, as `module.name` where they are used; calls again with `()`."""
@@ -169,27 +135,17 @@ def uses(tree: ast.Module) -> list[Breach]:
 RULES: dict[str, Callable[[Path, ast.Module], Iterator[Breach]]] = {
     rule.__name__.replace("_", " "): rule
     for rule in (
-        module_docstring,
         file_size,
-        function_size,
-        file_name,
         passed_in_world,
         broad_except,
         public_docstring,
-        sentence_name,
         idle_test,
         lost_cancellation,
         foreign_log_state,
     )
 }
 EXAMPLES = [  # rule, file, source that breaks it once
-    ("module docstring", "kdist/log.py", "x = 1"),
-    ("module docstring", "kdist/log.py", "'''" + "A line.\n" * 11 + "'''"),
-    ("module docstring", "kdist/log.py", "'''A title'''"),
     ("file size", "kdist/log.py", "\n" * 600 + "x = 1"),
-    ("function size", "kdist/log.py", "def f():\n" + "    g()\n" * 60),
-    ("file name", "kdist/wire/utils.py", ""),
-    ("file name", "kdist/common/log.py", ""),
     ("passed in world", "kdist/log.py", "open('x')"),
     ("passed in world", "kdist/log.py", "import time\nnow = time.time"),
     ("passed in world", "kdist/log.py", "from time import monotonic as m\nm()"),
@@ -201,7 +157,6 @@ EXAMPLES = [  # rule, file, source that breaks it once
     ("broad except", "kdist/log.py", "try: f()\nexcept: pass"),
     ("broad except", "kdist/log.py", "try: f()\nexcept (OSError, Exception): pass"),
     ("public docstring", "kdist/log.py", "class Log: pass"),
-    ("sentence name", "tests/unit/test_log.py", "def test_append(): f()"),
     ("idle test", "tests/unit/test_log.py", "import time\ntime.sleep(1)"),
     ("idle test", "tests/unit/test_log.py", "import pytest\n@pytest.mark.skip\ndef f(): pass"),
     ("lost cancellation", "kdist/log.py", "import asyncio\nasyncio.wait_for(f(), 1)"),

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kdist.runtime.clock import VirtualClock
 from kdist.runtime.tick_loop import TickLoop
-from kdist.runtime.virtual_loop import VirtualLoop
+from kdist.testing.virtual_clock import VirtualClock
+from kdist.testing.virtual_loop import VirtualLoop
 from tests.unit import slow_callbacks
 from tests.unit.slow_callbacks import LIMIT_S, Slow, judge
 

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from peer.kafka_broker import CLUSTER_ID
 from peer.kafka_queries import Read
@@ -21,9 +22,10 @@ from kdist.records.build import build_batch
 from kdist.records.compression import Codec
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
-from kdist.storage.context import DirectoryContext, Identity
+from kdist.storage.background import DirectoryContext
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
+from kdist.storage.meta import Identity
 from tests.stepped_process import SteppedProcess
 
 BATCHES = 120
@@ -31,10 +33,14 @@ OWNER = Identity(broker_id=1, cluster_id=CLUSTER_ID)
 
 
 def settings_of(topic: str) -> TopicSettings:
-    """What the topic was created with in Kafka; its own topics, `__...`, are compacted."""
+    """What the topic was created with in Kafka; its own topics, `__...`, are compacted.
+
+    kdist's own setting comes with kdist.
+    """
     given = TOPICS.get(topic, {"cleanup.policy": "compact"})
     rows = (row for row in TopicSettings.TABLE if row.name in given)
-    return TopicSettings(**{row.attribute: row.read(given[row.name]) for row in rows})
+    found: dict[str, Any] = {row.attribute: row.read(given[row.name]) for row in rows}
+    return TopicSettings(**found, flush_before_expose=True)
 
 
 @contextmanager

@@ -1,9 +1,12 @@
-"""The checker of histories: what it finds, each in a small history, and what it lets pass."""
+"""The checker of histories, and the histories and logs that it reads."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from kdist.records.batch import HEADER, HEADER_SIZE, LENGTH_PREFIX_SIZE, BatchHeader, read_header
 from tests.chaos.checker import count_outcomes, judge, shown_errors, unheard
 from tests.chaos.history import (
     OK,
@@ -16,10 +19,15 @@ from tests.chaos.history import (
     Event,
     Fetched,
     Finished,
+    Journal,
     Read,
     Reset,
     Sent,
+    identity,
+    load,
+    value_of,
 )
+from tests.chaos.replicas import Writers, broken_sequences, live_replicas, read_logs
 
 PART = 0
 
@@ -51,6 +59,40 @@ WHOLE = [
 
 def found(*events: Event) -> list[str]:
     return [each.kind for each in judge(sorted(events, key=lambda event: event.at_s))]
+
+
+def batch(offset: int, sequence: int, count: int = 1, producer: int = 7, epoch: int = 0) -> bytes:
+    header = BatchHeader(
+        base_offset=offset,
+        batch_length=HEADER_SIZE - LENGTH_PREFIX_SIZE,
+        partition_leader_epoch=0,
+        magic=2,
+        crc=0,
+        attributes=0,
+        last_offset_delta=count - 1,
+        base_timestamp=0,
+        max_timestamp=0,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        record_count=count,
+    )
+    return HEADER.pack(*header)
+
+
+ONE, TWO, THREE = batch(0, 0, 2), batch(2, 2), batch(3, 3)
+
+
+def replica(root: Path, broker: str, *segments: bytes) -> Path:
+    directory = root / broker / "chaos-0"
+    directory.mkdir(parents=True)
+    for number, content in enumerate(segments):
+        (directory / f"{number:020}.log").write_bytes(content)
+    return directory.parent
+
+
+def faults(*directories: Path) -> list[str]:
+    return read_logs(directories, "chaos").faults
 
 
 def test_a_history_in_which_all_is_kept_has_no_anomaly() -> None:
@@ -204,3 +246,95 @@ def test_a_client_that_was_never_given_anything_was_not_judged() -> None:
     ]
     heard = [told(0, 5, producer="q"), read(0, 0, "s"), read(0, 0, "g/m.1")]
     assert list(unheard([*asked, *heard, Committed(60, "g", PART, 1)])) == []
+
+
+def test_a_value_says_who_sent_it() -> None:
+    assert identity(value_of("librdkafka1.0", 3, 17)) == "librdkafka1.0 3 17"
+    assert identity(value_of("large", 0, 1, 50_000)) == "large 0 1"
+
+
+def test_a_value_is_torn_if_any_byte_of_it_is_another() -> None:
+    value = value_of("p", 0, 1)
+    for n in range(len(value)):
+        assert identity(value[:n] + bytes([value[n] ^ 1]) + value[n + 1 :]) == TORN
+        assert identity(value[:n]) == TORN
+    assert identity(None) == TORN
+
+
+def test_histories_are_read_in_the_order_of_their_times(tmp_path: Path) -> None:
+    paths = [tmp_path / "one", tmp_path / "other"]
+    told = Answered(3.0, "p", 0, 0, OK, 0, "")
+    for path, events in zip(
+        paths, ([Sent(1.0, "p", 0, 0), told], [Finished(2.0, "r")]), strict=True
+    ):
+        journal = Journal(path)
+        for event in events:
+            journal.note(event)
+        journal.close()
+    assert load(paths) == [Sent(1.0, "p", 0, 0), Finished(2.0, "r"), told]
+
+
+def test_a_last_line_that_was_cut_is_no_event(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    path.write_text('["finished", 1.0, "r"]\n["finished", 2.0, "s')
+    assert load([path]) == [Finished(1.0, "r")]
+
+
+def test_replicas_may_have_begun_their_segments_at_different_offsets(tmp_path: Path) -> None:
+    parted, whole = (
+        replica(tmp_path, "1", ONE + TWO, THREE),
+        replica(tmp_path, "2", ONE, TWO + THREE),
+    )
+    assert faults(parted, whole) == []
+
+
+def test_replicas_that_hold_different_bytes_differ(tmp_path: Path) -> None:
+    other = batch(3, 3, producer=8)
+    one, two = replica(tmp_path, "1", ONE, TWO, THREE), replica(tmp_path, "2", ONE, TWO, other)
+    assert faults(one, two) == ["chaos-0: its replicas differ (183, 183 bytes)"]
+
+
+def test_a_replica_that_is_shorter_differs(tmp_path: Path) -> None:
+    one, two = replica(tmp_path, "1", ONE, TWO, THREE), replica(tmp_path, "2", ONE, TWO)
+    assert faults(one, two) == ["chaos-0: its replicas differ (183, 122 bytes)"]
+
+
+def test_a_replica_that_is_not_there_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "2").mkdir()
+    one = replica(tmp_path, "1", ONE)
+    assert faults(one, tmp_path / "2") == ["chaos-0 is in 1 of 2 log directories"]
+
+
+def test_what_was_moved_away_and_is_being_deleted_is_no_replica(tmp_path: Path) -> None:
+    one, two = replica(tmp_path, "1", ONE), replica(tmp_path, "2", ONE)
+    unique = "0" * 32
+    (two / f"moved-1.{unique}-delete").mkdir()
+    (two / f"moved-2.{unique}-stray").mkdir()
+    (two / "meta.properties").touch()
+    assert live_replicas(two) == ["chaos-0"]
+    assert faults(one, two) == []
+
+
+def test_each_record_has_the_producer_of_its_batch(tmp_path: Path) -> None:
+    written = replica(tmp_path, "1", ONE + batch(2, 0, 2, producer=9, epoch=3))
+    writers = read_logs([written], "chaos").writers[0]
+    assert [writers.at(offset) for offset in range(4)] == [(7, 0), (7, 0), (9, 3), (9, 3)]
+    assert Writers([]).at(0) is None
+
+
+def broken(*batches: bytes) -> list[str]:
+    return list(broken_sequences([read_header(each) for each in batches]))
+
+
+def test_a_producers_sequences_follow_one_another_within_its_epoch() -> None:
+    assert broken(ONE, batch(2, 0, producer=8), TWO, batch(4, 0, epoch=1), THREE) == []
+
+
+def test_a_sequence_that_comes_again_or_is_left_out_is_broken() -> None:
+    assert broken(ONE, TWO, TWO) == ["(7, 0) has sequence 2 at 2, not 3"]
+    assert broken(ONE, THREE) == ["(7, 0) has sequence 3 at 3, not 2"]
+    assert broken(TWO) == ["(7, 0) has sequence 2 at 2, not 0"]
+
+
+def test_batches_without_a_producer_id_have_no_sequences() -> None:
+    assert broken(batch(0, -1, producer=-1, epoch=-1), batch(1, -1, producer=-1, epoch=-1)) == []
