@@ -12,6 +12,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from peer.go_program import ensure_program
+from peer.kafka_queries import watermarks
 
 from tests.chaos.history import (
     OK,
@@ -225,14 +226,14 @@ def read_all(journal: Journal, brokers: str, name: str) -> str:
     """Read each partition from its start to its end; what went wrong, or nothing."""
     reader = consumer(brokers)
     try:
+        end_s = now_s() + ENDED_S
         ends = {
-            p: reader.get_watermark_offsets(TopicPartition(TOPIC, p), CALL_S)[1]
-            for p in range(PARTITIONS)
+            partition: watermarks(reader, TopicPartition(TOPIC, partition), ENDED_S)[1]
+            for partition in range(PARTITIONS)
         }
         for partition in ends:
             journal.note(Began(now_s(), name, partition, 0))
         reader.assign([TopicPartition(TOPIC, partition, 0) for partition in ends])
-        end_s = now_s() + ENDED_S
         positions = dict.fromkeys(ends, 0)
         while any(positions[each] < ends[each] for each in ends):
             if now_s() > end_s:

@@ -21,6 +21,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
+from peer.kafka_queries import watermarks
 
 PARTITIONS = 3
 BURST = 200  # records between two pauses of a writer
@@ -197,7 +198,7 @@ def read_topic(address: str, topic: str, starts: dict[int, int]) -> dict[Place, 
         wanted, ends = [], {}
         for partition in range(PARTITIONS):
             at = TopicPartition(topic, partition, starts.get(partition, OFFSET_BEGINNING))
-            first, ends[partition] = reader.get_watermark_offsets(at, timeout=READ_S)
+            first, ends[partition] = watermarks(reader, at, READ_S)
             if max(first, at.offset) < ends[partition]:
                 wanted.append(at)
         reader.assign(wanted)

@@ -1,4 +1,4 @@
-"""The producer and a `kdist standalone`, read back by a client that nobody here wrote."""
+"""The producer on a real broker, left unclosed too; a client that nobody here wrote reads it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import doctest
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,11 +18,12 @@ import confluent_kafka
 import pytest
 from cutting_proxy import CuttingProxy
 from peer.kafka_broker import KafkaBroker
+from peer.kafka_queries import watermarks
 from standalone_process import Standalone, free_ports, standalone
 
-from kdist.client.classic import producer as classic
+from kdist.classic import producer as classic
 from kdist.client.cluster import NoBroker
-from kdist.client.producer import asynchronous, callbacks, faults, message, results, sync
+from kdist.client.producer import asynchronous, at_exit, callbacks, faults, message, results, sync
 from kdist.client.producer.asynchronous import AsyncProducer
 from kdist.client.producer.callbacks import CallbackHandler
 from kdist.client.producer.faults import BufferFull, ProducerClosed
@@ -30,14 +33,9 @@ from kdist.client.producer.sync import Producer
 from kdist.errors import ApiError, Error, UserError, WrongType
 from kdist.model import OffsetRange
 from kdist.records import _reference_keys
+from tests.refusals import refused
 
 WAIT_S = 60
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    with standalone(tmp_path_factory.mktemp("producer")) as run:
-        yield run
 
 
 def address(cluster: Standalone) -> str:
@@ -50,7 +48,7 @@ def read(where: str, topic: str, partitions: int = 1) -> list[list[confluent_kaf
         {"bootstrap.servers": where, "group.id": "read", "auto.offset.reset": "earliest"}
     )
     places = [confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)]
-    left = sum(consumer.get_watermark_offsets(place, timeout=WAIT_S)[1] for place in places)
+    left = sum(watermarks(consumer, place, WAIT_S)[1] for place in places)
     consumer.assign(places)
     found: list[list[confluent_kafka.Message]] = [[] for _ in places]
     deadline_s = time.monotonic() + WAIT_S
@@ -70,6 +68,39 @@ def values(where: str, topic: str) -> list[bytes]:
 
 def numbers(count: int, size: int = 20) -> list[bytes]:
     return [(b"%d " % number).ljust(size, b"x") for number in range(count)]
+
+
+PROGRAM = """
+import os, sys, threading
+from kdist import Producer
+producer = Producer(bootstrap_servers="localhost:{port}", {settings})
+for number in range({count}):
+    producer.send({topic!r}, b"%d" % number)
+{last}
+"""
+FORK = """
+if not (child := os.fork()):
+    sys.exit()  # as the parent ends: by way of all that is registered for it
+assert os.waitpid(child, 0)[1] == 0
+"""
+STOPPED = """
+import signal
+producer.flush()
+os.kill({broker}, signal.SIGSTOP)
+producer.send("left-held", b"not taken")
+producer.send("left-held", b"nor this")
+"""
+
+
+def run(port: int, topic: str, count: int, settings: str = "", last: str = "") -> tuple[str, float]:
+    """What the program says, and how long it takes."""
+    program = PROGRAM.format(port=port, topic=topic, count=count, settings=settings, last=last)
+    begin_s = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr, time.monotonic() - begin_s
 
 
 def test_every_part_of_a_record_arrives(cluster: Standalone) -> None:
@@ -234,16 +265,15 @@ def test_a_batch_larger_than_the_topic_takes_is_cut(cluster: Standalone) -> None
     with Producer(bootstrap_servers=address(cluster)) as producer:
         many = producer.send_many("narrow", numbers(1_000))
         assert many.result(WAIT_S) == {0: [OffsetRange(0, 1_000)]}
-        with pytest.raises(ApiError) as raised:
+        with refused(Error.MESSAGE_TOO_LARGE):
             producer.send("narrow", b"x" * 3_000).result(WAIT_S)
-        assert raised.value.error is Error.MESSAGE_TOO_LARGE
         assert producer.send("narrow", b"after").result(WAIT_S).offset == 1_000
     assert values(address(cluster), "narrow") == [*numbers(1_000), b"after"]
 
 
 def test_what_is_wrong_is_said(cluster: Standalone) -> None:
     with Producer(bootstrap_servers=address(cluster)) as producer:
-        with pytest.raises(ApiError, match="INVALID_TOPIC_EXCEPTION"):
+        with refused(Error.INVALID_TOPIC_EXCEPTION):
             producer.send("not a name", b"v")
         with pytest.raises(ApiError, match="wrong has partitions 0 to 0, and no 5"):
             producer.send("wrong", b"v", partition=5)
@@ -389,3 +419,33 @@ def test_apache_kafka_takes_what_is_sent(tmp_path: Path) -> None:
         assert [each.result(WAIT_S).offset for each in sent] == list(range(4_000))
         producer.close()
         assert values(kafka.address, "killed") == numbers(4_000)
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [("", 1), ("", 50_000), ("linger_ms=60_000", 8), ("acks='0'", 9), ("acks='1'", 10)],
+)
+def test_what_was_sent_arrives(cluster: Standalone, settings: str, count: int) -> None:
+    topic = f"left-{count}"
+    assert run(cluster.port, topic, count, settings)[0] == ""
+    assert values(address(cluster), topic) == [b"%d" % number for number in range(count)]
+
+
+def test_a_forked_process_sends_nothing_of_its_parents(cluster: Standalone) -> None:
+    assert run(cluster.port, "forked", 9, "linger_ms=60_000", FORK)[0] == ""
+    assert values(address(cluster), "forked") == [b"%d" % number for number in range(9)]
+
+
+def test_what_a_broker_that_hangs_does_not_take_is_told_and_the_program_ends(
+    cluster: Standalone,
+) -> None:
+    broker = next(pid for name, pid in cluster.pids.items() if name != "zookeeper")
+    try:
+        said, took_s = run(cluster.port, "left-held", 5, last=STOPPED.format(broker=broker))
+    finally:
+        os.kill(broker, signal.SIGCONT)
+    assert said == (
+        "kdist-producer was not closed: 2 of its records were not acknowledged, and may be lost; "
+        "use `with`, or close it\n"
+    )
+    assert took_s < at_exit.FLUSH_S + 15

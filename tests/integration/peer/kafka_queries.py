@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple, Protocol, cast
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from peer.kafka_broker import KafkaBroker
 from peer.kafka_workload import PARTITIONS, START_MS, TOPICS, WAIT_S, HeaderList
 
 GONE = {"deleted-topic"}
+_PAUSE_S = 0.1
 
 
 class Read(NamedTuple):
@@ -45,8 +47,7 @@ def ask(broker: KafkaBroker) -> Answers:
         for number in range(PARTITIONS.get(topic, 1))
     ]
     offsets = {
-        f"{each.topic}-{each.partition}": consumer.get_watermark_offsets(each, timeout=WAIT_S)
-        for each in partitions
+        f"{each.topic}-{each.partition}": watermarks(consumer, each, WAIT_S) for each in partitions
     }
     times: dict[str, dict[int, int | None]] = {name: {} for name in offsets}
     for timestamp in _timestamps():
@@ -60,10 +61,25 @@ def ask(broker: KafkaBroker) -> Answers:
     return Answers(offsets, times)
 
 
+def watermarks(consumer: Consumer, partition: TopicPartition, wait_s: float) -> tuple[int, int]:
+    """Start and end of a partition, asked until its leader answers, for up to `wait_s`.
+
+    librdkafka asks the leader that it knows, once: one that has just moved is an error.
+    """
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        try:
+            return consumer.get_watermark_offsets(partition, timeout=wait_s)
+        except KafkaException:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(_PAUSE_S)
+
+
 def read_all(broker: Asked, partition: TopicPartition) -> list[Read]:
     """Every record of a partition from its start to its end, aborted transactions' too."""
     consumer = _consumer(broker)
-    start, _ = consumer.get_watermark_offsets(partition, timeout=WAIT_S)
+    start, _ = watermarks(consumer, partition, WAIT_S)
     consumer.assign([TopicPartition(partition.topic, partition.partition, start)])
     records: list[Read] = []
     while True:
