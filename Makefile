@@ -91,6 +91,9 @@ bench-broker: .venv/.codec  ## Measure the broker against a C program, as ratios
 bench-instructions: .venv/.codec  ## Count a request's instructions by valgrind: BESIDE=DIR counts another checkout's too
 	$(PYTHON) benchmarks/bench_instructions.py $(if $(BESIDE),--beside $(BESIDE))
 
+trace: .venv/.codec  ## Count files, functions and calls of a produce and an ISR change: BESIDE=DIR counts another checkout's too
+	@$(PYTHON) -m tools.trace_request $(if $(BESIDE),--beside $(BESIDE))
+
 bench-hostile: .venv/.codec  ## Measure a healthy client beside hostile and old ones, as root: BESIDE=DIR for another checkout too
 	$(PYTHON) benchmarks/bench_hostile.py $(if $(BESIDE),--beside $(BESIDE))
 
@@ -134,7 +137,6 @@ fuzz: .venv/.codec  ## Throw random bytes at every decoder for ten minutes
 
 generate: .venv/.codec  ## Write the pages and samples that are derived from the code
 	$(PYTHON) -m tools.generate
-	$(PYTHON) -m tools.maps
 	$(PYTHON) -m tools.dashboards
 	$(PYTHON) -m tools.roles
 
@@ -162,4 +164,4 @@ clean:  ## Remove everything that make made, the virtual environment included
 
 FORCE:
 
-.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-instructions bench-hostile bench-clients bench-peer bench-cluster bench-mirror bench-spark bench-cleaner bench-reassign bench-compression simulate chaos mutate fuzz generate format clean FORCE
+.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-instructions trace bench-hostile bench-clients bench-peer bench-cluster bench-mirror bench-spark bench-cleaner bench-reassign bench-compression simulate chaos mutate fuzz generate format clean FORCE

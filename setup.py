@@ -17,12 +17,10 @@ CODEC = [
     for name in (
         "_compiled",
         "_compiled_cleaning",
-        "_compiled_columns",
         "_compiled_decoding",
         "_compiled_key_map",
         "_compiled_keys",
         "_compiled_spans",
-        "_compiled_walk",
         "_compiled_produced",
     )
 ]
