@@ -128,6 +128,9 @@ simulate: .venv/.codec  ## Random histories of a whole cluster: SEEDS=n, FIRST_S
 chaos: setup  ## Break three brokers every 10 s under foreign clients, as root: MINUTES=n, SEED=n, GROW=1 to five and back
 	@$(PYTHON) -m tests.chaos --minutes $(or $(MINUTES),20) --seed $(or $(SEED),0) $(if $(GROW),--grow)
 
+soak: setup  ## Every loop of the clients' guides, while brokers freeze and die and members come and go: MINUTES=n, SEED=n
+	@$(PYTHON) -m tests.soak --minutes $(or $(MINUTES),20) --seed $(or $(SEED),0)
+
 mutate: .venv/.codec  ## Break the code a little, see whether its tests notice: SAMPLE=n, SEED=n, FILES='kdist/storage/*'
 	@$(PYTHON) -m tests.mutation --sample $(or $(SAMPLE),300) --seed $(or $(SEED),0) --files '$(or $(FILES),*)' \
 		--simulate $(or $(SIMULATE),0)
@@ -164,4 +167,4 @@ clean:  ## Remove everything that make made, the virtual environment included
 
 FORCE:
 
-.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-instructions trace bench-hostile bench-clients bench-peer bench-cluster bench-mirror bench-spark bench-cleaner bench-reassign bench-compression simulate chaos mutate fuzz generate format clean FORCE
+.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-instructions trace bench-hostile bench-clients bench-peer bench-cluster bench-mirror bench-spark bench-cleaner bench-reassign bench-compression simulate chaos soak mutate fuzz generate format clean FORCE

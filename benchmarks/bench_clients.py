@@ -6,6 +6,9 @@ medians, and ratios to confluent-kafka used in the same way: by wall clock, and 
 all the client's threads. Budgets are judged by CPU time, which other work on the machine distorts
 less. A missed budget is reported, like every loss, but is not a failure.
 
+With `--beside DIR` kdist's clients alone are measured, beside those of another checkout of kdist,
+and with `--instructions` their instructions for a message are counted by callgrind.
+
 `.venv/bin/python benchmarks/bench_clients.py [--only WORDS] [--task WORDS] [--quick] [--json]`
 """
 
@@ -13,28 +16,21 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
-import random
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+import clients_beside
+from client_samples import Meter, Options, Taken, broker, fill, read, sent, topic, values
 from consumer_contenders import BATCHES, ONE_BY_ONE, Contender
 from latency_contenders import LATENCIES, Latency, quantile
-from measuring import Row, make_room, show
+from measuring import Row, show
 from producer_contenders import SENDING, Load, Send
 
 ROUNDS = 4
 PORT = 39400
-WAIT_S = 60
 BUDGETS = {
     "kdist send_many": 3.0,
     "kdist send": 1.0,
@@ -49,91 +45,9 @@ SEND_COUNTS = {100: 300_000, 1024: 150_000}
 # More than the 100,000 records that librdkafka prefetches: else it is done before timing starts.
 READ_COUNTS = {100: 500_000, 1024: 300_000}
 LATENCY_COUNT, LATENCY_INTERVAL_S = 5_000, 0.001
-_numbers = itertools.count(1)
-
-
-class Taken(NamedTuple):
-    """What one message took, in seconds."""
-
-    wall: float
-    cpu: float
-
-
-class Options(NamedTuple):
-    """How much is measured, and where."""
-
-    address: str
-    rounds: int
-    share: float  # of the messages
-    only: str
 
 
 Measure = Callable[[], Taken]
-
-
-@contextmanager
-def broker(directory: Path, port: int) -> Iterator[str]:
-    """A kdist broker on an empty directory; its address."""
-    words = [sys.executable, "-m", "kdist.cli", "standalone", "--json"]
-    process = subprocess.Popen(
-        [*words, "--data", str(directory), "--port", str(port)], stdout=subprocess.PIPE
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline(), "the broker did not start"
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-@contextmanager
-def topic(address: str, partitions: int) -> Iterator[str]:
-    """A temporary topic."""
-    name = f"bench-{os.getpid()}-{next(_numbers)}"
-    admin = AdminClient({"bootstrap.servers": address})  # keeps its futures alive
-    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(WAIT_S)
-    yield name
-    admin.delete_topics([name])[name].result(WAIT_S)
-
-
-def values(size: int, count: int) -> list[bytes]:
-    """`count` values, each a separate object; they compress to about half their size."""
-    rng = random.Random(size)
-    texts = [rng.randbytes(size // 4).hex().encode().ljust(size, b".") for _ in range(1000)]
-    return [b"%d " % number + texts[number % 1000][: size - 7] for number in range(count)]
-
-
-# One sample
-
-
-def sent(options: Options, send: Send, load: Load) -> Taken:
-    """Time one producer, sending to a new topic."""
-    started: list[tuple[float, float]] = []
-    make_room(2 * sum(map(len, load.values)))
-    with topic(options.address, 4) as name:
-        send(options.address, name, load, lambda: started.append(_now()))
-        return _taken(started[0], len(load.values))
-
-
-def read(options: Options, contender: Contender, name: str, count: int) -> Taken:
-    """Time one consumer."""
-    reading = contender(options.address, name, count)
-    next(reading)
-    started = _now()
-    next(reading)
-    taken = _taken(started, count)
-    assert next(reading, None) is None, "a contender yields twice"
-    return taken
-
-
-def _now() -> tuple[float, float]:
-    return time.perf_counter(), time.process_time()
-
-
-def _taken(started: tuple[float, float], count: int) -> Taken:
-    now = _now()
-    return Taken((now[0] - started[0]) / count, (now[1] - started[1]) / count)
 
 
 # Tasks
@@ -175,7 +89,7 @@ def sending(options: Options, size: int, acks: str, codec: str) -> Iterator[Row]
     loads = {part: Load(everything[::part], acks, codec) for _, part in SENDING.values()}
 
     def measure(send: Send, part: int) -> Measure:
-        return lambda: sent(options, send, loads[part])
+        return lambda: sent(options.address, send, loads[part], Meter())
 
     task = f"send {size} B, acks={acks}, {codec}"
     yield from compare(task, {name: measure(*each) for name, each in SENDING.items()}, options)
@@ -188,26 +102,12 @@ def reading(options: Options, size: int, codec: str) -> Iterator[Row]:
         fill(options.address, name, codec, values(size, count))
 
         def measure(contender: Contender) -> Measure:
-            return lambda: read(options, contender, name, count)
+            return lambda: read(options.address, contender, name, count, Meter())
 
         for kind, contenders in (("batches", BATCHES), ("records", ONE_BY_ONE)):
             task = f"read {size} B, {codec}, {kind}"
             chosen = {each: measure(contender) for each, contender in contenders.items()}
             yield from compare(task, chosen, options)
-
-
-def fill(address: str, name: str, codec: str, records: list[bytes]) -> None:
-    """Produce the records for the consumers."""
-    settings = {"bootstrap.servers": address, "linger.ms": 20, "compression.type": codec}
-    producer = Producer(settings)
-    for value in records:
-        while True:
-            try:
-                producer.produce(name, value)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    assert producer.flush(WAIT_S) == 0
 
 
 def latency(options: Options) -> Iterator[Row]:
@@ -269,7 +169,13 @@ def main() -> None:
         "--port", type=int, default=PORT, help="the broker's (default: %(default)s)"
     )
     parser.add_argument("--directory", metavar="DIR", default=".", help="work below DIR")
+    parser.add_argument("--beside", metavar="DIR", type=Path, help="another checkout of kdist")
+    parser.add_argument(
+        "--instructions", action="store_true", help="with --beside: count them, by callgrind"
+    )
     arguments = parser.parse_args()
+    if arguments.instructions and arguments.beside is None:
+        parser.error("--instructions needs --beside DIR")
     rows: list[Row] = []
     with (
         tempfile.TemporaryDirectory(prefix=".bench-", dir=arguments.directory) as path,
@@ -277,9 +183,14 @@ def main() -> None:
     ):
         rounds, share = (1, 0.01) if arguments.quick else (arguments.rounds, 1.0)
         options = Options(address, rounds, share, arguments.only)
-        for name, task in tasks(options).items():
-            if arguments.task in name:
-                rows += task()
+        if arguments.beside is not None:
+            rows += clients_beside.rows(
+                options, arguments.task, arguments.beside, counts=arguments.instructions
+            )
+        else:
+            for name, task in tasks(options).items():
+                if arguments.task in name:
+                    rows += task()
     print(file=sys.stderr)
     show(rows, as_json=arguments.json)
 
