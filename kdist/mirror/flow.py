@@ -153,8 +153,12 @@ class MirrorFlow(RebalanceListener):
         self.trouble.end()
         self._source_id = source_id
         self.topics = FlowTopics(
-            self.flow, self.source, self.target.cluster, (source_id, target_id)
+            self.flow, self.source, self.target.cluster, (source_id, target_id), self._add_wanted
         )
+
+    def _add_wanted(self, topics: Collection[str]) -> None:
+        if topics:
+            self._wanted = (self._wanted or frozenset()).union(topics)
 
     async def _keep_refreshing(self) -> None:
         """Periodically look for new topics and partitions, and measure the lag."""

@@ -9,7 +9,7 @@ if their offsets seem to.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
 from kdist.client.admin.topics import list_topics
@@ -30,14 +30,22 @@ class FlowTopics:
     """The topics of one flow. Owner: the flow."""
 
     def __init__(
-        self, flow: Flow, source: Cluster, target: Cluster, cluster_ids: tuple[str, str]
+        self,
+        flow: Flow,
+        source: Cluster,
+        target: Cluster,
+        cluster_ids: tuple[str, str],
+        on_ready: Callable[[Collection[str]], None],
     ) -> None:
-        """`cluster_ids` are the ids of source and target."""
+        """`cluster_ids` are the ids of source and target. `on_ready` is called in `refresh` with
+        topics that may be mirrored from then on, while others are still being created.
+        """
         self.selection = Selection({}, {})
         self._flow = flow
         self._source = source
         self._target = target
         self._source_id, self._target_id = cluster_ids
+        self._on_ready = on_ready
         self.unmatched: tuple[str, ...] = ()  # patterns that match no topic of the source
         self._first_seen: frozenset[str] | None = None  # the source's topics at the first refresh
         self._noted: dict[str, Origin] | None = None  # the origins in the target
@@ -61,7 +69,10 @@ class FlowTopics:
             if not await self._note(self._origins_of(selection, origins, ids, old), now_ms):
                 break
         self._tell_unmatched(counts)
-        refused = await follow_topics(self._source, self._target, selection.mirrored, counts)
+        self.selection = self.selection._replace(returning=selection.returning)
+        refused = await follow_topics(
+            self._source, self._target, selection.mirrored, counts, self._on_ready
+        )
         gone: Mapping[str, str] = {}
         if vanished(self._flow, counts, self._noted or {}, self._source_id):
             self._noted = await read_origins(self._target)  # it may be released by now
@@ -72,8 +83,8 @@ class FlowTopics:
             if self.selection.held.get(topic) != reason:
                 what = "is mirrored in part" if topic in selection.mirrored else "is not mirrored"
                 logger.warning("flow %s: topic %s %s: %s", self._flow.name, topic, what, reason)
-        self.selection = selection
         await self._check_copies()
+        self.selection = selection
         return selection
 
     def _tell_unmatched(self, topics: Collection[str]) -> None:
