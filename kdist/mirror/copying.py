@@ -1,7 +1,7 @@
 """Creates a source's topics in the target, and adds partitions to them.
 
 A topic is created with the settings that the source's topic overrides. Later changes of settings
-are not copied, nor are settings of a topic that the target already had.
+are not copied, nor are settings of a topic that the target already had: `topic_settings.py` tells.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import NamedTuple
 
 from kdist.client.admin.outcomes import SomeFailed
-from kdist.client.admin.settings import OF_TOPIC, Settings, describe_topic_configs
+from kdist.client.admin.settings import OF_TOPIC, Setting, Settings, describe_topic_configs
 from kdist.client.admin.topics import NewTopic, create_partitions, create_topics, list_topics
 from kdist.client.cluster import Cluster
 from kdist.errors import ApiError, Error
@@ -28,10 +28,14 @@ _CREATED_AT_ONCE = 50  # few enough that the first of thousands need not wait fo
 
 
 class Refused(NamedTuple):
-    """Why the target refuses, by topic of the source: to have it, or to add partitions to it."""
+    """Why the target refuses, by topic of the source: to have it, or to add partitions to it.
+
+    `larger` has the topics of which the target has more partitions: nothing is refused there.
+    """
 
     topics: dict[str, str]
     partitions: dict[str, str]
+    larger: dict[str, str]
 
 
 async def count_partitions(cluster: Cluster) -> dict[str, int]:
@@ -95,6 +99,11 @@ async def _follow(
             f" refuses to add them: {not_grown[names[topic]].detail}"
             for topic, count in has.items()
             if names[topic] in not_grown
+        },
+        {
+            topic: f"it has {counts[topic]} partitions in the source and {count} in the target"
+            for topic, count in has.items()
+            if count > counts[topic]
         },
     )
 
@@ -182,5 +191,10 @@ def _overridden(settings: Settings) -> dict[str, str | None]:
     return {
         each.name: each.value
         for each in settings.values()
-        if each.source == OF_TOPIC and each.name not in _NOT_COPIED and not each.is_secret
+        if each.source == OF_TOPIC and is_copied(each)
     }
+
+
+def is_copied(setting: Setting) -> bool:
+    """Whether a new topic in the target gets what the source's topic overrides."""
+    return setting.name not in _NOT_COPIED and not setting.is_secret

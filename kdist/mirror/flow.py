@@ -29,10 +29,10 @@ from kdist.mirror.joined import Joined
 from kdist.mirror.lag import Lag, ask_lags, ask_ranges, held_lag
 from kdist.mirror.loss import Loss, loss_of, position_lost
 from kdist.mirror.position_marker import mark_of
-from kdist.mirror.retention import SourceRetention
 from kdist.mirror.selection import Selection
 from kdist.mirror.stream import Route, State, Stream
 from kdist.mirror.target import RETRY_MS, Target
+from kdist.mirror.topic_settings import TopicSettings
 from kdist.mirror.trouble import Trouble
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
@@ -86,8 +86,8 @@ class MirrorFlow(RebalanceListener):
         self.source = Cluster(
             context.network, parse_addresses(flow.settings.source), client, RETRY_MS
         )
-        self._retention = SourceRetention(self.source)
         self.target = Target(context.network, parse_addresses(flow.settings.target), client)
+        self.settings = TopicSettings(self.source, self.target.cluster)
         self._consumer = Consumer.over(core_of(flow, settings, context.network, context.rng))
         self._joined_commits: Joined[TopicPartition, OffsetAndMetadata, None] = Joined(
             lambda offsets: self._consumer.commit(offsets, _COMMIT_S_MAX)
@@ -217,7 +217,8 @@ class MirrorFlow(RebalanceListener):
                 lags[partition] = held_lag(stream.oldest, records, now_ms)
         asked = {each: position for each, position in positions.items() if each not in lags}
         lags |= await ask_lags(self.source, asked, ranges, now_ms)
-        await self._retention.look({each.topic for each in all_positions}, now_ms)
+        topics = {each.topic for each in all_positions}
+        await self.settings.look({each: self.flow.renamed(each) for each in topics}, now_ms)
         for partition, lag in lags.items():
             if partition not in self.streams:
                 continue  # revoked meanwhile
@@ -225,7 +226,7 @@ class MirrorFlow(RebalanceListener):
             metrics.lag_records = lag.records
             metrics.lag_bytes = lag.bytes_about
             metrics.lag_seconds = lag.seconds
-            metrics.retention_seconds = self._retention.seconds(partition.topic)
+            metrics.retention_seconds = self.settings.retention_s(partition.topic)
 
     def _note_unmeasured(self, unknown: Mapping[TopicPartition, str]) -> None:
         """Note the partitions whose lag is unknown; what is behind in them has only got older."""

@@ -79,6 +79,12 @@ class FlowTopics:
             found = vanished(self._flow, counts, self._noted, self._source_id)
             gone = await why_gone(found, self._target)
         selection = without(selection, {**refused.topics, **gone}, refused.partitions)
+        selection = selection._replace(larger=refused.larger)
+        for topic, larger in selection.larger.items():
+            if self.selection.larger.get(topic) != larger:
+                logger.warning(
+                    "flow %s: topic %s differs from its copy: %s", self._flow.name, topic, larger
+                )
         for topic, reason in selection.held.items():
             if self.selection.held.get(topic) != reason:
                 what = "is mirrored in part" if topic in selection.mirrored else "is not mirrored"

@@ -106,12 +106,14 @@ class Selection(NamedTuple):
     """The topics to mirror, with their names in the target; and why others are held back.
 
     A topic is in both if only some of its partitions are held back. `returning` are those that were
-    mirrored from the same topic of the target, which still has what came from it.
+    mirrored from the same topic of the target, which still has what came from it. `larger` says of
+    which the target has more partitions.
     """
 
     mirrored: dict[str, str]
     held: dict[str, str]
     returning: frozenset[str] = frozenset()
+    larger: Mapping[str, str] = {}
 
     @property
     def refused(self) -> frozenset[str]:

@@ -20,6 +20,7 @@ from kdist.mirror.lag import Lag, ask_lags, ask_ranges
 from kdist.mirror.origins import read_origins
 from kdist.mirror.position_lookup import why_stopped
 from kdist.mirror.selection import Origin, Selection, begin_at, select, vanished, without
+from kdist.mirror.topic_settings import ask_differing, merged
 from kdist.model import OffsetRange, TopicPartition
 
 
@@ -45,7 +46,7 @@ class FlowStatus(NamedTuple):
     """One flow: its partitions, and why topics are held back.
 
     A topic that the target refuses is in both: its records are behind. `unmatched` are patterns
-    that match no topic of the source.
+    that match no topic of the source. `differing` has in what copies are not like their topics.
     """
 
     name: str
@@ -53,6 +54,7 @@ class FlowStatus(NamedTuple):
     held: dict[str, str]
     unmatched: tuple[str, ...] = ()
     in_part: frozenset[str] = frozenset()  # held topics of which only some partitions are
+    differing: Mapping[str, str] = {}
 
 
 async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int) -> FlowStatus:
@@ -85,7 +87,9 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
     gone = await why_gone(vanished(flow, counts, noted, source_id), target)
     held = without(selection, {**refused.topics, **gone}, refused.partitions).held
     in_part = frozenset(refused.partitions)
-    return FlowStatus(flow.name, rows, held, flow.unmatched(counts), in_part)
+    settings = await ask_differing(source, target, selection.mirrored)
+    differing = merged(refused.larger, settings)
+    return FlowStatus(flow.name, rows, held, flow.unmatched(counts), in_part, differing)
 
 
 def _begin(

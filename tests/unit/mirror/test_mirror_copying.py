@@ -10,19 +10,25 @@ from typing import Any
 import pytest
 from flow_world import FlowScene, flow_of, play
 
+from kdist.cli.mirror.status import print_status
 from kdist.client.admin.outcomes import SomeFailed
 from kdist.client.admin.settings import Settings, describe_topic_configs
 from kdist.client.admin.topics import NewTopic, create_topics
-from kdist.client.cluster import Cluster
+from kdist.client.cluster import Address, Cluster
 from kdist.errors import ApiError, Error
 from kdist.mirror import copying
+from kdist.mirror.mirror import Mirror
+from kdist.mirror.status import FlowStatus, flow_status
+from kdist.network.client import ClientSettings
 from kdist.testing.simulated_transport import Conditions
-from tests.simulator.cluster import create, produce
+from tests.simulator.cluster import PORT, create, produce
+from tests.unit.broker.broker_configs import replace
 
 pytestmark = pytest.mark.played(by=play)
 
 TOPICS = 120
 DELAY_MS = 50.0
+LOOK_S = 620.0  # by then a mirror has looked at the settings again
 
 
 async def create_many(scene: FlowScene) -> None:
@@ -97,6 +103,59 @@ async def test_a_topic_whose_settings_the_source_does_not_tell_says_so_and_holds
     await asyncio.sleep(2)
     refused = json.loads(mirror._health_page().body)["flows"]["f"]["refused"]
     assert refused == {"t.a": "the source does not tell its settings: topic t.a: not for you"}
+    await scene.stop()
+
+
+def differing(mirror: Mirror) -> dict[str, str]:
+    """What `/health` says of copies that are not like their topics, which is no trouble."""
+    page = mirror._health_page()
+    assert page.status == 200
+    found: dict[str, str] = json.loads(page.body)["flows"]["f"]["differing"]
+    return found
+
+
+async def status(scene: FlowScene) -> FlowStatus:
+    network = scene.cluster.network.host("asking")
+    cluster = Cluster(network, [Address("m1", PORT)], ClientSettings("c"))
+    found = await flow_status(flow_of(scene.mirror).flow, cluster, cluster, 0)
+    cluster.close()
+    return found
+
+
+async def test_a_copy_with_more_partitions_is_told(
+    scene: FlowScene, /, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await create(scene.client, "t", 2)
+    await create(scene.client, "copy.t", 5)
+    await create(scene.client, "t.like")
+    await produce(scene.client, "t", b"1")
+    mirror = scene.start()
+    await scene.until_copied("t", b"1")
+    told = {"t": "it has 2 partitions in the source and 5 in the target"}
+    await scene.cluster.until(lambda: differing(mirror) == told)
+    assert (await status(scene)).differing == told
+    print_status([await status(scene)])
+    assert f"f: topic t differs from its copy: {told['t']}\n" in capsys.readouterr().out
+    await scene.stop()
+
+
+async def test_settings_that_were_changed_since_a_topic_was_copied_are_told_until_they_agree(
+    scene: FlowScene, /
+) -> None:
+    await create(scene.client, "t", retention_ms="60000", cleanup_policy="compact,delete")
+    await create(scene.client, "t.defaults")
+    mirror = scene.start()
+    await scene.cluster.until(lambda: len(flow_of(mirror).streams) == 2)
+    changed = {"retention.ms": "90000", "cleanup.policy": "delete,compact"}
+    await replace(scene.client, {**changed, "min.insync.replicas": "1"}, "t")
+    told = {"t": "retention.ms is 90000 in the source and 60000 in the target"}
+    assert (await status(scene)).differing == told
+    await asyncio.sleep(LOOK_S)
+    assert differing(mirror) == told
+    await replace(scene.client, changed, "copy.t")
+    assert (await status(scene)).differing == {}
+    await asyncio.sleep(LOOK_S)
+    assert differing(mirror) == {}
     await scene.stop()
 
 

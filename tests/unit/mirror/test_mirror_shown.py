@@ -16,9 +16,9 @@ from kdist.client.cluster import Address, Cluster, NoBroker, Outcome
 from kdist.client.offsets import list_offsets_once
 from kdist.errors import ApiError, Error
 from kdist.mirror.lag import Lag
-from kdist.mirror.retention import SourceRetention
 from kdist.mirror.status import FlowStatus, PartitionStatus, flow_status
 from kdist.mirror.target import ProduceConnection
+from kdist.mirror.topic_settings import TopicSettings
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.protocol.delete_topics import DeleteTopicsRequest
@@ -115,14 +115,15 @@ async def test_a_topic_whose_retention_cannot_be_told_hides_no_other_and_keeps_w
 ) -> None:
     await create(scene.client, "t", retention_ms="60000")
     await create(scene.client, "brief", retention_ms="30000")
-    source = flow_of(scene.start()).source
-    retention = SourceRetention(source)
-    await retention.look({"t", "brief"}, 0)
+    flow = flow_of(scene.start())
+    settings = TopicSettings(flow.source, flow.target.cluster)
+    await settings.look({"t": "copy.t", "brief": "copy.brief"}, 0)
     deleted = DeleteTopicsRequest(topic_names=["brief"], timeout_ms=10_000)
     await scene.client.send(deleted, 1)
     await create(scene.client, "new", retention_ms="90000")
-    await retention.look({"t", "brief", "new", "unheard"}, 1)
-    told = {topic: retention.seconds(topic) for topic in ("t", "brief", "new", "unheard")}
+    names = {each: f"copy.{each}" for each in ("t", "brief", "new", "unheard")}
+    await settings.look(names, 1)
+    told = {topic: settings.retention_s(topic) for topic in names}
     assert told == {"t": 60, "brief": 30, "new": 90, "unheard": math.inf}
     await scene.stop()
 
@@ -135,7 +136,7 @@ async def not_reached(*_: object) -> None:
 async def test_a_source_that_does_not_tell_its_retention_is_mirrored_all_the_same(
     scene: FlowScene, /, answer: Callable[..., Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kdist.mirror.retention.describe_topic_configs", answer)
+    monkeypatch.setattr("kdist.mirror.topic_settings.describe_topic_configs", answer)
     await create(scene.client, "t")
     flow = flow_of(scene.start())
     await produce(scene.client, "t", b"1")
