@@ -370,7 +370,8 @@ class MirrorFlow(RebalanceListener):
 
     async def start_offset(self, partition: TopicPartition, *, is_emptied: bool) -> int:
         assert self.topics is not None, "subscribed with the first refresh"
-        if is_emptied and self.topics.is_known(partition.topic):
+        now_ms = self._context.clock.now_ms()
+        if self.topics.is_position_lost(partition, now_ms, is_emptied=is_emptied):
             raise position_lost(partition)
         return await self._offset(partition, self.topics.begin_at(partition))
 

@@ -20,7 +20,15 @@ from kdist.mirror.copying import count_partitions, follow_topics
 from kdist.mirror.loss import Loss, loss_of_topic
 from kdist.mirror.origins import read_origins, write_origins
 from kdist.mirror.position_marker import mark_of
-from kdist.mirror.selection import Origin, Selection, begin_at, select, vanished, without
+from kdist.mirror.selection import (
+    Origin,
+    Selection,
+    begin_at,
+    is_position_lost,
+    select,
+    vanished,
+    without,
+)
 from kdist.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -49,7 +57,7 @@ class FlowTopics:
         self.unmatched: tuple[str, ...] = ()  # patterns that match no topic of the source
         self._first_seen: frozenset[str] | None = None  # the source's topics at the first refresh
         self._noted: dict[str, Origin] | None = None  # the origins in the target
-        self._known: frozenset[str] = frozenset()  # those that were there when we began
+        self._known: dict[str, Origin] = {}  # those that were there when we began
         self._recreated: frozenset[str] = frozenset()  # the source's, since they were mirrored
         self._copies: dict[str, str] = {}  # ids of the target's topics, as last seen
         self._recreated_copies: frozenset[str] = frozenset()  # the target's, by the last refresh
@@ -66,7 +74,8 @@ class FlowTopics:
             origins = await read_origins(self._source)
             copies = await ids_if_released(self._target, origins)
             selection = select(self._flow, counts, origins, self._target_id, copies)
-            if not await self._note(self._origins_of(selection, origins, ids, old), now_ms):
+            wanted = self._origins_of(selection, origins, ids, old, now_ms)
+            if not await self._note(wanted, now_ms):
                 break
         self._tell_unmatched(counts)
         self.selection = self.selection._replace(returning=selection.returning)
@@ -132,9 +141,11 @@ class FlowTopics:
         there = TopicPartition(self._flow.renamed(partition.topic), partition.partition)
         return mark_of(self._target_id, there)
 
-    def is_known(self, topic: str) -> bool:
-        """Whether the topic was mirrored before this process began, by its copy's origin."""
-        return self._flow.renamed(topic) in self._known
+    def is_position_lost(self, partition: TopicPartition, now_ms: int, *, is_emptied: bool) -> bool:
+        """Whether nobody knows up to where it was mirrored before this process began."""
+        origin = self._known.get(self._flow.renamed(partition.topic))
+        noted = origin.from_topic(partition.topic, self._source_id) if origin is not None else None
+        return is_position_lost(noted, self.begin_at(partition), now_ms, is_emptied=is_emptied)
 
     def loss(self, topic: str) -> Loss | None:
         """Why a topic of the source does not continue its copy; None if it does."""
@@ -146,6 +157,7 @@ class FlowTopics:
         origins: Mapping[str, Origin],
         ids: Mapping[str, str],
         old: Mapping[str, int],
+        now_ms: int,
     ) -> dict[str, Origin]:
         """The origins that the target should have, by its names of the topics."""
         found = {}
@@ -153,7 +165,8 @@ class FlowTopics:
             known = origins.get(topic)
             ways = known.each if known is not None and not known.is_released else ()
             before = dict.fromkeys(cluster for each in ways for cluster in each.through)
-            found[name] = Origin(topic, (*before, self._source_id), ids[topic], old[topic])
+            through = (*before, self._source_id)
+            found[name] = Origin(topic, through, ids[topic], old[topic], since_ms=now_ms)
         return found
 
     async def _note(self, wanted: Mapping[str, Origin], now_ms: int) -> bool:
@@ -165,7 +178,7 @@ class FlowTopics:
         if self._noted is None or self._replaced(wanted, self._noted):
             self._noted = await read_origins(self._target)
         if is_first:
-            self._known = frozenset(self._noted)
+            self._known = dict(self._noted)
         kept = self._replaced(wanted, self._noted)
         if kept:
             kept &= (await count_partitions(self._target)).keys()

@@ -40,8 +40,8 @@ def position_lost(partition: TopicPartition) -> Loss:
     """What it means that neither the target's log nor a commit says what was mirrored."""
     return Loss(
         f"nobody knows up to where {partition} was mirrored: the flow's commit in the source has"
-        " expired, and retention has removed what the target had. `kdist mirror seek` says from"
-        " where to go on"
+        " expired, and the target has none of its records. `kdist mirror seek` says from where to"
+        " go on"
     )
 
 

@@ -9,6 +9,7 @@ from kdist.config.mirror import Flow
 from kdist.model import TopicPartition, topic_name_fault
 
 INTERNAL = "__"  # the prefix of internal topics' names
+_YOUNG_MS = 3_600_000  # in which all mirrors of a flow commit where they begin; commits stay longer
 
 
 class Origin(NamedTuple):
@@ -17,7 +18,8 @@ class Origin(NamedTuple):
     `topic` and `id` are its name and id in the last of them; `id` is empty if unknown. The first
     `old_partitions` partitions existed when the mirror began; None, for unknown, means all of them.
     A released topic is the cluster's own: its origin only tells which of its records came from it.
-    `others` are the origins of a topic that is mirrored from several.
+    `others` are the origins of a topic that is mirrored from several. `since_ms` is when the mirror
+    began; None if unknown.
     """
 
     topic: str
@@ -26,6 +28,7 @@ class Origin(NamedTuple):
     old_partitions: int | None = None
     is_released: bool = False
     others: tuple[Origin, ...] = ()
+    since_ms: int | None = None
 
     @property
     def each(self) -> tuple[Origin, ...]:
@@ -43,13 +46,13 @@ class Origin(NamedTuple):
         return known is not None and "" not in (known.id, now.id) and known.id != now.id
 
     def seen_again(self, now: Origin) -> Origin:
-        """`now` with the `old_partitions` that it is known with, beside the other origins.
+        """`now` as its mirror began: with its `old_partitions`, and beside the other origins.
 
         If the topic was released or its origin unreadable, there are no others any more.
         """
         known = self.from_topic(now.topic, now.through[-1])
         if known is not None:
-            now = now._replace(old_partitions=known.old_partitions)
+            now = now._replace(old_partitions=known.old_partitions, since_ms=known.since_ms)
         if self.is_released or not self.through:
             return now
         first, *others = sorted(
@@ -75,6 +78,20 @@ def begin_at(
     if noted is None or noted.old_partitions is None or partition.partition < noted.old_partitions:
         return flow.settings.start
     return "earliest"
+
+
+def is_position_lost(
+    noted: Origin | None, begin: Literal["earliest", "latest"], now_ms: int, *, is_emptied: bool
+) -> bool:
+    """Whether a partition had a position once, which neither a commit nor the target's log tells.
+
+    `noted` is its origin in the target, if it was mirrored before; `begin` is where one begins that
+    was not. `is_emptied`: the target had records of it. Else nothing is skipped at the earliest.
+    """
+    if noted is None:
+        return False
+    is_old = noted.since_ms is None or now_ms - noted.since_ms > _YOUNG_MS
+    return is_emptied or (is_old and begin == "latest")
 
 
 def vanished(

@@ -6,7 +6,7 @@ never mirrored is behind by all its records from where the flow would start.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from kdist.client.admin.offsets import group_commits
@@ -17,9 +17,18 @@ from kdist.errors import UserError
 from kdist.mirror.copying import count_partitions, refused_topics
 from kdist.mirror.flow_topics import ids_if_released, why_gone
 from kdist.mirror.lag import Lag, ask_lags, ask_ranges
+from kdist.mirror.loss import position_lost
 from kdist.mirror.origins import read_origins
 from kdist.mirror.position_lookup import why_stopped
-from kdist.mirror.selection import Origin, Selection, begin_at, select, vanished, without
+from kdist.mirror.selection import (
+    Origin,
+    Selection,
+    begin_at,
+    is_position_lost,
+    select,
+    vanished,
+    without,
+)
 from kdist.mirror.topic_settings import ask_differing, merged
 from kdist.model import OffsetRange, TopicPartition
 
@@ -74,10 +83,18 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
         each: _begin(flow, each, committed, (noted, source_id), ranges[each]) for each in ranges
     }
     lags = await ask_lags(source, begins, ranges, now_ms)
+    lost_positions = await _lost_positions(
+        flow,
+        target,
+        [each for each in partitions if each not in committed],
+        (noted, source_id),
+        now_ms,
+    )
     rows = []
     for each in partitions:
         found, there = committed.get(each), ranges.get(each)
         position, stopped = (found.offset, why_stopped(found.metadata)) if found else (None, None)
+        stopped = stopped or lost_positions.get(each)
         lost = max(0, there.start - begins[each]) if there else 0
         name = TopicPartition(flow.renamed(each.topic), each.partition)
         end, lag = there.end if there else None, lags.get(each)
@@ -90,6 +107,32 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
     settings = await ask_differing(source, target, selection.mirrored)
     differing = merged(refused.larger, settings)
     return FlowStatus(flow.name, rows, held, flow.unmatched(counts), in_part, differing)
+
+
+async def _lost_positions(
+    flow: Flow,
+    target: Cluster,
+    uncommitted: Collection[TopicPartition],
+    origins: tuple[Mapping[str, Origin], str],
+    now_ms: int,
+) -> dict[TopicPartition, str]:
+    """Why those partitions do not go on that had a position once, which has no commit to be in."""
+    noted, source_id = origins
+    known: dict[TopicPartition, tuple[TopicPartition, Origin]] = {}
+    for each in uncommitted:
+        name = flow.renamed(each.topic)
+        origin = noted[name].from_topic(each.topic, source_id) if name in noted else None
+        if origin is not None:
+            known[TopicPartition(name, each.partition)] = each, origin
+    ranges, _ = await ask_ranges(target, known)
+    return {
+        each: str(position_lost(each))
+        for name, (each, origin) in known.items()
+        if (there := ranges.get(name)) and there.start == there.end
+        if is_position_lost(
+            origin, begin_at(flow, each, *origins), now_ms, is_emptied=there.start > 0
+        )
+    }
 
 
 def _begin(
