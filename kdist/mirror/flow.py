@@ -26,7 +26,7 @@ from kdist.metrics.mirror import FlowMetrics, RefusedMetrics, StreamMetrics
 from kdist.mirror.consuming import core_of
 from kdist.mirror.flow_topics import FlowTopics, id_of
 from kdist.mirror.joined import Joined
-from kdist.mirror.lag import Lag, ask_lags, ask_ranges, held_lag
+from kdist.mirror.lag import Lag, LagMeter, ask_ranges, held_lag
 from kdist.mirror.loss import Loss, loss_of, position_lost
 from kdist.mirror.position_marker import mark_of
 from kdist.mirror.selection import Selection
@@ -88,6 +88,7 @@ class MirrorFlow(RebalanceListener):
         )
         self.target = Target(context.network, parse_addresses(flow.settings.target), client)
         self.settings = TopicSettings(self.source, self.target.cluster)
+        self._lag_meter = LagMeter(self.source)
         self._consumer = Consumer.over(core_of(flow, settings, context.network, context.rng))
         self._joined_commits: Joined[TopicPartition, OffsetAndMetadata, None] = Joined(
             lambda offsets: self._consumer.commit(offsets, _COMMIT_S_MAX)
@@ -206,17 +207,21 @@ class MirrorFlow(RebalanceListener):
         """
         all_positions = await self._positions()
         ranges, unknown = await ask_ranges(self.source, all_positions)
-        self._note_unmeasured(unknown)
-        positions = {each: all_positions[each] for each in ranges}
         lags: dict[TopicPartition, Lag] = {}
-        for partition in positions:
+        asked: dict[TopicPartition, int] = {}
+        for partition, (start, end) in ranges.items():
             stream = self.streams.get(partition)
-            if stream is not None and stream.oldest is not None and stream.position is not None:
-                start, end = ranges[partition]
-                records = max(0, end - max(stream.position, start))
+            position = stream.position if stream is not None else None
+            if stream is None or position is None:
+                asked[partition] = all_positions[partition]
+            elif stream.oldest is None:
+                asked[partition] = position  # which what was on its way has moved meanwhile
+            else:
+                records = max(0, end - max(position, start))
                 lags[partition] = held_lag(stream.oldest, records, now_ms)
-        asked = {each: position for each, position in positions.items() if each not in lags}
-        lags |= await ask_lags(self.source, asked, ranges, now_ms)
+        measured = await self._lag_meter.measure(asked, ranges, now_ms)
+        self._note_unmeasured({**unknown, **measured.unknown})
+        lags |= measured.known
         topics = {each.topic for each in all_positions}
         await self.settings.look({each: self.flow.renamed(each) for each in topics}, now_ms)
         for partition, lag in lags.items():

@@ -16,7 +16,7 @@ from kdist.config.mirror import Flow
 from kdist.errors import UserError
 from kdist.mirror.copying import count_partitions, refused_topics
 from kdist.mirror.flow_topics import ids_if_released, why_gone
-from kdist.mirror.lag import Lag, ask_lags, ask_ranges
+from kdist.mirror.lag import Lag, LagMeter, ask_ranges
 from kdist.mirror.loss import position_lost
 from kdist.mirror.origins import read_origins
 from kdist.mirror.position_lookup import why_stopped
@@ -82,7 +82,7 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
     begins = {
         each: _begin(flow, each, committed, (noted, source_id), ranges[each]) for each in ranges
     }
-    lags = await ask_lags(source, begins, ranges, now_ms)
+    lags = await LagMeter(source).measure(begins, ranges, now_ms)
     lost_positions = await _lost_positions(
         flow,
         target,
@@ -97,8 +97,8 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
         stopped = stopped or lost_positions.get(each)
         lost = max(0, there.start - begins[each]) if there else 0
         name = TopicPartition(flow.renamed(each.topic), each.partition)
-        end, lag = there.end if there else None, lags.get(each)
-        why = unknown.get(each)
+        end, lag = there.end if there else None, lags.known.get(each)
+        why = unknown.get(each) or lags.unknown.get(each)
         rows.append(PartitionStatus(each, name, position, end, lag, lost, stopped, why))
     refused = await refused_topics(source, target, selection.mirrored, counts)
     gone = await why_gone(vanished(flow, counts, noted, source_id), target)
