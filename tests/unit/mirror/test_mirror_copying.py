@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -14,12 +14,15 @@ from kdist.cli.mirror.status import print_status
 from kdist.client.admin.outcomes import SomeFailed
 from kdist.client.admin.settings import Settings, describe_topic_configs
 from kdist.client.admin.topics import NewTopic, create_topics
-from kdist.client.cluster import Address, Cluster
+from kdist.client.cluster import Address, Cluster, Outcome
+from kdist.client.offsets import OffsetAndTimestamp
 from kdist.errors import ApiError, Error
 from kdist.mirror import copying
 from kdist.mirror.mirror import Mirror
 from kdist.mirror.status import FlowStatus, flow_status
+from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
+from kdist.protocol.list_offsets import ListOffsetsRequest
 from kdist.testing.simulated_transport import Conditions
 from tests.simulator.cluster import PORT, create, produce
 from tests.unit.broker.broker_configs import replace
@@ -27,6 +30,7 @@ from tests.unit.broker.broker_configs import replace
 pytestmark = pytest.mark.played(by=play)
 
 TOPICS = 120
+PARTITIONS = 100
 DELAY_MS = 50.0
 LOOK_S = 620.0  # by then a mirror has looked at the settings again
 
@@ -157,6 +161,46 @@ async def test_settings_that_were_changed_since_a_topic_was_copied_are_told_unti
     await asyncio.sleep(LOOK_S)
     assert differing(mirror) == {}
     await scene.stop()
+
+
+async def test_the_positions_of_many_partitions_are_looked_up_in_a_few_requests(
+    scene: FlowScene, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for topic in ("t", "copy.t"):
+        await create(scene.client, topic, PARTITIONS)
+    flow, asked = flow_of(scene.start()), []
+    ask = flow.target.cluster.ask
+
+    async def note(request: Any, *given: Any) -> Any:
+        asked.append(request)
+        return await ask(request, *given)
+
+    monkeypatch.setattr(flow.target.cluster, "ask", note)
+    await scene.cluster.until(lambda: len(flow.streams) == PARTITIONS)
+    await scene.cluster.until(lambda: all(each.is_idle for each in flow.streams.values()))
+    assert 0 < sum(isinstance(each, ListOffsetsRequest) for each in asked) < 20
+    await scene.stop()
+
+
+async def test_a_leader_that_hangs_delays_no_position_in_another_ones_partitions(
+    scene: FlowScene, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = flow_of(scene.start()).target
+    hanging, well = TopicPartition("x", 0), TopicPartition("x", 1)
+
+    async def ask(
+        _: Cluster, wanted: Mapping[TopicPartition, int], **__: object
+    ) -> dict[TopicPartition, Outcome]:
+        if hanging in wanted:
+            await asyncio.Event().wait()
+        return dict.fromkeys(wanted, Outcome(0, OffsetAndTimestamp(7)))
+
+    monkeypatch.setattr("kdist.mirror.target.list_offsets_once", ask)
+    target.cluster.leaders.update({hanging: 8, well: 9})
+    waiting = asyncio.ensure_future(target.offsets(hanging))
+    await asyncio.sleep(0)
+    assert await asyncio.wait_for(target.offsets(well), 1) == (7, 7)
+    waiting.cancel()
 
 
 async def test_hundreds_of_topics_are_mirrored_within_seconds_over_a_slow_link(
