@@ -373,6 +373,14 @@ class MirrorFlow(RebalanceListener):
         """The offsets that the flow's group has committed."""
         return await self._consumer.committed(partitions)
 
+    async def begin(self, partition: TopicPartition) -> OffsetAndMetadata | None:
+        assert self.topics is not None, "subscribed with the first refresh"
+        if self.topics.is_known(partition.topic) or self.topics.begin_at(partition) == "earliest":
+            return None
+        found = OffsetAndMetadata(await self._offset(partition, "latest"))
+        await self.commit({partition: found})
+        return found
+
     async def start_offset(self, partition: TopicPartition, *, is_emptied: bool) -> int:
         assert self.topics is not None, "subscribed with the first refresh"
         now_ms = self._context.clock.now_ms()

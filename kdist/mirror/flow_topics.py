@@ -141,10 +141,18 @@ class FlowTopics:
         there = TopicPartition(self._flow.renamed(partition.topic), partition.partition)
         return mark_of(self._target_id, there)
 
+    def _known_origin(self, topic: str) -> Origin | None:
+        """The origin of the copy, if the topic was mirrored before this process began."""
+        origin = self._known.get(self._flow.renamed(topic))
+        return origin.from_topic(topic, self._source_id) if origin is not None else None
+
+    def is_known(self, topic: str) -> bool:
+        """Whether the topic was mirrored before this process began."""
+        return self._known_origin(topic) is not None
+
     def is_position_lost(self, partition: TopicPartition, now_ms: int, *, is_emptied: bool) -> bool:
         """Whether nobody knows up to where it was mirrored before this process began."""
-        origin = self._known.get(self._flow.renamed(partition.topic))
-        noted = origin.from_topic(partition.topic, self._source_id) if origin is not None else None
+        noted = self._known_origin(partition.topic)
         return is_position_lost(noted, self.begin_at(partition), now_ms, is_emptied=is_emptied)
 
     def loss(self, topic: str) -> Loss | None:

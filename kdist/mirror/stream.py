@@ -239,6 +239,8 @@ class Stream:
         """Find the position in the target, and read the source from there."""
         route, asked_at_s, self._is_doubted = self.route, _now_s(), False
         committed = await self._source.committed(route.source)
+        if committed is None:
+            committed = await self._source.begin(route.source)
         offsets = await self._target.offsets(route.target)
         found = await look_up_position(
             self._target.cluster, route.target, route.mark, committed, offsets
@@ -247,7 +249,7 @@ class Stream:
         if position is None:
             is_emptied = found.target_start > 0
             position = await self._source.start_offset(route.source, is_emptied=is_emptied)
-        if committed is None:
+        if committed is None or not committed.metadata:
             # Before the first batch is sent: its note says where to search for our batches, if
             # others write behind them.
             first = OffsetAndMetadata(position, note_of(found.target_end))

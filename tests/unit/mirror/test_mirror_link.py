@@ -1,14 +1,42 @@
-"""A mirror whose link to the source is cut, and comes back."""
+"""A mirror that a cluster does not answer for a while goes on where it was."""
 
 from __future__ import annotations
 
 import asyncio
 
-from flow_world import FlowScene, flow_of
+import pytest
+from flow_world import FlowScene, flow_of, play
 
+from kdist.errors import ApiError, Error
 from tests.simulator.cluster import PORT, Cluster, create, produce
 
 CUT_S = 35.0
+LATEST = {"flow_f_start": "latest"}
+
+
+async def refuse(*_: object) -> None:
+    raise ApiError(Error.LEADER_NOT_AVAILABLE)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.played(by=play)
+async def test_a_mirror_from_the_latest_begins_where_it_was_though_the_target_answers_later(
+    scene: FlowScene, /, restarts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(scene.client, "t")
+    await produce(scene.client, "t", b"old")
+    monkeypatch.setattr("kdist.mirror.stream.look_up_position", refuse)
+    flow = flow_of(scene.start(**LATEST))
+    await scene.cluster.until(lambda: len(flow.streams) == 1)
+    await asyncio.sleep(5)
+    await produce(scene.client, "t", b"new")
+    await asyncio.sleep(5)
+    if restarts:
+        await scene.stop()
+        scene.start(**LATEST)
+    monkeypatch.undo()
+    await scene.until_copied("t", b"new")
+    await scene.stop()
 
 
 def test_a_link_that_is_cut_for_half_a_minute_costs_no_partition_its_position() -> None:
