@@ -383,10 +383,16 @@ class MirrorFlow(RebalanceListener):
 
     async def start_offset(self, partition: TopicPartition, *, is_emptied: bool) -> int:
         assert self.topics is not None, "subscribed with the first refresh"
-        now_ms = self._context.clock.now_ms()
-        if self.topics.is_position_lost(partition, now_ms, is_emptied=is_emptied):
+        begin = self.topics.begin_at(partition)
+        offset = await self._offset(partition, begin)
+        if self.topics.is_position_lost(
+            partition.topic,
+            self._context.clock.now_ms(),
+            is_emptied=is_emptied,
+            would_skip=begin == "latest" or offset > 0,
+        ):
             raise position_lost(partition)
-        return await self._offset(partition, self.topics.begin_at(partition))
+        return offset
 
     def fault_of(self, partition: TopicPartition) -> Loss | None:
         return self.topics.loss(partition.topic) if self.topics is not None else None

@@ -150,10 +150,12 @@ class FlowTopics:
         """Whether the topic was mirrored before this process began."""
         return self._known_origin(topic) is not None
 
-    def is_position_lost(self, partition: TopicPartition, now_ms: int, *, is_emptied: bool) -> bool:
-        """Whether nobody knows up to where it was mirrored before this process began."""
-        noted = self._known_origin(partition.topic)
-        return is_position_lost(noted, self.begin_at(partition), now_ms, is_emptied=is_emptied)
+    def is_position_lost(
+        self, topic: str, now_ms: int, *, is_emptied: bool, would_skip: bool
+    ) -> bool:
+        """Whether nobody knows up to where a partition was mirrored before this process began."""
+        noted = self._known_origin(topic)
+        return is_position_lost(noted, now_ms, is_emptied=is_emptied, would_skip=would_skip)
 
     def loss(self, topic: str) -> Loss | None:
         """Why a topic of the source does not continue its copy; None if it does."""

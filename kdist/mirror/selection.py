@@ -81,17 +81,17 @@ def begin_at(
 
 
 def is_position_lost(
-    noted: Origin | None, begin: Literal["earliest", "latest"], now_ms: int, *, is_emptied: bool
+    noted: Origin | None, now_ms: int, *, is_emptied: bool, would_skip: bool
 ) -> bool:
     """Whether a partition had a position once, which neither a commit nor the target's log tells.
 
-    `noted` is its origin in the target, if it was mirrored before; `begin` is where one begins that
-    was not. `is_emptied`: the target had records of it. Else nothing is skipped at the earliest.
+    `noted` is its origin in the target, if it was mirrored before. `is_emptied`: the target had
+    records of it. `would_skip`: to begin anew would skip some that the source has, or had.
     """
     if noted is None:
         return False
     is_old = noted.since_ms is None or now_ms - noted.since_ms > _YOUNG_MS
-    return is_emptied or (is_old and begin == "latest")
+    return is_emptied or (is_old and would_skip)
 
 
 def vanished(

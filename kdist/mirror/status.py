@@ -6,7 +6,7 @@ never mirrored is behind by all its records from where the flow would start.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kdist.client.admin.offsets import group_commits
@@ -86,7 +86,7 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
     lost_positions = await _lost_positions(
         flow,
         target,
-        [each for each in partitions if each not in committed],
+        {each: offsets for each, offsets in ranges.items() if each not in committed},
         (noted, source_id),
         now_ms,
     )
@@ -112,11 +112,14 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
 async def _lost_positions(
     flow: Flow,
     target: Cluster,
-    uncommitted: Collection[TopicPartition],
+    uncommitted: Mapping[TopicPartition, OffsetRange],
     origins: tuple[Mapping[str, Origin], str],
     now_ms: int,
 ) -> dict[TopicPartition, str]:
-    """Why those partitions do not go on that had a position once, which has no commit to be in."""
+    """Why those partitions do not go on that had a position once, which has no commit to be in.
+
+    `uncommitted` has the source's offsets of the partitions, `origins` as in `_begin`.
+    """
     noted, source_id = origins
     known: dict[TopicPartition, tuple[TopicPartition, Origin]] = {}
     for each in uncommitted:
@@ -130,7 +133,10 @@ async def _lost_positions(
         for name, (each, origin) in known.items()
         if (there := ranges.get(name)) and there.start == there.end
         if is_position_lost(
-            origin, begin_at(flow, each, *origins), now_ms, is_emptied=there.start > 0
+            origin,
+            now_ms,
+            is_emptied=there.start > 0,
+            would_skip=begin_at(flow, each, *origins) == "latest" or uncommitted[each].start > 0,
         )
     }
 

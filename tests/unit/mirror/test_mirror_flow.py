@@ -502,19 +502,24 @@ def test_a_mirror_whose_position_is_nowhere_stops_instead_of_beginning_anew(star
 HOURS_S = 3 * 3600.0
 
 
+@pytest.mark.parametrize("start", ["earliest", "latest"])
 @pytest.mark.played(by=play, connections_max_idle_ms="1000000000")
-async def test_a_mirror_from_the_latest_whose_commit_has_expired_skips_nothing_in_silence(
-    scene: FlowScene, /
+async def test_a_mirror_whose_commit_has_expired_before_anything_came_skips_nothing_in_silence(
+    scene: FlowScene, /, start: str
 ) -> None:
-    """Its copy is still empty, so the target's log does not tell where it was either."""
-    await begin(scene)
+    """Its copy is empty, so the target's log does not tell either where it was."""
+    await create(scene.client, "t")
+    mirror = scene.start(flow_f_start=start)
+    await scene.cluster.until(lambda: (stream := stream_of(mirror)) and stream.position == 0)
     await scene.stop()
     await asyncio.sleep(HOURS_S)
     network = scene.cluster.network.host("asks")
     asking = Cluster(network, [Address("m1", PORT)], ClientSettings("asks"))
     await delete_groups(asking, ["kdist-mirror-f"])  # as if the commit had expired
-    await produce(scene.client, "t", b"while it was down")
-    mirror = scene.start(**LATEST)
+    for value in (b"lost", b"while it was down"):
+        await produce(scene.client, "t", value)
+    assert (await trim(scene.client, 1, topic="t")).error_code == 0
+    mirror = scene.start(flow_f_start=start)
     await scene.cluster.until(lambda: stream_of(mirror) is not None)
     await asyncio.sleep(5)
     stream = stream_of(mirror)
@@ -526,7 +531,7 @@ async def test_a_mirror_from_the_latest_whose_commit_has_expired_skips_nothing_i
     (row,) = (await flow_status(flow, asking, asking, scene.cluster.clock.now_ms())).partitions
     assert row.stopped == failure
     await seek(flow, asking, asking, {TopicPartition("t", 0): 1}, 0)
-    scene.start(**LATEST)
+    scene.start(flow_f_start=start)
     await scene.until_copied("t", b"while it was down")
     asking.close()
     await scene.stop()
