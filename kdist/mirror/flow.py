@@ -162,26 +162,36 @@ class MirrorFlow(RebalanceListener):
             self._wanted = (self._wanted or frozenset()).union(topics)
 
     async def _keep_refreshing(self) -> None:
-        """Periodically look for new topics and partitions, and measure the lag."""
-        assert self.topics is not None
+        """Periodically look for new topics and partitions, and measure the lag.
+
+        The lag also while the other fails: it grows in the outage of either cluster.
+        """
         while True:
-            try:
-                selection = await self.topics.refresh(self._context.clock.now_ms())
-                self.metrics.mirrored_topics = len(selection.mirrored)
-                self.metrics.held_topics = len(selection.held.keys() - selection.mirrored.keys())
-                self._wanted = frozenset(selection.mirrored)
-                self._show_refused(selection)
-                for partition, stream in self.streams.items():
-                    if (loss := self.topics.loss(partition.topic)) is not None:
-                        stream.fail(loss)
-                    if self.topics.is_copy_recreated(partition.topic):
-                        stream.doubt()
-                self._refreshed_at_s = self._now_s()  # measuring the lag may take longer
-                await self._keep_measured(self._context.clock.now_ms())
+            errors: list[ApiError | NoBroker] = []
+            for work in (self._refresh, self._keep_measured):
+                try:
+                    await work(self._context.clock.now_ms())
+                except (ApiError, NoBroker) as error:
+                    errors.append(error)
+            if errors:
+                self.trouble.begin(errors[0])
+            else:
                 self.trouble.end()
-            except (ApiError, NoBroker) as error:
-                self.trouble.begin(error)
             await asyncio.sleep(self._settings.refresh_interval_ms / 1000)
+
+    async def _refresh(self, now_ms: int) -> None:
+        assert self.topics is not None
+        selection = await self.topics.refresh(now_ms)
+        self.metrics.mirrored_topics = len(selection.mirrored)
+        self.metrics.held_topics = len(selection.held.keys() - selection.mirrored.keys())
+        self._wanted = frozenset(selection.mirrored)
+        self._show_refused(selection)
+        for partition, stream in self.streams.items():
+            if (loss := self.topics.loss(partition.topic)) is not None:
+                stream.fail(loss)
+            if self.topics.is_copy_recreated(partition.topic):
+                stream.doubt()
+        self._refreshed_at_s = self._now_s()
 
     def _show_refused(self, selection: Selection) -> None:
         """Set the metrics of the topics that the target refuses, and of no others."""

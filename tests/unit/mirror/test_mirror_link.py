@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from flow_world import FlowScene, flow_of, play
 
 from kdist.errors import ApiError, Error
+from kdist.mirror.target import ProduceConnection
 from tests.simulator.cluster import PORT, Cluster, create, produce
 
 CUT_S = 35.0
+OUTAGE_S = 120.0
 LATEST = {"flow_f_start": "latest"}
 
 
@@ -37,6 +40,38 @@ async def test_a_mirror_from_the_latest_begins_where_it_was_though_the_target_an
     monkeypatch.undo()
     await scene.until_copied("t", b"new")
     await scene.stop()
+
+
+@pytest.mark.parametrize("silent", ["m1", "m2"])
+def test_while_either_cluster_is_silent_what_is_behind_gets_older(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(1)
+        await Cluster(beside=cluster).started(2)
+        client = await cluster.client()
+        await client.negotiate()
+        await create(client, "t")
+        scene = FlowScene(cluster, client)
+        flow = flow_of(scene.start(flow_f_target=f"m2:{PORT}"))
+        await cluster.until(lambda: [each.is_idle for each in flow.streams.values()] == [True])
+        monkeypatch.setattr(ProduceConnection, "post", never_answered)
+        await produce(client, "t", b"1")
+        shown = flow.measures.streams["f", "t", "0"]
+        await cluster.until(lambda: shown.lag_records == 1)
+        cluster.network.partition([silent], [{"m1": "m2", "m2": "m1"}[silent], "client", "mirror"])
+        before_s = shown.lag_seconds
+        await asyncio.sleep(OUTAGE_S)
+        assert flow.measures.streams["f", "t", "0"].lag_seconds > before_s + OUTAGE_S / 2
+        await scene.end()
+
+    cluster.run(scenario())
+
+
+def never_answered(*_: object) -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().create_future()
 
 
 def test_a_link_that_is_cut_for_half_a_minute_costs_no_partition_its_position() -> None:
