@@ -393,13 +393,12 @@ class MirrorFlow(RebalanceListener):
 
     async def start_offset(self, partition: TopicPartition, *, is_emptied: bool) -> int:
         assert self.topics is not None, "subscribed with the first refresh"
-        begin = self.topics.begin_at(partition)
-        offset = await self._offset(partition, begin)
+        offset = await self._offset(partition, self.topics.begin_at(partition))
         if self.topics.is_position_lost(
             partition.topic,
             self._context.clock.now_ms(),
             is_emptied=is_emptied,
-            would_skip=begin == "latest" or offset > 0,
+            would_skip=offset > 0,
         ):
             raise position_lost(partition)
         return offset

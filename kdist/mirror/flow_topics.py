@@ -130,9 +130,8 @@ class FlowTopics:
 
     def begin_at(self, partition: TopicPartition) -> Literal["earliest", "latest"]:
         """Where to begin with a partition of the source that was never mirrored."""
-        if partition.topic in self.selection.returning:
-            return "earliest"  # else what the source took meanwhile would be skipped
-        return begin_at(self._flow, partition, self._noted or {}, self._source_id)
+        returning = self.selection.returning
+        return begin_at(self._flow, partition, self._noted or {}, self._source_id, returning)
 
     def returning_mark(self, partition: TopicPartition) -> int | None:
         """The mark of the batches of the source that came from the target; None if none did."""

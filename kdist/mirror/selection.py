@@ -67,12 +67,19 @@ UNREADABLE = Origin("", ())
 
 
 def begin_at(
-    flow: Flow, partition: TopicPartition, origins: Mapping[str, Origin], source_id: str
+    flow: Flow,
+    partition: TopicPartition,
+    origins: Mapping[str, Origin],
+    source_id: str,
+    returning: Collection[str],
 ) -> Literal["earliest", "latest"]:
     """From where to mirror a partition of the source; `origins` are the target's.
 
-    A partition that was added after the mirror began is mirrored from its first record.
+    A partition that was added after the mirror began is mirrored from its first record, and so are
+    the topics `returning` to the target: else what the source took meanwhile would be skipped.
     """
+    if partition.topic in returning:
+        return "earliest"
     found = origins.get(flow.renamed(partition.topic))
     noted = found and found.from_topic(partition.topic, source_id)
     if noted is None or noted.old_partitions is None or partition.partition < noted.old_partitions:
@@ -86,7 +93,7 @@ def is_position_lost(
     """Whether a partition had a position once, which neither a commit nor the target's log tells.
 
     `noted` is its origin in the target, if it was mirrored before. `is_emptied`: the target had
-    records of it. `would_skip`: to begin anew would skip some that the source has, or had.
+    records of it. `would_skip`: to begin anew would skip some, as that is not at offset 0.
     """
     if noted is None:
         return False

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from kdist.client.admin.offsets import group_commits
 from kdist.client.cluster import Cluster
-from kdist.client.offsets import OffsetAndMetadata
 from kdist.config.mirror import Flow
 from kdist.errors import UserError
 from kdist.mirror.copying import count_partitions, refused_topics
@@ -30,7 +29,7 @@ from kdist.mirror.selection import (
     without,
 )
 from kdist.mirror.topic_settings import ask_differing, merged
-from kdist.model import OffsetRange, TopicPartition
+from kdist.model import TopicPartition
 
 
 class PartitionStatus(NamedTuple):
@@ -79,14 +78,16 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
     ]
     ranges, unknown = await ask_ranges(source, partitions)
     source_id = (await source.metadata()).cluster_id or ""
-    begins = {
-        each: _begin(flow, each, committed, (noted, source_id), ranges[each]) for each in ranges
-    }
+    begins = {}
+    for each, offsets in ranges.items():
+        begin = begin_at(flow, each, noted, source_id, selection.returning)
+        anew = offsets.start if begin == "earliest" else offsets.end
+        begins[each] = committed[each].offset if each in committed else anew
     lags = await LagMeter(source).measure(begins, ranges, now_ms)
     lost_positions = await _lost_positions(
         flow,
         target,
-        {each: offsets for each, offsets in ranges.items() if each not in committed},
+        {each: begin for each, begin in begins.items() if each not in committed},
         (noted, source_id),
         now_ms,
     )
@@ -112,13 +113,14 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
 async def _lost_positions(
     flow: Flow,
     target: Cluster,
-    uncommitted: Mapping[TopicPartition, OffsetRange],
+    uncommitted: Mapping[TopicPartition, int],
     origins: tuple[Mapping[str, Origin], str],
     now_ms: int,
 ) -> dict[TopicPartition, str]:
     """Why those partitions do not go on that had a position once, which has no commit to be in.
 
-    `uncommitted` has the source's offsets of the partitions, `origins` as in `_begin`.
+    `uncommitted` has where the partitions would begin anew. `origins` are the target's, with the
+    source's id.
     """
     noted, source_id = origins
     known: dict[TopicPartition, tuple[TopicPartition, Origin]] = {}
@@ -136,23 +138,9 @@ async def _lost_positions(
             origin,
             now_ms,
             is_emptied=there.start > 0,
-            would_skip=begin_at(flow, each, *origins) == "latest" or uncommitted[each].start > 0,
+            would_skip=uncommitted[each] > 0,
         )
     }
-
-
-def _begin(
-    flow: Flow,
-    partition: TopicPartition,
-    committed: Mapping[TopicPartition, OffsetAndMetadata],
-    origins: tuple[Mapping[str, Origin], str],
-    offsets: OffsetRange,
-) -> int:
-    """Where the mirror goes on, or begins; `origins` are the target's, with the source's id."""
-    if (found := committed.get(partition)) is not None:
-        return found.offset
-    begin = begin_at(flow, partition, *origins)
-    return offsets.start if begin == "earliest" else offsets.end
 
 
 async def _selection(
