@@ -116,6 +116,9 @@ async def _grow(
         return {}
     work = create_partitions(target, wanted, validate_only=validate_only)
     failed = await _failed(wanted, work)
+    if any(each.error is Error.INVALID_PARTITIONS for each in failed.values()):
+        now = await count_partitions(target)  # which another mirror may have added
+        failed = {name: why for name, why in failed.items() if now.get(name, 0) < wanted[name]}
     for name, count in wanted.items():
         if name not in failed and not validate_only:
             logger.info("%s of the target has %d partitions now", name, count)

@@ -13,7 +13,7 @@ from flow_world import FlowScene, flow_of, play
 from kdist.cli.mirror.status import print_status
 from kdist.client.admin.outcomes import SomeFailed
 from kdist.client.admin.settings import Settings, describe_topic_configs
-from kdist.client.admin.topics import NewTopic, create_topics
+from kdist.client.admin.topics import NewTopic, create_partitions, create_topics
 from kdist.client.cluster import Address, Cluster, Outcome
 from kdist.client.offsets import OffsetAndTimestamp
 from kdist.errors import ApiError, Error
@@ -107,6 +107,23 @@ async def test_a_topic_whose_settings_the_source_does_not_tell_says_so_and_holds
     await asyncio.sleep(2)
     refused = json.loads(mirror._health_page().body)["flows"]["f"]["refused"]
     assert refused == {"t.a": "the source does not tell its settings: topic t.a: not for you"}
+    await scene.stop()
+
+
+async def test_partitions_that_another_mirror_adds_first_are_not_refused(
+    scene: FlowScene, /, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def add_twice(cluster: Cluster, wanted: Mapping[str, int], **given: Any) -> None:
+        await create_partitions(cluster, wanted, **given)
+        await create_partitions(cluster, wanted, **given)
+
+    monkeypatch.setattr(copying, "create_partitions", add_twice)
+    await create(scene.client, "t", 2)
+    await create(scene.client, "copy.t", 1)
+    mirror = scene.start()
+    await scene.cluster.until(lambda: len(flow_of(mirror).streams) == 2)
+    assert "mirrored in part" not in caplog.text
+    assert mirror._health_page().status == 200
     await scene.stop()
 
 
