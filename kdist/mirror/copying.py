@@ -79,6 +79,7 @@ async def _follow(
 ) -> Refused:
     existing = await count_partitions(target)
     has = {topic: existing[name] for topic, name in names.items() if name in existing}
+    on_ready([topic for topic, count in has.items() if count >= counts[topic]])
     short = {names[topic]: counts[topic] for topic, count in has.items() if count < counts[topic]}
     not_grown = await _grow(target, short, validate_only)
     on_ready(has)

@@ -110,6 +110,23 @@ async def test_a_topic_whose_settings_the_source_does_not_tell_says_so_and_holds
     await scene.stop()
 
 
+async def test_a_target_that_adds_no_partitions_for_now_holds_up_no_other_topic(
+    scene: FlowScene, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def add_none(*_: object, **__: object) -> None:
+        raise ApiError(Error.NOT_CONTROLLER, "the cluster has no controller at the moment")
+
+    monkeypatch.setattr(copying, "create_partitions", add_none)
+    await create(scene.client, "t.grown", 2)
+    await create(scene.client, "copy.t.grown", 1)
+    for topic in ("t.other", "copy.t.other"):
+        await create(scene.client, topic)
+    await produce(scene.client, "t.other", b"1")
+    scene.start()
+    await scene.until_copied("t.other", b"1")
+    await scene.stop()
+
+
 async def test_partitions_that_another_mirror_adds_first_are_not_refused(
     scene: FlowScene, /, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
