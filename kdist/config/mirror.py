@@ -60,9 +60,10 @@ class MirrorSettings(Settings):
         doc="How often to look for new topics and partitions, and how far behind the flows are.",
     )
     session_timeout_ms: int32 = setting(
-        default=10_000,
+        default=45_000,  # as Kafka's consumers since KIP-735, for the same reason
         minimum=100,
-        doc="After this long, another mirror of the same file takes over a dead one's partitions.",
+        doc="After this long, another mirror takes over the partitions of one that is dead or cut"
+        " off from the source.",
     )
     on_loss: Literal["stop-partition", "stop-mirror"] = setting(
         default="stop-partition",

@@ -26,13 +26,13 @@ from kdist.metrics.mirror import FlowMetrics, RefusedMetrics, StreamMetrics
 from kdist.mirror.consuming import core_of
 from kdist.mirror.flow_topics import FlowTopics, id_of
 from kdist.mirror.joined import Joined
-from kdist.mirror.lag import Lag, ask_lags, ask_ranges, held_lag
+from kdist.mirror.lag import Lag, LagMeter, ask_ranges, held_lag
 from kdist.mirror.loss import Loss, loss_of, position_lost
 from kdist.mirror.position_marker import mark_of
-from kdist.mirror.retention import SourceRetention
 from kdist.mirror.selection import Selection
 from kdist.mirror.stream import Route, State, Stream
 from kdist.mirror.target import RETRY_MS, Target
+from kdist.mirror.topic_settings import TopicSettings
 from kdist.mirror.trouble import Trouble
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
@@ -86,8 +86,9 @@ class MirrorFlow(RebalanceListener):
         self.source = Cluster(
             context.network, parse_addresses(flow.settings.source), client, RETRY_MS
         )
-        self._retention = SourceRetention(self.source)
         self.target = Target(context.network, parse_addresses(flow.settings.target), client)
+        self.settings = TopicSettings(self.source, self.target.cluster)
+        self._lag_meter = LagMeter(self.source)
         self._consumer = Consumer.over(core_of(flow, settings, context.network, context.rng))
         self._joined_commits: Joined[TopicPartition, OffsetAndMetadata, None] = Joined(
             lambda offsets: self._consumer.commit(offsets, _COMMIT_S_MAX)
@@ -153,30 +154,44 @@ class MirrorFlow(RebalanceListener):
         self.trouble.end()
         self._source_id = source_id
         self.topics = FlowTopics(
-            self.flow, self.source, self.target.cluster, (source_id, target_id)
+            self.flow, self.source, self.target.cluster, (source_id, target_id), self._add_wanted
         )
 
+    def _add_wanted(self, topics: Collection[str]) -> None:
+        if topics:
+            self._wanted = (self._wanted or frozenset()).union(topics)
+
     async def _keep_refreshing(self) -> None:
-        """Periodically look for new topics and partitions, and measure the lag."""
-        assert self.topics is not None
+        """Periodically look for new topics and partitions, and measure the lag.
+
+        The lag also while the other fails: it grows in the outage of either cluster.
+        """
         while True:
-            try:
-                selection = await self.topics.refresh(self._context.clock.now_ms())
-                self.metrics.mirrored_topics = len(selection.mirrored)
-                self.metrics.held_topics = len(selection.held.keys() - selection.mirrored.keys())
-                self._wanted = frozenset(selection.mirrored)
-                self._show_refused(selection)
-                for partition, stream in self.streams.items():
-                    if (loss := self.topics.loss(partition.topic)) is not None:
-                        stream.fail(loss)
-                    if self.topics.is_copy_recreated(partition.topic):
-                        stream.doubt()
-                self._refreshed_at_s = self._now_s()  # measuring the lag may take longer
-                await self._keep_measured(self._context.clock.now_ms())
+            errors: list[ApiError | NoBroker] = []
+            for work in (self._refresh, self._keep_measured):
+                try:
+                    await work(self._context.clock.now_ms())
+                except (ApiError, NoBroker) as error:
+                    errors.append(error)
+            if errors:
+                self.trouble.begin(errors[0])
+            else:
                 self.trouble.end()
-            except (ApiError, NoBroker) as error:
-                self.trouble.begin(error)
             await asyncio.sleep(self._settings.refresh_interval_ms / 1000)
+
+    async def _refresh(self, now_ms: int) -> None:
+        assert self.topics is not None
+        selection = await self.topics.refresh(now_ms)
+        self.metrics.mirrored_topics = len(selection.mirrored)
+        self.metrics.held_topics = len(selection.held.keys() - selection.mirrored.keys())
+        self._wanted = frozenset(selection.mirrored)
+        self._show_refused(selection)
+        for partition, stream in self.streams.items():
+            if (loss := self.topics.loss(partition.topic)) is not None:
+                stream.fail(loss)
+            if self.topics.is_copy_recreated(partition.topic):
+                stream.doubt()
+        self._refreshed_at_s = self._now_s()
 
     def _show_refused(self, selection: Selection) -> None:
         """Set the metrics of the topics that the target refuses, and of no others."""
@@ -202,18 +217,23 @@ class MirrorFlow(RebalanceListener):
         """
         all_positions = await self._positions()
         ranges, unknown = await ask_ranges(self.source, all_positions)
-        self._note_unmeasured(unknown)
-        positions = {each: all_positions[each] for each in ranges}
         lags: dict[TopicPartition, Lag] = {}
-        for partition in positions:
+        asked: dict[TopicPartition, int] = {}
+        for partition, (start, end) in ranges.items():
             stream = self.streams.get(partition)
-            if stream is not None and stream.oldest is not None and stream.position is not None:
-                start, end = ranges[partition]
-                records = max(0, end - max(stream.position, start))
+            position = stream.position if stream is not None else None
+            if stream is None or position is None:
+                asked[partition] = all_positions[partition]
+            elif stream.oldest is None:
+                asked[partition] = position  # which what was on its way has moved meanwhile
+            else:
+                records = max(0, end - max(position, start))
                 lags[partition] = held_lag(stream.oldest, records, now_ms)
-        asked = {each: position for each, position in positions.items() if each not in lags}
-        lags |= await ask_lags(self.source, asked, ranges, now_ms)
-        await self._retention.look({each.topic for each in all_positions}, now_ms)
+        measured = await self._lag_meter.measure(asked, ranges, now_ms)
+        self._note_unmeasured({**unknown, **measured.unknown})
+        lags |= measured.known
+        topics = {each.topic for each in all_positions}
+        await self.settings.look({each: self.flow.renamed(each) for each in topics}, now_ms)
         for partition, lag in lags.items():
             if partition not in self.streams:
                 continue  # revoked meanwhile
@@ -221,7 +241,7 @@ class MirrorFlow(RebalanceListener):
             metrics.lag_records = lag.records
             metrics.lag_bytes = lag.bytes_about
             metrics.lag_seconds = lag.seconds
-            metrics.retention_seconds = self._retention.seconds(partition.topic)
+            metrics.retention_seconds = self.settings.retention_s(partition.topic)
 
     def _note_unmeasured(self, unknown: Mapping[TopicPartition, str]) -> None:
         """Note the partitions whose lag is unknown; what is behind in them has only got older."""
@@ -363,11 +383,25 @@ class MirrorFlow(RebalanceListener):
         """The offsets that the flow's group has committed."""
         return await self._consumer.committed(partitions)
 
+    async def begin(self, partition: TopicPartition) -> OffsetAndMetadata | None:
+        assert self.topics is not None, "subscribed with the first refresh"
+        if self.topics.is_known(partition.topic) or self.topics.begin_at(partition) == "earliest":
+            return None
+        found = OffsetAndMetadata(await self._offset(partition, "latest"))
+        await self.commit({partition: found})
+        return found
+
     async def start_offset(self, partition: TopicPartition, *, is_emptied: bool) -> int:
         assert self.topics is not None, "subscribed with the first refresh"
-        if is_emptied and self.topics.is_known(partition.topic):
+        offset = await self._offset(partition, self.topics.begin_at(partition))
+        if self.topics.is_position_lost(
+            partition.topic,
+            self._context.clock.now_ms(),
+            is_emptied=is_emptied,
+            would_skip=offset > 0,
+        ):
             raise position_lost(partition)
-        return await self._offset(partition, self.topics.begin_at(partition))
+        return offset
 
     def fault_of(self, partition: TopicPartition) -> Loss | None:
         return self.topics.loss(partition.topic) if self.topics is not None else None

@@ -9,7 +9,7 @@ if their offsets seem to.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
 from kdist.client.admin.topics import list_topics
@@ -20,7 +20,15 @@ from kdist.mirror.copying import count_partitions, follow_topics
 from kdist.mirror.loss import Loss, loss_of_topic
 from kdist.mirror.origins import read_origins, write_origins
 from kdist.mirror.position_marker import mark_of
-from kdist.mirror.selection import Origin, Selection, begin_at, select, vanished, without
+from kdist.mirror.selection import (
+    Origin,
+    Selection,
+    begin_at,
+    is_position_lost,
+    select,
+    vanished,
+    without,
+)
 from kdist.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -30,18 +38,26 @@ class FlowTopics:
     """The topics of one flow. Owner: the flow."""
 
     def __init__(
-        self, flow: Flow, source: Cluster, target: Cluster, cluster_ids: tuple[str, str]
+        self,
+        flow: Flow,
+        source: Cluster,
+        target: Cluster,
+        cluster_ids: tuple[str, str],
+        on_ready: Callable[[Collection[str]], None],
     ) -> None:
-        """`cluster_ids` are the ids of source and target."""
+        """`cluster_ids` are the ids of source and target. `on_ready` is called in `refresh` with
+        topics that may be mirrored from then on, while others are still being created.
+        """
         self.selection = Selection({}, {})
         self._flow = flow
         self._source = source
         self._target = target
         self._source_id, self._target_id = cluster_ids
+        self._on_ready = on_ready
         self.unmatched: tuple[str, ...] = ()  # patterns that match no topic of the source
         self._first_seen: frozenset[str] | None = None  # the source's topics at the first refresh
         self._noted: dict[str, Origin] | None = None  # the origins in the target
-        self._known: frozenset[str] = frozenset()  # those that were there when we began
+        self._known: dict[str, Origin] = {}  # those that were there when we began
         self._recreated: frozenset[str] = frozenset()  # the source's, since they were mirrored
         self._copies: dict[str, str] = {}  # ids of the target's topics, as last seen
         self._recreated_copies: frozenset[str] = frozenset()  # the target's, by the last refresh
@@ -58,22 +74,32 @@ class FlowTopics:
             origins = await read_origins(self._source)
             copies = await ids_if_released(self._target, origins)
             selection = select(self._flow, counts, origins, self._target_id, copies)
-            if not await self._note(self._origins_of(selection, origins, ids, old), now_ms):
+            wanted = self._origins_of(selection, origins, ids, old, now_ms)
+            if not await self._note(wanted, now_ms):
                 break
         self._tell_unmatched(counts)
-        refused = await follow_topics(self._source, self._target, selection.mirrored, counts)
+        self.selection = self.selection._replace(returning=selection.returning)
+        refused = await follow_topics(
+            self._source, self._target, selection.mirrored, counts, self._on_ready
+        )
         gone: Mapping[str, str] = {}
         if vanished(self._flow, counts, self._noted or {}, self._source_id):
             self._noted = await read_origins(self._target)  # it may be released by now
             found = vanished(self._flow, counts, self._noted, self._source_id)
             gone = await why_gone(found, self._target)
         selection = without(selection, {**refused.topics, **gone}, refused.partitions)
+        selection = selection._replace(larger=refused.larger)
+        for topic, larger in selection.larger.items():
+            if self.selection.larger.get(topic) != larger:
+                logger.warning(
+                    "flow %s: topic %s differs from its copy: %s", self._flow.name, topic, larger
+                )
         for topic, reason in selection.held.items():
             if self.selection.held.get(topic) != reason:
                 what = "is mirrored in part" if topic in selection.mirrored else "is not mirrored"
                 logger.warning("flow %s: topic %s %s: %s", self._flow.name, topic, what, reason)
-        self.selection = selection
         await self._check_copies()
+        self.selection = selection
         return selection
 
     def _tell_unmatched(self, topics: Collection[str]) -> None:
@@ -104,9 +130,8 @@ class FlowTopics:
 
     def begin_at(self, partition: TopicPartition) -> Literal["earliest", "latest"]:
         """Where to begin with a partition of the source that was never mirrored."""
-        if partition.topic in self.selection.returning:
-            return "earliest"  # else what the source took meanwhile would be skipped
-        return begin_at(self._flow, partition, self._noted or {}, self._source_id)
+        returning = self.selection.returning
+        return begin_at(self._flow, partition, self._noted or {}, self._source_id, returning)
 
     def returning_mark(self, partition: TopicPartition) -> int | None:
         """The mark of the batches of the source that came from the target; None if none did."""
@@ -115,9 +140,21 @@ class FlowTopics:
         there = TopicPartition(self._flow.renamed(partition.topic), partition.partition)
         return mark_of(self._target_id, there)
 
+    def _known_origin(self, topic: str) -> Origin | None:
+        """The origin of the copy, if the topic was mirrored before this process began."""
+        origin = self._known.get(self._flow.renamed(topic))
+        return origin.from_topic(topic, self._source_id) if origin is not None else None
+
     def is_known(self, topic: str) -> bool:
-        """Whether the topic was mirrored before this process began, by its copy's origin."""
-        return self._flow.renamed(topic) in self._known
+        """Whether the topic was mirrored before this process began."""
+        return self._known_origin(topic) is not None
+
+    def is_position_lost(
+        self, topic: str, now_ms: int, *, is_emptied: bool, would_skip: bool
+    ) -> bool:
+        """Whether nobody knows up to where a partition was mirrored before this process began."""
+        noted = self._known_origin(topic)
+        return is_position_lost(noted, now_ms, is_emptied=is_emptied, would_skip=would_skip)
 
     def loss(self, topic: str) -> Loss | None:
         """Why a topic of the source does not continue its copy; None if it does."""
@@ -129,6 +166,7 @@ class FlowTopics:
         origins: Mapping[str, Origin],
         ids: Mapping[str, str],
         old: Mapping[str, int],
+        now_ms: int,
     ) -> dict[str, Origin]:
         """The origins that the target should have, by its names of the topics."""
         found = {}
@@ -136,7 +174,8 @@ class FlowTopics:
             known = origins.get(topic)
             ways = known.each if known is not None and not known.is_released else ()
             before = dict.fromkeys(cluster for each in ways for cluster in each.through)
-            found[name] = Origin(topic, (*before, self._source_id), ids[topic], old[topic])
+            through = (*before, self._source_id)
+            found[name] = Origin(topic, through, ids[topic], old[topic], since_ms=now_ms)
         return found
 
     async def _note(self, wanted: Mapping[str, Origin], now_ms: int) -> bool:
@@ -148,7 +187,7 @@ class FlowTopics:
         if self._noted is None or self._replaced(wanted, self._noted):
             self._noted = await read_origins(self._target)
         if is_first:
-            self._known = frozenset(self._noted)
+            self._known = dict(self._noted)
         kept = self._replaced(wanted, self._noted)
         if kept:
             kept &= (await count_partitions(self._target)).keys()

@@ -73,43 +73,75 @@ async def ask_ranges(cluster: Cluster, partitions: Collection[TopicPartition]) -
     return Ranges(known, unknown)
 
 
-async def ask_lags(
-    cluster: Cluster,
-    positions: Mapping[TopicPartition, int],
-    ranges: Mapping[TopicPartition, OffsetRange],
-    now_ms: int,
-) -> dict[TopicPartition, Lag]:
-    """The lag from each position on, in partitions that have these ranges.
+class _Head(NamedTuple):
+    """What tells of the records behind: the first one's timestamp, and their mean size."""
 
-    Where a leader no longer answers, bytes and seconds are 0. Many are asked at once: one after the
-    other, thousands would take minutes over a slow link.
+    position: int
+    timestamp: int
+    record_bytes: float
+
+
+class Lags(NamedTuple):
+    """Partitions' lags; and why those of others are unknown."""
+
+    known: dict[TopicPartition, Lag]
+    unknown: dict[TopicPartition, str]
+
+
+class LagMeter:
+    """Measures lags by the first batch behind, which comes whole over the link, however large it
+    is: so it is asked for once, and again only when the position has moved. Owner: the flow.
     """
-    turn = asyncio.Semaphore(_ASKED_AT_ONCE)
 
-    async def ask(partition: TopicPartition) -> Lag:
-        async with turn:
-            position, offsets = positions[partition], ranges[partition]
-            try:
-                return await ask_lag(cluster, partition, position, offsets, now_ms)
-            except (ApiError, NoBroker):
-                return Lag(max(0, offsets.end - max(position, offsets.start)), 0.0, 0.0)
+    def __init__(self, source: Cluster) -> None:
+        self._source = source
+        self._heads: dict[TopicPartition, _Head] = {}
 
-    return dict(zip(positions, await asyncio.gather(*map(ask, positions)), strict=True))
+    async def measure(
+        self,
+        positions: Mapping[TopicPartition, int],
+        ranges: Mapping[TopicPartition, OffsetRange],
+        now_ms: int,
+    ) -> Lags:
+        """The lag from each position on, in partitions that have these ranges.
 
+        Many are asked at once: one after the other, thousands would take minutes over a slow link.
+        """
+        lags = Lags({}, {})
+        turn = asyncio.Semaphore(_ASKED_AT_ONCE)
+        heads, self._heads = self._heads, {}
 
-async def ask_lag(
-    cluster: Cluster, partition: TopicPartition, position: int, offsets: OffsetRange, now_ms: int
-) -> Lag:
-    """The lag from `position` on, in a partition that has these offsets. `ApiError`."""
-    position = max(position, offsets.start)
-    records = offsets.end - position
-    if records <= 0:
-        return NO_LAG
-    header = next((await fetch_at(cluster, partition, position, 1)).headers(), None)
-    if header is None:
-        return Lag(records, 0.0, 0.0)
-    record_bytes = header.size / max(header.record_count, 1)
-    return Lag(records, records * record_bytes, _age_s(first_timestamp(header), now_ms))
+        async def ask(partition: TopicPartition) -> None:
+            start, end = ranges[partition]
+            position = max(positions[partition], start)
+            if (records := end - position) <= 0:
+                lags.known[partition] = NO_LAG
+                return
+            head = heads.get(partition)
+            if head is None or head.position != position:
+                async with turn:
+                    try:
+                        head = await self._ask_head(partition, position)
+                    except (ApiError, NoBroker) as error:
+                        lags.unknown[partition] = str(error)
+                        return
+            if head is None:
+                lags.known[partition] = Lag(records, 0.0, 0.0)
+                return
+            self._heads[partition] = head
+            age_s = _age_s(head.timestamp, now_ms)
+            lags.known[partition] = Lag(records, records * head.record_bytes, age_s)
+
+        await asyncio.gather(*map(ask, positions))
+        return lags
+
+    async def _ask_head(self, partition: TopicPartition, position: int) -> _Head | None:
+        """None if compaction has left nothing from there on. `ApiError`, `NoBroker`."""
+        header = next((await fetch_at(self._source, partition, position, 1)).headers(), None)
+        if header is None:
+            return None
+        record_bytes = header.size / max(header.record_count, 1)
+        return _Head(position, first_timestamp(header), record_bytes)
 
 
 def _age_s(timestamp_ms: int, now_ms: int) -> float:

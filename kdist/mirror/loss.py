@@ -39,9 +39,8 @@ def loss_of_topic(topic: str) -> Loss:
 def position_lost(partition: TopicPartition) -> Loss:
     """What it means that neither the target's log nor a commit says what was mirrored."""
     return Loss(
-        f"nobody knows up to where {partition} was mirrored: the flow's commit in the source has"
-        " expired, and retention has removed what the target had. `kdist mirror seek` says from"
-        " where to go on"
+        f"nobody knows up to where {partition} was mirrored: the source no longer has the flow's"
+        " commit, and the target none of its records. `kdist mirror seek` says from where to go on"
     )
 
 

@@ -14,6 +14,7 @@ from kdist.metrics.exposition import CONTENT_TYPE, Exposition
 from kdist.mirror.flow import MirrorContext, MirrorFlow, MirrorMeasures
 from kdist.mirror.selection import Selection
 from kdist.mirror.stream import State
+from kdist.mirror.topic_settings import merged
 from kdist.network.network import Server
 
 logger = logging.getLogger(__name__)
@@ -110,6 +111,7 @@ class Mirror:
             "partitions": len(flow.streams),
             "stopped": stopped,
             "refused": refused,
+            "differing": merged(selection.larger, flow.settings.differing),
             "troubled": {
                 str(partition): stream.trouble.said
                 for partition, stream in flow.streams.items()

@@ -4,6 +4,7 @@
     value   {"topic": its name in the source, "id": its id in the source,
             "through": [id of the first cluster, ..., id of the source],
             "old_partitions": how many it had when its mirror began,
+            "since_ms": when that was,
             "is_released": whether the topic is this cluster's own from now on,
             "others": [the same of each other topic that is mirrored into this one, ...]};
             null: the same, but of a topic whose former origin does not matter
@@ -104,6 +105,7 @@ def _origin(said: Mapping[str, Any]) -> Origin:
         said.get("old_partitions"),
         said.get("is_released", False),
         tuple(map(_origin, said.get("others", ()))),
+        said.get("since_ms"),
     )
 
 

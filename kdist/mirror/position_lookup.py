@@ -20,10 +20,10 @@ from typing import NamedTuple, TypeGuard
 
 from kdist.client.cluster import Cluster
 from kdist.client.fetch_once import fetch_at
-from kdist.client.offsets import OffsetAndMetadata, find_ranges
+from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import ApiError, Error, UserError
 from kdist.mirror.position_marker import Run, last_run, read_run
-from kdist.model import NO_EPOCH, TopicPartition
+from kdist.model import NO_EPOCH, OffsetRange, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +67,12 @@ async def look_up_position(
     target: TopicPartition,
     mark: int,
     committed: OffsetAndMetadata | None,
+    offsets: OffsetRange,
 ) -> TargetPosition:
-    """Ask the target. `UserError` if it has lost records that it acknowledged; `ApiError`."""
-    start, end = (await find_ranges(cluster, [target]))[target]
+    """Ask the target, which has these offsets. `UserError` if it has lost records that it
+    acknowledged; `ApiError`.
+    """
+    start, end = offsets
     noted = _NOTE.fullmatch(committed.metadata) if committed else None
     noted_end = int(noted[1]) if noted else None
     run = await _find_run(cluster, target, mark, noted_end, (start, end))
@@ -96,22 +99,25 @@ async def look_up_position(
     return TargetPosition(committed.offset, committed.leader_epoch, None, start, end)
 
 
-async def find_end(
-    cluster: Cluster, target: TopicPartition, mark: int, run: Run | None, known_end: int
-) -> int:
-    """The target's log end offset now. When that was `known_end`, `run` was of our last batch.
+async def check_end(
+    cluster: Cluster,
+    target: TopicPartition,
+    mark: int,
+    known: tuple[Run | None, int],
+    offsets: OffsetRange,
+) -> None:
+    """Check that our last batch in the target, which has these offsets now, is of the run known.
 
-    `ApiError` if another mirror has written since, or the log has lost its end.
+    With it is known where the log ended. `ApiError` if another mirror has written since, or the log
+    has lost its end.
     """
-    bounds = (await find_ranges(cluster, [target]))[target]
-    _, end = bounds
-    found = await _find_run(cluster, target, mark, known_end, bounds)
-    if end < known_end or found not in (None, run):
+    run, known_end = known
+    found = await _find_run(cluster, target, mark, known_end, offsets)
+    if offsets.end < known_end or found not in (None, run):
         raise ApiError(
             Error.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"another mirror has written to {target} of the target, or that has lost its end",
         )
-    return end
 
 
 def copy_recreated(

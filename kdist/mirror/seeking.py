@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kdist.client.admin.offsets import HAS_MEMBERS, alter_group_offsets
 from kdist.client.admin.topics import describe_topics
 from kdist.client.cluster import Cluster
-from kdist.client.offsets import OffsetAndMetadata
+from kdist.client.offsets import OffsetAndMetadata, find_ranges
 from kdist.config.mirror import Flow
 from kdist.errors import ApiError, Error, UserError
 from kdist.mirror.origins import read_origins, write_origins
@@ -52,7 +52,9 @@ async def seek(
         found[each] = offset
         if await _exists(target, there):
             sought = OffsetAndMetadata(offset, SOUGHT)
-            known = await look_up_position(target, there, mark_of(cluster_id, each), sought)
+            offsets_there = (await find_ranges(target, [there]))[there]
+            mark = mark_of(cluster_id, each)
+            known = await look_up_position(target, there, mark, sought, offsets_there)
             found[each] = max(offset, known.position or 0)
     try:
         await alter_group_offsets(source, flow.group, offsets, SOUGHT)

@@ -9,6 +9,7 @@ from kdist.config.mirror import Flow
 from kdist.model import TopicPartition, topic_name_fault
 
 INTERNAL = "__"  # the prefix of internal topics' names
+_YOUNG_MS = 3_600_000  # in which all mirrors of a flow commit where they begin; commits stay longer
 
 
 class Origin(NamedTuple):
@@ -17,7 +18,8 @@ class Origin(NamedTuple):
     `topic` and `id` are its name and id in the last of them; `id` is empty if unknown. The first
     `old_partitions` partitions existed when the mirror began; None, for unknown, means all of them.
     A released topic is the cluster's own: its origin only tells which of its records came from it.
-    `others` are the origins of a topic that is mirrored from several.
+    `others` are the origins of a topic that is mirrored from several. `since_ms` is when the mirror
+    began; None if unknown.
     """
 
     topic: str
@@ -26,6 +28,7 @@ class Origin(NamedTuple):
     old_partitions: int | None = None
     is_released: bool = False
     others: tuple[Origin, ...] = ()
+    since_ms: int | None = None
 
     @property
     def each(self) -> tuple[Origin, ...]:
@@ -43,13 +46,13 @@ class Origin(NamedTuple):
         return known is not None and "" not in (known.id, now.id) and known.id != now.id
 
     def seen_again(self, now: Origin) -> Origin:
-        """`now` with the `old_partitions` that it is known with, beside the other origins.
+        """`now` as its mirror began: with its `old_partitions`, and beside the other origins.
 
         If the topic was released or its origin unreadable, there are no others any more.
         """
         known = self.from_topic(now.topic, now.through[-1])
         if known is not None:
-            now = now._replace(old_partitions=known.old_partitions)
+            now = now._replace(old_partitions=known.old_partitions, since_ms=known.since_ms)
         if self.is_released or not self.through:
             return now
         first, *others = sorted(
@@ -64,17 +67,38 @@ UNREADABLE = Origin("", ())
 
 
 def begin_at(
-    flow: Flow, partition: TopicPartition, origins: Mapping[str, Origin], source_id: str
+    flow: Flow,
+    partition: TopicPartition,
+    origins: Mapping[str, Origin],
+    source_id: str,
+    returning: Collection[str],
 ) -> Literal["earliest", "latest"]:
     """From where to mirror a partition of the source; `origins` are the target's.
 
-    A partition that was added after the mirror began is mirrored from its first record.
+    A partition that was added after the mirror began is mirrored from its first record, and so are
+    the topics `returning` to the target: else what the source took meanwhile would be skipped.
     """
+    if partition.topic in returning:
+        return "earliest"
     found = origins.get(flow.renamed(partition.topic))
     noted = found and found.from_topic(partition.topic, source_id)
     if noted is None or noted.old_partitions is None or partition.partition < noted.old_partitions:
         return flow.settings.start
     return "earliest"
+
+
+def is_position_lost(
+    noted: Origin | None, now_ms: int, *, is_emptied: bool, would_skip: bool
+) -> bool:
+    """Whether a partition had a position once, which neither a commit nor the target's log tells.
+
+    `noted` is its origin in the target, if it was mirrored before. `is_emptied`: the target had
+    records of it. `would_skip`: to begin anew would skip some, as that is not at offset 0.
+    """
+    if noted is None:
+        return False
+    is_old = noted.since_ms is None or now_ms - noted.since_ms > _YOUNG_MS
+    return is_emptied or (is_old and would_skip)
 
 
 def vanished(
@@ -106,12 +130,14 @@ class Selection(NamedTuple):
     """The topics to mirror, with their names in the target; and why others are held back.
 
     A topic is in both if only some of its partitions are held back. `returning` are those that were
-    mirrored from the same topic of the target, which still has what came from it.
+    mirrored from the same topic of the target, which still has what came from it. `larger` says of
+    which the target has more partitions.
     """
 
     mirrored: dict[str, str]
     held: dict[str, str]
     returning: frozenset[str] = frozenset()
+    larger: Mapping[str, str] = {}
 
     @property
     def refused(self) -> frozenset[str]:

@@ -17,6 +17,14 @@ class Source(Protocol):
         """The offset that the flow's group has committed, if any."""
         ...
 
+    async def begin(self, partition: TopicPartition) -> OffsetAndMetadata | None:
+        """Commit where to begin with a partition that has no commit, and return it.
+
+        None if that cannot be said before the target is asked: it may have been mirrored before, or
+        begins with its earliest record.
+        """
+        ...
+
     async def start_offset(self, partition: TopicPartition, *, is_emptied: bool) -> int:
         """The first offset to mirror of a partition that was never mirrored.
 

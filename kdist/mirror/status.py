@@ -11,16 +11,25 @@ from typing import NamedTuple
 
 from kdist.client.admin.offsets import group_commits
 from kdist.client.cluster import Cluster
-from kdist.client.offsets import OffsetAndMetadata
 from kdist.config.mirror import Flow
 from kdist.errors import UserError
 from kdist.mirror.copying import count_partitions, refused_topics
 from kdist.mirror.flow_topics import ids_if_released, why_gone
-from kdist.mirror.lag import Lag, ask_lags, ask_ranges
+from kdist.mirror.lag import Lag, LagMeter, ask_ranges
+from kdist.mirror.loss import position_lost
 from kdist.mirror.origins import read_origins
 from kdist.mirror.position_lookup import why_stopped
-from kdist.mirror.selection import Origin, Selection, begin_at, select, vanished, without
-from kdist.model import OffsetRange, TopicPartition
+from kdist.mirror.selection import (
+    Origin,
+    Selection,
+    begin_at,
+    is_position_lost,
+    select,
+    vanished,
+    without,
+)
+from kdist.mirror.topic_settings import ask_differing, merged
+from kdist.model import TopicPartition
 
 
 class PartitionStatus(NamedTuple):
@@ -45,7 +54,7 @@ class FlowStatus(NamedTuple):
     """One flow: its partitions, and why topics are held back.
 
     A topic that the target refuses is in both: its records are behind. `unmatched` are patterns
-    that match no topic of the source.
+    that match no topic of the source. `differing` has in what copies are not like their topics.
     """
 
     name: str
@@ -53,6 +62,7 @@ class FlowStatus(NamedTuple):
     held: dict[str, str]
     unmatched: tuple[str, ...] = ()
     in_part: frozenset[str] = frozenset()  # held topics of which only some partitions are
+    differing: Mapping[str, str] = {}
 
 
 async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int) -> FlowStatus:
@@ -68,38 +78,69 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
     ]
     ranges, unknown = await ask_ranges(source, partitions)
     source_id = (await source.metadata()).cluster_id or ""
-    begins = {
-        each: _begin(flow, each, committed, (noted, source_id), ranges[each]) for each in ranges
-    }
-    lags = await ask_lags(source, begins, ranges, now_ms)
+    begins = {}
+    for each, offsets in ranges.items():
+        begin = begin_at(flow, each, noted, source_id, selection.returning)
+        anew = offsets.start if begin == "earliest" else offsets.end
+        begins[each] = committed[each].offset if each in committed else anew
+    lags = await LagMeter(source).measure(begins, ranges, now_ms)
+    lost_positions = await _lost_positions(
+        flow,
+        target,
+        {each: begin for each, begin in begins.items() if each not in committed},
+        (noted, source_id),
+        now_ms,
+    )
     rows = []
     for each in partitions:
         found, there = committed.get(each), ranges.get(each)
         position, stopped = (found.offset, why_stopped(found.metadata)) if found else (None, None)
+        stopped = stopped or lost_positions.get(each)
         lost = max(0, there.start - begins[each]) if there else 0
         name = TopicPartition(flow.renamed(each.topic), each.partition)
-        end, lag = there.end if there else None, lags.get(each)
-        why = unknown.get(each)
+        end, lag = there.end if there else None, lags.known.get(each)
+        why = unknown.get(each) or lags.unknown.get(each)
         rows.append(PartitionStatus(each, name, position, end, lag, lost, stopped, why))
     refused = await refused_topics(source, target, selection.mirrored, counts)
     gone = await why_gone(vanished(flow, counts, noted, source_id), target)
     held = without(selection, {**refused.topics, **gone}, refused.partitions).held
     in_part = frozenset(refused.partitions)
-    return FlowStatus(flow.name, rows, held, flow.unmatched(counts), in_part)
+    settings = await ask_differing(source, target, selection.mirrored)
+    differing = merged(refused.larger, settings)
+    return FlowStatus(flow.name, rows, held, flow.unmatched(counts), in_part, differing)
 
 
-def _begin(
+async def _lost_positions(
     flow: Flow,
-    partition: TopicPartition,
-    committed: Mapping[TopicPartition, OffsetAndMetadata],
+    target: Cluster,
+    uncommitted: Mapping[TopicPartition, int],
     origins: tuple[Mapping[str, Origin], str],
-    offsets: OffsetRange,
-) -> int:
-    """Where the mirror goes on, or begins; `origins` are the target's, with the source's id."""
-    if (found := committed.get(partition)) is not None:
-        return found.offset
-    begin = begin_at(flow, partition, *origins)
-    return offsets.start if begin == "earliest" else offsets.end
+    now_ms: int,
+) -> dict[TopicPartition, str]:
+    """Why those partitions do not go on that had a position once, which has no commit to be in.
+
+    `uncommitted` has where the partitions would begin anew. `origins` are the target's, with the
+    source's id.
+    """
+    noted, source_id = origins
+    known: dict[TopicPartition, tuple[TopicPartition, Origin]] = {}
+    for each in uncommitted:
+        name = flow.renamed(each.topic)
+        origin = noted[name].from_topic(each.topic, source_id) if name in noted else None
+        if origin is not None:
+            known[TopicPartition(name, each.partition)] = each, origin
+    ranges, _ = await ask_ranges(target, known)
+    return {
+        each: str(position_lost(each))
+        for name, (each, origin) in known.items()
+        if (there := ranges.get(name)) and there.start == there.end
+        if is_position_lost(
+            origin,
+            now_ms,
+            is_emptied=there.start > 0,
+            would_skip=uncommitted[each] > 0,
+        )
+    }
 
 
 async def _selection(

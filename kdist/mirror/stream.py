@@ -28,7 +28,7 @@ from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import ApiError, CorruptRecords, Error, KdistError, UserError
 from kdist.metrics.mirror import FlowMetrics
 from kdist.mirror.loss import Loss, lost_since
-from kdist.mirror.position_lookup import copy_recreated, find_end, look_up_position, note_of
+from kdist.mirror.position_lookup import check_end, copy_recreated, look_up_position, note_of
 from kdist.mirror.position_marker import Run, read_run, run_for
 from kdist.mirror.rewritten_batch import RewrittenBatch
 from kdist.mirror.source import Source
@@ -239,12 +239,17 @@ class Stream:
         """Find the position in the target, and read the source from there."""
         route, asked_at_s, self._is_doubted = self.route, _now_s(), False
         committed = await self._source.committed(route.source)
-        found = await look_up_position(self._target.cluster, route.target, route.mark, committed)
+        if committed is None:
+            committed = await self._source.begin(route.source)
+        offsets = await self._target.offsets(route.target)
+        found = await look_up_position(
+            self._target.cluster, route.target, route.mark, committed, offsets
+        )
         position = found.position
         if position is None:
             is_emptied = found.target_start > 0
             position = await self._source.start_offset(route.source, is_emptied=is_emptied)
-        if committed is None:
+        if committed is None or not committed.metadata:
             # Before the first batch is sent: its note says where to search for our batches, if
             # others write behind them.
             first = OffsetAndMetadata(position, note_of(found.target_end))
@@ -293,7 +298,9 @@ class Stream:
         """Check in the target's log that our position is still right. `ApiError` if it is not."""
         route, asked_at_s = self.route, _now_s()
         known = (self._run, self.target_end)
-        self.target_end = await find_end(self._target.cluster, route.target, route.mark, *known)
+        offsets = await self._target.offsets(route.target)
+        await check_end(self._target.cluster, route.target, route.mark, known, offsets)
+        self.target_end = offsets.end
         self._proven_at_s = asked_at_s
         self._is_alone = True
 

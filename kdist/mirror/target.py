@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 from kdist.client.cluster import Address, Cluster, raise_for
+from kdist.client.offsets import find_ranges, list_offsets_once
 from kdist.client.produce_once import ACKS_ALL
 from kdist.errors import ApiError, Error
+from kdist.mirror.joined import Joined
 from kdist.mirror.rewritten_batch import RewrittenBatch
-from kdist.model import NO_LEADER, TopicPartition
+from kdist.model import NO_LEADER, OffsetRange, TopicPartition
 from kdist.network.client import Client, ClientSettings
 from kdist.network.network import Network
 from kdist.protocol import produce
+from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kdist.protocol.produce import (
     ProducePartition,
     ProducePartitionResult,
@@ -86,6 +89,9 @@ class Target:
         self._settings = settings
         self._connections: dict[Address, ProduceConnection] = {}
         self._locks: defaultdict[Address, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._joined_offsets: defaultdict[
+            int, Joined[TopicPartition, None, dict[TopicPartition, OffsetRange]]
+        ] = defaultdict(lambda: Joined(self._ask_offsets))
 
     async def connection(self, partition: TopicPartition) -> ProduceConnection:
         """The connection to a partition's leader, opened if need be. `ApiError`, `NoBroker`."""
@@ -106,6 +112,37 @@ class Target:
                 )
                 self._connections[address] = connection
             return connection
+
+    async def offsets(self, partition: TopicPartition) -> OffsetRange:
+        """A partition's offsets. `ApiError`, `NoBroker`.
+
+        Streams that ask one leader meanwhile share a request, but not with those of another leader,
+        which may hang. One that does not answer for a partition is asked for it alone, for longer.
+        """
+        leader = self.cluster.leaders.get(partition, NO_LEADER)
+        if leader != NO_LEADER:
+            found = await self._joined_offsets[leader]({partition: None})
+            if partition in found:
+                return found[partition]
+        return (await find_ranges(self.cluster, [partition]))[partition]
+
+    async def _ask_offsets(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, OffsetRange]:
+        starts, ends = await asyncio.gather(
+            *(
+                list_offsets_once(
+                    self.cluster, dict.fromkeys(partitions, timestamp), is_committed_only=False
+                )
+                for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+            )
+        )
+        return {
+            each: OffsetRange(start.offset, max(start.offset, end.offset))
+            for each in partitions
+            if (start := starts[each].answer) and not starts[each].error_code
+            if (end := ends[each].answer) and not ends[each].error_code
+        }
 
     def forget_leader(self, partition: TopicPartition) -> None:
         """Forget a partition's leader, so that `connection` looks it up again."""

@@ -77,7 +77,7 @@ def show_status(config: MirrorConfig, name: str | None, *, as_json: bool) -> Non
         for each in found:
             print_json(_as_json(each))
     else:
-        _print(found)
+        print_status(found)
     failed += [
         f"flow {each.name}: {show_count(count, 'partition')} of the source did not answer"
         for each in found
@@ -87,13 +87,16 @@ def show_status(config: MirrorConfig, name: str | None, *, as_json: bool) -> Non
         raise UserError("\n".join(failed))
 
 
-def _print(found: Sequence[FlowStatus]) -> None:
+def print_status(found: Sequence[FlowStatus]) -> None:
+    """Print the partitions as a table, and below it what somebody should know of their flows."""
     rows = ((each, row) for each in found for row in each.partitions)
     print_rows(_PARTITIONS, rows, below=lambda row: _below(row[1]))
     for each in found:
         for topic, reason in each.held.items():
             what = "is mirrored in part" if topic in each.in_part else "is not mirrored"
             click.echo(f"{each.name}: topic {topic} {what}: {reason}")
+        for topic, difference in sorted(each.differing.items()):
+            click.echo(f"{each.name}: topic {topic} differs from its copy: {difference}")
         for pattern in each.unmatched if each.partitions else ():
             click.echo(f"{each.name}: the pattern {pattern} matches no topic of the source")
         click.echo(verdict(each))
@@ -165,6 +168,7 @@ def _as_json(found: FlowStatus) -> dict[str, Any]:
     return {
         "flow": found.name,
         "held_topics": found.held,
+        "differing_topics": found.differing,
         "unmatched_patterns": found.unmatched,
         "partitions": [json_row(_PARTITIONS, (found, each)) for each in found.partitions],
     }

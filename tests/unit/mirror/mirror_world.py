@@ -177,6 +177,9 @@ class Mirror:
     async def committed(self, partition: TopicPartition) -> OffsetAndMetadata | None:
         return self.scene.committed
 
+    async def begin(self, partition: TopicPartition) -> None:
+        return None
+
     async def start_offset(self, partition: TopicPartition, *, is_emptied: bool) -> int:
         return 0
 

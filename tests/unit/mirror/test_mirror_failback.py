@@ -18,6 +18,7 @@ from kdist.mirror.origins import read_origins, write_origins
 from kdist.mirror.position_marker import mark_of, run_for
 from kdist.mirror.rewritten_batch import RewrittenBatch
 from kdist.mirror.selection import Origin, begin_at, select
+from kdist.mirror.status import flow_status
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.records.batch import read_header
@@ -109,6 +110,10 @@ async def failed_over(pair: Pair) -> None:
 def test_a_mirror_back_sends_what_the_target_lacks_and_nothing_else(start: str) -> None:
     async def work(pair: Pair) -> None:
         await failed_over(pair)
+        settings = FlowSettings(source="b:1", target="a:1", start=start)
+        asked = (pair.asking["b"], pair.asking["a"], 0)
+        (row,) = (await flow_status(Flow("from-b", settings), *asked)).partitions
+        assert (row.lag.records, row.stopped) == (4, None)
         pair.start("b", **{"flow_from-b_start": start})
         await pair.until("a", b"1", b"2", b"3", b"4")
         await pair.produce("b", b"5")
@@ -212,7 +217,7 @@ def test_a_topic_that_is_mirrored_from_two_clusters_keeps_both_origins() -> None
         assert not select(flow, ["t"], {"t": found}, "z").held
         assert found.is_recreated(other._replace(id="another"))
         assert found.seen_again(other) == found  # whoever starts last writes nothing new
-        assert begin_at(flow, TopicPartition("t", 3), {"t": found}, "x") == "earliest"
+        assert begin_at(flow, TopicPartition("t", 3), {"t": found}, "x", ()) == "earliest"
 
     play(work)
 

@@ -484,6 +484,8 @@ def test_a_mirror_whose_position_is_nowhere_stops_instead_of_beginning_anew(star
             await scene.cluster.until(lambda each=mirror: is_stopped(each))
             await scene.stop()
         flow = flow_of(scene.mirror).flow
+        (row,) = (await flow_status(flow, asking, asking, 0)).partitions
+        assert "nobody knows up to where t-0 was mirrored" in (row.stopped or "")
         await seek(flow, asking, asking, {TopicPartition("t", 0): 2}, 0)
         scene.start(flow_f_start=start)
         await scene.cluster.until(lambda: stream_of(scene.mirror) is not None)
@@ -495,6 +497,66 @@ def test_a_mirror_whose_position_is_nowhere_stops_instead_of_beginning_anew(star
         await scene.stop()
 
     play(work)
+
+
+HOURS_S = 3 * 3600.0
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+@pytest.mark.played(by=play, connections_max_idle_ms="1000000000")
+async def test_a_mirror_whose_commit_has_expired_before_anything_came_skips_nothing_in_silence(
+    scene: FlowScene, /, start: str
+) -> None:
+    """Its copy is empty, so the target's log does not tell either where it was."""
+    await create(scene.client, "t")
+    mirror = scene.start(flow_f_start=start)
+    await scene.cluster.until(lambda: (stream := stream_of(mirror)) and stream.position == 0)
+    await scene.stop()
+    await asyncio.sleep(HOURS_S)
+    network = scene.cluster.network.host("asks")
+    asking = Cluster(network, [Address("m1", PORT)], ClientSettings("asks"))
+    await delete_groups(asking, ["kdist-mirror-f"])  # as if the commit had expired
+    for value in (b"lost", b"while it was down"):
+        await produce(scene.client, "t", value)
+    assert (await trim(scene.client, 1, topic="t")).error_code == 0
+    mirror = scene.start(flow_f_start=start)
+    await scene.cluster.until(lambda: stream_of(mirror) is not None)
+    await asyncio.sleep(5)
+    stream = stream_of(mirror)
+    assert stream is not None
+    failure = str(stream.failure)
+    assert "nobody knows up to where t-0 was mirrored" in failure
+    await scene.stop()
+    flow = flow_of(mirror).flow
+    (row,) = (await flow_status(flow, asking, asking, scene.cluster.clock.now_ms())).partitions
+    assert row.stopped == failure
+    await seek(flow, asking, asking, {TopicPartition("t", 0): 1}, 0)
+    scene.start(flow_f_start=start)
+    await scene.until_copied("t", b"while it was down")
+    asking.close()
+    await scene.stop()
+
+
+async def test_several_mirrors_that_begin_together_all_begin_at_the_latest(
+    scene: FlowScene, /
+) -> None:
+    """Also those that find the origin which another has just written, and no commit."""
+    await create(scene.client, "t", 2)
+    await produce_to_both(scene, b"old")
+    mirror = scene.start(**LATEST)
+    await scene.cluster.until(lambda: len(flow_of(mirror).streams) == 2)
+    await scene.stop()
+    network = scene.cluster.network.host("asks")
+    asking = Cluster(network, [Address("m1", PORT)], ClientSettings("asks"))
+    await delete_groups(asking, ["kdist-mirror-f"])  # as if nothing had been committed yet
+    mirror = scene.start(**LATEST)
+    streams = flow_of(mirror).streams
+    await scene.cluster.until(
+        lambda: len(streams) == 2 and all(s.is_idle for s in streams.values())
+    )
+    assert [each.position for each in streams.values()] == [1, 1]
+    asking.close()
+    await scene.stop()
 
 
 def test_a_first_mirror_into_a_partition_that_others_have_emptied_begins() -> None:

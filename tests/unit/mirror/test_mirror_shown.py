@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 import pytest
@@ -15,13 +15,15 @@ from kdist.cli.mirror.status import verdict
 from kdist.client.cluster import Address, Cluster, NoBroker, Outcome
 from kdist.client.offsets import list_offsets_once
 from kdist.errors import ApiError, Error
-from kdist.mirror.lag import Lag
-from kdist.mirror.retention import SourceRetention
+from kdist.mirror.flow import MirrorFlow
+from kdist.mirror.lag import Lag, LagMeter, Ranges, ask_ranges
 from kdist.mirror.status import FlowStatus, PartitionStatus, flow_status
 from kdist.mirror.target import ProduceConnection
+from kdist.mirror.topic_settings import TopicSettings
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.protocol.delete_topics import DeleteTopicsRequest
+from kdist.protocol.fetch import FetchRequest
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.records.build import build_batch
 from kdist.storage.producers import ProducerStates
@@ -115,14 +117,15 @@ async def test_a_topic_whose_retention_cannot_be_told_hides_no_other_and_keeps_w
 ) -> None:
     await create(scene.client, "t", retention_ms="60000")
     await create(scene.client, "brief", retention_ms="30000")
-    source = flow_of(scene.start()).source
-    retention = SourceRetention(source)
-    await retention.look({"t", "brief"}, 0)
+    flow = flow_of(scene.start())
+    settings = TopicSettings(flow.source, flow.target.cluster)
+    await settings.look({"t": "copy.t", "brief": "copy.brief"}, 0)
     deleted = DeleteTopicsRequest(topic_names=["brief"], timeout_ms=10_000)
     await scene.client.send(deleted, 1)
     await create(scene.client, "new", retention_ms="90000")
-    await retention.look({"t", "brief", "new", "unheard"}, 1)
-    told = {topic: retention.seconds(topic) for topic in ("t", "brief", "new", "unheard")}
+    names = {each: f"copy.{each}" for each in ("t", "brief", "new", "unheard")}
+    await settings.look(names, 1)
+    told = {topic: settings.retention_s(topic) for topic in names}
     assert told == {"t": 60, "brief": 30, "new": 90, "unheard": math.inf}
     await scene.stop()
 
@@ -135,7 +138,7 @@ async def not_reached(*_: object) -> None:
 async def test_a_source_that_does_not_tell_its_retention_is_mirrored_all_the_same(
     scene: FlowScene, /, answer: Callable[..., Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kdist.mirror.retention.describe_topic_configs", answer)
+    monkeypatch.setattr("kdist.mirror.topic_settings.describe_topic_configs", answer)
     await create(scene.client, "t")
     flow = flow_of(scene.start())
     await produce(scene.client, "t", b"1")
@@ -238,6 +241,87 @@ def test_what_an_open_transaction_holds_back_is_behind(monkeypatch: pytest.Monke
         await scene.cluster.until(lambda: shown.lag_records == 0)
 
     play(work)
+
+
+def fetched(flow: MirrorFlow, monkeypatch: pytest.MonkeyPatch) -> list[FetchRequest]:
+    """The fetches by which the flow measures its lag, from now on."""
+    found: list[FetchRequest] = []
+    ask = flow.source.ask
+
+    async def note(request: Any, *given: Any) -> Any:
+        if isinstance(request, FetchRequest) and request.topics[0].topic == "t":
+            found.append(request)
+        return await ask(request, *given)
+
+    monkeypatch.setattr(flow.source, "ask", note)
+    return found
+
+
+async def test_a_batch_that_stays_behind_comes_over_the_link_once_to_be_measured(
+    scene: FlowScene, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(scene.client, "t")
+    flow = flow_of(scene.start())
+    await produce(scene.client, "t", b"1")
+    await scene.until_copied("t", b"1")
+    asked = fetched(flow, monkeypatch)
+    hold(scene, monkeypatch, 1)
+    await produce(scene.client, "t", b"2")
+    shown = flow.measures.streams[LABELS]
+    await scene.cluster.until(lambda: shown.lag_records == 1)
+    before_s = shown.lag_seconds
+    await asyncio.sleep(30)
+    assert shown.lag_seconds > before_s + 28
+    await produce(scene.client, "t", b"3")
+    await scene.cluster.until(lambda: shown.lag_records == 2)
+    assert len(asked) == 1
+    await scene.stop()
+
+
+async def test_what_is_mirrored_while_the_lag_is_measured_is_not_fetched_again(
+    scene: FlowScene, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(scene.client, "t")
+    flow = flow_of(scene.start())
+    await scene.cluster.until(lambda: len(flow.streams) == 1)
+    asked = fetched(flow, monkeypatch)
+    sent: list[bytes] = []
+
+    async def ask_slowly(cluster: Cluster, partitions: Collection[TopicPartition]) -> Ranges:
+        sent.append(b"%d" % len(sent))
+        await produce(scene.client, "t", sent[-1])
+        await scene.until_copied("t", *sent)
+        return await ask_ranges(cluster, partitions)
+
+    monkeypatch.setattr("kdist.mirror.flow.ask_ranges", ask_slowly)
+    await asyncio.sleep(10)
+    assert len(sent) > 5
+    assert flow.measures.streams[LABELS].lag_records == 0
+    assert asked == []
+    await scene.stop()
+
+
+async def test_a_leader_that_does_not_say_how_old_its_records_are_makes_them_no_younger(
+    scene: FlowScene, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(scene.client, "t")
+    mirror = scene.start()
+    flow = flow_of(mirror)
+    await produce(scene.client, "t", b"1")
+    await scene.until_copied("t", b"1")
+    hold(scene, monkeypatch, 1)
+    await produce(scene.client, "t", b"2")
+    shown = flow.measures.streams[LABELS]
+    await scene.cluster.until(lambda: shown.lag_records == 1)
+    await asyncio.sleep(10)
+    before_s = shown.lag_seconds
+    flow._lag_meter = LagMeter(flow.source)  # which has not asked for that batch yet
+    monkeypatch.setattr("kdist.mirror.lag.fetch_at", refuse)
+    await asyncio.sleep(10)
+    assert shown.lag_seconds > before_s + 8
+    flows = json.loads(mirror._health_page().body)["flows"]
+    assert "others have this group" in flows["f"]["unmeasured"]["t-0"]
+    await scene.stop()
 
 
 async def partly(

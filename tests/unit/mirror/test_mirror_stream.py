@@ -24,7 +24,7 @@ from kdist.client.fetch_once import FetchedBatches, fetch_at
 from kdist.client.offsets import OffsetAndMetadata
 from kdist.config.mirror import Flow, FlowSettings
 from kdist.errors import ApiError, Error, KdistError
-from kdist.mirror.lag import NO_LAG, ask_lag
+from kdist.mirror.lag import NO_LAG, Lag, LagMeter
 from kdist.mirror.origins import TOPIC, read_origins, write_origins
 from kdist.mirror.position_lookup import SOUGHT, why_stopped
 from kdist.mirror.selection import UNREADABLE, Origin, select
@@ -550,10 +550,11 @@ async def test_lag_is_measured_by_the_first_record_that_is_behind(scene: Scene, 
     for batch in batches:
         log.append(bytes(build_batch(batch.raw_values(), timestamp_ms=5_000)))
     cluster, end = cluster_of(scene), len(log.records)
-    assert await ask_lag(cluster, PARTITION, end, OffsetRange(0, end), 9_000) == NO_LAG
-    lag = await ask_lag(cluster, PARTITION, 0, OffsetRange(0, end), 9_000)
+    meter, ranges = LagMeter(cluster), {PARTITION: OffsetRange(0, end)}
+    assert await meter.measure({PARTITION: end}, ranges, 9_000) == ({PARTITION: NO_LAG}, {})
+    found = await meter.measure({PARTITION: 0}, ranges, 9_000)
     size = len(log.data[0]) / len(batches[0].raw_values())
-    assert lag == (end, end * size, 4.0)
+    assert found == ({PARTITION: Lag(end, end * size, 4.0)}, {})
     cluster.close()
 
 
