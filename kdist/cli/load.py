@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kdist.config.load_job import Step
     from kdist.spark.load.job import Loaded, RunOptions
     from kdist.spark.load.manifest import Manifest
+    from kdist.spark.load.progress import Progress
 
 
 _CONFIG = config_option("job")
@@ -198,6 +199,7 @@ def _run(job: LoadJob, options: RunOptions, as_json: bool) -> int:
         release() or "unknown",
         reached,
         socket.gethostname(),
+        _show_progress if as_json or not sys.stderr.isatty() else None,
     )
     outcomes = LoadRun(job, context).run(options, lambda each: _tell(each, as_json))
     return 1 if any(each.error for each in outcomes) else 0
@@ -216,6 +218,15 @@ def _tell(loaded: Loaded, as_json: bool) -> None:
     sys.stdout.flush()
     if error is not None:
         click.echo(f"kdist: {show_error(error)}", err=True)
+
+
+def _show_progress(seen: Progress) -> None:
+    """One line on standard error, where Spark's progress bar is not."""
+    click.echo(
+        f"{seen.topic}: load {seen.load} after {seen.elapsed_ms // 1000:,} s: {seen.doing},"
+        f" {seen.read:,} of {seen.offsets:,} offsets read, {show_size(seen.written_bytes)} written",
+        err=True,
+    )
 
 
 def _summary(made: Manifest) -> str:

@@ -50,6 +50,11 @@ def _few(undecoded: Counter[str]) -> dict[str, int]:
     return {**few, _OTHER: rest} if rest else few
 
 
+def offsets_noted(files: Files, directory: str, wanted: Iterable[Range]) -> int:
+    """How many offsets the tasks have that are done."""
+    return sum(each.size for each in wanted if files.exists(_file(directory, each)))
+
+
 def count_records(files: Files, directory: str, wanted: Iterable[Range]) -> Counts:
     """The counts of all tasks, from their ranges; `CountMissing`."""
     records: Counter[int] = Counter()

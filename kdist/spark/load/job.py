@@ -35,11 +35,12 @@ from kdist.spark.load.plan import (
     require_replayed,
     require_same,
 )
+from kdist.spark.load.progress import Progress, Watch, told_at_intervals
 from kdist.spark.load.report import RunReport, TopicReport, require_directory, write_report
 from kdist.spark.load.spark_java import ended_java
 from kdist.spark.load.spark_session import spark_session, told_in_a_sentence
 from kdist.spark.load.table import Shape, columns_of, records, rows, write
-from kdist.spark.ranges import cut
+from kdist.spark.ranges import Range, cut
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +52,10 @@ _SPARK_INSTALLED = ("SPARK_HOME", "SPARK_CONF_DIR")
 
 
 class LoadContext(NamedTuple):
-    """The outside world of a run, its process id, release and host, and a hook for its steps."""
+    """The outside world of a run, its process id, release and host, and a hook for its steps.
+
+    `on_progress` is called at intervals while a topic is loaded, in a thread of its own.
+    """
 
     files: Files
     clock: Clock
@@ -60,6 +64,7 @@ class LoadContext(NamedTuple):
     release: str
     on_step: OnStep = go_on
     host: str = ""
+    on_progress: Callable[[Progress], object] | None = None
 
 
 class RunOptions(NamedTuple):
@@ -181,12 +186,21 @@ class LoadRun:
     def _carry_out(self, ledger: Ledger, plan: LoadPlan, run: Run) -> Manifest:
         context = self._context
         self._warn_of_days(plan)
-        spark = self._spark()
         commit = Commit(context.files, ledger.directory, plan.number, run, context.on_step)
+        watch = Watch(plan.topic.name, self._tasks(plan), commit, context.files, context.clock)
+        with told_at_intervals(watch.look, context.on_progress):
+            return self._made(ledger, plan, run, commit, watch)
+
+    def _made(
+        self, ledger: Ledger, plan: LoadPlan, run: Run, commit: Commit, watch: Watch
+    ) -> Manifest:
+        context = self._context
+        spark = self._spark()
         commit.begin()
         try:
             with told_in_a_sentence(f"{plan.topic.name} could not be loaded"):
-                shape = self._stage(spark, plan, commit)
+                shape = self._stage(spark, plan, commit, watch)
+            watch.doing = "committing"
             context.on_step("staged")
             manifest = self._described(plan, shape, commit, run)
             require_same(self._look_at(plan.topic.name, manifest), manifest)
@@ -222,11 +236,17 @@ class LoadRun:
             )
         return self._session
 
-    def _stage(self, spark: SparkSession, plan: LoadPlan, commit: Commit) -> Shape:
+    def _stage(self, spark: SparkSession, plan: LoadPlan, commit: Commit, watch: Watch) -> Shape:
+        watch.doing = "finding the columns"
         found = records(spark, self._job, plan)
         shape = self._shape(plan, lambda: columns_of(spark, self._topic(plan), found))
+        watch.doing = "reading and writing"
         write(rows(spark, self._job, plan, shape, commit.counts), commit.staging)
         return shape
+
+    def _tasks(self, plan: LoadPlan) -> list[Range]:
+        """The ranges that Spark's tasks read, as the data source cuts them."""
+        return cut(plan.ranges, records_max=self._job.task_records)
 
     def _topic(self, plan: LoadPlan) -> TopicLoadSettings:
         return self._loads.topics[plan.topic.name]
@@ -297,8 +317,7 @@ class LoadRun:
 
     def _counted(self, manifest: Manifest, plan: LoadPlan, commit: Commit) -> Manifest:
         """The manifest with how many records were read; `RowsDisagree` if there are other rows."""
-        tasks = cut(plan.ranges, records_max=self._job.task_records)
-        counts = count_records(self._context.files, commit.counts, tasks)
+        counts = count_records(self._context.files, commit.counts, self._tasks(plan))
         read = sum(counts.records.values())
         if manifest.rows != read:
             raise RowsDisagree(

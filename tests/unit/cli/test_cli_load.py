@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from kdist.config.load_job import LoadJob
+from kdist.spark.load.job import LoadContext
+from kdist.spark.load.progress import Progress
 from tests.unit.cli.cli_cluster import CliCluster
 
 
@@ -92,3 +94,24 @@ def test_spark_shows_no_progress_bar_beside_json_unless_the_job_asks_for_it(
             settings.write(f"spark.ui.showConsoleProgress={given}\n")
     cluster.done("load", "--config", file, *options)
     assert asked == [told]
+
+
+def test_a_load_tells_how_far_it_is_on_standard_error_that_is_no_terminal(
+    cluster: CliCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Runs:
+        def __init__(self, _: LoadJob, context: LoadContext) -> None:
+            assert context.on_progress is not None
+            seen = Progress("clicks", 3, "reading and writing", 90_500, 1_200, 5_000, 3 << 20)
+            context.on_progress(seen)
+
+        def run(self, wish: object, tell: object) -> tuple[()]:
+            return ()
+
+    monkeypatch.setattr("kdist.spark.load.job.LoadRun", Runs)
+    result = cluster.run("load", "--config", job(cluster, tmp_path, "clicks"))
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == (
+        "clicks: load 3 after 90 s: reading and writing, 1,200 of 5,000 offsets read,"
+        " 3.0 MiB written\n"
+    )
