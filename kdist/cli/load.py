@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _CONFIG = config_option("job")
+_WRONG = click.style("wrong  ", fg="red")
 _REASONS_SHOWN = 3  # a manifest has all of them
 topic_option = click.option(
     "--topic", "topics", metavar="NAME", multiple=True, help="Only this topic; may be repeated."
@@ -65,7 +68,8 @@ def load(
         return None
     if path is None:
         raise click.UsageError("Missing option '--config'.")
-    from kdist.spark.load.job import RunOptions
+    with _of_spark("made"):
+        from kdist.spark.load.job import RunOptions
 
     job = _job(path)
     return _run(job, RunOptions(_chosen(job, topics), accept_loss=accept_loss), as_json)
@@ -101,13 +105,8 @@ def verify(path: str, topics: tuple[str, ...], deep: bool, as_json: bool) -> int
     Checks each manifest, that each load begins where the one before ends, and each file's size
     and number of rows. Changes nothing.
     """
-    try:
+    with _of_spark("verified"):
         from kdist.spark.load import verify as checks
-    except ImportError:
-        raise UserError(
-            "loads are verified with pyarrow, which is missing: pip install '.[spark]' in kdist's"
-            " source tree"
-        ) from None
 
     job = _job(path)
     is_sound = True
@@ -121,7 +120,7 @@ def verify(path: str, topics: tuple[str, ...], deep: bool, as_json: bool) -> int
             print_json({"topic": each.topic, **numbers, "findings": each.findings})
             continue
         for finding in each.findings:
-            click.echo(click.style("wrong  ", fg="red") + finding)
+            click.echo(_WRONG + finding)
         if not each.findings:
             click.echo(click.style("sound  ", fg="green") + f"{each.topic}: {said}")
     return 0 if is_sound else 1
@@ -140,7 +139,8 @@ def replay(path: str, topics: tuple[str, ...], number: int, as_json: bool) -> in
     Readers see the old loads until the new one is complete. If the brokers no longer have all of
     these records, the replay is refused and nothing is changed.
     """
-    from kdist.spark.load.job import RunOptions
+    with _of_spark("made"):
+        from kdist.spark.load.job import RunOptions
 
     job = _job(path)
     chosen = _chosen(job, topics)
@@ -149,15 +149,32 @@ def replay(path: str, topics: tuple[str, ...], number: int, as_json: bool) -> in
 
 @load.command()
 @_CONFIG
-def check(path: str) -> None:
+@click.option("--online", is_flag=True, help="Also look at the brokers, the output, and Java.")
+def check(path: str, online: bool) -> int:
     """Check the job's settings: say that they are good, or everything that is wrong with them.
 
-    Asks no broker, and does not look at the output: whether the topics are there, or anything can
-    be written, a load says.
+    With --online, also whether a load would begin now: whether the brokers answer and have the
+    topics, and what the next load begins with is still there; whether the output can be written
+    to, by a directory that is made and removed there; and whether PySpark and Java are installed.
     """
     job = _job(path)
     topics = show_count(len(job.topics), "topic")
-    click.echo(f"{path}: {topics}, good as far as the file tells; brokers and output not looked at")
+    if not online:
+        click.echo(
+            f"{path}: {topics}, good as far as the file tells; brokers and output not looked at"
+        )
+        return 0
+    from kdist.spark.load.check import look_at_job
+    from kdist.spark.load.layout import Run
+
+    click.echo(f"{path}: {topics}, good as far as the file tells")
+    is_good = True
+    run = Run(SystemClock().now_ms(), os.getpid(), socket.gethostname())
+    for said, is_wrong in look_at_job(job.job, Disk(), os.environ, run):
+        is_good &= not is_wrong
+        click.echo(_WRONG if is_wrong else click.style("good   ", fg="green"), nl=False)
+        click.echo(said)
+    return 0 if is_good else 1
 
 
 @load.command()
@@ -178,6 +195,20 @@ def _chosen(job: LoadJob, topics: tuple[str, ...]) -> tuple[str, ...]:
         if each not in job.job.topics:
             raise UserError(f"the job loads no topic {each}: it loads {', '.join(job.job.topics)}")
     return topics or job.job.topics
+
+
+@contextmanager
+def _of_spark(done: str) -> Iterator[None]:
+    """`UserError` if what is imported needs a package that only the extra `spark` brings."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in ("pyarrow", "pyspark"):
+            raise
+        raise UserError(
+            f"loads are {done} with {error.name}, which is missing: pip install '.[spark]' in"
+            " kdist's source tree"
+        ) from None
 
 
 def _run(job: LoadJob, options: RunOptions, as_json: bool) -> int:

@@ -16,7 +16,6 @@ from kdist.config.load_job import LoadJob, TopicLoadSettings
 from kdist.errors import KdistError, UserError
 from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
-from kdist.runtime.programs import find_java
 from kdist.spark.load.columns_named import require_compatible
 from kdist.spark.load.commit import Commit, OnStep, go_on
 from kdist.spark.load.counts import count_records
@@ -37,7 +36,7 @@ from kdist.spark.load.plan import (
 )
 from kdist.spark.load.progress import Progress, Watch, told_at_intervals
 from kdist.spark.load.report import RunReport, TopicReport, require_directory, write_report
-from kdist.spark.load.spark_java import ended_java
+from kdist.spark.load.spark_java import ended_java, require_java
 from kdist.spark.load.spark_session import spark_session, told_in_a_sentence
 from kdist.spark.load.table import Shape, columns_of, records, rows, write
 from kdist.spark.ranges import Range, cut
@@ -46,9 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
-
-# With these set, Spark may have a spark-env.sh, which says where Java is.
-_SPARK_INSTALLED = ("SPARK_HOME", "SPARK_CONF_DIR")
 
 
 class LoadContext(NamedTuple):
@@ -223,8 +219,7 @@ class LoadRun:
             self._session = None
         if self._session is None:
             job, context = self._job, self._context
-            if context.environment.keys().isdisjoint(_SPARK_INSTALLED):
-                find_java(context.files, context.environment, "Spark")
+            require_java(context.files, context.environment)
             self._session = self._resources.enter_context(
                 spark_session(
                     f"kdist load {job.name}",
