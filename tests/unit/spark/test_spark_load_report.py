@@ -261,6 +261,11 @@ def test_a_column_keeps_its_type() -> None:
             "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.",
             "its Java ended at once; the reason may be in its output above",
         ),
+        (
+            "[PYTHON_DATA_SOURCE_ERROR] Failed to generate Python data source read partitions:"
+            " kdist.errors.UserError: there is no topic x\n SQLSTATE: 38000",  # hideTraceback
+            "there is no topic x",
+        ),
         ("plain", "plain"),
         ("", "Spark gave no reason"),
     ],
