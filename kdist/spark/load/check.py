@@ -17,7 +17,7 @@ from kdist.runtime.files import Files
 from kdist.spark.asking import ask_once
 from kdist.spark.load.layout import Run, probe_name
 from kdist.spark.load.ledger import Ledger
-from kdist.spark.load.plan import hanging, look_at_topic, plan_load
+from kdist.spark.load.plan import PLANNING, hanging, look_at_topic, plan_load
 from kdist.spark.load.report import require_directory
 from kdist.spark.load.spark_java import require_java
 
@@ -93,7 +93,7 @@ def _write_to(files: Files, directory: str, run: Run) -> None:
 
 
 def _look_for_brokers(job: LoadSettings) -> str:
-    known = ask_once(job.bootstrap_servers, "kdist-load", lambda cluster: cluster.metadata(()))
+    known = ask_once(job.bootstrap_servers, PLANNING, lambda cluster: cluster.metadata(()))
     return f"brokers answer: {', '.join(f'{each.host}:{each.port}' for each in known.brokers)}"
 
 

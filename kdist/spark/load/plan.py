@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kdist.client.cluster import Cluster
+from kdist.client.consumer.settings import read_settings
 from kdist.client.epochs import find_epoch_ends
 from kdist.client.fetch_once import fetch_at
 from kdist.client.offsets import OffsetAndTimestamp, find_offsets, list_offsets
@@ -22,6 +23,7 @@ from kdist.spark.asking import ask_once
 from kdist.spark.load.manifest import Manifest
 from kdist.spark.ranges import Range
 
+PLANNING = read_settings({"client_id": "kdist-load"})
 _TRANSACTION_MS_MAX = 900_000  # brokers end those that are open for longer: their default
 
 
@@ -202,7 +204,7 @@ def look_at_topic(
 
     return ask_once(
         bootstrap,
-        "kdist-load",
+        PLANNING,
         lambda cluster: find_topic(cluster, name, is_committed_only, epochs),
     )
 

@@ -24,7 +24,7 @@ from kdist.spark.columns import SCHEMA, to_arrow
 from kdist.spark.offsets import EARLIEST, LATEST, AtOffsets, AtTime, AtTimes, Everywhere
 from kdist.spark.options import Selection, read_options, wants_headers
 from kdist.spark.ranges import Range, cut
-from kdist.spark.resolving import Resolver
+from kdist.spark.resolving import Resolver, plan_read
 from kdist.spark.source import KdistDataSource, Task
 from kdist.spark.workers import choose_python
 from tests.simulator.cluster import PORT, Cluster, create, produce
@@ -345,6 +345,26 @@ def test_an_option_without_effect_is_told_and_one_that_has_an_effect_is_not(
     assert told.getMessage() == (
         "without effect on a read of kdist: kafka.group.id, maxOffsetsPerTrigger"
     )
+
+
+def test_a_read_is_planned_with_the_timeouts_of_its_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def refuse(addresses: object, client: object, retry_ms: float) -> NoReturn:
+        asked.append((client, retry_ms))
+        raise UserError("no broker answers")
+
+    monkeypatch.setattr("kdist.spark.asking.cluster_at", refuse)
+    own = {"kafka.request.timeout.ms": "5000", "kafka.default.api.timeout.ms": "7000"}
+    for options in (CLICKS, CLICKS | own | {"kafka.client.id": "me"}):
+        with pytest.raises(UserError, match="no broker answers"):
+            plan_read(read_options(options))
+    assert asked == [
+        (ClientSettings("kdist-spark", request_timeout_ms=30_000), 60_000),
+        (ClientSettings("me", request_timeout_ms=5_000), 7_000),
+    ]
 
 
 def test_a_sentence_has_one_frame_before_it_in_the_traceback_that_spark_shows(
