@@ -18,8 +18,8 @@ from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
 from kdist.spark.load.columns_named import require_compatible
 from kdist.spark.load.commit import Commit, OnStep, go_on
-from kdist.spark.load.counts import count_records
-from kdist.spark.load.footers import count_rows, rows_before
+from kdist.spark.load.counts import Tally, add_up, count_records
+from kdist.spark.load.footers import count_rows, rows_before, tallies
 from kdist.spark.load.layout import FILE_SUFFIX, Run
 from kdist.spark.load.ledger import Ledger
 from kdist.spark.load.manifest import DataFile, Manifest, RowsDisagree
@@ -312,16 +312,35 @@ class LoadRun:
 
     def _counted(self, manifest: Manifest, plan: LoadPlan, commit: Commit) -> Manifest:
         """The manifest with how many records were read; `RowsDisagree` if there are other rows."""
-        counts = count_records(self._context.files, commit.counts, self._tasks(plan))
-        read = sum(counts.records.values())
-        if manifest.rows != read:
-            raise RowsDisagree(
-                f"{plan.topic.name}: Spark wrote {manifest.rows} rows of {read} records that it"
-                " read; nothing is committed"
+        files, name = self._context.files, plan.topic.name
+        counts = count_records(files, commit.counts, self._tasks(plan))
+        paths = (f"{commit.staging}/{each.path}" for each in manifest.files)
+        written = add_up(found for path in paths for found in tallies(files, path))
+        for partition in sorted(written.keys() | counts.tallies.keys()):
+            _require_read(
+                f"{name}-{partition}",
+                written.get(partition, Tally()),
+                counts.tallies.get(partition, Tally()),
             )
         undecoded = counts.undecoded
         return manifest._replace(
-            records=counts.records, undecoded=undecoded.total(), reasons=undecoded
+            records={partition: each.records for partition, each in counts.tallies.items()},
+            undecoded=undecoded.total(),
+            reasons=undecoded,
+        )
+
+
+def _require_read(name: str, written: Tally, read: Tally) -> None:
+    """`RowsDisagree` if a partition's rows are not the records that were read of it."""
+    if written.records != read.records:
+        raise RowsDisagree(
+            f"{name}: Spark wrote {written.records} rows of {read.records} records that it read;"
+            " nothing is committed"
+        )
+    if written != read:
+        raise RowsDisagree(
+            f"{name}: Spark wrote as many rows as it read records, but not the same ones: some are"
+            " there twice, others not at all; nothing is committed"
         )
 
 

@@ -9,7 +9,7 @@ from test_spark_load_commit import OUTPUT, manifest, stage
 
 from kdist.model import TopicPartition
 from kdist.spark.load.commit import Commit
-from kdist.spark.load.counts import note_count
+from kdist.spark.load.counts import Tally, note_count
 from kdist.spark.load.layout import Run
 from kdist.spark.load.ledger import Ledger
 from kdist.spark.load.progress import Progress, Watch, told_at_intervals
@@ -28,7 +28,7 @@ def test_progress_is_what_tasks_have_noted_and_does_not_fall_when_the_load_is_co
     watch = Watch("clicks", TASKS, commit, disk, clock)
     seen = [watch.look()]
     stage(disk, commit)
-    note_count(disk, commit.counts, TASKS[1], 30)
+    note_count(disk, commit.counts, TASKS[1], Tally(30))
     clock.advance_ms(30_000)
     watch.doing = "committing"
     seen.append(watch.look())
