@@ -239,13 +239,13 @@ def _run(job: LoadJob, options: RunOptions, as_json: bool) -> int:
 def _tell(loaded: Loaded, as_json: bool) -> None:
     from kdist.spark.load.manifest import write_manifest
 
-    found, error = loaded.manifest, loaded.error
+    found, error, unread = loaded.manifest, loaded.error, loaded.unread
     if as_json and (found or not error):
-        print_json(_as_json(write_manifest(found)) if found else {"topic": loaded.topic})
-    elif found is not None:
-        click.echo(f"{loaded.topic}: {_summary(found)}")
-    elif error is None:
-        click.echo(f"{loaded.topic}: nothing new")
+        said = _as_json(write_manifest(found)) if found else {"topic": loaded.topic}
+        print_json({**said, "unread": unread})
+    elif found or not error:
+        waiting = f"; {unread:,} offsets wait for open transactions" if unread else ""
+        click.echo(f"{loaded.topic}: {_summary(found) if found else 'nothing new'}{waiting}")
     sys.stdout.flush()
     if error is not None:
         click.echo(f"kdist: {show_error(error)}", err=True)

@@ -26,7 +26,6 @@ from kdist.spark.load.manifest import DataFile, Manifest, RowsDisagree
 from kdist.spark.load.plan import (
     LoadPlan,
     Topic,
-    TransactionHangs,
     hanging,
     look_at_topic,
     plan_load,
@@ -78,13 +77,15 @@ class Unforeseen(KdistError):
 class Loaded(NamedTuple):
     """The outcome for one topic: its new load, None if there was nothing new, or an error.
 
-    A load with an error is committed, but does not have what it should.
+    A load with an error is committed, but does not have what it should. `unread` is how many
+    offsets wait for open transactions: the next load has them.
     """
 
     topic: str
     manifest: Manifest | None = None
     error: KdistError | OSError | None = None
     began_ms: int = 0
+    unread: int = 0
 
 
 class LoadRun:
@@ -122,8 +123,7 @@ class LoadRun:
     def _attempt(self, topic: str, options: RunOptions) -> Loaded:
         began_ms = self._context.clock.now_ms()
         try:
-            manifest, error = self._load(topic, options)
-            return Loaded(topic, manifest, error, began_ms)
+            return self._load(topic, options)._replace(began_ms=began_ms)
         except (KdistError, OSError) as error:
             return Loaded(topic, error=error, began_ms=began_ms)
         except Exception as bug:  # it costs this topic, whose load is abandoned, and no other
@@ -149,9 +149,7 @@ class LoadRun:
 
     # One topic
 
-    def _load(
-        self, name: str, options: RunOptions
-    ) -> tuple[Manifest | None, TransactionHangs | None]:
+    def _load(self, name: str, options: RunOptions) -> Loaded:
         context = self._context
         self._look_at(name, None)  # raises before a directory is made for a topic that is not there
         ledger = Ledger(context.files, self._job.output, name)
@@ -161,11 +159,12 @@ class LoadRun:
             ledger.sweep(run)
             # Again: another run may have loaded more until it released the lock.
             plan = _planned(ledger, self._look_at(name, ledger.last()), options)
-            hangs = hanging(plan, run.started_ms)
+            unread = sum(each.size for each in plan.topic.unread.values())
+            found = Loaded(name, error=hanging(plan, run.started_ms), unread=unread)
             if plan.is_empty:
-                return None, hangs
+                return found
             context.on_step("planned")
-            return self._carry_out(ledger, plan, run), hangs
+            return found._replace(manifest=self._carry_out(ledger, plan, run))
         finally:
             lock.release()
 

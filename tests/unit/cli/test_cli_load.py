@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kdist.config.load_job import LoadJob
-from kdist.spark.load.job import LoadContext
+from kdist.spark.load.job import LoadContext, Loaded, LoadRun, RunOptions
 from kdist.spark.load.progress import Progress
 from tests.unit.cli.cli_cluster import CliCluster
 
@@ -174,3 +175,27 @@ def test_a_load_tells_how_far_it_is_on_standard_error_that_is_no_terminal(
         "clicks: load 3 after 90 s: reading and writing, 1,200 of 5,000 offsets read,"
         " 3.0 MiB written\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ((), "clicks: nothing new; 1,200 offsets wait for open transactions\nviews: nothing new\n"),
+        (("--json",), '{"topic":"clicks","unread":1200}\n{"topic":"views","unread":0}\n'),
+    ],
+)
+def test_a_load_tells_how_many_offsets_wait_for_open_transactions(
+    options: tuple[str, ...],
+    told: str,
+    cluster: CliCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(_: LoadRun, __: RunOptions, tell: Callable[[Loaded], object]) -> list[Loaded]:
+        outcomes = [Loaded("clicks", unread=1_200), Loaded("views")]
+        for each in outcomes:
+            tell(each)
+        return outcomes
+
+    monkeypatch.setattr(LoadRun, "run", run)
+    assert cluster.done("load", "--config", job(cluster, tmp_path, "clicks"), *options) == told

@@ -215,6 +215,7 @@ def test_a_topic_held_up_by_a_transaction_has_not_succeeded(
     settings = f"{SETTINGS}metrics.file=/prom/load.prom\n"
     outcome = loaded(disk, lambda: now, monkeypatch, settings)
     assert isinstance(outcome.error, TransactionHangs)
+    assert outcome.unread == 5
     said = disk.read("/prom/load.prom")
     assert b'kdist_load_last_run_failed{job_name="load"} 1' in said
     assert b"\nkdist_load_topic_last_success" not in said
