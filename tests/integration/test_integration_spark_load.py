@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from subprocess import PIPE
 from typing import get_args
@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from spark_work import ROOT, Job, as_json, produce, small_spark
 from standalone_process import Standalone, standalone
 
+from kdist.client.producer.sync import Producer
 from kdist.config.load_job import Step
 from kdist.runtime.disk import Disk
 from kdist.spark.load.job import RunOptions
@@ -291,6 +292,31 @@ def test_what_has_no_date_is_loaded_on_the_day_of_its_timestamp(
         row["event_time"] == row["record_timestamp"] for row in map(rows.get, range(len(days)))
     ]
     assert is_own == [not day for day in days], before
+
+
+def test_an_event_time_beyond_the_jobs_bounds_is_counted_and_the_timestamps_day_taken(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = datetime.now(UTC)
+
+    def day(number: int) -> str:
+        return str((now + timedelta(days=number)).date())
+
+    at = [day(-29), day(1), day(-40), day(9), "-290000-01-01", "+290000-01-01", None]
+    far_ms = 9_000_000_000_000_000  # in the year 287168: too far from one of these to be subtracted
+    with Producer(bootstrap_servers=job.address) as producer:
+        for value in as_json({"at": each} for each in at):
+            producer.send("bounded", value)
+        producer.send("bounded", as_json([{"at": at[4]}])[0], timestamp=far_ms)
+    bounds = {"event_time_before_max_days": "30", "event_time_after_max_days": "2"}
+    outcome = job.run("bounded", event_time_field="at", schema="at STRING", **bounds)
+    assert outcome.error is None
+    columns = ("record_offset", "string(date)", "string(date(record_timestamp))")
+    rows = [tuple(row) for row in job.seen("bounded").selectExpr(*columns).collect()]
+    _, days, own_days = zip(*sorted(rows), strict=True)
+    assert days == (day(-29), day(1), *own_days[2:])
+    assert own_days[-1] == "+287168-08-24"
+    assert "the event time of 5 records is further from their timestamp" in caplog.text
 
 
 def test_the_day_of_a_record_depends_on_the_job_and_not_on_the_session(job: Job) -> None:

@@ -37,13 +37,15 @@ from kdist.spark.load.progress import Progress, Watch, told_at_intervals
 from kdist.spark.load.report import RunReport, TopicReport, require_directory, write_report
 from kdist.spark.load.spark_java import ended_java, require_java
 from kdist.spark.load.spark_session import spark_session, told_in_a_sentence
-from kdist.spark.load.table import Shape, columns_of, records, rows, write
+from kdist.spark.load.table import Shape, columns_of, records, rows, warn_of_outside, write
 from kdist.spark.ranges import Range, cut
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
+
+_DAYS_MANY = 1_000
 
 
 class LoadContext(NamedTuple):
@@ -198,6 +200,7 @@ class LoadRun:
             watch.doing = "committing"
             context.on_step("staged")
             manifest = self._described(plan, shape, commit, run)
+            _maybe_warn_of_many_days(manifest)
             require_same(self._look_at(plan.topic.name, manifest), manifest)
             manifest = self._counted(manifest, plan, commit)
             if plan.replayed:
@@ -231,11 +234,15 @@ class LoadRun:
         return self._session
 
     def _stage(self, spark: SparkSession, plan: LoadPlan, commit: Commit, watch: Watch) -> Shape:
+        from pyspark.sql import Observation
+
         watch.doing = "finding the columns"
         found = records(spark, self._job, plan)
         shape = self._shape(plan, lambda: columns_of(spark, self._topic(plan), found))
         watch.doing = "reading and writing"
-        write(rows(spark, self._job, plan, shape, commit.counts), commit.staging)
+        outside = Observation()
+        write(rows(spark, self._job, plan, shape, commit.counts, outside), commit.staging)
+        warn_of_outside(plan.topic.name, outside)
         return shape
 
     def _tasks(self, plan: LoadPlan) -> list[Range]:
@@ -287,6 +294,8 @@ class LoadRun:
             "event.time.field": topic.event_time_field or "",
             "event.time.format": topic.event_time_format,
             "event.time.zone": self._job.event_time_zone,
+            "event.time.before.max.days": _said(topic.event_time_before_max_days),
+            "event.time.after.max.days": _said(topic.event_time_after_max_days),
         }
 
     def _warn_of_days(self, plan: LoadPlan) -> None:
@@ -327,6 +336,22 @@ class LoadRun:
             undecoded=undecoded.total(),
             reasons=undecoded,
         )
+
+
+def _maybe_warn_of_many_days(manifest: Manifest) -> None:
+    """Warn of as many days as few loads have: a producer with wrong times makes a file for each."""
+    if (days := len({file.path.partition("/")[0] for file in manifest.files})) > _DAYS_MANY:
+        logger.warning(
+            "%s: load %d has %s days, each a directory; if a producer's times are wrong,"
+            " event.time.before.max.days and event.time.after.max.days keep them out",
+            manifest.topic,
+            manifest.load,
+            f"{days:,}",
+        )
+
+
+def _said(days: int | None) -> str:
+    return "" if days is None else str(days)
 
 
 def _require_read(name: str, written: Tally, read: Tally) -> None:

@@ -15,6 +15,8 @@ from kdist.config.load_job import TopicLoadSettings, load_job
 from kdist.errors import UserError
 from kdist.model import OffsetRange
 from kdist.spark.load.check import look_at_job
+from kdist.spark.load.commit import Commit
+from kdist.spark.load.counts import CountMissing
 from kdist.spark.load.job import LoadContext, Loaded, LoadRun, RunOptions
 from kdist.spark.load.layout import Run
 from kdist.spark.load.plan import Topic, TransactionHangs, Unread, plan_load
@@ -237,3 +239,23 @@ def test_a_check_says_what_a_load_would_be_refused_for_and_what_cannot_be_writte
         "clicks-0 is to be loaded from 20 on, but begins at 50 now: retention deleted 30 records"
         " before they were loaded; with --accept-loss, a load goes on after them",
     ]
+
+
+@pytest.mark.parametrize(("days", "is_said"), [(1_000, False), (1_001, True)])
+def test_a_load_of_more_than_a_thousand_days_says_so(
+    days: int, is_said: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stage(_: object, __: object, ___: object, commit: Commit, ____: object) -> Shape:
+        for number in range(days):
+            disk.make_directory(f"{commit.staging}/date={number}")
+            disk.replace(f"{commit.staging}/date={number}/part-0.parquet", b"x")
+        return Shape(None, TopicLoadSettings())
+
+    disk = SimulatedDisk(random.Random(1))
+    now = Topic("clicks", uuid.UUID("0" * 32), {0: OffsetRange(0, 10)})
+    monkeypatch.setattr(LoadRun, "_spark", lambda _: None)
+    monkeypatch.setattr(LoadRun, "_stage", stage)
+    monkeypatch.setattr("kdist.spark.load.job.count_rows", lambda *_: 1)
+    outcome = loaded(disk, lambda: now, monkeypatch)
+    assert isinstance(outcome.error, CountMissing)  # nothing was read, and so nothing is committed
+    assert (f"load 1 has {days:,} days" in caplog.text) == is_said
