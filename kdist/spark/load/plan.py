@@ -34,6 +34,9 @@ class Unread(NamedTuple):
     size: int
 
 
+_NOTHING = Unread(0, 0)
+
+
 class Topic(NamedTuple):
     """A topic as the brokers have it: its id, and each partition's first and next offset.
 
@@ -180,6 +183,12 @@ def require_same(topic: Topic, last: Manifest) -> None:
             raise UserError(
                 f"{topic.name} has no partition {partition}, but the output has records of it:"
                 " it is not the topic that was loaded"
+            )
+        if there.end < end <= there.end + topic.unread.get(partition, _NOTHING).size:
+            raise UserError(
+                f"{topic.name}-{partition} was loaded up to {end} with isolation.level"
+                f" read_uncommitted, and ends at {there.end} with read_committed as long as a"
+                " transaction is open: wait until it has ended"
             )
         if end > there.end:
             raise UserError(

@@ -99,6 +99,18 @@ def test_with_nothing_new_there_is_nothing_to_load() -> None:
             " were loaded",
         ),
         (
+            topic(p0=(0, 10))._replace(unread={0: Unread(0, 10)}),
+            made(1, p0=(0, 20)),
+            "clicks-0 was loaded up to 20 with isolation.level read_uncommitted, and ends at 10"
+            " with read_committed as long as a transaction is open: wait until it has ended",
+        ),
+        (
+            topic(p0=(0, 10))._replace(unread={0: Unread(0, 9)}),
+            made(1, p0=(0, 20)),
+            "clicks-0 was loaded up to 20, but ends at 10 now: the brokers have lost records that"
+            " were loaded",
+        ),
+        (
             topic(p0=(0, 20)),
             made(1, p0=(0, 20), p1=(0, 5)),
             "clicks has no partition 1, but the output has records of it: it is"
