@@ -44,6 +44,11 @@ class Tally(NamedTuple):
         """The tally of both."""
         return Tally(self.records + other.records, (self.digest + other.digest) % (1 << 64))
 
+    @property
+    def digits(self) -> str:
+        """The digest as a manifest has it: many readers of JSON have no integers of 64 bits."""
+        return f"{self.digest:016x}"
+
 
 def tally(offsets: pyarrow.Array | pyarrow.ChunkedArray) -> Tally:
     """The tally of records of one partition with these offsets."""

@@ -333,6 +333,7 @@ class LoadRun:
         undecoded = counts.undecoded
         return manifest._replace(
             records={partition: each.records for partition, each in counts.tallies.items()},
+            digests={partition: each.digits for partition, each in counts.tallies.items()},
             undecoded=undecoded.total(),
             reasons=undecoded,
         )
