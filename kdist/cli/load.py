@@ -255,7 +255,7 @@ def _show_progress(seen: Progress) -> None:
     """One line on standard error, where Spark's progress bar is not."""
     click.echo(
         f"{seen.topic}: load {seen.load} after {seen.elapsed_ms // 1000:,} s: {seen.doing},"
-        f" {seen.read:,} of {seen.offsets:,} offsets read, {show_size(seen.written_bytes)} written",
+        f" {seen.read:,} of {seen.offsets:,} offsets done, {show_size(seen.written_bytes)} written",
         err=True,
     )
 

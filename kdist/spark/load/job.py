@@ -236,7 +236,7 @@ class LoadRun:
     def _stage(self, spark: SparkSession, plan: LoadPlan, commit: Commit, watch: Watch) -> Shape:
         from pyspark.sql import Observation
 
-        watch.doing = "finding the columns"
+        watch.doing = "inferring the columns"
         found = records(spark, self._job, plan)
         shape = self._shape(plan, lambda: columns_of(spark, self._topic(plan), found))
         watch.doing = "reading and writing"

@@ -14,13 +14,14 @@ from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
 from kdist.spark.load.commit import Commit
 from kdist.spark.load.counts import offsets_noted
+from kdist.spark.load.layout import FILE_SUFFIX
 from kdist.spark.ranges import Range
 
 EVERY_S = 30.0
 
 
 class Progress(NamedTuple):
-    """How far a load is: what it does, for how long, and how many offsets are read of all."""
+    """How far a load is: what it does, for how long, and how many offsets tasks have done."""
 
     topic: str
     load: int
@@ -66,7 +67,8 @@ class Watch:
 
     def _staged_bytes(self) -> int:
         try:
-            return sum(size_bytes for _, size_bytes in self._commit.staged())
+            staged = self._commit.staged()
+            return sum(size_bytes for path, size_bytes in staged if path.endswith(FILE_SUFFIX))
         except FileNotFoundError:  # not begun, committed, or Spark is moving a file: the last holds
             return 0
 

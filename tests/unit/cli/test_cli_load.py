@@ -172,7 +172,7 @@ def test_a_load_tells_how_far_it_is_on_standard_error_that_is_no_terminal(
     result = cluster.run("load", "--config", job(cluster, tmp_path, "clicks"))
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == (
-        "clicks: load 3 after 90 s: reading and writing, 1,200 of 5,000 offsets read,"
+        "clicks: load 3 after 90 s: reading and writing, 1,200 of 5,000 offsets done,"
         " 3.0 MiB written\n"
     )
 
