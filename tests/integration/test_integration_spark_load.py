@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -479,8 +480,9 @@ def test_a_load_that_is_killed_as_a_process_is_done_by_the_next(job: Job, tmp_pa
     command_of(job, tmp_path, "process")
     done = subprocess.run(command, capture_output=True, check=False, cwd=ROOT, text=True)
     assert (done.returncode, done.stdout[:28]) == (0, "process: load 1: 50 records,"), done.stderr
-    # Java says that one before it runs a line of anyone's.
-    assert [each for each in done.stderr.splitlines() if "incubator modules" not in each] == []
+    # Java says the one before it runs a line of anyone's; the other is progress, if it takes long.
+    said = re.sub(r".*(incubator modules|offsets done).*\n", "", done.stderr)
+    assert said == ""
     assert job.times_seen("process") == {1: 50}
     assert "kdist_load_last_run_failed" in (tmp_path / "load.prom").read_text()
 
