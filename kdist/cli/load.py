@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,9 +28,11 @@ if TYPE_CHECKING:
     from kdist.config.load_job import Step
     from kdist.spark.load.job import Loaded, RunOptions
     from kdist.spark.load.manifest import Manifest
+    from kdist.spark.load.progress import Progress
 
 
 _CONFIG = config_option("job")
+_WRONG = click.style("wrong  ", fg="red")
 _REASONS_SHOWN = 3  # a manifest has all of them
 topic_option = click.option(
     "--topic", "topics", metavar="NAME", multiple=True, help="Only this topic; may be repeated."
@@ -64,7 +68,8 @@ def load(
         return None
     if path is None:
         raise click.UsageError("Missing option '--config'.")
-    from kdist.spark.load.job import RunOptions
+    with _of_spark("made"):
+        from kdist.spark.load.job import RunOptions
 
     job = _job(path)
     return _run(job, RunOptions(_chosen(job, topics), accept_loss=accept_loss), as_json)
@@ -100,13 +105,8 @@ def verify(path: str, topics: tuple[str, ...], deep: bool, as_json: bool) -> int
     Checks each manifest, that each load begins where the one before ends, and each file's size
     and number of rows. Changes nothing.
     """
-    try:
+    with _of_spark("verified"):
         from kdist.spark.load import verify as checks
-    except ImportError:
-        raise UserError(
-            "loads are verified with pyarrow, which is missing: pip install '.[spark]' in kdist's"
-            " source tree"
-        ) from None
 
     job = _job(path)
     is_sound = True
@@ -120,7 +120,7 @@ def verify(path: str, topics: tuple[str, ...], deep: bool, as_json: bool) -> int
             print_json({"topic": each.topic, **numbers, "findings": each.findings})
             continue
         for finding in each.findings:
-            click.echo(click.style("wrong  ", fg="red") + finding)
+            click.echo(_WRONG + finding)
         if not each.findings:
             click.echo(click.style("sound  ", fg="green") + f"{each.topic}: {said}")
     return 0 if is_sound else 1
@@ -139,7 +139,8 @@ def replay(path: str, topics: tuple[str, ...], number: int, as_json: bool) -> in
     Readers see the old loads until the new one is complete. If the brokers no longer have all of
     these records, the replay is refused and nothing is changed.
     """
-    from kdist.spark.load.job import RunOptions
+    with _of_spark("made"):
+        from kdist.spark.load.job import RunOptions
 
     job = _job(path)
     chosen = _chosen(job, topics)
@@ -148,15 +149,32 @@ def replay(path: str, topics: tuple[str, ...], number: int, as_json: bool) -> in
 
 @load.command()
 @_CONFIG
-def check(path: str) -> None:
+@click.option("--online", is_flag=True, help="Also look at the brokers, the output, and Java.")
+def check(path: str, online: bool) -> int:
     """Check the job's settings: say that they are good, or everything that is wrong with them.
 
-    Asks no broker, and does not look at the output: whether the topics are there, or anything can
-    be written, a load says.
+    With --online, also whether a load would begin now: whether the brokers answer and have the
+    topics, and what the next load begins with is still there; whether the output can be written
+    to, by a directory that is made and removed there; and whether PySpark and Java are installed.
     """
     job = _job(path)
     topics = show_count(len(job.topics), "topic")
-    click.echo(f"{path}: {topics}, good as far as the file tells; brokers and output not looked at")
+    if not online:
+        click.echo(
+            f"{path}: {topics}, good as far as the file tells; brokers and output not looked at"
+        )
+        return 0
+    from kdist.spark.load.check import look_at_job
+    from kdist.spark.load.layout import Run
+
+    click.echo(f"{path}: {topics}, good as far as the file tells")
+    is_good = True
+    run = Run(SystemClock().now_ms(), os.getpid(), socket.gethostname())
+    for said, is_wrong in look_at_job(job.job, Disk(), os.environ, run):
+        is_good &= not is_wrong
+        click.echo(_WRONG if is_wrong else click.style("good   ", fg="green"), nl=False)
+        click.echo(said)
+    return 0 if is_good else 1
 
 
 @load.command()
@@ -179,6 +197,20 @@ def _chosen(job: LoadJob, topics: tuple[str, ...]) -> tuple[str, ...]:
     return topics or job.job.topics
 
 
+@contextmanager
+def _of_spark(done: str) -> Iterator[None]:
+    """`UserError` if what is imported needs a package that only the extra `spark` brings."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in ("pyarrow", "pyspark"):
+            raise
+        raise UserError(
+            f"loads are {done} with {error.name}, which is missing: pip install '.[spark]' in"
+            " kdist's source tree"
+        ) from None
+
+
 def _run(job: LoadJob, options: RunOptions, as_json: bool) -> int:
     from kdist.spark.load.job import LoadContext, LoadRun
 
@@ -198,6 +230,7 @@ def _run(job: LoadJob, options: RunOptions, as_json: bool) -> int:
         release() or "unknown",
         reached,
         socket.gethostname(),
+        _show_progress if as_json or not sys.stderr.isatty() else None,
     )
     outcomes = LoadRun(job, context).run(options, lambda each: _tell(each, as_json))
     return 1 if any(each.error for each in outcomes) else 0
@@ -206,16 +239,25 @@ def _run(job: LoadJob, options: RunOptions, as_json: bool) -> int:
 def _tell(loaded: Loaded, as_json: bool) -> None:
     from kdist.spark.load.manifest import write_manifest
 
-    found, error = loaded.manifest, loaded.error
+    found, error, unread = loaded.manifest, loaded.error, loaded.unread
     if as_json and (found or not error):
-        print_json(_as_json(write_manifest(found)) if found else {"topic": loaded.topic})
-    elif found is not None:
-        click.echo(f"{loaded.topic}: {_summary(found)}")
-    elif error is None:
-        click.echo(f"{loaded.topic}: nothing new")
+        said = _as_json(write_manifest(found)) if found else {"topic": loaded.topic}
+        print_json({**said, "unread": unread})
+    elif found or not error:
+        waiting = f"; {unread:,} offsets wait for open transactions" if unread else ""
+        click.echo(f"{loaded.topic}: {_summary(found) if found else 'nothing new'}{waiting}")
     sys.stdout.flush()
     if error is not None:
         click.echo(f"kdist: {show_error(error)}", err=True)
+
+
+def _show_progress(seen: Progress) -> None:
+    """One line on standard error, where Spark's progress bar is not."""
+    click.echo(
+        f"{seen.topic}: load {seen.load} after {seen.elapsed_ms // 1000:,} s: {seen.doing},"
+        f" {seen.read:,} of {seen.offsets:,} offsets done, {show_size(seen.written_bytes)} written",
+        err=True,
+    )
 
 
 def _summary(made: Manifest) -> str:

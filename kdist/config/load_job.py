@@ -108,6 +108,21 @@ class TopicLoadSettings(Settings):
         doc="`auto` (ISO 8601, or a number of ms), `ms` or `s` since 1970, or a Spark pattern such"
         " as `dd/MM/yyyy HH:mm`.",
     )
+    event_time_before_max_days: int32 | None = setting(
+        default=None,
+        minimum=0,
+        maximum=100_000_000,  # in microseconds, as they are compared, 64 bits hold not much more
+        unit="days",
+        doc="A record whose event time is more days before its timestamp has its timestamp instead,"
+        " and is counted in a warning; unset, any event time is taken.",
+    )
+    event_time_after_max_days: int32 | None = setting(
+        default=None,
+        minimum=0,
+        maximum=100_000_000,  # in microseconds, as they are compared, 64 bits hold not much more
+        unit="days",
+        doc="The same for an event time after the timestamp.",
+    )
 
 
 class LoadJob(NamedTuple):

@@ -2,7 +2,8 @@
 
 Names are case-insensitive, as in Spark. Values that the connector refuses are refused, and so are
 unknown names. A `kafka.` option is a setting of kdist's consumer, in Kafka's spelling; some that
-only tune Java's consumer are accepted and ignored.
+only tune Java's consumer are accepted without effect, as are the connector's own for streams:
+`without_effect` names those that are given.
 Source: `KafkaSourceProvider` of Spark 4, and its integration guide.
 """
 
@@ -46,17 +47,19 @@ NAMES = (
     "includeHeaders",
     "minPartitions",
     "maxRecordsPerPartition",
-    # Ignored: they concern a consumer pool, groups and an offset fetcher, which kdist has not.
+)
+_IGNORED = (
+    # They concern a consumer pool, groups and an offset fetcher, which kdist has not.
     "groupIdPrefix",
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
-    # Ignored: they are for streams, and Spark's connector ignores them in batch reads, too.
+    # They are for streams, and Spark's connector ignores them in batch reads, too.
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
 )
-_KNOWN = {name.lower(): name for name in NAMES}
+_KNOWN = {name.lower(): name for name in (*NAMES, *_IGNORED)}
 
 Strategy = Literal["error", "latest"]
 
@@ -130,6 +133,13 @@ def read_options(arguments: Mapping[str, str]) -> ReadOptions:
         records_max=_count(options, "maxRecordsPerPartition"),
         consumer=_consumer_settings(options),
     )
+
+
+def without_effect(arguments: Mapping[str, str]) -> list[str]:
+    """The names of those options that are accepted, and change nothing."""
+    ignored = {name.lower() for name in _IGNORED} | {f"kafka.{name}" for name in _WITHOUT_EFFECT}
+    found = ignored.intersection(name.lower() for name in arguments)
+    return sorted(_KNOWN.get(name, name) for name in found)
 
 
 def wants_headers(arguments: Mapping[str, str]) -> bool:

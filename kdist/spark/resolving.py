@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from kdist.client.cluster import Cluster, did_you_mean
+from kdist.client.consumer.settings import read_settings
 from kdist.client.offsets import OffsetAndTimestamp, list_offsets
 from kdist.errors import UserError
 from kdist.model import TopicPartition
@@ -22,9 +23,9 @@ from kdist.spark.ranges import Range, cut
 
 def plan_read(options: ReadOptions) -> list[Range]:
     """The ranges to read, one for each task; `UserError` or `ApiError` if there is an error."""
-    client_id = options.consumer.get("client_id", "kdist-spark")
+    settings = read_settings({"client_id": "kdist-spark", **options.consumer})
     return ask_once(
-        options.bootstrap, client_id, lambda cluster: Resolver(cluster, options).ranges()
+        options.bootstrap, settings, lambda cluster: Resolver(cluster, options).ranges()
     )
 
 

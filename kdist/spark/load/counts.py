@@ -1,7 +1,7 @@
-"""How many records the tasks of a load have read: a small file of each, beside what Spark stages.
+"""Which records the tasks of a load have read: a small file of each, beside what Spark stages.
 
 Offsets do not tell how many records there were: some have none, such as those of transaction
-markers. So each task notes what it has read, and a load must have as many rows. It also notes how
+markers. So each task notes what it has read, and a load must have these rows. It also notes how
 many of them columns do not hold, and why. Files are looked up by name, since a directory's list may
 be old where other hosts have written into it.
 """
@@ -9,9 +9,12 @@ be old where other hosts have written into it.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
+
+import pyarrow
+import pyarrow.compute
 
 from kdist.errors import KdistError
 from kdist.runtime.files import Files
@@ -19,16 +22,54 @@ from kdist.spark.ranges import Range
 
 _REASONS_MAX = 100  # of one task: fields' names are data
 _OTHER = "other reasons"
+_MIX = pyarrow.scalar(0x9E3779B97F4A7C15, pyarrow.uint64())  # odd, its bits as if drawn by lot
+_HALF = pyarrow.scalar(32, pyarrow.uint64())
 
 
 class CountMissing(KdistError):
     """A task has left no count, so nobody knows whether all of its records are there."""
 
 
-class Counts(NamedTuple):
-    """The records of each partition, and how many of all are undecoded, by reason."""
+class Tally(NamedTuple):
+    """How many records of one partition, and a digest of their offsets, which tells which ones.
 
-    records: dict[int, int]
+    The digest is a sum, so that tallies add up in any order: unlike with an exclusive or, a record
+    that is there twice shows, and one that is missing is not made up for by another.
+    """
+
+    records: int = 0
+    digest: int = 0
+
+    def plus(self, other: Tally) -> Tally:
+        """The tally of both."""
+        return Tally(self.records + other.records, (self.digest + other.digest) % (1 << 64))
+
+    @property
+    def digits(self) -> str:
+        """The digest as a manifest has it: many readers of JSON have no integers of 64 bits."""
+        return f"{self.digest:016x}"
+
+
+def tally(offsets: pyarrow.Array | pyarrow.ChunkedArray) -> Tally:
+    """The tally of records of one partition with these offsets."""
+    compute = pyarrow.compute  # whose products and sums of integers wrap around
+    mixed = compute.multiply(offsets.cast(pyarrow.uint64()), _MIX)
+    mixed = compute.multiply(compute.bit_wise_xor(mixed, compute.shift_right(mixed, _HALF)), _MIX)
+    return Tally(len(offsets), compute.sum(mixed).as_py() or 0)
+
+
+def add_up(found: Iterable[tuple[int, Tally]]) -> dict[int, Tally]:
+    """One tally for each partition."""
+    sums: defaultdict[int, Tally] = defaultdict(Tally)
+    for partition, each in found:
+        sums[partition] = sums[partition].plus(each)
+    return dict(sums)
+
+
+class Counts(NamedTuple):
+    """What was read of each partition, and how many of all are undecoded, by reason."""
+
+    tallies: dict[int, Tally]
     undecoded: Counter[str]
 
 
@@ -37,10 +78,10 @@ def _file(directory: str, wanted: Range) -> str:
 
 
 def note_count(
-    files: Files, directory: str, read: Range, count: int, undecoded: Mapping[str, int] = {}
+    files: Files, directory: str, read: Range, found: Tally, undecoded: Mapping[str, int] = {}
 ) -> None:
-    """Note how many records a range had; a task that is done twice notes the same."""
-    said = json.dumps([count, _few(Counter(undecoded))])
+    """Note which records a range had; a task that is done twice notes the same."""
+    said = json.dumps([*found, _few(Counter(undecoded))])
     files.replace(_file(directory, read), said.encode(), durable=False)
 
 
@@ -50,18 +91,23 @@ def _few(undecoded: Counter[str]) -> dict[str, int]:
     return {**few, _OTHER: rest} if rest else few
 
 
+def offsets_noted(files: Files, directory: str, wanted: Iterable[Range]) -> int:
+    """How many offsets the tasks have that are done."""
+    return sum(each.size for each in wanted if files.exists(_file(directory, each)))
+
+
 def count_records(files: Files, directory: str, wanted: Iterable[Range]) -> Counts:
     """The counts of all tasks, from their ranges; `CountMissing`."""
-    records: Counter[int] = Counter()
+    found: list[tuple[int, Tally]] = []
     undecoded: Counter[str] = Counter()
     for each in wanted:
         try:
-            count, reasons = json.loads(files.read(_file(directory, each)))
+            count, digest, reasons = json.loads(files.read(_file(directory, each)))
         except FileNotFoundError:
             raise CountMissing(
                 f"{each.partition} was read from {each.start} to {each.end}, but how many records"
                 " that were is not in the output: do all of Spark's hosts share it?"
             ) from None
-        records[each.partition.partition] += count
+        found.append((each.partition.partition, Tally(count, digest)))
         undecoded.update(reasons)
-    return Counts(dict(records), undecoded)
+    return Counts(add_up(found), undecoded)

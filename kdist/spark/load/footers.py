@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pyarrow
+import pyarrow.compute
 import pyarrow.parquet
 from pyarrow.compute import field
 
 from kdist.errors import UserError
 from kdist.runtime.files import File, Files
 from kdist.spark.load.columns_named import OFFSET, PARTITION
+from kdist.spark.load.counts import Tally, tally
 
 
 def count_rows(files: Files, path: str) -> int:
@@ -31,6 +33,15 @@ def read_all(files: Files, path: str) -> None:
     with _opened(files, path) as parquet:
         for _ in parquet.iter_batches():
             pass
+
+
+def tallies(files: Files, path: str) -> Iterator[tuple[int, Tally]]:
+    """Which rows of which partition a file has, a part of it after the other."""
+    with _opened(files, path) as parquet:
+        for batch in parquet.iter_batches(columns=[PARTITION, OFFSET]):
+            partitions, offsets = batch.column(PARTITION), batch.column(OFFSET)
+            for each in pyarrow.compute.unique(partitions).to_pylist():
+                yield each, tally(offsets.filter(pyarrow.compute.equal(partitions, each)))
 
 
 def rows_before(files: Files, path: str, ends: Mapping[int, int]) -> int:

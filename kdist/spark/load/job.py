@@ -16,18 +16,16 @@ from kdist.config.load_job import LoadJob, TopicLoadSettings
 from kdist.errors import KdistError, UserError
 from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
-from kdist.runtime.programs import find_java
 from kdist.spark.load.columns_named import require_compatible
 from kdist.spark.load.commit import Commit, OnStep, go_on
-from kdist.spark.load.counts import count_records
-from kdist.spark.load.footers import count_rows, rows_before
+from kdist.spark.load.counts import Tally, add_up, count_records
+from kdist.spark.load.footers import count_rows, rows_before, tallies
 from kdist.spark.load.layout import FILE_SUFFIX, Run
 from kdist.spark.load.ledger import Ledger
 from kdist.spark.load.manifest import DataFile, Manifest, RowsDisagree
 from kdist.spark.load.plan import (
     LoadPlan,
     Topic,
-    TransactionHangs,
     hanging,
     look_at_topic,
     plan_load,
@@ -35,23 +33,26 @@ from kdist.spark.load.plan import (
     require_replayed,
     require_same,
 )
+from kdist.spark.load.progress import Progress, Watch, told_at_intervals
 from kdist.spark.load.report import RunReport, TopicReport, require_directory, write_report
-from kdist.spark.load.spark_java import ended_java
+from kdist.spark.load.spark_java import ended_java, require_java
 from kdist.spark.load.spark_session import spark_session, told_in_a_sentence
-from kdist.spark.load.table import Shape, columns_of, records, rows, write
-from kdist.spark.ranges import cut
+from kdist.spark.load.table import Shape, columns_of, records, rows, warn_of_outside, write
+from kdist.spark.ranges import Range, cut
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
 
-# With these set, Spark may have a spark-env.sh, which says where Java is.
-_SPARK_INSTALLED = ("SPARK_HOME", "SPARK_CONF_DIR")
+_DAYS_MANY = 1_000
 
 
 class LoadContext(NamedTuple):
-    """The outside world of a run, its process id, release and host, and a hook for its steps."""
+    """The outside world of a run, its process id, release and host, and a hook for its steps.
+
+    `on_progress` is called at intervals while a topic is loaded, in a thread of its own.
+    """
 
     files: Files
     clock: Clock
@@ -60,6 +61,7 @@ class LoadContext(NamedTuple):
     release: str
     on_step: OnStep = go_on
     host: str = ""
+    on_progress: Callable[[Progress], object] | None = None
 
 
 class RunOptions(NamedTuple):
@@ -77,13 +79,15 @@ class Unforeseen(KdistError):
 class Loaded(NamedTuple):
     """The outcome for one topic: its new load, None if there was nothing new, or an error.
 
-    A load with an error is committed, but does not have what it should.
+    A load with an error is committed, but does not have what it should. `unread` is how many
+    offsets wait for open transactions: the next load has them.
     """
 
     topic: str
     manifest: Manifest | None = None
     error: KdistError | OSError | None = None
     began_ms: int = 0
+    unread: int = 0
 
 
 class LoadRun:
@@ -121,8 +125,7 @@ class LoadRun:
     def _attempt(self, topic: str, options: RunOptions) -> Loaded:
         began_ms = self._context.clock.now_ms()
         try:
-            manifest, error = self._load(topic, options)
-            return Loaded(topic, manifest, error, began_ms)
+            return self._load(topic, options)._replace(began_ms=began_ms)
         except (KdistError, OSError) as error:
             return Loaded(topic, error=error, began_ms=began_ms)
         except Exception as bug:  # it costs this topic, whose load is abandoned, and no other
@@ -148,9 +151,7 @@ class LoadRun:
 
     # One topic
 
-    def _load(
-        self, name: str, options: RunOptions
-    ) -> tuple[Manifest | None, TransactionHangs | None]:
+    def _load(self, name: str, options: RunOptions) -> Loaded:
         context = self._context
         self._look_at(name, None)  # raises before a directory is made for a topic that is not there
         ledger = Ledger(context.files, self._job.output, name)
@@ -160,11 +161,12 @@ class LoadRun:
             ledger.sweep(run)
             # Again: another run may have loaded more until it released the lock.
             plan = _planned(ledger, self._look_at(name, ledger.last()), options)
-            hangs = hanging(plan, run.started_ms)
+            unread = sum(each.size for each in plan.topic.unread.values())
+            found = Loaded(name, error=hanging(plan, run.started_ms), unread=unread)
             if plan.is_empty:
-                return None, hangs
+                return found
             context.on_step("planned")
-            return self._carry_out(ledger, plan, run), hangs
+            return found._replace(manifest=self._carry_out(ledger, plan, run))
         finally:
             lock.release()
 
@@ -181,14 +183,24 @@ class LoadRun:
     def _carry_out(self, ledger: Ledger, plan: LoadPlan, run: Run) -> Manifest:
         context = self._context
         self._warn_of_days(plan)
-        spark = self._spark()
         commit = Commit(context.files, ledger.directory, plan.number, run, context.on_step)
+        watch = Watch(plan.topic.name, self._tasks(plan), commit, context.files, context.clock)
+        with told_at_intervals(watch.look, context.on_progress):
+            return self._made(ledger, plan, run, commit, watch)
+
+    def _made(
+        self, ledger: Ledger, plan: LoadPlan, run: Run, commit: Commit, watch: Watch
+    ) -> Manifest:
+        context = self._context
+        spark = self._spark()
         commit.begin()
         try:
             with told_in_a_sentence(f"{plan.topic.name} could not be loaded"):
-                shape = self._stage(spark, plan, commit)
+                shape = self._stage(spark, plan, commit, watch)
+            watch.doing = "committing"
             context.on_step("staged")
             manifest = self._described(plan, shape, commit, run)
+            _maybe_warn_of_many_days(manifest)
             require_same(self._look_at(plan.topic.name, manifest), manifest)
             manifest = self._counted(manifest, plan, commit)
             if plan.replayed:
@@ -209,8 +221,7 @@ class LoadRun:
             self._session = None
         if self._session is None:
             job, context = self._job, self._context
-            if context.environment.keys().isdisjoint(_SPARK_INSTALLED):
-                find_java(context.files, context.environment, "Spark")
+            require_java(context.files, context.environment)
             self._session = self._resources.enter_context(
                 spark_session(
                     f"kdist load {job.name}",
@@ -222,11 +233,21 @@ class LoadRun:
             )
         return self._session
 
-    def _stage(self, spark: SparkSession, plan: LoadPlan, commit: Commit) -> Shape:
+    def _stage(self, spark: SparkSession, plan: LoadPlan, commit: Commit, watch: Watch) -> Shape:
+        from pyspark.sql import Observation
+
+        watch.doing = "inferring the columns"
         found = records(spark, self._job, plan)
         shape = self._shape(plan, lambda: columns_of(spark, self._topic(plan), found))
-        write(rows(spark, self._job, plan, shape, commit.counts), commit.staging)
+        watch.doing = "reading and writing"
+        outside = Observation()
+        write(rows(spark, self._job, plan, shape, commit.counts, outside), commit.staging)
+        warn_of_outside(plan.topic.name, outside)
         return shape
+
+    def _tasks(self, plan: LoadPlan) -> list[Range]:
+        """The ranges that Spark's tasks read, as the data source cuts them."""
+        return cut(plan.ranges, records_max=self._job.task_records)
 
     def _topic(self, plan: LoadPlan) -> TopicLoadSettings:
         return self._loads.topics[plan.topic.name]
@@ -273,6 +294,8 @@ class LoadRun:
             "event.time.field": topic.event_time_field or "",
             "event.time.format": topic.event_time_format,
             "event.time.zone": self._job.event_time_zone,
+            "event.time.before.max.days": _said(topic.event_time_before_max_days),
+            "event.time.after.max.days": _said(topic.event_time_after_max_days),
         }
 
     def _warn_of_days(self, plan: LoadPlan) -> None:
@@ -297,17 +320,52 @@ class LoadRun:
 
     def _counted(self, manifest: Manifest, plan: LoadPlan, commit: Commit) -> Manifest:
         """The manifest with how many records were read; `RowsDisagree` if there are other rows."""
-        tasks = cut(plan.ranges, records_max=self._job.task_records)
-        counts = count_records(self._context.files, commit.counts, tasks)
-        read = sum(counts.records.values())
-        if manifest.rows != read:
-            raise RowsDisagree(
-                f"{plan.topic.name}: Spark wrote {manifest.rows} rows of {read} records that it"
-                " read; nothing is committed"
+        files, name = self._context.files, plan.topic.name
+        counts = count_records(files, commit.counts, self._tasks(plan))
+        paths = (f"{commit.staging}/{each.path}" for each in manifest.files)
+        written = add_up(found for path in paths for found in tallies(files, path))
+        for partition in sorted(written.keys() | counts.tallies.keys()):
+            _require_read(
+                f"{name}-{partition}",
+                written.get(partition, Tally()),
+                counts.tallies.get(partition, Tally()),
             )
         undecoded = counts.undecoded
         return manifest._replace(
-            records=counts.records, undecoded=undecoded.total(), reasons=undecoded
+            records={partition: each.records for partition, each in counts.tallies.items()},
+            digests={partition: each.digits for partition, each in counts.tallies.items()},
+            undecoded=undecoded.total(),
+            reasons=undecoded,
+        )
+
+
+def _maybe_warn_of_many_days(manifest: Manifest) -> None:
+    """Warn of as many days as few loads have: a producer with wrong times makes a file for each."""
+    if (days := len({file.path.partition("/")[0] for file in manifest.files})) > _DAYS_MANY:
+        logger.warning(
+            "%s: load %d has %s days, each a directory; if a producer's times are wrong,"
+            " event.time.before.max.days and event.time.after.max.days keep them out",
+            manifest.topic,
+            manifest.load,
+            f"{days:,}",
+        )
+
+
+def _said(days: int | None) -> str:
+    return "" if days is None else str(days)
+
+
+def _require_read(name: str, written: Tally, read: Tally) -> None:
+    """`RowsDisagree` if a partition's rows are not the records that were read of it."""
+    if written.records != read.records:
+        raise RowsDisagree(
+            f"{name}: Spark wrote {written.records} rows of {read.records} records that it read;"
+            " nothing is committed"
+        )
+    if written != read:
+        raise RowsDisagree(
+            f"{name}: Spark wrote as many rows as it read records, but not the same ones: some are"
+            " there twice, others not at all; nothing is committed"
         )
 
 

@@ -76,6 +76,11 @@ def run_of_replay(topic: str, name: str) -> Run | None:
     return Run(int(found[1]), int(found[2]), found[3] or "") if found else None
 
 
+def probe_name(run: Run) -> str:
+    """A directory that is made and removed at once, to see whether that can be done."""
+    return f"_probe-{run.name}"
+
+
 def superseded_name(number: int, run: Run) -> str:
     """Where a replay hides a load that it is about to replace."""
     return f"{_SUPERSEDED}{number:06}-{run.name}"

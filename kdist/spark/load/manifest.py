@@ -14,8 +14,8 @@ from kdist.errors import KdistError, UserError
 from kdist.model import OffsetRange
 from kdist.wire.crc32c import crc32c
 
-FORMAT = 3
-_READ = (1, 2, FORMAT)  # 1 has neither `epochs` nor `records`, and 2 no `reasons` nor `days`
+FORMAT = 4
+_READ = (1, 2, 3, FORMAT)  # what older ones lack, docs/formats/load-output.md says
 
 
 class CorruptManifest(UserError):
@@ -43,8 +43,9 @@ class Manifest(NamedTuple):
 
     `lost` is how many offsets before it were accepted as lost, `undecoded` how many records its
     columns do not hold, in all and by `reasons`. `epochs` are the leader epochs in which the
-    partitions ended, `records` how many records were read of each, `days` the job's settings that
-    say which day a record is of. These are empty where the load or the brokers are too old.
+    partitions ended, `records` how many records were read of each, `digests` which ones, `days` the
+    job's settings that say which day a record is of. These are empty where the load or the brokers
+    are too old.
     """
 
     load: int
@@ -63,6 +64,7 @@ class Manifest(NamedTuple):
     records: Mapping[int, int] = {}
     reasons: Mapping[str, int] = {}
     days: Mapping[str, str] = {}
+    digests: Mapping[int, str] = {}
 
     @property
     def rows(self) -> int:
@@ -88,6 +90,7 @@ def write_manifest(manifest: Manifest) -> bytes:
         "files": [each._asdict() for each in manifest.files],
         "epochs": {str(key): each for key, each in sorted(manifest.epochs.items())},
         "records": {str(key): each for key, each in sorted(manifest.records.items())},
+        "digests": {str(key): each for key, each in sorted(manifest.digests.items())},
     }
     return json.dumps({"crc32c": _sum(said), **said}, indent=1, ensure_ascii=False).encode()
 
@@ -122,6 +125,7 @@ def _manifest(said: dict[str, Any]) -> Manifest:
             "files": tuple(DataFile(**each) for each in said["files"]),
             "epochs": {int(key): each for key, each in said.get("epochs", {}).items()},
             "records": {int(key): each for key, each in said.get("records", {}).items()},
+            "digests": {int(key): each for key, each in said.get("digests", {}).items()},
         }
     )
 

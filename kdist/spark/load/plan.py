@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kdist.client.cluster import Cluster
+from kdist.client.consumer.settings import read_settings
 from kdist.client.epochs import find_epoch_ends
 from kdist.client.fetch_once import fetch_at
 from kdist.client.offsets import OffsetAndTimestamp, find_offsets, list_offsets
@@ -22,6 +23,7 @@ from kdist.spark.asking import ask_once
 from kdist.spark.load.manifest import Manifest
 from kdist.spark.ranges import Range
 
+PLANNING = read_settings({"client_id": "kdist-load"})
 _TRANSACTION_MS_MAX = 900_000  # brokers end those that are open for longer: their default
 
 
@@ -30,6 +32,9 @@ class Unread(NamedTuple):
 
     timestamp_ms: int
     size: int
+
+
+_NOTHING = Unread(0, 0)
 
 
 class Topic(NamedTuple):
@@ -179,6 +184,12 @@ def require_same(topic: Topic, last: Manifest) -> None:
                 f"{topic.name} has no partition {partition}, but the output has records of it:"
                 " it is not the topic that was loaded"
             )
+        if there.end < end <= there.end + topic.unread.get(partition, _NOTHING).size:
+            raise UserError(
+                f"{topic.name}-{partition} was loaded up to {end} with isolation.level"
+                f" read_uncommitted, and ends at {there.end} with read_committed as long as a"
+                " transaction is open: wait until it has ended"
+            )
         if end > there.end:
             raise UserError(
                 f"{topic.name}-{partition} was loaded up to {end}, but ends at {there.end} now:"
@@ -202,7 +213,7 @@ def look_at_topic(
 
     return ask_once(
         bootstrap,
-        "kdist-load",
+        PLANNING,
         lambda cluster: find_topic(cluster, name, is_committed_only, epochs),
     )
 

@@ -30,7 +30,7 @@ from kdist.spark.load.columns_named import (
     TIMESTAMP,
     VALUE,
 )
-from kdist.spark.load.counts import note_count
+from kdist.spark.load.counts import Tally, note_count, tally
 from kdist.spark.load.decoding import EventTime, Filling, parse
 from kdist.spark.options import ReadOptions, read_options
 from kdist.spark.source import KdistDataSource, KdistReader, Task
@@ -115,12 +115,12 @@ class RowsReader(KdistReader):
         self._counts = counts
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        count, undecoded = 0, Counter[str]()
+        found, undecoded = Tally(), Counter[str]()
         for records in super().read(partition):
-            count += len(records)
+            found = found.plus(tally(records.column("offset")))
             yield self._decoding.rows(records, undecoded)
         if isinstance(partition, Task):
-            note_count(Disk(), self._counts, partition.range, count, undecoded)
+            note_count(Disk(), self._counts, partition.range, found, undecoded)
 
 
 class RowsSource(KdistDataSource):

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from kdist.runtime.files import Files
+from kdist.runtime.programs import find_java
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -16,6 +20,14 @@ if TYPE_CHECKING:
 WHERE_MEMORY_IS_SHORT = "the kernel does this when memory is short"
 
 _ENDS_WITHIN_S = 10.0  # its connections close before the process has ended
+# With these set, Spark may have a spark-env.sh, which says where Java is.
+_SPARK_INSTALLED = ("SPARK_HOME", "SPARK_CONF_DIR")
+
+
+def require_java(files: Files, environment: Mapping[str, str]) -> None:
+    """`UserError` if there is no Java for Spark, as far as can be told."""
+    if environment.keys().isdisjoint(_SPARK_INSTALLED):
+        find_java(files, environment, "Spark")
 
 
 def ended_java(*, waits: bool = False) -> str | None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_OURS = re.compile(r"^kdist\.[a-z_.]+\.[A-Za-z]+: (.+)$", re.MULTILINE)
+_OURS = re.compile(r"(?:^|: )kdist\.[a-z_.]+\.[A-Za-z]+: (.+)$", re.MULTILINE)
 _CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 _CALLED = re.compile(r"^: (.+)$", re.MULTILINE)  # Py4J's line below the name of the call
 _PYTHON = re.compile(r"^([A-Za-z_.]*(?:Error|Exception): .+)$", re.MULTILINE)

@@ -17,7 +17,8 @@ from kdist.spark.load.spark_session import sentence_of
 from kdist.spark.offsets import show_assign, show_offsets
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame, Observation, SparkSession
     from pyspark.sql.types import DataType, StructType
 
     from kdist.spark.load.rows import Decoding
@@ -34,6 +35,8 @@ _STRICT = {"spark.sql.legacy.timeParserPolicy": "CORRECTED"}
 # is much deeper. Of a value deeper than what Spark may read nothing is inferred: from some 300 on
 # the answer of its task is too deep for Java's stack, and the job never ends.
 _DEPTH_MAX, _READ_DEPTH_MAX = 50, 150
+_DAY_US = 86_400_000_000
+_OUTSIDE = "outside"
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -168,11 +171,17 @@ def type_text(type_: DataType) -> str:
 
 
 def rows(
-    spark: SparkSession, job: LoadSettings, plan: LoadPlan, shape: Shape, counts: str
+    spark: SparkSession,
+    job: LoadSettings,
+    plan: LoadPlan,
+    shape: Shape,
+    counts: str,
+    outside: Observation,
 ) -> DataFrame:
     """The rows to write: the fields' columns, ours, and `date`, which becomes directories.
 
-    As they are read, each task notes in the directory `counts` how many records it has.
+    As they are read, each task notes in the directory `counts` which records it has. `outside` gets
+    how many have an event time that the job does not take.
     """
     from pyspark.sql import functions as f
 
@@ -186,8 +195,38 @@ def rows(
     text, form = f.col(DATE), shape.topic.event_time_format
     is_pattern = form not in ("auto", "ms", "s")
     parsed = f.try_to_timestamp(text, f.lit(form)) if is_pattern else text.try_cast("timestamp")
-    time = f.coalesce(EVENT_TIME, parsed, TIMESTAMP)
-    return found.withColumn(EVENT_TIME, time).withColumn(DATE, f.to_date(EVENT_TIME))
+    time = f.coalesce(EVENT_TIME, parsed)
+    is_outside = _is_outside(time, shape.topic)
+    observed = found.observe(outside, f.count_if(is_outside).alias(_OUTSIDE))
+    time = f.coalesce(f.when(~is_outside, time), TIMESTAMP)
+    return observed.withColumn(EVENT_TIME, time).withColumn(DATE, f.to_date(EVENT_TIME))
+
+
+def _is_outside(time: SparkColumn, topic: TopicLoadSettings) -> SparkColumn:
+    """Whether an event time is further from the record's timestamp than the topic allows."""
+    from pyspark.sql import functions as f
+
+    timestamp, found = f.col(TIMESTAMP), f.lit(False)
+    # Null where they are too far apart to be subtracted: then the order tells.
+    distance_us = f.try_subtract(f.unix_micros(time), f.unix_micros(timestamp))
+    before_days, after_days = topic.event_time_before_max_days, topic.event_time_after_max_days
+    if before_days is not None:
+        found |= f.coalesce(distance_us < -before_days * _DAY_US, time < timestamp, f.lit(False))
+    if after_days is not None:
+        found |= f.coalesce(distance_us > after_days * _DAY_US, time > timestamp, f.lit(False))
+    return found
+
+
+def warn_of_outside(topic: str, outside: Observation) -> None:
+    """Say how many rows that were written have an event time that was not taken."""
+    if count := outside.get[_OUTSIDE]:
+        logger.warning(
+            "%s: the event time of %s records is further from their timestamp than"
+            " event.time.before.max.days and event.time.after.max.days allow: they are on the day"
+            " of their timestamp",
+            topic,
+            f"{count:,}",
+        )
 
 
 def _decoding(shape: Shape, zone: str) -> Decoding:

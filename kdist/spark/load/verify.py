@@ -2,8 +2,8 @@
 
 Always checks the manifests, that each load begins where the one before ends, each file's size and
 rows, and that there are as many rows as records were read. A deep check reads all of every file, as
-its pages have checksums; and the rows' partitions and offsets must be the load's, each once, and as
-many of a partition as were read of it.
+its pages have checksums; and the rows must be those that were read, by a digest of each partition's
+offsets. Where that differs, or a load is too old to have it, each offset is looked at.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import pyarrow.compute
 from kdist.errors import UserError
 from kdist.runtime.files import Files
 from kdist.spark.load.columns_named import OFFSET, PARTITION
-from kdist.spark.load.footers import count_rows, read_all, read_columns
+from kdist.spark.load.counts import Tally, add_up
+from kdist.spark.load.footers import count_rows, read_all, read_columns, tallies
 from kdist.spark.load.layout import FILE_SUFFIX, load_name
 from kdist.spark.load.ledger import Ledger
 from kdist.spark.load.manifest import DataFile, Manifest, chain_fault
@@ -95,17 +96,36 @@ def _walk(files: Files, directory: str, inner: str) -> Iterator[str]:
 
 
 def _row_faults(files: Files, directory: str, load: Manifest) -> Iterator[str]:
-    """Rows that cannot be read, have offsets outside the load's, or are duplicates."""
-    tables = []
+    """Rows that cannot be read, or are not those that were read of the brokers."""
+    paths = []
+    found: list[tuple[int, Tally]] = []
     for file in load.files:
         path = f"{directory}/{file.path}"
         try:
             read_all(files, path)
-            tables.append(read_columns(files, path, [PARTITION, OFFSET]))
+            found += tallies(files, path)
+            paths.append(path)
         except (UserError, FileNotFoundError):
             continue  # `_file_faults` has reported it
         except (pyarrow.ArrowException, OSError) as error:
             yield f"{path} cannot be read: {error}"
+    there = {partition: (each.records, each.digits) for partition, each in add_up(found).items()}
+    read = {
+        partition: (records, load.digests[partition])
+        for partition, records in load.records.items()
+        if records and partition in load.digests
+    }
+    if load.digests and there == read:
+        return
+    told = [*_offset_faults(files, paths, load)]
+    yield from told
+    if load.digests and not told:
+        yield f"load {load.load} of {load.topic} has other records than were read"
+
+
+def _offset_faults(files: Files, paths: list[str], load: Manifest) -> Iterator[str]:
+    """Offsets that are not the load's, are there twice, or not at all; holds all of them."""
+    tables = [read_columns(files, path, [PARTITION, OFFSET]) for path in paths]
     rows = pyarrow.concat_tables([_NO_ROWS, *tables])
     counted = rows.group_by([PARTITION]).aggregate(
         [(OFFSET, "count"), (OFFSET, "count_distinct"), (OFFSET, "min"), (OFFSET, "max")]

@@ -6,6 +6,7 @@ import random
 import uuid
 from collections.abc import Callable
 from pickle import PicklingError
+from unittest.mock import Mock
 
 import pytest
 from test_spark_load_commit import OUTPUT, commit_load, manifest
@@ -13,7 +14,11 @@ from test_spark_load_commit import OUTPUT, commit_load, manifest
 from kdist.config.load_job import TopicLoadSettings, load_job
 from kdist.errors import UserError
 from kdist.model import OffsetRange
+from kdist.spark.load.check import look_at_job
+from kdist.spark.load.commit import Commit
+from kdist.spark.load.counts import CountMissing
 from kdist.spark.load.job import LoadContext, Loaded, LoadRun, RunOptions
+from kdist.spark.load.layout import Run
 from kdist.spark.load.plan import Topic, TransactionHangs, Unread, plan_load
 from kdist.spark.load.table import Shape
 from kdist.testing.simulated_disk import SimulatedDisk
@@ -212,6 +217,45 @@ def test_a_topic_held_up_by_a_transaction_has_not_succeeded(
     settings = f"{SETTINGS}metrics.file=/prom/load.prom\n"
     outcome = loaded(disk, lambda: now, monkeypatch, settings)
     assert isinstance(outcome.error, TransactionHangs)
+    assert outcome.unread == 5
     said = disk.read("/prom/load.prom")
     assert b'kdist_load_last_run_failed{job_name="load"} 1' in said
     assert b"\nkdist_load_topic_last_success" not in said
+
+
+def test_a_check_says_what_a_load_would_be_refused_for_and_what_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    commit_load(disk, manifest(1, 0, 20))
+    now = Topic("clicks", uuid.UUID("0" * 32), {0: OffsetRange(50, 70)})
+    monkeypatch.setattr("kdist.spark.load.check.look_at_topic", lambda *_, **__: now)
+    monkeypatch.setattr("kdist.spark.load.check._look_for_brokers", lambda _: "brokers answer")
+    monkeypatch.setattr(disk, "make_directory", Mock(side_effect=OSError(30, "Read-only")))
+    found = look_at_job(load_job(SETTINGS, "x").job, disk, {"SPARK_HOME": "/spark"}, Run(0, 1))
+    assert [each.said for each in found if each.is_wrong] == [
+        f"{OUTPUT} cannot be written to: Read-only",
+        f"{OUTPUT}/topic=clicks cannot be written to: Read-only",
+        "clicks-0 is to be loaded from 20 on, but begins at 50 now: retention deleted 30 records"
+        " before they were loaded; with --accept-loss, a load goes on after them",
+    ]
+
+
+@pytest.mark.parametrize(("days", "is_said"), [(1_000, False), (1_001, True)])
+def test_a_load_of_more_than_a_thousand_days_says_so(
+    days: int, is_said: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stage(_: object, __: object, ___: object, commit: Commit, ____: object) -> Shape:
+        for number in range(days):
+            disk.make_directory(f"{commit.staging}/date={number}")
+            disk.replace(f"{commit.staging}/date={number}/part-0.parquet", b"x")
+        return Shape(None, TopicLoadSettings())
+
+    disk = SimulatedDisk(random.Random(1))
+    now = Topic("clicks", uuid.UUID("0" * 32), {0: OffsetRange(0, 10)})
+    monkeypatch.setattr(LoadRun, "_spark", lambda _: None)
+    monkeypatch.setattr(LoadRun, "_stage", stage)
+    monkeypatch.setattr("kdist.spark.load.job.count_rows", lambda *_: 1)
+    outcome = loaded(disk, lambda: now, monkeypatch)
+    assert isinstance(outcome.error, CountMissing)  # nothing was read, and so nothing is committed
+    assert (f"load 1 has {days:,} days" in caplog.text) == is_said

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 import uuid
+from io import BytesIO
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import ArrayType, DataType, DoubleType, LongType, StringType, StructType
@@ -16,8 +19,9 @@ from kdist.errors import UserError
 from kdist.model import ZERO_UUID, OffsetRange, TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.records.build import build_batch
+from kdist.spark.load.columns_named import OFFSET, PARTITION
 from kdist.spark.load.commit import Commit
-from kdist.spark.load.counts import CountMissing, count_records, note_count
+from kdist.spark.load.counts import CountMissing, Tally, count_records, note_count, tally
 from kdist.spark.load.job import LoadContext, LoadRun
 from kdist.spark.load.layout import Run
 from kdist.spark.load.manifest import DataFile, Manifest, RowsDisagree, chain_fault
@@ -90,6 +94,18 @@ def test_with_nothing_new_there_is_nothing_to_load() -> None:
         ),
         (
             topic(p0=(0, 10)),
+            made(1, p0=(0, 20)),
+            "clicks-0 was loaded up to 20, but ends at 10 now: the brokers have lost records that"
+            " were loaded",
+        ),
+        (
+            topic(p0=(0, 10))._replace(unread={0: Unread(0, 10)}),
+            made(1, p0=(0, 20)),
+            "clicks-0 was loaded up to 20 with isolation.level read_uncommitted, and ends at 10"
+            " with read_committed as long as a transaction is open: wait until it has ended",
+        ),
+        (
+            topic(p0=(0, 10))._replace(unread={0: Unread(0, 9)}),
             made(1, p0=(0, 20)),
             "clicks-0 was loaded up to 20, but ends at 10 now: the brokers have lost records that"
             " were loaded",
@@ -191,35 +207,66 @@ def test_the_counts_of_all_tasks_are_added_up_by_partition() -> None:
     disk = SimulatedDisk(random.Random(1))
     disk.make_directory("/counts")
     for number, each in enumerate(TASKS):
-        note_count(disk, "/counts", each, number, {"a": 1, "b": number})
-        note_count(disk, "/counts", each, number, {"a": 1, "b": number})  # the task was done again
-    assert count_records(disk, "/counts", TASKS) == ({0: 1, 1: 5}, {"a": 4, "b": 6})
+        read = Tally(number, 1 << 63)
+        note_count(disk, "/counts", each, read, {"a": 1, "b": number})
+        note_count(disk, "/counts", each, read, {"a": 1, "b": number})  # the task was done again
+    assert count_records(disk, "/counts", TASKS) == ({0: (1, 0), 1: (5, 0)}, {"a": 4, "b": 6})
 
 
 def test_a_task_without_a_count_is_named() -> None:
     disk = SimulatedDisk(random.Random(1))
     disk.make_directory("/counts")
     for each in TASKS[:-1]:
-        note_count(disk, "/counts", each, 1)
+        note_count(disk, "/counts", each, Tally(1))
     with pytest.raises(CountMissing, match="t-1 was read from 5 to 10, but how many records"):
         count_records(disk, "/counts", TASKS)
 
 
-@pytest.mark.parametrize("rows", [8, 10])
-def test_other_rows_than_records_were_read_are_not_committed(rows: int) -> None:
+def staged(disk: SimulatedDisk, commit: Commit, rows: dict[int, list[int]]) -> Manifest:
+    """What Spark would have written: a file with rows of these offsets of partitions."""
+    pairs = [(partition, each) for partition, offsets in rows.items() for each in offsets]
+    columns = pyarrow.table(
+        {
+            PARTITION: pyarrow.array([each for each, _ in pairs], pyarrow.int32()),
+            OFFSET: pyarrow.array([each for _, each in pairs], pyarrow.int64()),
+        }
+    )
+    content = BytesIO()
+    pyarrow.parquet.write_table(columns, content)
+    disk.replace(f"{commit.staging}/part-0.parquet", content.getvalue())
+    file = DataFile("part-0.parquet", len(pairs), len(content.getvalue()))
+    offsets = {partition: OffsetRange(0, 12) for partition in rows}
+    return Manifest(1, "clicks", "0" * 32, "j", "0", 0, 0, offsets, 0, 0, None, (file,))
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ({0: [*range(8)], 1: [3]}, "clicks-0: Spark wrote 8 rows of 9 records that it read"),
+        ({0: [*range(10)], 1: [3]}, "clicks-0: Spark wrote 10 rows of 9 records that it read"),
+        ({0: [*range(10)], 1: []}, "clicks-0: Spark wrote 10 rows of 9 records"),  # 10 in all
+        ({0: [*range(9)], 1: [4]}, "clicks-1: Spark wrote as many rows as it read records, but"),
+        ({0: [0, 1, 2, 2, 4, 5, 6, 7, 8], 1: [3]}, "clicks-0: Spark wrote as many rows"),
+        ({0: [1, 1, 1, 3, 4, 5, 6, 7, 8], 1: [3]}, "clicks-0: Spark wrote as many rows"),
+    ],
+)
+def test_other_rows_than_records_were_read_are_not_committed(
+    rows: dict[int, list[int]], sentence: str
+) -> None:
     disk = SimulatedDisk(random.Random(1))
     run = LoadRun(load_job(SETTINGS, "x"), LoadContext(disk, VirtualClock(), {}, 1, "0"))
-    plan = plan_load(Topic("clicks", ZERO_UUID, {0: OffsetRange(0, 12)}), None)
+    ranges = {partition: OffsetRange(0, 12) for partition in (0, 1)}
+    plan = plan_load(Topic("clicks", ZERO_UUID, ranges), None)
     commit = Commit(disk, "", 1, Run(0, 1), lambda _: None)
     commit.begin()
-    note_count(disk, commit.counts, plan.ranges[0], 9, {"b: no column": 2})
-    file = DataFile("date=2013-01-01/part-0.parquet", rows, 1)
-    made = Manifest(1, "clicks", "0" * 32, "j", "0", 0, 0, plan.offsets, 0, 0, None, (file,))
-    with pytest.raises(RowsDisagree, match=f"Spark wrote {rows} rows of 9 records that it read"):
-        run._counted(made, plan, commit)
-    right = made._replace(files=(file._replace(rows=9),))
+    for task, offsets in zip(plan.ranges, ([*range(9)], [3]), strict=True):
+        read = tally(pyarrow.array(offsets, pyarrow.int64()))
+        note_count(disk, commit.counts, task, read, {"b: no column": 1})
+    with pytest.raises(RowsDisagree, match=f"^{sentence}"):
+        run._counted(staged(disk, commit, rows), plan, commit)
+    right = staged(disk, commit, {1: [3], 0: [*range(8, -1, -1)]})
     counted = run._counted(right, plan, commit)
-    assert (counted.records, counted.undecoded) == ({0: 9}, 2)
+    assert (counted.records, counted.undecoded) == ({0: 9, 1: 1}, 2)
     assert counted.reasons == {"b: no column": 2}
 
 
@@ -295,7 +342,7 @@ def test_a_task_notes_a_hundred_reasons_and_how_many_others_there_are() -> None:
     disk = SimulatedDisk(random.Random(1))
     disk.make_directory("/counts")
     undecoded = {f"f{number}: no column": 1 + (number < 100) for number in range(1_000)}
-    note_count(disk, "/counts", TASKS[0], 1_100, undecoded)
+    note_count(disk, "/counts", TASKS[0], Tally(1_100), undecoded)
     _, found = count_records(disk, "/counts", TASKS[:1])
     assert (len(found), found["f99: no column"], found.total()) == (101, 2, 1_100)
 

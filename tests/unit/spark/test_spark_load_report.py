@@ -17,6 +17,7 @@ from kdist.errors import UserError
 from kdist.model import OffsetRange
 from kdist.runtime.disk import Disk
 from kdist.spark.load.columns_named import OFFSET, PARTITION, VALUE, named, require_compatible
+from kdist.spark.load.counts import Tally, tally
 from kdist.spark.load.layout import MANIFEST, load_name, topic_directory
 from kdist.spark.load.manifest import Column, DataFile, Manifest, write_manifest
 from kdist.spark.load.report import RunReport, TopicReport, register_job, write_report
@@ -64,11 +65,16 @@ DATA_FILE = "date=2013-01-01/part-0.parquet"
 
 
 def make_load(
-    output: Path, number: int, offsets: range, rows: list[int] | None = None, read: int = 0
+    output: Path,
+    number: int,
+    offsets: range,
+    rows: list[int] | None = None,
+    read: int = 0,
+    digest: str = "",
 ) -> Path:
     """Make a load of partition 0 as a job would, with the given rows if any; its one file.
 
-    Its manifest says how many records were read, unless that is 0.
+    Its manifest says how many records were read, unless that is 0, and which ones, if given.
     """
     directory = Path(topic_directory(str(output), "clicks")) / load_name(number)
     file = directory / DATA_FILE
@@ -88,7 +94,9 @@ def make_load(
     made = Manifest(
         number, "clicks", "0" * 32, "job", "0", 0, 0, ranges, 0, 0, columns=None, files=files
     )
-    made = made._replace(records={0: read} if read else {})
+    made = made._replace(
+        records={0: read} if read or digest else {}, digests={0: digest} if digest else {}
+    )
     (directory / MANIFEST).write_bytes(write_manifest(made))
     return file
 
@@ -261,6 +269,11 @@ def test_a_column_keeps_its_type() -> None:
             "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.",
             "its Java ended at once; the reason may be in its output above",
         ),
+        (
+            "[PYTHON_DATA_SOURCE_ERROR] Failed to generate Python data source read partitions:"
+            " kdist.errors.UserError: there is no topic x\n SQLSTATE: 38000",  # hideTraceback
+            "there is no topic x",
+        ),
         ("plain", "plain"),
         ("", "Spark gave no reason"),
     ],
@@ -372,6 +385,33 @@ def test_a_deep_check_finds_a_row_that_another_one_stands_for(tmp_path: Path) ->
     assert checked(tmp_path).findings == (
         "load 1 of clicks, partition 0: 1 records of 4 are missing",
         "load 1 of clicks, partition 0: 1 records are duplicates",
+    )
+
+
+def test_a_digest_is_as_its_format_says() -> None:
+    number, limit = 0x9E3779B97F4A7C15, 1 << 64
+    offsets = [0, 1, 3, 8, 1 << 40, (1 << 63) - 1]
+    products = [each * number % limit for each in offsets]
+    said = sum((each ^ each >> 32) * number % limit for each in products) % limit
+    assert tally(pyarrow.array(offsets)).digits == f"{said:016x}"
+
+
+def test_of_a_partition_with_no_records_a_deep_check_expects_none(tmp_path: Path) -> None:
+    make_load(tmp_path, 1, range(10), rows=[], digest=Tally().digits)
+    assert checked(tmp_path).findings == ()
+
+
+def test_a_deep_check_finds_other_rows_than_were_read(tmp_path: Path) -> None:
+    digest = tally(pyarrow.array([0, 1, 3, 8])).digits
+    make_load(tmp_path, 1, range(10), rows=[8, 3, 1, 0], read=4, digest=digest)
+    assert checked(tmp_path).findings == ()
+    make_load(tmp_path, 2, range(10, 20), rows=[12, 13, 14, 15], read=4, digest=digest)
+    assert checked(tmp_path, is_deep=False).findings == ()
+    assert checked(tmp_path).findings == ("load 2 of clicks has other records than were read",)
+    make_load(tmp_path, 3, range(20, 30), rows=[20, 20, 28, 28], read=4, digest=digest)
+    assert checked(tmp_path).findings[1:] == (
+        "load 3 of clicks, partition 0: 2 records of 4 are missing",
+        "load 3 of clicks, partition 0: 2 records are duplicates",
     )
 
 

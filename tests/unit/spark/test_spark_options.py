@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from kdist.client.cluster import Address
 from kdist.client.cluster import Cluster as Brokers
@@ -23,7 +24,8 @@ from kdist.spark.columns import SCHEMA, to_arrow
 from kdist.spark.offsets import EARLIEST, LATEST, AtOffsets, AtTime, AtTimes, Everywhere
 from kdist.spark.options import Selection, read_options, wants_headers
 from kdist.spark.ranges import Range, cut
-from kdist.spark.resolving import Resolver
+from kdist.spark.resolving import Resolver, plan_read
+from kdist.spark.source import KdistDataSource, Task
 from kdist.spark.workers import choose_python
 from tests.simulator.cluster import PORT, Cluster, create, produce
 
@@ -327,3 +329,62 @@ def test_another_python_that_has_kdist_stays(tmp_path: Path) -> None:
     other.write_text("#!/bin/sh\nexit 0\n")
     other.chmod(0o755)
     assert chosen("local[1]", str(other)) == str(other)
+
+
+def test_an_option_without_effect_is_told_and_one_that_has_an_effect_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def read(**options: str) -> None:
+        source = KdistDataSource(CLICKS | {"kafka.client.id": "me", "minPartitions": "2"} | options)
+        source.reader(from_arrow_schema(SCHEMA))
+
+    read()
+    assert not caplog.records
+    read(**{"maxOffsetsPerTrigger": "100", "kafka.group.id": "reports"})
+    (told,) = caplog.records
+    assert told.getMessage() == (
+        "without effect on a read of kdist: kafka.group.id, maxOffsetsPerTrigger"
+    )
+
+
+def test_a_read_is_planned_with_the_timeouts_of_its_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def refuse(addresses: object, client: object, retry_ms: float) -> NoReturn:
+        asked.append((client, retry_ms))
+        raise UserError("no broker answers")
+
+    monkeypatch.setattr("kdist.spark.asking.cluster_at", refuse)
+    own = {"kafka.request.timeout.ms": "5000", "kafka.default.api.timeout.ms": "7000"}
+    for options in (CLICKS, CLICKS | own | {"kafka.client.id": "me"}):
+        with pytest.raises(UserError, match="no broker answers"):
+            plan_read(read_options(options))
+    assert asked == [
+        (ClientSettings("kdist-spark", request_timeout_ms=30_000), 60_000),
+        (ClientSettings("me", request_timeout_ms=5_000), 7_000),
+    ]
+
+
+def test_a_sentence_has_one_frame_before_it_in_the_traceback_that_spark_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise UserError("no broker answers")
+
+    monkeypatch.setattr("kdist.spark.asking.cluster_at", refuse)
+    monkeypatch.setattr("kdist.spark.reading.Consumer", refuse)
+    reader = KdistDataSource(CLICKS).reader(from_arrow_schema(SCHEMA))
+    wrong = KdistDataSource(CLICKS | {"starting": "now"})
+    for call in (
+        KdistDataSource({"includeHeaders": "perhaps"}).schema,
+        lambda: wrong.reader(from_arrow_schema(SCHEMA)),
+        reader.partitions,
+        lambda: list(reader.read(Task(Range(CLICKS_0, 0, 1)))),
+    ):
+        with pytest.raises(UserError) as refused:
+            call()
+        frames = [each for each in refused.traceback if each.path.name != Path(__file__).name]
+        assert [each.path.name for each in frames] == ["source.py"]
+        assert refused.value.__suppress_context__
