@@ -13,7 +13,7 @@ import itertools
 import os
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from kdist.client.backoff import backoff_s
@@ -249,27 +249,42 @@ class Cluster:
         raise NoBroker(f"no broker answers at {tried}")
 
     async def topic(self, name: str) -> MetadataTopicResult:
-        """A topic's metadata, its partitions in order; waits until all have leaders.
+        """A topic's metadata, its partitions in order, some of which may have no leader.
 
         `UserError`, with the nearest name, if the topic does not exist.
         """
-        answer = await self.retried(lambda: self._led_topic(name))
+        answer = await self.retried(lambda: self._known_topic(name))
         if answer is None:
             known = await self.metadata(None)
             names = [each.name for each in known.topics if each.name]
             raise UserError(f"there is no topic {name}{did_you_mean(name, names)}")
         return answer
 
-    async def _led_topic(self, name: str) -> MetadataTopicResult | None:
+    async def _known_topic(self, name: str) -> MetadataTopicResult | None:
         (topic,) = (await self.metadata([name])).topics
         if topic.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION:
             return None
         raise_for(topic.error_code, f"topic {name}")
-        for each in topic.partitions:
-            if each.leader_id == NO_LEADER:
-                raise_for(Error.LEADER_NOT_AVAILABLE, f"{name}-{each.partition_index}")
         topic.partitions.sort(key=lambda each: each.partition_index)
         return topic
+
+    async def led(
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
+    ) -> list[TopicPartition]:
+        """Those that have a leader; waits up to `timeout_s` for all (None: `retry_ms`)."""
+        wanted = sorted(partitions)
+        found: list[TopicPartition] = []
+
+        async def look() -> None:
+            await self.metadata({topic for topic, _ in wanted})
+            found[:] = [each for each in wanted if self.leaders.get(each, NO_LEADER) != NO_LEADER]
+            if found != wanted:
+                raise ApiError(Error.LEADER_NOT_AVAILABLE)
+
+        if wanted:
+            with suppress(ApiError):
+                await self.retried(look, timeout_s)
+        return found
 
     # Trying again
 
