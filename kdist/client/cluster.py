@@ -60,7 +60,6 @@ class Outcome(NamedTuple):
 
 Outcomes = Mapping[TopicPartition, Outcome]
 _LEADERLESS = Outcome(Error.LEADER_NOT_AVAILABLE.code)
-_UNKNOWN = Outcome(Error.UNKNOWN_TOPIC_OR_PARTITION.code)
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
@@ -90,11 +89,16 @@ def api_error(error: Error, about: str, message: str | None = None) -> ApiError:
 
 
 def raise_worst(failed: Mapping[TopicPartition, Outcome]) -> None:
-    """Raise the first error that is not retriable, else the first; nothing if there is none."""
+    """Raise the first error that is not retriable; else that of a partition that does not exist;
+    else the first; nothing if there is none.
+    """
+
+    def hope(each: tuple[TopicPartition, Outcome]) -> tuple[bool, bool]:
+        error = Error.of(each[1].error_code)
+        return error.retriable, error is not Error.UNKNOWN_TOPIC_OR_PARTITION
+
     if failed:
-        partition, outcome = min(
-            failed.items(), key=lambda each: Error.of(each[1].error_code).retriable
-        )
+        partition, outcome = min(failed.items(), key=hope)
         raise_for(outcome.error_code, str(partition), outcome.answer)
 
 
@@ -370,13 +374,19 @@ class Cluster:
             await self.metadata({topic for topic, _ in wanted})
         found = await self._ask_each(by_leader(self.leaders, wanted), ask)
         outcomes = {
-            each: found.get(each, _LEADERLESS if each in self.leaders else _UNKNOWN)
+            each: found.get(each) or (_LEADERLESS if each in self.leaders else self._unknown(each))
             for each in wanted
         }
         for partition, outcome in outcomes.items():
             if outcome.error_code and partition in self.leaders:
                 self.leaders[partition] = NO_LEADER  # to be looked up, the next time
         return outcomes
+
+    def _unknown(self, partition: TopicPartition) -> Outcome:
+        """The outcome for a partition that metadata does not have, with what it does have."""
+        count = sum(each.topic == partition.topic for each in self.leaders)
+        why = f"topic {partition.topic} has partitions 0 to {count - 1}" if count else None
+        return Outcome(Error.UNKNOWN_TOPIC_OR_PARTITION.code, why)
 
     async def _ask_each(
         self,
