@@ -325,11 +325,13 @@ class Cluster:
         self,
         partitions: Iterable[TopicPartition],
         ask: Callable[[int, list[TopicPartition]], Awaitable[Outcomes]],
+        missing_s: float = MISSING_S,
     ) -> dict[TopicPartition, Any]:
         """The answer of each partition's leader; `ask` sends one leader a request for several.
 
         Partitions with a retriable error are retried, at the new leader if it has moved; those that
-        no broker knows only for `MISSING_S`.
+        their leader does not know only for `MISSING_S`, and those that the metadata lacks only for
+        `missing_s`.
         """
         answers: dict[TopicPartition, Any] = {}
         waiting = set(partitions)
@@ -352,7 +354,8 @@ class Cluster:
 
         def is_gone(partition: TopicPartition) -> bool:
             since_s = missing_since_s.get(partition)
-            return since_s is not None and since_s + MISSING_S <= self._network.loop.time()
+            wait_s = MISSING_S if partition in self.leaders else missing_s
+            return since_s is not None and since_s + wait_s <= self._network.loop.time()
 
         def may_pass(error: ApiError | NoBroker) -> bool:
             return self.may_pass(error) and not any(map(is_gone, missing_since_s))
@@ -385,8 +388,8 @@ class Cluster:
     def _unknown(self, partition: TopicPartition) -> Outcome:
         """The outcome for a partition that metadata does not have, with what it does have."""
         count = sum(each.topic == partition.topic for each in self.leaders)
-        why = f"topic {partition.topic} has partitions 0 to {count - 1}" if count else None
-        return Outcome(Error.UNKNOWN_TOPIC_OR_PARTITION.code, why)
+        has = f"topic {partition.topic} has partitions 0 to {count - 1}"
+        return Outcome(Error.UNKNOWN_TOPIC_OR_PARTITION.code, has if count else "no such topic")
 
     async def _ask_each(
         self,

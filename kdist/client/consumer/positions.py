@@ -134,8 +134,10 @@ class Positions:
                 partition.seek(offset.offset)
                 partition.reset_offset = offset.offset
         failed = {key: each for key, each in outcomes.items() if each.error_code}
+        topics = {each.topic for each in self._context.cluster.leaders}
         for key, each in failed.items():
-            if Error.of(each.error_code) is _UNKNOWN and each.answer and key not in self._told:
+            is_wrong = Error.of(each.error_code) is _UNKNOWN and key.topic in topics
+            if is_wrong and key not in self._told:
                 self._told.add(key)
-                logger.warning("%s does not exist: waiting for it; %s", key, each.answer)
+                logger.warning("%s does not exist: waiting for it (%s)", key, each.answer)
         raise_worst(failed)

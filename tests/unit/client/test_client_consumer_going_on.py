@@ -55,7 +55,7 @@ async def test_a_partition_that_is_not_there_is_told_with_those_that_are(
     consumer.assign([TopicPartition(TOPIC, 7)])
     assert await consumer.poll(2) == []
     assert [each.message for each in caplog.records if "clicks-7" in each.message] == [
-        "clicks-7 does not exist: waiting for it; topic clicks has partitions 0 to 0"
+        "clicks-7 does not exist: waiting for it (topic clicks has partitions 0 to 0)"
     ]
     with refused(Error.UNKNOWN_TOPIC_OR_PARTITION, "clicks-7: topic clicks has partitions 0 to 0"):
         await consumer.poll(200)
