@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from kdist.client.backoff import backoff_s
+from kdist.client.outages import CLUSTER, Outages
 from kdist.client.racing import Answered, first_answer
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import NO_LEADER, TopicPartition, read_digits
@@ -129,7 +130,11 @@ class Lane:
         if address is None:
             # It may come back, so a retriable error: not BROKER_NOT_AVAILABLE, which is not.
             raise ApiError(Error.NETWORK_EXCEPTION, f"there is no broker {broker_id}")
-        return await self.connected(address)
+        try:
+            return await self.connected(address)
+        except ApiError as error:
+            self._cluster.outages.lost(f"broker {address}", why_not(error, address))
+            raise
 
     async def connected(self, address: Address) -> Client:
         """A connection to an address; `ApiError` NETWORK_EXCEPTION.
@@ -150,6 +155,7 @@ class Lane:
     async def _connect(self, address: Address) -> Client:
         client = await Client.connect_negotiated(self._network, *address, self._settings)
         self._clients[address] = client
+        self._cluster.outages.back(f"broker {address}")
         if self._is_closed:  # while connecting
             client.close()
         return client
@@ -175,6 +181,7 @@ class Cluster:
         self.brokers: dict[int, Address] = {}
         self.controller_id = -1
         self.leaders: dict[TopicPartition, int] = {}
+        self.outages = Outages(network.loop.time)
         self._answered: Address | None = None  # the broker that last answered
         self._network = network
         self._lane = Lane(network, self, settings)
@@ -201,7 +208,7 @@ class Cluster:
         first: ApiError | None = None
         for broker in self.in_turn():
             try:
-                return await self.client(broker)
+                return await self._lane.connected(self.brokers[broker])
             except ApiError as error:
                 first = first or error
         # A broker that has just started may name no brokers yet, which is retriable.
@@ -246,11 +253,15 @@ class Cluster:
         found = await first_answer(dict.fromkeys((*known, *self.bootstrap)), ask)
         if isinstance(found, Answered):
             self._answered = found.by
+            self.outages.back(CLUSTER)
             return found.answer
         if not found:
             raise NoBroker("no broker is known: with zk_connect, call `start` first")
-        tried = "; ".join(f"{address} ({_why(error, address)})" for address, error in found.items())
-        raise NoBroker(f"no broker answers at {tried}")
+        tried = "; ".join(f"{each} ({why_not(error, each)})" for each, error in found.items())
+        why = f"no broker answers at {tried}"
+        if self._answered is not None:  # else whoever asks is the first to hear of it
+            self.outages.lost(CLUSTER, why)
+        raise NoBroker(why)
 
     async def topic(self, name: str) -> MetadataTopicResult:
         """A topic's metadata, its partitions in order, some of which may have no leader.
@@ -458,7 +469,8 @@ def in_topics(
     ]
 
 
-def _why(error: ApiError, address: Address) -> str:
+def why_not(error: ApiError, address: Address) -> str:
+    """Why there is no connection to an address, without the address."""
     cause = error.__cause__
     if isinstance(cause, OSError) and cause.errno:
         known = cause.errno > 0  # name resolution errors have negative numbers of their own

@@ -105,6 +105,7 @@ class Core:
                 settings.reconnect_backoff_max_ms,
                 settings.max_in_flight_requests_per_connection,
                 ZSTD_VERSION_MIN if codec is Codec.ZSTD else VERSION_MIN,
+                self._cluster.outages,
             ),
             self.accumulator,
             self._metadata,
