@@ -99,7 +99,10 @@ def __getattr__(name: str) -> Any:
         # Of an AttributeError `from kdist import` would not show the sentence.
         raise ImportError(f"{name} is a name of the first design: import it from kdist.classic")
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from kdist.client.foreign import CLASSES, hint
+
+        sentence = f"module {__name__!r} has no attribute {name!r}{hint(CLASSES, name)}"
+        raise (ImportError if name in CLASSES else AttributeError)(sentence)
     # Kept in the module, so that this function is called once for each name.
     found = globals()[name] = getattr(importlib.import_module(home), name)
     return found
