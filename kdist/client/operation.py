@@ -65,5 +65,6 @@ class Call(Generic[P, T]):
 
 def check_timeout(timeout_s: Any, name: str = "timeout_s") -> None:
     """`WrongType` unless it is a number of seconds, or None."""
-    if timeout_s is not None and (not isinstance(timeout_s, Real) or isnan(timeout_s)):
+    is_number = isinstance(timeout_s, Real) and not isinstance(timeout_s, bool)
+    if timeout_s is not None and (not is_number or isnan(timeout_s)):
         raise WrongType(f"{name} must be a number of seconds or None, not {timeout_s!r}")

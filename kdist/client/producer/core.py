@@ -226,6 +226,7 @@ class Core:
         self, topic: str, values: Iterable[Any], keys: Iterable[Any] | None
     ) -> Steps[SentMany]:
         """Steps that return the future of all of these records."""
+        check_name(topic)
         values = listed(values, "values")
         keys = None if keys is None else listed(keys, "keys")
         if self._handler is not None:
