@@ -205,7 +205,7 @@ async def _consume(cluster: Cluster, what: What, settings: dict[str, Any], outpu
     every = {**_DEFAULTS, **settings}
     found = read_settings(every)
     is_member = found.group_id is not None
-    is_partial = bool(leaderless) and not is_member and not what.is_endless
+    is_partial = bool(leaderless) and not what.is_endless
     if is_partial:
         names = ", ".join(map(str, leaderless))
         click.echo(f"kdist: what is in {names} is left out: no broker leads it", err=True)
@@ -213,7 +213,9 @@ async def _consume(cluster: Cluster, what: What, settings: dict[str, Any], outpu
         ends = await end_offsets(consumer, led, what.end)
         reset = settings.get("auto_offset_reset")
         begin = None if reset and not what.start.from_beginning else what.start.from_beginning
-        reading = Reading(consumer, output, ends, from_beginning=begin, is_assigned=not is_member)
+        reading = Reading(
+            cluster, consumer, output, ends, from_beginning=begin, is_assigned=not is_member
+        )
         if is_member:
             subscribed = [*what.topics] if what.pattern is None else re.compile(what.pattern)
             consumer.subscribe(subscribed, reading)

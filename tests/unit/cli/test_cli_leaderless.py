@@ -62,6 +62,14 @@ def test_who_waits_for_records_is_given_those_of_the_others(halved: CliCluster) 
     assert halved.done("consume", "half", "--from-beginning", "--max", 3) == "0\n2\n4\n"
 
 
+def test_a_member_reads_the_others(halved: CliCluster, impatient: None) -> None:
+    words = ("consume", "half", "--group", "readers", "--from-beginning")
+    assert halved.done(*words, "--max", 2) == "0\n2\n"
+    result = halved.run(*words, "--until-end")
+    assert (result.exit_code, result.stdout) == (1, "4\n")
+    assert halved.done("consume", "half", "--group", "called", "--max", 1) == "2\n"
+
+
 def test_a_group_is_reset_where_there_are_leaders(halved: CliCluster) -> None:
     result = halved.run("groups", "reset", *SOON, "--yes", "--json", "shown", "--to-latest")
     moves = [json.loads(line) for line in result.stdout.splitlines()]
