@@ -15,6 +15,7 @@ import pytest
 import kdist
 from kdist import Consumer, Producer, TopicPartition, aio
 from kdist.errors import UserError
+from tests.unit.client.producer_world import Scene, play
 
 NOWHERE = "127.0.0.1:1"
 HERE = TopicPartition("t", 0)
@@ -182,3 +183,14 @@ async def test_the_clients_for_asyncio_refuse_the_same() -> None:
             client = producer if kind == "Producer" else consumer
             with pytest.raises(UserError, match=str(told)):
                 await awaited(client, str(method), str(argument), value)
+
+
+@pytest.mark.played(by=play)
+async def test_the_futures_of_records_refuse_them_too(scene: Scene, /) -> None:
+    calls = {"result": TIMEOUT, "exception": TIMEOUT, "add_done_callback": FUNCTION}
+    async with scene.producer() as producer:
+        for future in (await producer.send("t", b""), await producer.send_many("t", [b""])):
+            for method, wrong in calls.items():
+                for value in wrong.values:
+                    with pytest.raises(UserError, match=wrong.told):
+                        getattr(future, method)(value)
