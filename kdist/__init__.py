@@ -91,6 +91,7 @@ _IN_CLASSIC = """
 """
 
 __all__ = sorted(_HOME_OF)
+__version__: str
 
 
 def __getattr__(name: str) -> Any:
@@ -98,8 +99,15 @@ def __getattr__(name: str) -> Any:
     if name in _IN_CLASSIC.split():
         # Of an AttributeError `from kdist import` would not show the sentence.
         raise ImportError(f"{name} is a name of the first design: import it from kdist.classic")
+    if name == "__version__":
+        from importlib.metadata import version  # here, as it takes 20 ms
+
+        return version("kdist")
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from kdist.client.foreign import CLASSES, hint
+
+        sentence = f"module {__name__!r} has no attribute {name!r}{hint(CLASSES, name)}"
+        raise (ImportError if name in CLASSES else AttributeError)(sentence)
     # Kept in the module, so that this function is called once for each name.
     found = globals()[name] = getattr(importlib.import_module(home), name)
     return found

@@ -10,8 +10,16 @@ Messages, records, batches and errors are the classes in `kdist`.
 
 from __future__ import annotations
 
+from typing import Any
+
 from kdist.client.admin.asynchronous import AsyncAdmin as Admin
 from kdist.client.consumer.aio import Consumer
+from kdist.client.foreign import CLASSES, hint
 from kdist.client.producer.asynchronous import AsyncProducer as Producer
 
 __all__ = ["Admin", "Consumer", "Producer"]
+
+
+def __getattr__(name: str) -> Any:
+    sentence = f"module {__name__!r} has no attribute {name!r}{hint(CLASSES, name)}"
+    raise (ImportError if name in CLASSES else AttributeError)(sentence)

@@ -21,7 +21,12 @@ from kdist.records.compression import Codec
 logger = logging.getLogger(__name__)
 
 _BATCH_BYTES_MAX = 500_000  # before compression: half of a topic's default max.message.bytes
-_PERMANENT = (Error.MESSAGE_TOO_LARGE, Error.RECORD_LIST_TOO_LARGE, Error.INVALID_RECORD)
+_PERMANENT = (
+    Error.MESSAGE_TOO_LARGE,
+    Error.RECORD_LIST_TOO_LARGE,
+    Error.INVALID_RECORD,
+    Error.INVALID_TIMESTAMP,
+)
 
 
 class Publisher:
@@ -39,11 +44,20 @@ class Publisher:
         self._told = ""
 
     async def send_all(self) -> bool:
-        """Send all queued records; whether that succeeded. Those not sent stay in the queue."""
-        while taken := self._queue.take(_BATCH_BYTES_MAX):
+        """Send all queued records; whether that succeeded. Those not sent stay in the queue.
+
+        Of a batch that is refused for good each half is tried, so that only what is to blame for it
+        is dropped.
+        """
+        bytes_max = _BATCH_BYTES_MAX
+        while taken := self._queue.take(bytes_max):
             try:
                 await self._send(taken)
             except (ApiError, UserError) as error:
+                if _is_permanent(error) and len(taken) > 1:
+                    self._queue.put_back(taken)
+                    bytes_max = sum(len(each.value) for each in taken) // 2
+                    continue
                 self._fail(taken, error)
                 return False
             except BaseException:
@@ -69,7 +83,7 @@ class Publisher:
     def _fail(self, taken: list[Queued], error: ApiError | UserError) -> None:
         self._metrics.failed_sends += 1
         self._partition = None  # the topic may have been recreated, or have more partitions
-        if isinstance(error, ApiError) and error.error in _PERMANENT:
+        if _is_permanent(error):
             self._queue.dropped += len(taken)
         else:
             self._queue.put_back(taken)
@@ -83,3 +97,7 @@ class Publisher:
             else:
                 logger.info("records are sent again")
         self._told = trouble
+
+
+def _is_permanent(error: ApiError | UserError) -> bool:
+    return isinstance(error, ApiError) and error.error in _PERMANENT

@@ -13,10 +13,11 @@ import itertools
 import os
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from kdist.client.backoff import backoff_s
+from kdist.client.outages import CLUSTER, Outages
 from kdist.client.racing import Answered, first_answer
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import NO_LEADER, TopicPartition, read_digits
@@ -60,7 +61,6 @@ class Outcome(NamedTuple):
 
 Outcomes = Mapping[TopicPartition, Outcome]
 _LEADERLESS = Outcome(Error.LEADER_NOT_AVAILABLE.code)
-_UNKNOWN = Outcome(Error.UNKNOWN_TOPIC_OR_PARTITION.code)
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
@@ -90,11 +90,16 @@ def api_error(error: Error, about: str, message: str | None = None) -> ApiError:
 
 
 def raise_worst(failed: Mapping[TopicPartition, Outcome]) -> None:
-    """Raise the first error that is not retriable, else the first; nothing if there is none."""
+    """Raise the first error that is not retriable; else that of a partition that does not exist;
+    else the first; nothing if there is none.
+    """
+
+    def hope(each: tuple[TopicPartition, Outcome]) -> tuple[bool, bool]:
+        error = Error.of(each[1].error_code)
+        return error.retriable, error is not Error.UNKNOWN_TOPIC_OR_PARTITION
+
     if failed:
-        partition, outcome = min(
-            failed.items(), key=lambda each: Error.of(each[1].error_code).retriable
-        )
+        partition, outcome = min(failed.items(), key=hope)
         raise_for(outcome.error_code, str(partition), outcome.answer)
 
 
@@ -125,7 +130,11 @@ class Lane:
         if address is None:
             # It may come back, so a retriable error: not BROKER_NOT_AVAILABLE, which is not.
             raise ApiError(Error.NETWORK_EXCEPTION, f"there is no broker {broker_id}")
-        return await self.connected(address)
+        try:
+            return await self.connected(address)
+        except ApiError as error:
+            self._cluster.outages.lost(f"broker {address}", why_not(error, address))
+            raise
 
     async def connected(self, address: Address) -> Client:
         """A connection to an address; `ApiError` NETWORK_EXCEPTION.
@@ -146,6 +155,7 @@ class Lane:
     async def _connect(self, address: Address) -> Client:
         client = await Client.connect_negotiated(self._network, *address, self._settings)
         self._clients[address] = client
+        self._cluster.outages.back(f"broker {address}")
         if self._is_closed:  # while connecting
             client.close()
         return client
@@ -171,6 +181,7 @@ class Cluster:
         self.brokers: dict[int, Address] = {}
         self.controller_id = -1
         self.leaders: dict[TopicPartition, int] = {}
+        self.outages = Outages(network.loop.time)
         self._answered: Address | None = None  # the broker that last answered
         self._network = network
         self._lane = Lane(network, self, settings)
@@ -197,7 +208,7 @@ class Cluster:
         first: ApiError | None = None
         for broker in self.in_turn():
             try:
-                return await self.client(broker)
+                return await self._lane.connected(self.brokers[broker])
             except ApiError as error:
                 first = first or error
         # A broker that has just started may name no brokers yet, which is retriable.
@@ -242,34 +253,53 @@ class Cluster:
         found = await first_answer(dict.fromkeys((*known, *self.bootstrap)), ask)
         if isinstance(found, Answered):
             self._answered = found.by
+            self.outages.back(CLUSTER)
             return found.answer
         if not found:
             raise NoBroker("no broker is known: with zk_connect, call `start` first")
-        tried = "; ".join(f"{address} ({_why(error, address)})" for address, error in found.items())
-        raise NoBroker(f"no broker answers at {tried}")
+        tried = "; ".join(f"{each} ({why_not(error, each)})" for each, error in found.items())
+        why = f"no broker answers at {tried}"
+        if self._answered is not None:  # else whoever asks is the first to hear of it
+            self.outages.lost(CLUSTER, why)
+        raise NoBroker(why)
 
     async def topic(self, name: str) -> MetadataTopicResult:
-        """A topic's metadata, its partitions in order; waits until all have leaders.
+        """A topic's metadata, its partitions in order, some of which may have no leader.
 
         `UserError`, with the nearest name, if the topic does not exist.
         """
-        answer = await self.retried(lambda: self._led_topic(name))
+        answer = await self.retried(lambda: self._known_topic(name))
         if answer is None:
             known = await self.metadata(None)
             names = [each.name for each in known.topics if each.name]
             raise UserError(f"there is no topic {name}{did_you_mean(name, names)}")
         return answer
 
-    async def _led_topic(self, name: str) -> MetadataTopicResult | None:
+    async def _known_topic(self, name: str) -> MetadataTopicResult | None:
         (topic,) = (await self.metadata([name])).topics
         if topic.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION:
             return None
         raise_for(topic.error_code, f"topic {name}")
-        for each in topic.partitions:
-            if each.leader_id == NO_LEADER:
-                raise_for(Error.LEADER_NOT_AVAILABLE, f"{name}-{each.partition_index}")
         topic.partitions.sort(key=lambda each: each.partition_index)
         return topic
+
+    async def led(
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
+    ) -> list[TopicPartition]:
+        """Those that have a leader; waits up to `timeout_s` for all (None: `retry_ms`)."""
+        wanted = sorted(partitions)
+        found: list[TopicPartition] = []
+
+        async def look() -> None:
+            await self.metadata({topic for topic, _ in wanted})
+            found[:] = [each for each in wanted if self.leaders.get(each, NO_LEADER) != NO_LEADER]
+            if found != wanted:
+                raise ApiError(Error.LEADER_NOT_AVAILABLE)
+
+        if wanted:
+            with suppress(ApiError):
+                await self.retried(look, timeout_s)
+        return found
 
     # Trying again
 
@@ -306,11 +336,13 @@ class Cluster:
         self,
         partitions: Iterable[TopicPartition],
         ask: Callable[[int, list[TopicPartition]], Awaitable[Outcomes]],
+        missing_s: float = MISSING_S,
     ) -> dict[TopicPartition, Any]:
         """The answer of each partition's leader; `ask` sends one leader a request for several.
 
         Partitions with a retriable error are retried, at the new leader if it has moved; those that
-        no broker knows only for `MISSING_S`.
+        their leader does not know only for `MISSING_S`, and those that the metadata lacks only for
+        `missing_s`.
         """
         answers: dict[TopicPartition, Any] = {}
         waiting = set(partitions)
@@ -333,7 +365,8 @@ class Cluster:
 
         def is_gone(partition: TopicPartition) -> bool:
             since_s = missing_since_s.get(partition)
-            return since_s is not None and since_s + MISSING_S <= self._network.loop.time()
+            wait_s = MISSING_S if partition in self.leaders else missing_s
+            return since_s is not None and since_s + wait_s <= self._network.loop.time()
 
         def may_pass(error: ApiError | NoBroker) -> bool:
             return self.may_pass(error) and not any(map(is_gone, missing_since_s))
@@ -355,13 +388,19 @@ class Cluster:
             await self.metadata({topic for topic, _ in wanted})
         found = await self._ask_each(by_leader(self.leaders, wanted), ask)
         outcomes = {
-            each: found.get(each, _LEADERLESS if each in self.leaders else _UNKNOWN)
+            each: found.get(each) or (_LEADERLESS if each in self.leaders else self._unknown(each))
             for each in wanted
         }
         for partition, outcome in outcomes.items():
             if outcome.error_code and partition in self.leaders:
                 self.leaders[partition] = NO_LEADER  # to be looked up, the next time
         return outcomes
+
+    def _unknown(self, partition: TopicPartition) -> Outcome:
+        """The outcome for a partition that metadata does not have, with what it does have."""
+        count = sum(each.topic == partition.topic for each in self.leaders)
+        has = f"topic {partition.topic} has partitions 0 to {count - 1}"
+        return Outcome(Error.UNKNOWN_TOPIC_OR_PARTITION.code, has if count else "no such topic")
 
     async def _ask_each(
         self,
@@ -430,7 +469,8 @@ def in_topics(
     ]
 
 
-def _why(error: ApiError, address: Address) -> str:
+def why_not(error: ApiError, address: Address) -> str:
+    """Why there is no connection to an address, without the address."""
     cause = error.__cause__
     if isinstance(cause, OSError) and cause.errno:
         known = cause.errno > 0  # name resolution errors have negative numbers of their own

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from kdist.client.cluster import Cluster, Outcome, Outcomes, in_topics
+from kdist.client.cluster import MISSING_S, Cluster, Outcome, Outcomes, in_topics
 from kdist.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, OffsetRange, TopicPartition
 from kdist.protocol.list_offsets import (
     EARLIEST_TIMESTAMP,
@@ -41,13 +41,19 @@ class OffsetAndMetadata(NamedTuple):
 
 
 async def list_offsets(
-    cluster: Cluster, timestamps: Mapping[TopicPartition, int], *, is_committed_only: bool
+    cluster: Cluster,
+    timestamps: Mapping[TopicPartition, int],
+    *,
+    is_committed_only: bool,
+    missing_s: float = MISSING_S,
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     """For each partition the first record at or after its timestamp (ms, or one of `TIMESTAMPS`).
 
-    None where there is none. With `is_committed_only`, the end is the last stable offset.
+    None where there is none. With `is_committed_only`, the end is the last stable offset. A
+    partition that does not exist is waited for as `Cluster.ask_leaders` says.
     """
-    return await cluster.ask_leaders(timestamps, _asking(cluster, timestamps, is_committed_only))
+    ask = _asking(cluster, timestamps, is_committed_only)
+    return await cluster.ask_leaders(timestamps, ask, missing_s)
 
 
 async def list_offsets_once(

@@ -13,6 +13,7 @@ from math import isnan
 from numbers import Real
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from kdist.client.foreign import understanding
 from kdist.errors import WrongType
 
 P = ParamSpec("P")
@@ -41,7 +42,7 @@ class Operation(Generic[P, T]):
     def __get__(self, client: Any, kind: type) -> Any:
         if client is None:
             return self.function
-        return update_wrapper(partial(client._operate, self.function), self.function)
+        return understanding(update_wrapper(partial(client._operate, self.function), self.function))
 
 
 class Call(Generic[P, T]):
@@ -59,10 +60,11 @@ class Call(Generic[P, T]):
     def __get__(self, client: Any, kind: type) -> Any:
         if client is None:
             return self.function
-        return update_wrapper(partial(client._call, self.function), self.function)
+        return understanding(update_wrapper(partial(client._call, self.function), self.function))
 
 
 def check_timeout(timeout_s: Any, name: str = "timeout_s") -> None:
     """`WrongType` unless it is a number of seconds, or None."""
-    if timeout_s is not None and (not isinstance(timeout_s, Real) or isnan(timeout_s)):
+    is_number = isinstance(timeout_s, Real) and not isinstance(timeout_s, bool)
+    if timeout_s is not None and (not is_number or isnan(timeout_s)):
         raise WrongType(f"{name} must be a number of seconds or None, not {timeout_s!r}")

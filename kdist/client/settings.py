@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kdist.client.cluster import did_you_mean
+from kdist.client.foreign import SETTINGS, hint
 from kdist.config.declare import Setting, Settings, setting
 from kdist.config.kinds import Kind, show_text
-from kdist.errors import UserError
+from kdist.errors import UserError, WrongType
 
 S = TypeVar("S", bound=Settings)
 
@@ -35,6 +36,8 @@ def server_list(name: str, servers: Servers | None) -> tuple[str, ...]:
             check_text(name, texts)
             parts = (part.strip() for each in texts for part in each.split(","))
             return tuple(part for part in parts if part)
+    if isinstance(servers, Mapping):
+        raise WrongType(f"{name} is a dict: give settings by name, as in Producer(**settings)")
     raise UserError(
         f"{name} is {servers!r}, and must be host:port, several separated by commas, or a list"
     )
@@ -60,7 +63,8 @@ def settings_from(
             names = (*rows, *others)
             if "." in name:
                 names = tuple(each.replace("_", ".") for each in rows)
-            raise UserError(f"{owner} has no setting {name!r}{did_you_mean(name, names)}")
+            nearest = hint(SETTINGS, name) or did_you_mean(name, names)
+            raise UserError(f"{owner} has no setting {name!r}{nearest}")
         found[row.attribute] = _read_value(row, name, value)
     return found
 

@@ -17,7 +17,9 @@ class AgentMetrics(Metrics):
     PREFIX = "kdist_agent_"
 
     published_records: int = counter("Records that a broker has taken.")
-    dropped_records: int = counter("Records dropped because too many waited.")
+    dropped_records: int = counter(
+        "Records dropped: too many waited, or brokers refuse them for good."
+    )
     failed_sends: int = counter("Times that no broker took the queued records.")
     queued_records: int = gauge("Records that wait for a broker.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -22,7 +22,9 @@ from kdist.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
+    from kdist.client.consumer.aio import Consumer
 
+_LEADERS_S = 10.0  # far longer than it takes to elect leaders
 _DEFAULTS: dict[str, Any] = {
     "auto_offset_reset": "none",  # starts are explicit: an offset that is gone is an error
     "default_api_timeout_ms": 30_000,  # half the default: a person is waiting
@@ -118,6 +120,9 @@ def consume(  # noqa: PLR0913 - one for each option
     an empty line. --json also shows offset, time, key and headers, and distinguishes null from
     empty. Within a partition records are in order.
 
+    A partition that has no leader is read once it has one. If an offset of it must be known first,
+    for an end or for --time, --last and --offset, it is left out, and the command fails.
+
     FORMAT has kcat's tokens: %t topic, %p partition, %o offset, %T time (ms), %k key, %s value, %h
     headers, %K and %S the lengths of key and value (-1 for null), %R the latter as four bytes, %%.
     It ends without a line feed unless it has one: \\n, \\t, \\r, \\x00.
@@ -152,6 +157,11 @@ class What(NamedTuple):
     partition: int | None
     start: Start
     end: End
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether it needs no offset to begin or end at, but for where a partition itself does."""
+        return self.end == End() and self.start.given == self.start.from_beginning
 
 
 def _check(what: What, look: Look, group: str | None) -> None:
@@ -190,14 +200,22 @@ async def _consume(cluster: Cluster, what: What, settings: dict[str, Any], outpu
     from kdist.client.consumer.settings import read_settings
 
     partitions = await _partitions(cluster, what)
+    led = await cluster.led(partitions, 0 if what.is_endless else _LEADERS_S)
+    leaderless = sorted(set(partitions) - set(led))
     every = {**_DEFAULTS, **settings}
     found = read_settings(every)
     is_member = found.group_id is not None
+    is_partial = bool(leaderless) and not what.is_endless
+    if is_partial:
+        names = ", ".join(map(str, leaderless))
+        click.echo(f"kdist: what is in {names} is left out: no broker leads it", err=True)
     async with Consumer(**every) as consumer:
-        ends = await end_offsets(consumer, partitions, what.end)
+        ends = await end_offsets(consumer, led, what.end)
         reset = settings.get("auto_offset_reset")
         begin = None if reset and not what.start.from_beginning else what.start.from_beginning
-        reading = Reading(consumer, output, ends, from_beginning=begin, is_assigned=not is_member)
+        reading = Reading(
+            cluster, consumer, output, ends, from_beginning=begin, is_assigned=not is_member
+        )
         if is_member:
             subscribed = [*what.topics] if what.pattern is None else re.compile(what.pattern)
             consumer.subscribe(subscribed, reading)
@@ -206,19 +224,36 @@ async def _consume(cluster: Cluster, what: What, settings: dict[str, Any], outpu
             offsets = await start_offsets(
                 cluster,
                 consumer,
-                partitions,
+                led,
                 start,
                 is_committed_only=found.is_committed_only,
             )
-            consumer.assign(partitions)
-            for each, at in offsets.items():
-                consumer.seek(each, at)
+            later = leaderless if what.is_endless else ()
+            _assign(consumer, offsets, later, from_beginning=start.from_beginning)
         with ended_when_unread():
             try:
                 await reading.run()
             finally:
                 if is_member and found.enable_auto_commit:
                     await consumer.commit()
+    if is_partial:
+        raise click.exceptions.Exit(1)
+
+
+def _assign(
+    consumer: Consumer,
+    offsets: Mapping[TopicPartition, int],
+    later: Collection[TopicPartition],
+    *,
+    from_beginning: bool,
+) -> None:
+    """Have it read from these offsets, and others from an end found once they have a leader."""
+    consumer.assign([*offsets, *later])
+    for each, at in offsets.items():
+        consumer.seek(each, at)
+    for each in later:
+        seek = consumer.seek_to_beginning if from_beginning else consumer.seek_to_end
+        seek(each)
 
 
 def _start(start: Start, reset: str | None) -> Start:

@@ -15,6 +15,7 @@ from kdist.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from kdist.cli.consume.output import Output
+    from kdist.client.cluster import Cluster
     from kdist.client.consumer.aio import Consumer
     from kdist.client.consumer.batch import Batch
 
@@ -34,6 +35,7 @@ class Reading(RebalanceListener):
 
     def __init__(
         self,
+        cluster: Cluster,
         consumer: Consumer,
         output: Output,
         ends: Mapping[TopicPartition, int] | None,
@@ -41,6 +43,7 @@ class Reading(RebalanceListener):
         from_beginning: bool | None = None,
         is_assigned: bool = False,
     ) -> None:
+        self._cluster = cluster
         self._consumer = consumer
         self._output = output
         self._ends = ends
@@ -55,13 +58,15 @@ class Reading(RebalanceListener):
             return
         consumer = self._consumer
         committed = await consumer.committed(partitions)
-        starts = await consumer.beginning_offsets(partitions)
+        # One without a leader begins at its committed offset, once it has a leader.
+        led = await self._cluster.led([each for each in partitions if committed[each]], 0)
+        starts = await consumer.beginning_offsets(led)
         for each in partitions:
             found = committed[each]
             if found is None:
                 seek = consumer.seek_to_beginning if self._from_beginning else consumer.seek_to_end
                 seek(each)
-            elif found.offset < starts[each]:
+            elif found.offset < starts.get(each, 0):
                 consumer.seek(each, starts[each])
 
     def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
@@ -82,7 +87,8 @@ class Reading(RebalanceListener):
             return False
         for each in sorted(self._consumer.assignment() - self._done):
             # One that came later, to a pattern, has nothing of what was there at the start.
-            if await self._consumer.position(each) >= self._ends.get(each, 0):
+            end = self._ends.get(each, 0)
+            if not end or await self._consumer.position(each) >= end:
                 self._consumer.pause(each)
                 self._done.add(each)
         return self._consumer.assignment() <= self._done

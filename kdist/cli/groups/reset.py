@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -26,6 +26,8 @@ from kdist.runtime.clock import SystemClock
 if TYPE_CHECKING:
     from kdist.client.admin.resets import OffsetMove, Target
     from kdist.client.cluster import Cluster
+    from kdist.errors import ApiError
+    from kdist.model import TopicPartition
 
 _TARGETS = "--to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration and --shift-by"
 
@@ -81,6 +83,8 @@ def reset(  # noqa: PLR0913 - one for each option
     may be given offsets in a topic that it has never committed for; the group itself need not exist
     yet.
 
+    Partitions that have no leader keep their offsets: the others are moved, and the command fails.
+
     \b
     Examples:
       kdist groups reset audit --to-earliest --dry-run
@@ -89,15 +93,13 @@ def reset(  # noqa: PLR0913 - one for each option
     """
     target = _target(to_earliest, to_latest, to_offset, to_datetime, by_duration, shift_by)
 
-    async def work(cluster: Cluster) -> list[OffsetMove]:
-        from kdist.client.admin.groups import unknown_group
-        from kdist.client.admin.offsets import alter_group_offsets, plan_group_offsets_reset
+    async def work(cluster: Cluster) -> Planned:
+        from kdist.client.admin.offsets import alter_group_offsets
         from kdist.client.admin.resets import ToTime
 
         partitions = await resolve_partitions(cluster, topics) if topics else None
-        moves = await plan_group_offsets_reset(cluster, group, target, partitions)
-        if not moves:
-            raise await unknown_group(cluster, group)
+        planned = await _plan(cluster, group, target, partitions)
+        moves = planned.moves
         if isinstance(target, ToTime) and not out_of_range:
             await require_within(cluster, [each.partition for each in moves], target.timestamp_ms)
         if not dry_run:
@@ -108,14 +110,42 @@ def reset(  # noqa: PLR0913 - one for each option
             await confirm(f"group {printable(group)} will go on from there", yes=yes)
             offsets = {each.partition: each.offset for each in moves}
             await alter_group_offsets(cluster, group, offsets)
-        return moves
+        return planned
 
-    moves = ask_cluster(clients, work)
+    moves, leaderless = ask_cluster(clients, work)
     if as_json:
         _show(group, moves, dry_run, as_json=True)
     else:
         count, did = show_count(len(moves), "partition"), "would go" if dry_run else "goes"
         click.echo(f"Group {printable(group)} {did} on from there in {count}.")
+    if leaderless is not None:
+        raise leaderless
+
+
+class Planned(NamedTuple):
+    """The moves that can be made, and the error of partitions that have no leader, if any."""
+
+    moves: list[OffsetMove]
+    leaderless: ApiError | None = None
+
+
+async def _plan(
+    cluster: Cluster, group: str, target: Target, partitions: list[TopicPartition] | None
+) -> Planned:
+    """`ApiError` for a group without offsets, or if no move can be made."""
+    from kdist.client.admin.groups import unknown_group
+    from kdist.client.admin.offsets import plan_group_offsets_reset
+    from kdist.client.admin.outcomes import SomeFailed
+
+    try:
+        moves = await plan_group_offsets_reset(cluster, group, target, partitions)
+    except SomeFailed as some:
+        if some.done:
+            return Planned(list(some.done.values()), some)
+        raise
+    if not moves:
+        raise await unknown_group(cluster, group)
+    return Planned(moves)
 
 
 def _target(

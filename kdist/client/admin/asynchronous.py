@@ -11,6 +11,7 @@ from kdist.client.admin.client_settings import AdminKeywords, read_settings
 from kdist.client.admin.operations import Operations
 from kdist.client.cluster import Cluster
 from kdist.client.discovery import find_brokers, given_brokers
+from kdist.client.foreign import understanding
 from kdist.client.settings import Servers
 from kdist.errors import UserError
 from kdist.network.network import AsyncioNetwork, Network
@@ -24,6 +25,7 @@ class AsyncAdmin(Operations):
     Settings and operations are those of `kdist.Admin`. `network` is for simulations.
     """
 
+    @understanding
     def __init__(
         self,
         bootstrap_servers: Servers = (),

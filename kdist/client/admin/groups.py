@@ -15,7 +15,7 @@ from kdist.client.admin.outcomes import each_of, listed, settled
 from kdist.client.cluster import Cluster, did_you_mean, raise_for
 from kdist.client.offsets import find_ranges
 from kdist.errors import ApiError, Error, ProtocolError
-from kdist.model import NO_LEADER, OffsetRange, TopicPartition
+from kdist.model import OffsetRange, TopicPartition
 from kdist.protocol.consumer_protocol import read_assignment
 from kdist.protocol.delete_groups import DeleteGroupsRequest
 from kdist.protocol.describe_groups import DescribedGroup, DescribedMember, DescribeGroupsRequest
@@ -184,9 +184,7 @@ async def _ranges(
     cluster: Cluster, wanted: list[TopicPartition]
 ) -> dict[TopicPartition, OffsetRange]:
     """The offsets of those partitions that still exist and have a leader."""
-    await cluster.metadata({each.topic for each in wanted})
-    led = [each for each in wanted if cluster.leaders.get(each, NO_LEADER) != NO_LEADER]
-    return await find_ranges(cluster, led)
+    return await find_ranges(cluster, await cluster.led(wanted, 0))
 
 
 async def delete_groups(cluster: Cluster, names: Iterable[str]) -> None:

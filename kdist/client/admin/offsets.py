@@ -6,13 +6,13 @@ While a group has members, only they may commit, and changes from outside are re
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from kdist.client.admin.asking import ask_coordinator, group_coordinator
-from kdist.client.admin.outcomes import fault_of, settled
+from kdist.client.admin.outcomes import SomeFailed, fault_of, settled
 from kdist.client.admin.resets import OffsetMove, Target, ToTime, plan_moves
 from kdist.client.admin.topics import require_partitions
-from kdist.client.cluster import Cluster, in_topics, raise_for
+from kdist.client.cluster import Cluster, api_error, in_topics, raise_for
 from kdist.client.committed import commit_request, fetch_request, read_committed
 from kdist.client.offsets import OffsetAndMetadata, find_offsets, find_ranges
 from kdist.errors import ApiError, Error, UserError
@@ -26,6 +26,7 @@ HAS_MEMBERS = frozenset(
 )
 """The errors of a commit from outside while a group has members."""
 
+T = TypeVar("T")
 Offsets = dict[TopicPartition, int]
 
 
@@ -115,6 +116,7 @@ async def plan_group_offsets_reset(
     """How a reset would move a group's offsets, by default all of them. Changes nothing.
 
     `partitions` may include some for which the group has no offset: the reset would set one.
+    `SomeFailed` for partitions that have no leader, with the moves of the others.
     """
     if isinstance(target, ToTime):
         from kdist.config.times import check_time  # here, for commands that need no times
@@ -123,11 +125,25 @@ async def plan_group_offsets_reset(
     committed = await list_group_offsets(cluster, group)
     wanted = sorted(committed if partitions is None else partitions)
     await require_partitions(cluster, wanted)
-    ranges = await find_ranges(cluster, wanted)
+    led = await cluster.led(wanted)
+    ranges = await find_ranges(cluster, led)
     found: Offsets = {}
     if isinstance(target, ToTime):
-        found = await find_offsets(cluster, wanted, target.timestamp_ms)
-    return plan_moves(target, {each: committed.get(each) for each in wanted}, ranges, found)
+        found = await find_offsets(cluster, led, target.timestamp_ms)
+    moves = plan_moves(target, {each: committed.get(each) for each in led}, ranges, found)
+    return list(_of_all(wanted, {each.partition: each for each in moves}).values())
+
+
+def _of_all(
+    wanted: Iterable[TopicPartition], led: Mapping[TopicPartition, T]
+) -> dict[TopicPartition, T]:
+    """The results, which are those of partitions with leaders; `SomeFailed` if others have none."""
+    return settled(
+        {
+            each: led[each] if each in led else api_error(Error.LEADER_NOT_AVAILABLE, str(each))
+            for each in wanted
+        }
+    )
 
 
 async def reset_group_offsets(
@@ -136,10 +152,21 @@ async def reset_group_offsets(
     target: Target,
     partitions: Collection[TopicPartition] | None = None,
 ) -> list[OffsetMove]:
-    """Move a group's offsets as `plan_group_offsets_reset` says; returns the moves."""
-    moves = await plan_group_offsets_reset(cluster, group, target, partitions)
-    await alter_group_offsets(cluster, group, {each.partition: each.offset for each in moves})
+    """Move a group's offsets as `plan_group_offsets_reset` says; returns the moves.
+
+    `SomeFailed` once it has moved the others, if some partitions have no leader.
+    """
+    try:
+        moves = await plan_group_offsets_reset(cluster, group, target, partitions)
+    except SomeFailed as some:
+        await _move(cluster, group, some.done.values())
+        raise
+    await _move(cluster, group, moves)
     return moves
+
+
+async def _move(cluster: Cluster, group: str, moves: Iterable[OffsetMove]) -> None:
+    await alter_group_offsets(cluster, group, {each.partition: each.offset for each in moves})
 
 
 async def list_offsets(
@@ -148,7 +175,8 @@ async def list_offsets(
     """The first offset at or after a time (ms), by default the end offset; -1 where there is none.
 
     `EARLIEST_TIMESTAMP` and `LATEST_TIMESTAMP` ask for a partition's first and end offset.
+    `SomeFailed` for partitions that have no leader, with the offsets of the others.
     """
     wanted = list(partitions)
     await require_partitions(cluster, wanted)
-    return await find_offsets(cluster, wanted, timestamp_ms)
+    return _of_all(wanted, await find_offsets(cluster, await cluster.led(wanted), timestamp_ms))

@@ -11,6 +11,7 @@ from kdist.client.admin.client_settings import AdminKeywords
 from kdist.client.admin.operations import Operations
 from kdist.client.background import BackgroundLoop
 from kdist.client.cluster import Cluster
+from kdist.client.foreign import understanding
 from kdist.client.operation import Blocking
 from kdist.client.settings import Servers
 from kdist.errors import UserError
@@ -25,6 +26,7 @@ class Admin(Operations, Blocking):
     `settings` are those that `AdminSettings` lists; an unknown or invalid one raises `UserError`.
     """
 
+    @understanding
     def __init__(
         self,
         bootstrap_servers: Servers = (),

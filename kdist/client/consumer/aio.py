@@ -23,6 +23,7 @@ from kdist.client.consumer.core import CLOSE_TIMEOUT_S, ConsumerClosed, Core
 from kdist.client.consumer.methods import ConsumerMethods
 from kdist.client.consumer.settings import ConsumerKeywords, read_config
 from kdist.client.discovery import find_brokers, given_brokers
+from kdist.client.foreign import understanding
 from kdist.client.operation import check_timeout
 from kdist.client.settings import Servers
 from kdist.errors import KdistError
@@ -35,6 +36,7 @@ T = TypeVar("T")
 class Consumer(ConsumerMethods):
     """Reads topics; its settings and methods mean what they mean in `kdist.Consumer`."""
 
+    @understanding
     def __init__(
         self,
         bootstrap_servers: Servers = (),
@@ -77,6 +79,7 @@ class Consumer(ConsumerMethods):
 
     # Records
 
+    @understanding
     async def poll(
         self, timeout_s: float | None = None, max_records: int | None = None
     ) -> list[ConsumedRecord]:
@@ -88,6 +91,7 @@ class Consumer(ConsumerMethods):
             return rest
         return await self._taken(lambda: self._core.completed.take_records(count), timeout_s)
 
+    @understanding
     async def poll_batches(
         self, timeout_s: float | None = None, max_batches: int = 1000
     ) -> list[Batch]:
@@ -137,6 +141,7 @@ class Consumer(ConsumerMethods):
 
     # The end
 
+    @understanding
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Commit if auto-commit is on, and leave the group; a static member stays in it.
 

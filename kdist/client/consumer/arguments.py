@@ -27,17 +27,18 @@ def checked_topics(topics: Iterable[str] | re.Pattern[str]) -> list[str] | re.Pa
         raise WrongType(f"topics must be a list: [{topics!r}]")
     if isinstance(topics, re.Pattern) and not isinstance(topics.pattern, str):
         raise WrongType(f"{topics!r} matches bytes, but topic names are text")
-    if not isinstance(topics, re.Pattern | Iterable):
+    given: Any = topics
+    if isinstance(given, bytes) or not isinstance(given, re.Pattern | Iterable):
         raise WrongType(f"topics must be a list of names or a pattern, not {topics!r}")
     return topics if isinstance(topics, re.Pattern) else list(topics)
 
 
 def checked_names(topics: Iterable[Any]) -> set[str]:
     """These topics; `UserError` for a name that no topic can have."""
-    names = set(topics)
+    names = list(topics)  # what no topic can be called may not fit into a set
     for name in names:
         _check_name(name)
-    return names
+    return set(names)
 
 
 def _check_name(topic: Any) -> None:
@@ -78,7 +79,8 @@ def to_commit(wanted: ToCommit | None) -> Offsets | None:
 
 def checked_partitions(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Partitions, which may be given as plain pairs; `UserError` for anything else."""
-    if not isinstance(partitions, Iterable):
+    is_one = isinstance(partitions, str | bytes | TopicPartition)
+    if is_one or not isinstance(partitions, Iterable):
         raise WrongType(f"partitions must be a list of TopicPartition, not {partitions!r}")
     return [_partition(each) for each in partitions]
 
@@ -128,7 +130,8 @@ def check_offset(offset: Any, leader_epoch: Any, what: str = "") -> None:
 
 
 def _is_number(value: Any, least: int, most: int) -> bool:
-    return isinstance(value, SupportsIndex) and least <= value.__index__() <= most
+    is_number = isinstance(value, SupportsIndex) and not isinstance(value, bool)
+    return is_number and least <= value.__index__() <= most
 
 
 def found_offsets(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kdist.client.coding import Coder, Role, WithContext, coded
 from kdist.client.consumer import arrow
-from kdist.errors import ApiError, CorruptRecords, Error
+from kdist.errors import ApiError, CorruptRecords, Error, UserError, WrongType
 from kdist.model import TopicPartition
 from kdist.records.batch import BatchHeader, TimestampType
 from kdist.records.build import body_numbers, decode_body, read_body
@@ -363,8 +363,13 @@ class Batch:
         Offsets are int64, timestamps in ms, keys and values binary (decoders are not called),
         headers a list of name and value. Only the named columns are decoded.
         """
-        import pyarrow
-
+        try:
+            import pyarrow
+        except ModuleNotFoundError:
+            raise UserError("to_arrow needs pyarrow: install kdist's extra `arrow`") from None
+        if isinstance(columns, str) or any(each not in ARROW_COLUMNS for each in columns):
+            allowed = ", ".join(ARROW_COLUMNS)
+            raise WrongType(f"columns must be a list, each one of {allowed}, not {columns!r}")
         arrays = [self._arrow_column(pyarrow, name)[self.places] for name in columns]
         return pyarrow.RecordBatch.from_arrays(arrays, names=list(columns))
 

@@ -25,6 +25,7 @@ from kdist.client.consumer.methods import ConsumerMethods
 from kdist.client.consumer.settings import ConsumerKeywords, read_config
 from kdist.client.consumer.sole_use import SoleUse
 from kdist.client.discovery import find_brokers
+from kdist.client.foreign import understanding
 from kdist.client.operation import Blocking, check_timeout
 from kdist.client.settings import Servers
 from kdist.errors import KdistError, UserError
@@ -47,6 +48,7 @@ class Consumer(ConsumerMethods, Blocking):
     kdist.errors.UserError: a consumer has no setting 'grup_id': did you mean group_id?
     """
 
+    @understanding
     def __init__(
         self,
         bootstrap_servers: Servers = (),
@@ -74,6 +76,7 @@ class Consumer(ConsumerMethods, Blocking):
 
     # Records
 
+    @understanding
     def poll(
         self, timeout_s: float | None = None, max_records: int | None = None
     ) -> list[ConsumedRecord]:
@@ -92,6 +95,7 @@ class Consumer(ConsumerMethods, Blocking):
             return rest
         return self._taken(lambda: self._completed.take_records(count), timeout_s)
 
+    @understanding
     def poll_batches(self, timeout_s: float | None = None, max_batches: int = 1000) -> list[Batch]:
         """As `poll`, but whole batches as producers sent them, with nothing decoded yet."""
         count = checked_max(max_batches, "max_batches")
@@ -173,6 +177,7 @@ class Consumer(ConsumerMethods, Blocking):
 
     # The end
 
+    @understanding
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Commit if auto-commit is on, and leave the group; a static member stays in it.
 

@@ -56,6 +56,7 @@ logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 30.0
 _COMMIT_BEFORE_REBALANCE_S = 5.0
 _LOOK_AGAIN_S = 1.0
+_MISSING_S = 0.5  # for a topic that is being created: a person waits to hear of a misspelt one
 
 OnCommitted = Callable[[Offsets, KdistError | None], object]
 
@@ -396,9 +397,11 @@ class Core:
         self, timestamps: dict[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """As `offsets.list_offsets`, for any partitions, at this consumer's isolation level."""
-        committed_only = self.settings.is_committed_only
         return await list_offsets(
-            self.context.cluster, timestamps, is_committed_only=committed_only
+            self.context.cluster,
+            timestamps,
+            is_committed_only=self.settings.is_committed_only,
+            missing_s=_MISSING_S,
         )
 
     async def offsets_for_times(

@@ -6,6 +6,7 @@ They are looked up in the background for every partition without a position, unt
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 
 from kdist.client.cluster import NoBroker, raise_worst
@@ -15,6 +16,10 @@ from kdist.client.consumer.partition import Partition
 from kdist.client.offsets import TIMESTAMPS, OffsetAndTimestamp, list_offsets_once
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_UNKNOWN = Error.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class NoOffset(ApiError):
@@ -43,6 +48,7 @@ class Positions:
         self._commits = commits
         self._on_found = on_found
         self._task: asyncio.Task[None] | None = None
+        self._told: set[TopicPartition] = set()  # that they do not exist
 
     def kick(self) -> None:
         """Look up missing positions, unless that is already being done."""
@@ -60,7 +66,7 @@ class Positions:
         ]
 
     async def _look_up(self) -> None:
-        cluster, now_s = self._context.cluster, self._context.now_s
+        now_s = self._context.now_s
         patience_s = self._context.settings.default_api_timeout_ms / 1000
         end_s, failures = now_s() + patience_s, 0
         try:
@@ -69,7 +75,7 @@ class Positions:
                     await self._find(missing)
                     end_s, failures = now_s() + patience_s, 0
                 except (ApiError, NoBroker) as error:
-                    if not cluster.may_pass(error) or now_s() >= end_s:
+                    if not self._may_pass(error, is_late=now_s() >= end_s):
                         raise
                     await self._context.back_off(failures)
                     failures += 1
@@ -78,6 +84,16 @@ class Positions:
             self._context.report(error)
         finally:
             self._task = None
+
+    def _may_pass(self, error: ApiError | NoBroker, *, is_late: bool) -> bool:
+        """Whether to go on looking. A leader that is away does not stop who reads others, and so is
+        waited for as long as it takes; a partition that does not exist is a mistake.
+        """
+        if not self._context.cluster.may_pass(error):
+            return False
+        is_known = isinstance(error, NoBroker) or error.error is not _UNKNOWN
+        is_reading = any(not each.is_missing for each in self._partitions.values())
+        return not is_late or (is_reading and is_known)
 
     async def _find(self, missing: list[Partition]) -> None:
         """Find the positions of some of these; raises the worst error for the others at the end."""
@@ -117,4 +133,11 @@ class Positions:
             ):
                 partition.seek(offset.offset)
                 partition.reset_offset = offset.offset
-        raise_worst({key: each for key, each in outcomes.items() if each.error_code})
+        failed = {key: each for key, each in outcomes.items() if each.error_code}
+        topics = {each.topic for each in self._context.cluster.leaders}
+        for key, each in failed.items():
+            is_wrong = Error.of(each.error_code) is _UNKNOWN and key.topic in topics
+            if is_wrong and key not in self._told:
+                self._told.add(key)
+                logger.warning("%s does not exist: waiting for it (%s)", key, each.answer)
+        raise_worst(failed)

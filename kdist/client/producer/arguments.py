@@ -67,7 +67,7 @@ def encoded_column(
 
 def listed(rows: Iterable[Any], name: str) -> Sequence[Any]:
     """The rows of a column as a sequence; `WrongType` if they are not iterable."""
-    if not isinstance(rows, Iterable):
+    if not isinstance(rows, Iterable) or isinstance(rows, str | bytes):
         raise WrongType(f"{name} must be an iterable, such as a list of bytes, not {rows!r}")
     return rows if isinstance(rows, list | tuple) else list(rows)
 
@@ -81,6 +81,8 @@ def checked_headers(headers: Any) -> tuple[Any, ...]:
     """Headers as a tuple of pairs, each of a str and of bytes or None; `WrongType`."""
     if type(headers) is not list and isinstance(headers, _NO_HEADERS):
         raise WrongType(f"headers must be pairs of name and value, not a {type(headers).__name__}")
+    if not isinstance(headers, Iterable):
+        raise WrongType(f"headers must be pairs of name and value, not {headers!r}")
     pairs = tuple(headers)
     for pair in pairs:
         # The common pair is checked without calls, which would take longer than all else that is
@@ -101,7 +103,7 @@ def checked_partition(partition: Any) -> Any:
     """A partition number, or None; `WrongType` for anything else."""
     if partition is None or type(partition) is int:
         return partition
-    if not isinstance(partition, SupportsIndex):
+    if not isinstance(partition, SupportsIndex) or isinstance(partition, bool):
         raise WrongType(f"a partition must be an int, not {partition!r}")
     return partition
 

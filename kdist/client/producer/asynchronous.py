@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Self, TypeVar, Unpack
 
+from kdist.client.foreign import OtherNames, understanding
 from kdist.client.operation import check_timeout
 from kdist.client.producer.arguments import checked_partition
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
@@ -20,7 +21,7 @@ from kdist.records.record import Headers
 T = TypeVar("T")
 
 
-class AsyncProducer:
+class AsyncProducer(OtherNames):
     """`kdist.aio.Producer`: `kdist.Producer`, with coroutines for the methods that block.
 
     Open it with `start`, or use it in an `async with` block. `context` is for simulations.
@@ -33,6 +34,7 @@ class AsyncProducer:
     6
     """
 
+    @understanding
     def __init__(
         self,
         bootstrap_servers: Servers = (),
@@ -96,6 +98,7 @@ class AsyncProducer:
             return added
         return await self._drive(core.add_row(topic, row, partition))
 
+    @understanding
     async def send_and_wait(
         self,
         topic: str,
@@ -108,6 +111,7 @@ class AsyncProducer:
         """Send a record and wait until it is acknowledged."""
         return await (await self.send(topic, value, key, headers, partition, timestamp))
 
+    @understanding
     async def send_many(
         self, topic: str, values: Iterable[Any], keys: Iterable[Any] | None = None
     ) -> SentMany:
@@ -126,11 +130,13 @@ class AsyncProducer:
         finally:
             steps.close()
 
+    @understanding
     async def flush(self, timeout_s: float | None = None) -> None:
         """As `Producer.flush`."""
         check_timeout(timeout_s)
         await self._started.flush(timeout_s)
 
+    @understanding
     async def close(self, timeout_s: float | None = None) -> None:
         """As `Producer.close`."""
         check_timeout(timeout_s)

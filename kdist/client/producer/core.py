@@ -105,6 +105,7 @@ class Core:
                 settings.reconnect_backoff_max_ms,
                 settings.max_in_flight_requests_per_connection,
                 ZSTD_VERSION_MIN if codec is Codec.ZSTD else VERSION_MIN,
+                self._cluster.outages,
             ),
             self.accumulator,
             self._metadata,
@@ -225,6 +226,7 @@ class Core:
         self, topic: str, values: Iterable[Any], keys: Iterable[Any] | None
     ) -> Steps[SentMany]:
         """Steps that return the future of all of these records."""
+        check_name(topic)
         values = listed(values, "values")
         keys = None if keys is None else listed(keys, "keys")
         if self._handler is not None:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from kdist.client.backoff import backoff_s
-from kdist.client.cluster import Address
+from kdist.client.cluster import Address, why_not
+from kdist.client.outages import Outages
 from kdist.client.producer.encoding import VERSION_MAX, VERSION_MIN
 from kdist.errors import ApiError, Error
 from kdist.network.client import Client, ClientSettings, InFlightRequest
@@ -105,6 +106,7 @@ class LinkSettings(NamedTuple):
     backoff_ms_max: float
     in_flight_max: int
     version_min: int
+    outages: Outages
 
 
 class Link:
@@ -173,8 +175,11 @@ class Link:
         try:
             pipe = await Pipe.connect_negotiated(self._network, *address, self._settings.client)
         except (ApiError, TimeoutError) as error:  # fresh metadata may name another leader
+            if isinstance(error, ApiError):
+                self._settings.outages.lost(f"broker {address}", why_not(error, address))
             self._fail(error)
         else:
+            self._settings.outages.back(f"broker {address}")
             self._take(pipe)
         finally:
             self._connecting = None

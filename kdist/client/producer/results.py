@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from kdist.client.operation import check_timeout
 from kdist.client.producer.batch import ProducerBatch
+from kdist.errors import WrongType
 from kdist.model import NO_OFFSET, OffsetRange
 
 T = TypeVar("T")
@@ -98,6 +99,8 @@ class _Promise(Generic[T]):
 
         It runs on the producer's event loop, so it should be quick: nothing is sent meanwhile.
         """
+        if not callable(callback):
+            raise WrongType(f"callback must be a callable, not {callback!r}")
         self._when_done(partial(callback, self), is_urgent=False)
 
     def __await__(self) -> Generator[Any, None, T]:

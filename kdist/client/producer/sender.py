@@ -35,6 +35,9 @@ from kdist.runtime.tick_loop import ringing
 # A batch of at least this size is sent alone and uncopied: its request's own cost is negligible.
 _ALONE_BYTES = 32 << 10
 _DRAIN_PAUSE_S = 0.01
+# A broker reads nothing from a connection while its client is over a quota, and goes on at once if
+# the quota is raised or taken away, which it cannot tell. So what waits for it there is in time.
+_THROTTLE_MS_MAX = 1_000
 
 
 class Sender:
@@ -357,6 +360,6 @@ class Sender:
         else:
             self._settling.answer(batches, response)
             if response is not None and response.throttle_time_ms:
-                link.rest(response.throttle_time_ms)  # KIP-219
+                link.rest(min(response.throttle_time_ms, _THROTTLE_MS_MAX))  # KIP-219
         if not self._is_kicked:
             self.look()

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
 from kdist.client.background import FORKED, BackgroundLoop
+from kdist.client.foreign import OtherNames, understanding
 from kdist.client.operation import check_timeout
 from kdist.client.producer.arguments import checked_partition
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
@@ -23,7 +24,7 @@ from kdist.records.record import Headers
 T = TypeVar("T")
 
 
-class Producer:
+class Producer(OtherNames):
     """Sends records to topics. Threads may share one; `close` it, or use it in a `with` block.
 
     Settings have the names of Kafka's producer settings in snake case; `ProducerSettings` and
@@ -35,6 +36,7 @@ class Producer:
     0
     """
 
+    @understanding
     def __init__(
         self, bootstrap_servers: Servers = (), **settings: Unpack[ProducerKeywords]
     ) -> None:
@@ -108,6 +110,7 @@ class Producer:
             return added
         return self._drive(core.add_row(topic, row, partition))
 
+    @understanding
     def send_many(
         self, topic: str, values: Iterable[Any], keys: Iterable[Any] | None = None
     ) -> SentMany:
@@ -140,6 +143,7 @@ class Producer:
         finally:
             steps.close()  # so that a handler's `after_enqueue` is told if there was no room
 
+    @understanding
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until each record sent so far is acknowledged or has failed.
 
@@ -150,6 +154,7 @@ class Producer:
         if not self._accumulator.is_closed and not self._background.is_elsewhere:
             self._background.run(self._core.flush(timeout_s))
 
+    @understanding
     def close(self, timeout_s: float | None = None) -> None:
         """Deliver what was sent, for up to `timeout_s` seconds (None: no limit), then shut down.
 

@@ -10,12 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from kdist.agent.agent import Agent, AgentContext
+from kdist.agent.publisher import Publisher
 from kdist.agent.queue import Queue, Queued
 from kdist.client.cluster import Cluster, parse_addresses
+from kdist.client.produce_once import Batches
 from kdist.config.agent import AgentSettings, load_agent
 from kdist.config.faults import ConfigError
+from kdist.errors import ApiError, Error
+from kdist.metrics.agent import AgentMetrics
+from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.network.network import AsyncioNetwork
+from kdist.records.build import read_batch
 from kdist.runtime.files import Files
 from kdist.runtime.host import Look
 from kdist.testing.simulated_disk import SimulatedDisk
@@ -121,6 +127,42 @@ def test_a_record_that_is_permanently_refused_does_not_hold_up_the_others(
     agent = asyncio.run(run())
     assert agent.metrics.published_records == 0
     assert len(agent.queue) <= 1
+
+
+@pytest.mark.parametrize(
+    ("error", "is_refused"),
+    [
+        (Error.MESSAGE_TOO_LARGE, lambda values: sum(map(len, values)) > 30),
+        (Error.INVALID_TIMESTAMP, lambda values: b"x" * 40 in values),
+    ],
+)
+def test_of_a_batch_that_is_refused_only_the_record_that_is_to_blame_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, error: Error, is_refused: Callable[[list[bytes]], bool]
+) -> None:
+    small, sent = [b"%09d" % number for number in range(20)], list[bytes]()
+
+    async def produce(_: Cluster, batches: Batches) -> None:
+        (batch,) = batches.values()
+        values = [record.value or b"" for record in read_batch(batch)]
+        if is_refused(values):
+            raise ApiError(error)
+        sent.extend(values)
+
+    async def run() -> Queue:
+        queue = Queue(100)
+        for value in (*small[:7], b"x" * 40, *small[7:]):
+            queue.add(Queued(1, value))
+        cluster = Cluster(AsyncioNetwork(asyncio.get_running_loop()), [], ClientSettings("agent"))
+        publisher = Publisher(cluster, "ops.host", "b1", queue, AgentMetrics())
+        publisher._partition = TopicPartition("ops.host", 0)
+        assert not await publisher.send_all()
+        publisher._partition = TopicPartition("ops.host", 0)
+        assert await publisher.send_all()
+        return queue
+
+    monkeypatch.setattr("kdist.agent.publisher.produce", produce)
+    assert asyncio.run(run()).dropped == 1
+    assert sent == small
 
 
 def test_without_a_broker_the_oldest_records_are_dropped_and_counted() -> None:

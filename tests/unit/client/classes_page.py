@@ -85,6 +85,8 @@ ELSEWHERE = {  # the beginning of a sentence: where it is tried, and a word of t
     "`SomeFailed` where the preferred": ("unit/client/test_client_admin.py", "elect_leaders"),
     "`is_unclean`: have those": ("unit/client/test_client_admin.py", "elect_leaders"),
     "The records that it lacks are": ("unit/broker/test_broker_elections.py", "unclean"),
+    "`SomeFailed` for partitions that": ("unit/cli/test_cli_leaderless.py", "SomeFailed"),
+    "`SomeFailed` once it has moved": ("unit/cli/test_cli_leaderless.py", "moved"),
     "An API that kdist does not know": ("unit/client/test_client_admin.py", "describe_versions"),
     "A broker that does not answer, or": ("unit/client/test_client_admin.py", "patience_s"),
     "These were lost, and others": ("integration/test_integration_consumer.py", "on_lost"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import sys
 from collections import deque
 from typing import Any
 
@@ -16,7 +17,7 @@ from kdist.client.consumer.batch import Batch, CorruptFetch, NotDecoded
 from kdist.client.consumer.iteration import Iteration
 from kdist.client.consumer.opening import Opening, Ready, open_fetched
 from kdist.client.consumer.partition import CompletedFetches, Partition
-from kdist.errors import CorruptRecords
+from kdist.errors import CorruptRecords, UserError, WrongType
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import AbortedTransaction
 from kdist.records.batch import (
@@ -205,6 +206,20 @@ def test_arrow_has_every_column() -> None:
     assert (found["key"], found["value"]) == ([None, b"k1"], [b"v0", None])
     assert found["headers"] == [[{"name": "h", "value": None}], []]
     assert batch.part(1, 2).to_arrow(["value"]).to_pydict() == {"value": [None]}
+
+
+def test_who_has_no_pyarrow_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    (batch,) = batches(build_batch([b"v"], timestamp_ms=NOW))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UserError, match="needs pyarrow"):
+        batch.to_arrow()
+
+
+@pytest.mark.parametrize("columns", ["value", ["values"], [1]])
+def test_a_column_that_arrow_does_not_have_is_refused(columns: Any) -> None:
+    (batch,) = batches(build_batch([b"v"], timestamp_ms=NOW))
+    with pytest.raises(WrongType, match="each one of offset, timestamp, key, value, headers"):
+        batch.to_arrow(columns)
 
 
 def test_damage_is_raised_after_the_whole_batches_before_it() -> None:

@@ -6,15 +6,21 @@ import asyncio
 
 import pytest
 
+from kdist.client.admin.topics import NewTopic, create_topics
+from kdist.client.cluster import Address
+from kdist.client.cluster import Cluster as Asking
 from kdist.client.consumer.batch import CorruptFetch
 from kdist.client.consumer.fetch_session import FetchSession
 from kdist.client.consumer.fetcher import Fetcher
 from kdist.client.consumer.metadata import Leader
+from kdist.client.produce_once import produce as produce_to
 from kdist.errors import Error
 from kdist.model import TopicPartition
+from kdist.network.client import ClientSettings
 from kdist.protocol.fetch import FetchPartition, FetchPartitionResult
+from kdist.records.build import build_batch
 from tests.refusals import refused
-from tests.simulator.cluster import Cluster
+from tests.simulator.cluster import PORT, Cluster, produce
 from tests.unit.client.client_group_world import TOPIC, Group, consumer_on, with_topic
 from tests.unit.client.test_client_consumer_reading import ZERO, offsets, truncated
 
@@ -39,6 +45,51 @@ async def test_a_partition_without_a_leader_does_not_delay_the_others(
     assert cluster.loop.time() - begun_s < 4
     with refused(Error.UNKNOWN_TOPIC_OR_PARTITION, "clicks-7"):
         await consumer.poll(200)
+    await consumer.close()
+
+
+async def test_a_partition_that_is_not_there_is_told_with_those_that_are(
+    cluster: Cluster, group: Group, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+    consumer.assign([TopicPartition(TOPIC, 7)])
+    assert await consumer.poll(2) == []
+    assert [each.message for each in caplog.records if "clicks-7" in each.message] == [
+        "clicks-7 does not exist: waiting for it (topic clicks has partitions 0 to 0)"
+    ]
+    with refused(Error.UNKNOWN_TOPIC_OR_PARTITION, "clicks-7: topic clicks has partitions 0 to 0"):
+        await consumer.poll(200)
+    await consumer.close()
+
+
+async def test_a_partition_without_a_leader_is_waited_for_while_others_are_read(
+    cluster: Cluster,
+) -> None:
+    """It used to be raised every `default_api_timeout_ms`, though the others were read."""
+    for broker in (1, 2):
+        await cluster.started(broker)
+    network = cluster.network.host("admin")
+    asking = Asking(network, [Address("m1", PORT)], ClientSettings("admin"))
+    await create_topics(asking, [NewTopic(TOPIC, replicas=[[1], [2]])])
+    cluster.kill(cluster.brokers[2])
+    client = await cluster.client()
+    await client.negotiate()
+    consumer = consumer_on(
+        cluster, "reader", auto_offset_reset="earliest", default_api_timeout_ms=5_000
+    )
+    consumer.assign([ZERO, ONE])
+    for offset in range(20):
+        await produce(client, TOPIC, b"")
+        assert await offsets(consumer, 1) == [offset]
+        await asyncio.sleep(2)
+    consumer.assign([ONE])
+    with refused(Error.LEADER_NOT_AVAILABLE, "clicks-1"):  # nothing else is read
+        await consumer.poll(10)
+    await cluster.started(2)
+    await asking.led([ONE])
+    await produce_to(asking, {ONE: build_batch([b""], timestamp_ms=1)})
+    assert await offsets(consumer, 1) == [0]
+    asking.close()
     await consumer.close()
 
 

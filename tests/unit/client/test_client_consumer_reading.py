@@ -35,6 +35,18 @@ async def offsets(consumer: Consumer, count: int) -> list[int]:
     return found
 
 
+async def test_the_offsets_of_what_does_not_exist_are_refused_within_a_second(
+    cluster: Cluster, group: Group, /
+) -> None:
+    consumer, begun_s = consumer_on(cluster, "reader"), cluster.loop.time()
+    with refused(Error.UNKNOWN_TOPIC_OR_PARTITION, "clcks-0: no such topic"):
+        await consumer.beginning_offsets([TopicPartition("clcks", 0)])
+    with refused(Error.UNKNOWN_TOPIC_OR_PARTITION, "clicks-1: topic clicks has partitions 0 to 0"):
+        await consumer.end_offsets([ZERO, TopicPartition(TOPIC, 1)])
+    assert cluster.loop.time() < begun_s + 2
+    await consumer.close()
+
+
 async def test_a_seek_while_connecting_is_not_undone(cluster: Cluster, group: Group, /) -> None:
     await group.produce(3)
     for steps in range(40):  # wherever the first fetch is by then
@@ -248,13 +260,12 @@ async def test_a_question_about_a_topic_that_comes_back_is_answered(
 ) -> None:
     consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
     consumer.assign([TopicPartition("late", 0)])
-    asking = [
-        asyncio.ensure_future(consumer.position(TopicPartition("late", 0))),
-        asyncio.ensure_future(consumer.end_offsets([TopicPartition("late", 0)])),
-    ]
+    position = asyncio.ensure_future(consumer.position(TopicPartition("late", 0)))
     await asyncio.sleep(8)
+    end = asyncio.ensure_future(consumer.end_offsets([TopicPartition("late", 0)]))
+    await asyncio.sleep(0.2)
     await create(group._client, "late", 1)
-    assert await asyncio.gather(*asking) == [0, {TopicPartition("late", 0): 0}]
+    assert await asyncio.gather(position, end) == [0, {TopicPartition("late", 0): 0}]
     await consumer.close()
 
 

@@ -342,7 +342,9 @@ def test_brokers_are_text_or_a_list(read: Callable[[Any], Any]) -> None:
 @_CLIENTS
 @pytest.mark.parametrize("given", [7, b"a:1", [1], {"a:1": 1}, ["a:1", None], [["a:1"]]])
 def test_any_other_type_is_refused(read: Callable[[Any], object], given: Any) -> None:
-    with pytest.raises(UserError, match=r"bootstrap_servers is .*, and must be host:port"):
+    is_dict = isinstance(given, dict)
+    told = "bootstrap_servers is a dict" if is_dict else "bootstrap_servers is .*, and must be host"
+    with pytest.raises(UserError, match=told):
         read(given)
 
 

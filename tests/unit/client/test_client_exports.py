@@ -18,6 +18,7 @@ import kdist
 import kdist.aio
 from kdist import aio, classic
 from kdist.classic import connector
+from kdist.cli.release import release
 from kdist.client.admin.client_settings import AdminKeywords, AdminSettings
 from kdist.client.consumer.settings import DECODERS, ConsumerKeywords, ConsumerSettings
 from kdist.client.producer.settings import Callables, ProducerKeywords, ProducerSettings
@@ -73,6 +74,10 @@ def shown(row: Setting) -> Any:
 def test_every_exported_name_exists(name: str) -> None:
     assert getattr(kdist, name).__name__ == name
     assert name in dir(kdist)
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert kdist.__version__ == release()
 
 
 def test_type_checkers_see_the_same_modules() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 
 import kdist
 from kdist import aio
+from kdist.client import foreign
 
 GUIDES = Path(__file__).parents[3] / "docs" / "guides"
 NAMES = ("from-kafka-python", "from-confluent-kafka", "from-aiokafka")
@@ -30,6 +32,7 @@ SECTIONS = {
         r"\n## (\w[\w.]*)\n(.*?)(?=\n## |\Z)", (GUIDES / f"{name}.md").read_text(), re.DOTALL
     )
 }
+NOWHERE = "127.0.0.1:1"
 NO_PROPERTY = "no.such.property"
 SETTINGS = {
     "bootstrap_servers",
@@ -113,6 +116,118 @@ def test_what_has_no_counterpart_is_no_name_of_ours(page: str, section: str) -> 
         for name in names
     }
     assert lacking & (public(ours) | keywords.__annotations__.keys()) <= {"poll"}
+
+
+BLOCKS = {  # by a table's first heading: what its names are to kdist
+    "theirs": lambda ours: foreign.METHODS[ours.__name__.removeprefix("Async")],
+    "their setting": lambda _: foreign.SETTINGS,
+}
+
+
+def foreign_rows() -> Iterator[tuple[dict[str, str], str, str]]:
+    """Each name on a page that is none of ours: the table that it is to be in, and its cell."""
+    for (_, section), text in SECTIONS.items():
+        ours, keywords = OURS.get(section, (None, kdist.ProducerKeywords))
+        if ours is not None and section not in kdist.__all__:
+            yield foreign.CLASSES, section, f"`{ours.__name__.removeprefix('Async')}`"
+        for block in text.split("\n\n"):
+            heading = block.strip().partition("|")[2].partition("|")[0].strip()
+            table, known = foreign.CLASSES, set(kdist.__all__)
+            if section == "Settings":
+                table, known = foreign.SETTINGS, SETTINGS
+            elif ours is not None and heading in BLOCKS:
+                table = BLOCKS[heading](ours)
+                known = public(ours) | {"bootstrap_servers"} | keywords.__annotations__.keys()
+            elif ours is not None:
+                continue  # what is an attribute of a record
+            for names, right in rows(block):
+                for name in names:
+                    plain = name.replace(".", "_") if section == "Settings" else name
+                    is_theirs = plain.isidentifier() and not hasattr(builtins, plain)
+                    if (
+                        is_theirs
+                        and plain not in known | {"MSG_SIZE_TOO_LARGE"}
+                        and plain[0] != "_"
+                    ):
+                        yield table, plain, right
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "cell"),
+    [pytest.param(*row, id=f"{number}-{row[1]}") for number, row in enumerate(foreign_rows())],
+)
+def test_a_name_on_a_page_is_refused_with_what_the_page_says(
+    table: dict[str, str], name: str, cell: str
+) -> None:
+    said = foreign.hint(table, name)
+    if ours := re.fullmatch(r": kdist has (\S+) for it", said):
+        assert ours[1] in {each.removeprefix("aio.") for each in re.findall(r"`([^`]+)`", cell)}
+    else:
+        assert said
+        assert cell.startswith("none")
+
+
+def test_each_name_that_is_refused_so_is_on_a_page() -> None:
+    found = {(id(table), name) for table, name, _ in foreign_rows()}
+    pages = " ".join((GUIDES / f"{name}.md").read_text() for name in NAMES)
+    for table in (foreign.SETTINGS, foreign.CLASSES, *foreign.METHODS.values()):
+        lacking = {name for name in table if (id(table), name) not in found}
+        assert {name for name in lacking if f"`{name}` is" not in pages} == set()
+    assert {name for name in foreign.ARGUMENTS if not re.search(rf"\b{name}\b", pages)} == set()
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "ours"),
+    [
+        (lambda: kdist.Producer(NOWHERE, value_serializer=str.encode), kdist.UserError, "value_en"),
+        (
+            lambda: kdist.Consumer(NOWHERE, **{"enable.partition.eof": True}),
+            kdist.UserError,
+            "end_",
+        ),
+        (lambda: kdist.Admin(NOWHERE, security_protocol="SSL"), kdist.UserError, "no TLS"),
+        (lambda: kdist.Producer({"bootstrap.servers": NOWHERE}), TypeError, r"\*\*settings"),
+        (lambda: kdist.Consumer("t", bootstrap_servers=NOWHERE), TypeError, "Consumer.subscribe"),
+        (lambda: kdist.KafkaProducer, ImportError, "Producer"),
+        (lambda: aio.AIOKafkaConsumer, ImportError, "Consumer"),
+        (lambda: kdist.NoSuchThing, AttributeError, "no attribute 'NoSuchThing'$"),
+    ],
+)
+def test_a_name_of_another_client_is_refused_with_ours(
+    use: Callable[[], object], error: type[Exception], ours: str
+) -> None:
+    with pytest.raises(error, match=ours):
+        use()
+
+
+def test_a_method_of_another_client_is_refused_with_ours() -> None:
+    with kdist.Producer(NOWHERE) as producer, kdist.Consumer(NOWHERE, group_id="g") as consumer:
+        calls: dict[str, Callable[[], object]] = {
+            "Producer.send ": lambda: producer.produce("t", b""),
+            "timeout_s ": lambda: producer.flush(timeout=1),
+            "timeout_s for": lambda: consumer.poll(timeout_ms=1),
+            "Consumer.poll ": lambda: consumer.getone(),
+            "topics ": lambda: consumer.subscribe(pattern="t"),
+            "Consumer.commit_async ": lambda: consumer.commit(asynchronous=True),
+        }
+        for ours, call in calls.items():
+            with pytest.raises((AttributeError, TypeError), match=f": kdist has {ours}"):
+                call()
+        for call in (lambda: producer.colour, lambda: consumer.poll(colour=1)):
+            with pytest.raises((AttributeError, TypeError), match=r"'colour'$"):
+                call()
+
+
+async def test_a_method_of_aiokafka_is_refused_with_ours() -> None:
+    async with aio.Producer(NOWHERE) as producer, aio.Consumer(NOWHERE) as consumer:
+        with pytest.raises(AttributeError, match=r"kdist has Consumer\.poll for it"):
+            await consumer.getmany()
+        with pytest.raises(TypeError, match="kdist has timeout_s for it"):
+            await consumer.poll(timeout_ms=1)
+        with pytest.raises(AttributeError, match=r"kdist has Producer\.close for it"):
+            await producer.stop()
+        with pytest.raises(TypeError, match="kdist has timestamp for it"):
+            await producer.send_and_wait("t", b"", timestamp_ms=1)
 
 
 def found_in_kdist(name: str) -> bool:
