@@ -183,7 +183,18 @@ def test_records_of_a_compacted_topic_are_not_deleted_nor_said_to_be(cluster: Cl
         told = cluster.refused("topics", "delete-records", "--yes", "kept", "--all", *words)
         assert "cleanup.policy=compact" in told
     cluster.done("topics", "alter", "kept", "--config", "cleanup.policy=compact,delete")
-    cluster.done("topics", "delete-records", "--yes", "kept", "--all")
+    told = cluster.done("topics", "delete-records", "--yes", "kept", "--all")
+    assert told.endswith("Deleted up to 3 records.\n")
+
+
+def test_offsets_of_a_compacted_topic_are_not_called_records(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "states", "--config", "cleanup.policy=compact,delete")
+    table = cluster.done("topics", "describe", "states")
+    trim = cluster.done("topics", "delete-records", "states", "--all", "--dry-run")
+    for shown in (table, trim):
+        assert "OFFSETS" in shown
+        assert "RECORDS" not in shown
+    assert "Up to 0 records would be deleted." in trim
 
 
 def test_the_oldest_records_are_deleted(cluster: CliCluster) -> None:
