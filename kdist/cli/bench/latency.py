@@ -14,6 +14,7 @@ from kdist.cli.shared.connecting import require_topic
 from kdist.cli.shared.options import acks_option, json_option, not_empty, print_json
 from kdist.cli.shared.progress import Advance, progress
 from kdist.cli.shared.show import show_count, show_size
+from kdist.cli.shared.throttling import throttling_said
 from kdist.errors import UserError
 from kdist.model import TopicPartition
 from kdist.runtime.clock import SystemClock
@@ -62,6 +63,7 @@ def latency(
         raise UserError("acks is 0: without acknowledgements there is nothing to time")
     partition = TopicPartition(topic, 0)
     with (
+        throttling_said(),
         Producer(**settings) as producer,
         Consumer(**clients.settings("consumer")) as consumer,
         progress("latency", records, is_wanted=not as_json) as advance,

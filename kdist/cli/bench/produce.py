@@ -15,6 +15,7 @@ from kdist.cli.shared.connecting import require_topic
 from kdist.cli.shared.options import acks_option, codec_option, json_option, not_empty, say_rate
 from kdist.cli.shared.progress import progress
 from kdist.cli.shared.show import show_size
+from kdist.cli.shared.throttling import throttling_said
 from kdist.errors import UserError
 from kdist.runtime.clock import SystemClock
 
@@ -96,6 +97,7 @@ def produce(  # noqa: PLR0913 - one for each option
     settings = clients.settings("producer", acks=acks, compression_type=codec)
     require_sendable(size, settings)
     with (
+        throttling_said(),
         Producer(**settings) as producer,
         progress("produce", records, is_wanted=not as_json) as advance,
     ):
