@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from kdist.cli.bench import consume
-from kdist.cli.bench.produce import Load, Run
+from kdist.cli.bench.produce import Load, Run, started_producer
 from kdist.cli.bench.report import show_summary, summarise
 from kdist.cli.shared.progress import progress
 from kdist.client.producer.sync import Producer
@@ -82,6 +82,21 @@ def test_a_command_says_once_that_a_quota_holds_it(
     cluster.done("configs", "alter", "client", id_, "--unset", quota)
     assert told.count("kdist: ") == 1
     assert f"throttles client '{id_}', whose quota is used up\n" in told
+
+
+def test_an_interrupt_closes_the_producer_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[float | None] = []
+
+    class Closing:
+        def close(self, timeout_s: float | None = None) -> None:
+            closed.append(timeout_s)
+
+    monkeypatch.setattr("kdist.client.producer.sync.Producer", Closing)
+    with pytest.raises(KeyboardInterrupt), started_producer({}):
+        raise KeyboardInterrupt
+    with started_producer({}):
+        pass
+    assert closed == [2.0, None]
 
 
 def test_latency_is_from_end_to_end(cluster: CliCluster, topic: str) -> None:
