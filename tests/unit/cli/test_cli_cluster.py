@@ -171,6 +171,9 @@ def test_a_missing_broker_is_a_bad_finding(tmp_path: Path) -> None:
         assert told_of_disks(running, 2) == ("down", "BROKER_NOT_AVAILABLE", "is down")
         assert running.run("cluster", "disks", 2).exit_code == 1
         running.done("cluster", "disks", 1)
+        listed = running.run("configs", "list", "--json")
+        told = "kdist: broker 2 is down: its settings are not listed\n"
+        assert (listed.exit_code, listed.stderr) == (1, told)
         text = running.run("cluster", "health").stdout
         assert "Partitions have no leader." in text
         assert "broker 2" in text
