@@ -36,6 +36,11 @@ def read_digits(text: str) -> int | None:
     return int(text) if is_number else None
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 host`, `2 hosts`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 class Principal(NamedTuple):
     """Who sends a request: a kind, such as "User", and a name."""
 

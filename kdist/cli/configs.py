@@ -109,10 +109,14 @@ def configs() -> None:
 @configs.command("list")
 @client_options()
 @json_option
-def list_them(clients: Clients, as_json: bool) -> None:
-    """List quotas, and the settings that topics and brokers override: no defaults, no files."""
+def list_them(clients: Clients, as_json: bool) -> int:
+    """List quotas, and the settings that topics and brokers override: no defaults, no files.
 
-    async def work(cluster: Cluster) -> list[Resource]:
+    The exit status is 1 if a broker that has replicas is down, so that its settings are not listed.
+    """
+
+    async def work(cluster: Cluster) -> tuple[list[Resource], list[int]]:
+        from kdist.client.admin.health import missing_brokers
         from kdist.client.admin.settings import (
             SHARED,
             describe_broker_configs,
@@ -124,7 +128,7 @@ def list_them(clients: Clients, as_json: bool) -> None:
         names = [topic.name for topic in await list_topics(cluster)]
         of_topics = await describe_topic_configs(cluster, names) if names else {}
         of_brokers = await describe_broker_configs(cluster)
-        return [
+        of_all = [
             *(Resource(TOPIC, name, _own(TOPIC, found)) for name, found in of_topics.items()),
             Resource(BROKER, None, await describe_default_broker_configs(cluster)),
             *(
@@ -133,11 +137,15 @@ def list_them(clients: Clients, as_json: bool) -> None:
             ),
             *await _clients(cluster),
         ]
+        return of_all, await missing_brokers(cluster)
 
-    listed = ask_cluster(clients, work)
+    listed, missing = ask_cluster(clients, work)
     found = [(of, each) for of in listed for each in sorted(of.settings.values())]
     none = "No topic and no broker has settings of its own, and no client has quotas."
     print_rows(_OWN, found, as_json=as_json, if_none=none)
+    for broker in missing:
+        click.echo(f"kdist: broker {broker} is down: its settings are not listed", err=True)
+    return 1 if missing else 0
 
 
 def _own(kind: str, settings: Mapping[str, Setting], but: str = "") -> dict[str, Setting]:

@@ -95,7 +95,11 @@ class EdgeGroup(LazyGroup):
         """As click's, but in standalone mode exits with a status of the table above."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
-        sys.exit(self._run(args, prog_name, complete_var, **extra))
+        try:
+            status = self._run(args, prog_name, complete_var, **extra)
+        except BrokenPipeError:  # of the sentence about an error
+            status = UNREAD
+        sys.exit(status)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -107,13 +111,15 @@ class EdgeGroup(LazyGroup):
         moved = [] if broker is None else ["--broker", broker]
         return name, command, [*rest[:at], *moved, *rest[at:]]
 
+    def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
+        """As click does, but if nobody reads the help it prints, the status is as of `invoke`."""
+        with _unread_told():
+            return super().make_context(*arguments, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         """As click does, but the status is its own if standard output is not read to its end."""
-        try:
+        with _unread_told():
             return super().invoke(ctx)
-        except BrokenPipeError:
-            discard_output()
-            return UNREAD
 
     def _run(
         self,
@@ -134,6 +140,16 @@ class EdgeGroup(LazyGroup):
         except (KdistError, OSError) as error:
             return _say(show_error(error), 1)
         return status if isinstance(status, int) else 0
+
+
+@contextmanager
+def _unread_told() -> Iterator[None]:
+    """A broken pipe ends the command by its status, before click makes it 1."""
+    try:
+        yield
+    except BrokenPipeError:
+        discard_output()
+        raise click.exceptions.Exit(UNREAD) from None
 
 
 def _say(sentence: str, status: int) -> int:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 import click
 
 from kdist.cli.shared.click_groups import CommandGroup
+from kdist.cli.shared.files import json_input
 from kdist.errors import UserError
 
 
@@ -27,11 +25,14 @@ def review() -> int:
     """
     from kdist.ops import ensemble_review
 
+    given = json_input()
     try:
-        given = json.load(sys.stdin)
         members, rows = list(map(str, given["members"])), list(given["found"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"standard input does not describe an ensemble: {error!r}") from None
+    except (KeyError, TypeError):
+        wanted = 'an object with the lists "members" and "found"'
+        raise UserError(
+            f"standard input does not describe an ensemble: it is not {wanted}"
+        ) from None
     if reason := ensemble_review.review(members, ensemble_review.read_servers(rows)):
         click.echo(reason)
         return 1

@@ -29,6 +29,7 @@ from kdist.config.kinds import (
     shape_of,
     show_text,
 )
+from kdist.model import counted
 
 REQUIRED: Any = dataclasses.MISSING
 
@@ -237,14 +238,10 @@ def _amount(value: int, unit: str) -> str:
         value, unit = value * 60_000, "ms"
     if unit == "ms":
         return next(
-            (_counted(value // n, word) for n, word in _DURATIONS if _fits(value, n)), f"{value} ms"
+            (counted(value // n, word) for n, word in _DURATIONS if _fits(value, n)), f"{value} ms"
         )
     return str(value)
 
 
 def _fits(value: int, size: int) -> bool:
     return value >= size and value % size == 0
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -16,7 +16,7 @@ from itertools import chain, zip_longest
 from typing import TypeVar
 
 from kdist.errors import ApiError, Error
-from kdist.model import Broker
+from kdist.model import Broker, counted
 
 T = TypeVar("T")
 
@@ -46,8 +46,7 @@ def place(
     if not 1 <= replication_factor <= hosts:
         raise ApiError(
             Error.INVALID_REPLICATION_FACTOR,
-            f"a replication factor of {replication_factor} with {hosts} host{'s' * (hosts != 1)}"
-            " alive;"
+            f"a replication factor of {replication_factor} with {counted(hosts, 'host')} alive;"
             " a host holds at most one replica of a partition",
         )
     return {

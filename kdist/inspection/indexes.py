@@ -18,7 +18,7 @@ from typing import NamedTuple
 from kdist.config.topic import TopicSettings
 from kdist.errors import DiskFull
 from kdist.inspection.place import PartitionFiles
-from kdist.model import NO_TIMESTAMP
+from kdist.model import NO_TIMESTAMP, counted
 from kdist.records.batch import BatchHeader
 from kdist.runtime.files import File, Files
 from kdist.storage.index import IndexEntry, OffsetIndex, TimeIndex
@@ -100,7 +100,7 @@ class IndexCheck:
         if content is not None:
             self._entries, self.count = content.entries, content.entry_count
             if content.left_over_bytes:
-                self.fault = f"{content.left_over_bytes} bytes are left after its last entry"
+                self.fault = f"has {counted(content.left_over_bytes, 'byte')} after its last entry"
             self._advance()
 
     def _advance(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from kdist.errors import CorruptFile
 from kdist.inspection.place import PartitionFiles, Saved
 from kdist.inspection.report import Report, Severity
-from kdist.model import NO_EPOCH
+from kdist.model import NO_EPOCH, counted
 from kdist.records.batch import BatchHeader
 from kdist.runtime.files import Files
 from kdist.storage import names
@@ -126,7 +126,7 @@ def check_names(
             else:
                 report.stale(path, "belongs to no segment")
     if waiting:
-        report.note(partition.directory, f"{waiting} files wait to be unlinked")
+        report.note(partition.directory, f"has {counted(waiting, 'file')} to be unlinked")
     if not partition.bases:
         report.note(partition.directory, "has no segment")
 

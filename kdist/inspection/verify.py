@@ -33,7 +33,7 @@ from kdist.inspection.sidecars import (
     load_snapshots,
     note_corrupt,
 )
-from kdist.model import NO_TIMESTAMP, TopicPartition
+from kdist.model import NO_TIMESTAMP, TopicPartition, counted
 from kdist.records.batch import BatchHeader
 from kdist.records.build import read_records
 from kdist.runtime.files import Files
@@ -334,7 +334,7 @@ class _PartitionCheck:
             severity = Severity.STALE
             reason += ": an append in progress, or one that the next start will cut off"
         if damage.end > damage.start:
-            reason += f" ({damage.end - damage.start} bytes are not a sound batch)"
+            reason += f" ({counted(damage.end - damage.start, 'byte')} of no sound batch)"
         self._report.add(severity, path, reason, damage.start)
 
     # What is derived from the batches

@@ -8,6 +8,7 @@ unanswered requests fail with NETWORK_EXCEPTION; whether to reconnect is the cal
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections import deque
 from typing import Any, NamedTuple, Protocol, Self, cast
@@ -27,6 +28,10 @@ from kdist.protocol.frame import (
     put_correlation_id,
 )
 from kdist.protocol.schema import NEVER
+
+logger = logging.getLogger(__name__)
+
+THROTTLED = "%s throttles client %r, whose quota is used up"
 
 _CORRELATION_ID_MAX = (1 << 31) - 1
 _UNSUPPORTED = Error.UNSUPPORTED_VERSION.code.to_bytes(2, "big")
@@ -262,6 +267,7 @@ class Client(FrameReceiver):
         now_s = self._loop.time()
         more_s = now_s + throttle_s - max(now_s, self._throttle_end_s)
         if more_s > 0:
+            logger.debug(THROTTLED, self.name, self._settings.client_id)
             self._throttle_end_s = now_s + throttle_s
             self._in_flight = deque(
                 each._replace(until_s=each.until_s + more_s) for each in self._in_flight

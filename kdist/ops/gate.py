@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from kdist.model import TopicPartition
+from kdist.model import TopicPartition, counted
 
 PROBE_PREFIX = "kdist-probe-"  # the probe's topics, which have a single replica on purpose
 
@@ -75,7 +75,7 @@ def review_stop(
     moves = _moves(view)
     reasons += [moves] if moves else []
     reasons += [
-        f"{each.partition} would have {left} in-sync replica{'s' * (left != 1)}, and asks for"
+        f"{each.partition} would have {counted(left, 'in-sync replica')}, and asks for"
         f" {_needed(each)}"
         for each in mine
         if not going.issuperset(each.replicas)

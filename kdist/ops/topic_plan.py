@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kdist.errors import UserError
+from kdist.model import counted
 
 _KEYS = frozenset({"name", "partitions", "replication_factor", "config", "state"})
 _STATES = ("present", "absent")
@@ -53,7 +54,7 @@ class Grow(NamedTuple):
     partitions: int
 
     def __str__(self) -> str:
-        return f"grow topic {self.name} to {self.partitions} partitions"
+        return f"grow topic {self.name} to {counted(self.partitions, 'partition')}"
 
 
 class Configure(NamedTuple):
@@ -165,20 +166,16 @@ def _changes(topic: Wanted, found: Existing) -> list[Step]:
     return steps
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
 def _refusals(topic: Wanted, found: Existing) -> list[str]:
     refusals = []
     if topic.partitions is not None and topic.partitions < found.partitions:
         refusals.append(
-            f"topic {topic.name} has {_counted(found.partitions, 'partition')}, and they only"
+            f"topic {topic.name} has {counted(found.partitions, 'partition')}, and they only"
             f" become more: not {topic.partitions}"
         )
     if topic.replication_factor not in (None, found.replication_factor):
         refusals.append(
-            f"topic {topic.name} has {_counted(found.replication_factor, 'replica')} of each"
+            f"topic {topic.name} has {counted(found.replication_factor, 'replica')} of each"
             f" partition, and not {topic.replication_factor}: replicas are moved by a reassignment"
         )
     return refusals

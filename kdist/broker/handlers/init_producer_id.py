@@ -7,7 +7,8 @@ A producer that asks again gets a new id. Source: KIP-98; Kafka's `ZkProducerIdM
 
 There are no transactions yet. A transactional id is answered TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 here and in FindCoordinator, the only error on which all clients stop and report. On others, such as
-NOT_COORDINATOR, the Java client or librdkafka retry until a timeout, or for ever.
+NOT_COORDINATOR or UNSUPPORTED_VERSION, the Java client or librdkafka retry until a timeout, or for
+ever. It looks like a missing right: `NO_TRANSACTIONS` says otherwise, where answers have text.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from kdist.zk.values import ProducerIdBlock
 logger = logging.getLogger(__name__)
 
 BLOCK_IDS = 1000
+NO_TRANSACTIONS = "This release has no transactions: unset transactional.id. No right is missing."
 
 _PATH = znodes.PRODUCER_ID_BLOCK.path()
 

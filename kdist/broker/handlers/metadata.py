@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Set
 
 from kdist.broker.controller_access import AutoCreation
+from kdist.broker.handlers.init_producer_id import NO_TRANSACTIONS
 from kdist.broker.metadata_cache import NO_CONTROLLER, KnownTopic, MetadataCache
 from kdist.errors import Error
 from kdist.groups.context import partition_for
@@ -228,7 +229,7 @@ class MetadataHandler:
         error, sentence, broker = Error.NONE, None, _NOBODY
         if key_type == TRANSACTION_KEY:
             error = Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            sentence = "This release has no transactions."
+            sentence = NO_TRANSACTIONS
         elif key_type != GROUP_KEY:
             error = Error.INVALID_REQUEST
             sentence = error.sentence

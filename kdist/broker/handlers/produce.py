@@ -14,6 +14,7 @@ import logging
 from functools import partial
 
 from kdist.broker.handlers import Call
+from kdist.broker.handlers.init_producer_id import NO_TRANSACTIONS
 from kdist.broker.redirection import LeaderHints
 from kdist.errors import ApiError, Error
 from kdist.model import INTERNAL_TOPICS, NO_OFFSET, NO_TIMESTAMP, TopicPartition
@@ -60,7 +61,7 @@ class ProduceHandler:
         if request.acks not in _ACKS:
             produce.refuse_all(Error.INVALID_REQUIRED_ACKS)
         elif request.transactional_id is not None:  # see `init_producer_id.py`
-            produce.refuse_all(Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            produce.refuse_all(Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
         else:
             produce.begin(self._clock.now_ms())
 
@@ -143,10 +144,11 @@ class _Produce:
         else:
             self._answer()
 
-    def refuse_all(self, error: Error) -> None:
+    def refuse_all(self, error: Error, sentence: str | None = None) -> None:
         for answer in self._response.responses:
             for result in answer.partition_responses:
                 result.error_code = error
+                result.error_message = sentence
         self._answer()
 
     def _append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -12,6 +12,7 @@ from kdist.cli.shared.completing import complete_topics
 from kdist.cli.shared.connecting import require_topic
 from kdist.cli.shared.options import isolation_option, json_option, not_empty, say_rate
 from kdist.cli.shared.progress import Advance, progress
+from kdist.cli.shared.throttling import throttling_said
 from kdist.errors import UserError
 from kdist.model import TopicPartition
 from kdist.runtime.clock import SystemClock
@@ -60,22 +61,28 @@ def consume(
     count = require_topic(clients, topic)
     partitions = [TopicPartition(topic, number) for number in range(count)]
     settings = clients.settings("consumer", isolation_level=isolation)
-    with Consumer(**settings) as consumer:
+    with throttling_said(), Consumer(**settings) as consumer:
         consumer.assign(partitions)
         consumer.seek_to_beginning()
-        available = _offset_count(consumer, partitions)
+        ends = consumer.end_offsets(partitions)
+        available = _offset_count(consumer, ends)
         wanted = available if records is None else min(records, available)
         if not wanted:
             raise UserError(f"topic {topic} is empty: `kdist bench produce {topic}` fills it")
         poll = _records if one_by_one else _batches
+
+        def is_over() -> bool:
+            consumer.end_offsets(partitions)  # raises if the brokers do not answer
+            return all(consumer.position(each) >= end for each, end in ends.items())
+
         with progress("consume", wanted, is_wanted=not as_json) as advance:
-            read, seconds = _run(lambda: poll(consumer), wanted, advance)
+            read, seconds = _run(lambda: poll(consumer), wanted, advance, is_over)
     say_rate(*read, seconds, as_json)
 
 
-def _offset_count(consumer: Consumer, partitions: list[TopicPartition]) -> int:
-    starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
-    return sum(ends[each] - starts[each] for each in partitions)
+def _offset_count(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> int:
+    starts = consumer.beginning_offsets(list(ends))
+    return sum(end - starts[each] for each, end in ends.items())
 
 
 def _records(consumer: Consumer) -> Read:
@@ -88,10 +95,13 @@ def _batches(consumer: Consumer) -> Read:
     return Read(len(values), sum(len(value or b"") for value in values))
 
 
-def _run(poll: Callable[[], Read], wanted: int, advance: Advance) -> tuple[Read, float]:
-    """Poll until `wanted` records are read, or a poll returns none.
+def _run(
+    poll: Callable[[], Read], wanted: int, advance: Advance, is_over: Callable[[], bool]
+) -> tuple[Read, float]:
+    """Poll until `wanted` records are read, or a poll returns none and all are read.
 
-    The latter ends the run on a compacted topic: `wanted` counts offsets, gaps included.
+    The latter ends the run on a compacted topic: `wanted` counts offsets, gaps included. A consumer
+    that is throttled may get none for a while.
     """
     clock = SystemClock()
     start_ns = end_ns = clock.monotonic_ns()
@@ -99,7 +109,9 @@ def _run(poll: Callable[[], Read], wanted: int, advance: Advance) -> tuple[Read,
     while records < wanted:
         read = poll()
         if not read.records:
-            break
+            if is_over():
+                break
+            continue
         end_ns = clock.monotonic_ns()
         records += read.records
         size += read.bytes

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kdist.cli.bench.produce import require_sendable, size_option
+from kdist.cli.bench.produce import require_sendable, size_option, started_producer
 from kdist.cli.bench.report import show_summary, summarise
 from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_topics
@@ -14,6 +14,7 @@ from kdist.cli.shared.connecting import require_topic
 from kdist.cli.shared.options import acks_option, json_option, not_empty, print_json
 from kdist.cli.shared.progress import Advance, progress
 from kdist.cli.shared.show import show_count, show_size
+from kdist.cli.shared.throttling import throttling_said
 from kdist.errors import UserError
 from kdist.model import TopicPartition
 from kdist.runtime.clock import SystemClock
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _WARM_UP = 20  # records sent first and not measured, while connections open and caches fill
 _PATIENCE_S = 30.0
+_DEFAULTS: dict[str, Any] = {"linger_ms": 0, "delivery_timeout_ms": 30_000}
 
 
 class Timed(NamedTuple):
@@ -54,15 +56,15 @@ def latency(
     All go to partition 0, and stay there.
     """
     from kdist.client.consumer.consumer import Consumer
-    from kdist.client.producer.sync import Producer
 
     require_topic(clients, topic)
-    settings = clients.settings("producer", {"linger_ms": 0}, acks=acks)
+    settings = clients.settings("producer", _DEFAULTS, acks=acks)
     if require_sendable(size, settings).acks == "0":
         raise UserError("acks is 0: without acknowledgements there is nothing to time")
     partition = TopicPartition(topic, 0)
     with (
-        Producer(**settings) as producer,
+        throttling_said(),
+        started_producer(settings) as producer,
         Consumer(**clients.settings("consumer")) as consumer,
         progress("latency", records, is_wanted=not as_json) as advance,
     ):
@@ -86,7 +88,7 @@ def _run(
     for number in range(records + _WARM_UP):
         begun_ns = clock.monotonic_ns()
         sent = producer.send(partition.topic, value, partition=partition.partition)
-        offset = sent.result(_PATIENCE_S).offset
+        offset = sent.result().offset
         acknowledged_ns = clock.monotonic_ns()
         _await_record(consumer, partition, offset)
         if number >= _WARM_UP:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -15,6 +16,7 @@ from kdist.cli.shared.connecting import require_topic
 from kdist.cli.shared.options import acks_option, codec_option, json_option, not_empty, say_rate
 from kdist.cli.shared.progress import progress
 from kdist.cli.shared.show import show_size
+from kdist.cli.shared.throttling import throttling_said
 from kdist.errors import UserError
 from kdist.runtime.clock import SystemClock
 
@@ -27,7 +29,7 @@ _PAYLOAD_BYTES = 64 << 20  # the distinct values together: there are fewer of la
 _LETTERS = bytes(65 + byte % 26 for byte in range(256))
 _SAMPLES_MAX = 20_000  # acknowledgements timed: timing every one would slow down the producer
 _CHUNK = 500
-
+_CLOSE_S = 2.0  # for what an interrupt or error leaves
 
 size_option = click.option(
     "--size",
@@ -89,14 +91,13 @@ def produce(  # noqa: PLR0913 - one for each option
       kdist bench produce load --records 1000000 --size 100
       kdist bench produce load --rate 1000 --acks all --json
     """
-    from kdist.client.producer.sync import Producer
-
     require_topic(clients, topic)
     load = Load(topic, records, size, rate, bulk)
     settings = clients.settings("producer", acks=acks, compression_type=codec)
     require_sendable(size, settings)
     with (
-        Producer(**settings) as producer,
+        throttling_said(),
+        started_producer(settings) as producer,
         progress("produce", records, is_wanted=not as_json) as advance,
     ):
         run = Run(producer, load)
@@ -104,6 +105,19 @@ def produce(  # noqa: PLR0913 - one for each option
             advance(count)
         run.finish()
     _report(load, run, as_json)
+
+
+@contextmanager
+def started_producer(settings: Mapping[str, Any]) -> Iterator[Producer]:
+    """A producer, closed in the end; soon after an interrupt or error, as nobody needs the rest."""
+    from kdist.client.producer.sync import Producer
+
+    producer, is_done = Producer(**settings), False
+    try:
+        yield producer
+        is_done = True
+    finally:
+        producer.close(None if is_done else _CLOSE_S)
 
 
 def require_sendable(size: int, settings: Mapping[str, Any]) -> ProducerSettings:

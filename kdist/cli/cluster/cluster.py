@@ -77,12 +77,13 @@ def cluster() -> None:
 @cluster.command()
 @client_options()
 @json_option
-def describe(clients: Clients, as_json: bool) -> None:
+def describe(clients: Clients, as_json: bool) -> int:
     """Show the cluster's id and its brokers: racks, the controller, leaders and replicas.
 
     APIS is the number of APIs that a broker supports, PRODUCE and FETCH the newest versions of
     these two. Brokers that differ in them run different releases. Of a broker that is down only
-    the number of its replicas is known.
+    the number of its replicas is known. The exit status is 1 if a broker that has replicas is down,
+    or one does not answer.
     """
 
     async def work(asked: Cluster) -> tuple[ClusterView, list[Described], dict[int, int]]:
@@ -105,6 +106,8 @@ def describe(clients: Clients, as_json: bool) -> None:
         return view, described, dict(sorted(holds.items()))
 
     view, brokers, down = ask_cluster(clients, work)
+    silent = [each.broker.id for each in brokers if _error(each)]
+    status = 1 if down or silent else 0
     if as_json:
         print_json(
             {
@@ -114,13 +117,16 @@ def describe(clients: Clients, as_json: bool) -> None:
                 "down": [*down],
             }
         )
-        return
+        return status
     count = show_count(len(view.brokers), "broker")
     controller = "no controller" if view.controller is None else f"controller {view.controller}"
     click.echo(f"Cluster {view.id or 'without an id'}: {count}, {controller}")
     print_rows(_BROKERS, brokers, indent=2)
     for broker, replicas in down.items():
         click.echo(f"Broker {broker} is down, and has {show_count(replicas, 'replica')}.")
+    for broker in silent:
+        click.echo(f"Broker {broker} does not answer.")
+    return status
 
 
 async def _shares(asked: Cluster) -> tuple[Counter[int | None], Counter[int]]:

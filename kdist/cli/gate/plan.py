@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 import click
 
+from kdist.cli.shared.files import json_input
 from kdist.cli.shared.options import json_option, print_json
-from kdist.errors import UserError
 
 
 @click.command()
@@ -32,10 +29,7 @@ def plan(since_ms: int | None, as_json: bool) -> None:
     """
     from kdist.ops import roll_plan
 
-    try:
-        rows = json.load(sys.stdin)
-    except ValueError as error:
-        raise UserError(f"standard input is not JSON: {error}") from None
+    rows = json_input()
     for step in roll_plan.plan(roll_plan.read_brokers(rows), since_ms):
         broker = step.broker
         if as_json:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 import click
 
+from kdist.cli.shared.files import json_input
 from kdist.cli.shared.options import json_option, not_empty, print_json
-from kdist.errors import UserError
 
 
 @click.command()
@@ -25,10 +22,7 @@ def rollback(named: str | None, as_json: bool) -> None:
     """
     from kdist.ops import rollback_plan
 
-    try:
-        rows = json.load(sys.stdin)
-    except ValueError as error:
-        raise UserError(f"standard input is not JSON: {error}") from None
+    rows = json_input()
     found = rollback_plan.plan(rollback_plan.read_hosts(rows), named)
     if as_json:
         print_json({"version": found.version, "releases": found.releases})

@@ -48,7 +48,7 @@ _PATIENCE_S = 2.0  # until it is said what keeps records from being acknowledged
     metavar="FILE",
     callback=not_empty,
     shell_complete=complete_files,
-    help="Read this instead of standard input.",
+    help="Read this instead of standard input, which is - too.",
 )
 @click.option(
     "--key-separator",
@@ -140,7 +140,7 @@ def _source(path: str | None) -> Lines:
     from kdist.cli.shared.line_source import Lines
     from kdist.runtime.disk import open_stream
 
-    return Lines(open_stream(path) if path else sys.stdin.buffer)
+    return Lines(sys.stdin.buffer if path is None or path == "-" else open_stream(path))
 
 
 async def _send_all(source: Lines, sending: Sending, progress: Progress) -> None:

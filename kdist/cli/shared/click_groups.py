@@ -70,6 +70,16 @@ class LazyGroup(click.Group):
 class CommandGroup(click.Group):
     """Passes options before a subcommand's name on to the subcommand, which may refuse them."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, but `--list`, as Kafka's tools have it, gets the command suggested."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name.removeprefix("--")
+            if name not in self.commands:
+                raise
+        raise click.NoSuchOption(f"--{name}", possibilities=[name], ctx=ctx)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from kdist.cli.shared.show import show_count
+from kdist.cli.shared.throttling import throttling_said
 from kdist.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def ask_cluster(clients: Clients, work: Callable[[Cluster], Awaitable[T]]) -> T:
                 patience.cancel()
 
     try:
-        return asyncio.run(run())
+        with throttling_said():
+            return asyncio.run(run())
     except NoBroker as error:
         raise UserError(
             f"{error}: start one with `kdist standalone`, or name another with --broker"

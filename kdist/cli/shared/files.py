@@ -1,11 +1,13 @@
-"""Files that commands read: their completion, the disk and its lock, files of settings."""
+"""What commands read: files and their completion, the disk and its lock, standard input."""
 
 from __future__ import annotations
 
+import json
 import os.path
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -27,6 +29,16 @@ def readonly_files() -> Files:
     from kdist.runtime.readonly import ReadOnlyFiles
 
     return ReadOnlyFiles(Disk())
+
+
+def json_input() -> Any:
+    """The JSON on standard input; `UserError` if it is none."""
+    try:
+        return json.load(sys.stdin)
+    except RecursionError:
+        raise UserError("standard input is not JSON: it is nested too deeply") from None
+    except ValueError as error:
+        raise UserError(f"standard input is not JSON: {error}") from None
 
 
 def check_new(path: str) -> None:

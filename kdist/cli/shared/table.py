@@ -55,9 +55,17 @@ class Field(NamedTuple, Generic[T]):
     show: Callable[[Any], str] = show_plain
     is_number: bool = False
 
-    def of(self, inner: Callable[[U], T]) -> Field[U]:
-        """The same fact about a row that contains this field's row."""
-        return Field(self.title, lambda row: self.get(inner(row)), *self[2:])
+    def of(self, inner: Callable[[U], T | None]) -> Field[U]:
+        """The same fact about a row that contains this field's row, or None."""
+
+        def get(row: U) -> Any:
+            found = inner(row)
+            return None if found is None else self.get(found)
+
+        def show(value: Any) -> str:
+            return show_plain(value) if value is None else self.show(value)
+
+        return Field(self.title, get, self.key, show, self.is_number)
 
 
 def json_row(fields: Sequence[Field[T]], row: T) -> dict[str, object]:

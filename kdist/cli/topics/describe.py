@@ -45,8 +45,7 @@ class Located(NamedTuple):
     state: PartitionState | None = None
 
     @property
-    def record_count(self) -> int | None:
-        """How many offsets; after compaction there are fewer records."""
+    def offset_count(self) -> int | None:
         return None if self.start is None or self.end is None else self.end - self.start
 
 
@@ -104,7 +103,7 @@ _PARTITIONS: tuple[Field[Located], ...] = (
     Field("", lambda each: each.partition.removing, "removing"),
     Field("START", lambda each: each.start, "start_offset", is_number=True),
     Field("END", lambda each: each.end, "end_offset", is_number=True),
-    Field("RECORDS", lambda each: each.record_count, is_number=True),
+    Field("OFFSETS", lambda each: each.offset_count, is_number=True),
     Field("", lambda each: _replica_rows(each), "replica_states"),
 )
 _MOVES: tuple[Field[Located], ...] = (
@@ -141,7 +140,7 @@ def describe(
 ) -> None:
     """Show each partition's leader, replicas, ISR and offsets, and the topic's own settings.
 
-    Without a name, shows every topic that is not internal. RECORDS counts offsets, so after
+    Without a name, shows every topic that is not internal. OFFSETS is END less START: after
     compaction there are fewer records. `kdist configs describe topic TOPIC` shows all settings.
     While partitions are moved, ADDING and REMOVING are the replicas that they are to get, and to
     lose; the replication factor is the one that is wanted.
@@ -215,22 +214,14 @@ def _ends(found: OffsetRange | None) -> tuple[int | None, int | None]:
     return (None, None) if found is None else (found.start, found.end)
 
 
+def _known_state(each: Located) -> PartitionState | None:
+    return each.state
+
+
 def _fields(besides: Besides) -> tuple[Field[Located], ...]:
     if besides.states is None:
         return _PARTITIONS
-    return (*_PARTITIONS, *(_of_state(field) for field in _STATES))
-
-
-def _of_state(field: Field[PartitionState]) -> Field[Located]:
-    """The same fact about a partition; none if ZooKeeper does not know its state."""
-
-    def get(each: Located) -> object:
-        return None if each.state is None else field.get(each.state)
-
-    def show(value: object) -> str:
-        return "-" if value is None else field.show(value)
-
-    return Field(field.title, get, field.key, show)
+    return (*_PARTITIONS, *(field.of(_known_state) for field in _STATES))
 
 
 def _describe_text(

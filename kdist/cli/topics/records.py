@@ -34,7 +34,7 @@ _TRIMS: tuple[Field[Trim], ...] = (
     Field("", lambda each: each.new_start, "start_offset"),
     Field("END", lambda each: each.end, "end_offset", is_number=True),
     Field("NEW START", lambda each: each.new_start, is_number=True),
-    Field("RECORDS", lambda each: each.offsets, "deleted", is_number=True),
+    Field("OFFSETS", lambda each: each.offsets, "deleted", is_number=True),
     Field("", lambda each: each.is_done, "carried_out"),
 )
 
@@ -47,10 +47,10 @@ class Trim(NamedTuple):
     end: int
     new_start: int
     is_done: bool
+    is_compacted: bool
 
     @property
     def offsets(self) -> int:
-        """How many offsets; after compaction there are fewer records."""
         return self.new_start - self.start
 
 
@@ -101,12 +101,18 @@ def delete_records(  # noqa: PLR0913 - one for each option
 
     async def work(cluster: Cluster) -> list[Trim]:
         from kdist.client.admin.records import delete_records as delete_before
+        from kdist.client.offsets import find_ranges
 
         partitions = await resolve_partitions(cluster, topics)
-        await _check_policies(cluster, {each.topic for each in partitions})
+        compacted = await _compacted(cluster, {each.topic for each in partitions})
         if before_time is not None and not out_of_range:
             await require_within(cluster, partitions, before_time, may_be_before=True)
-        trims = await _plan(cluster, partitions, before_offset, before_time, is_done=not dry_run)
+        ranges = await find_ranges(cluster, partitions)
+        goals = await _goals(cluster, ranges, before_offset, before_time)
+        trims = [
+            Trim(each, *span, _clamp(goals[each], span), not dry_run, each.topic in compacted)
+            for each, span in ranges.items()
+        ]
         if not as_json:
             print_rows(_TRIMS, trims, as_json=False)
         wanted = {each.partition: each.new_start for each in trims if each.offsets}
@@ -119,42 +125,40 @@ def delete_records(  # noqa: PLR0913 - one for each option
     if as_json:
         print_rows(_TRIMS, trims, as_json=True)
     else:
-        click.echo(f"{_total(trims)} would be deleted." if dry_run else f"Deleted {_total(trims)}.")
+        total = _total(trims)
+        click.echo(f"{total.capitalize()} would be deleted." if dry_run else f"Deleted {total}.")
 
 
-async def _check_policies(cluster: Cluster, topics: Collection[str]) -> None:
-    """`UserError` for a topic that is compacted only: nothing of it may be deleted by offset."""
+async def _compacted(cluster: Cluster, topics: Collection[str]) -> set[str]:
+    """Those that are compacted as well; `UserError` for one that may not be deleted from."""
     from kdist.client.admin.settings import describe_topic_configs
 
+    found = set()
     for topic, settings in (await describe_topic_configs(cluster, topics)).items():
         policy = settings["cleanup.policy"].value or ""
         if "delete" not in policy:
             raise UserError(f"topic {topic} has cleanup.policy={policy}, which has no delete")
+        if "compact" in policy:
+            found.add(topic)
+    return found
 
 
-async def _plan(
+async def _goals(
     cluster: Cluster,
-    partitions: list[TopicPartition],
+    ranges: Mapping[TopicPartition, OffsetRange],
     before_offset: int | None,
     before_time: int | None,
-    *,
-    is_done: bool,
-) -> list[Trim]:
-    from kdist.client.offsets import find_offsets, find_ranges
+) -> Mapping[TopicPartition, int]:
+    from kdist.client.offsets import find_offsets
 
-    ranges = await find_ranges(cluster, partitions)
-    goals: Mapping[TopicPartition, int] = {each: ranges[each].end for each in partitions}
     if before_time is not None:
-        goals = await find_offsets(cluster, partitions, before_time)
-    elif before_offset is not None:
-        goals = dict.fromkeys(partitions, before_offset)
-        for each in partitions:
-            if before_offset > ranges[each].end:
-                end = ranges[each].end
-                raise UserError(f"{each} ends at offset {end}, before {before_offset}")
-    return [
-        Trim(each, *ranges[each], _clamp(goals[each], ranges[each]), is_done) for each in partitions
-    ]
+        return await find_offsets(cluster, list(ranges), before_time)
+    if before_offset is None:
+        return {each: span.end for each, span in ranges.items()}
+    for each, span in ranges.items():
+        if before_offset > span.end:
+            raise UserError(f"{each} ends at offset {span.end}, before {before_offset}")
+    return dict.fromkeys(ranges, before_offset)
 
 
 def _clamp(goal: int, offsets: OffsetRange) -> int:
@@ -162,4 +166,6 @@ def _clamp(goal: int, offsets: OffsetRange) -> int:
 
 
 def _total(trims: list[Trim]) -> str:
-    return show_count(sum(each.offsets for each in trims), "record")
+    """How many records; after compaction there may be fewer than offsets."""
+    count = show_count(sum(each.offsets for each in trims), "record")
+    return f"up to {count}" if any(each.is_compacted for each in trims) else count

@@ -256,7 +256,16 @@ async def test_only_groups_have_a_coordinator(
 ) -> None:
     await cluster.started()
     request = FindCoordinatorRequest(key="t", key_type=key_type)
-    assert (await (await cluster.client()).send(request, 3)).error_code == error
+    answer = await (await cluster.client()).send(request, 3)
+    assert answer.error_code == error
+
+
+async def test_a_transactional_producer_is_told_that_no_right_is_missing(cluster: Cluster) -> None:
+    await cluster.started()
+    request = FindCoordinatorRequest(key="t", key_type=1)
+    answer = await (await cluster.client()).send(request, 3)
+    assert "no transactions" in answer.error_message
+    assert "No right is missing" in answer.error_message
 
 
 # --- DescribeCluster ----------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from typing import cast
 
 import pytest
 
-from kdist.cli.bench.produce import Load, Run
+from kdist.cli.bench import consume
+from kdist.cli.bench.produce import Load, Run, started_producer
 from kdist.cli.bench.report import show_summary, summarise
 from kdist.cli.shared.progress import progress
 from kdist.client.producer.sync import Producer
@@ -50,6 +51,52 @@ def test_all_written_records_are_read(cluster: CliCluster) -> None:
         assert (found["records"], found["bytes"]) == (2000, 40_000)
     text = cluster.done("bench", "consume", "reload")
     assert text.startswith("2,000 records (39.1 KiB) in ")
+
+
+def test_a_poll_without_records_does_not_end_it_before_all_are_read() -> None:
+    polls = iter([(2, 20), (0, 0), (1, 10), (0, 0)])  # the first pause is a quota's
+    over = iter([False, True])  # the second is what compaction has left out
+    read, _ = consume._run(
+        lambda: consume.Read(*next(polls)), 4, lambda _: None, lambda: next(over)
+    )
+    assert read == (3, 30)
+
+
+@pytest.mark.parametrize(
+    ("words", "quota"),
+    [
+        (("produce", "held", "--key", "k"), "producer_byte_rate"),
+        (("consume", "held", "--from-beginning", "--max", "1"), "consumer_byte_rate"),
+        (("bench", "produce", "held", "--records", "1", "--size", "3000"), "producer_byte_rate"),
+        (("bench", "consume", "held", "--records", "1"), "consumer_byte_rate"),
+    ],
+)
+def test_a_command_says_once_that_a_quota_holds_it(
+    cluster: CliCluster, words: tuple[str, ...], quota: str
+) -> None:
+    cluster.run("topics", "create", "held")
+    cluster.done("produce", "held", text="x" * 3000 + "\n")
+    id_ = "-".join(words[:2])
+    cluster.done("configs", "alter", "client", id_, "--set", f"{quota}=1000")
+    told = cluster.run(*words, "-X", f"client.id={id_}", text="x" * 3000 + "\n").stderr
+    cluster.done("configs", "alter", "client", id_, "--unset", quota)
+    assert told.count("kdist: ") == 1
+    assert f"throttles client '{id_}', whose quota is used up\n" in told
+
+
+def test_an_interrupt_closes_the_producer_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[float | None] = []
+
+    class Closing:
+        def close(self, timeout_s: float | None = None) -> None:
+            closed.append(timeout_s)
+
+    monkeypatch.setattr("kdist.client.producer.sync.Producer", Closing)
+    with pytest.raises(KeyboardInterrupt), started_producer({}):
+        raise KeyboardInterrupt
+    with started_producer({}):
+        pass
+    assert closed == [2.0, None]
 
 
 def test_latency_is_from_end_to_end(cluster: CliCluster, topic: str) -> None:

@@ -13,8 +13,9 @@ import pytest
 
 from kdist.broker.broker import Broker
 from kdist.client.admin.reassignments import alter_partition_reassignments
-from kdist.client.cluster import cluster_at, parse_addresses
+from kdist.client.cluster import Cluster, cluster_at, parse_addresses
 from kdist.model import TopicPartition
+from kdist.network.client import Client
 from kdist.replication.partition import Partition
 from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
 
@@ -115,6 +116,41 @@ def test_a_healthy_cluster_is_reported_as_such(cluster: CliCluster) -> None:
     assert (found["is_well"], [f for f in found["findings"] if f["level"] == "bad"]) == (True, [])
 
 
+def told_of_disks(cluster: CliCluster, broker: int) -> tuple[str, str, str]:
+    """What the table, JSON and the list of replicas say of a broker whose disk is not known."""
+    table, by_json, replicas = (
+        cluster.run("cluster", "disks", *words) for words in ((), ("--json",), ("--replicas",))
+    )
+    assert (table.exit_code, by_json.exit_code, replicas.exit_code) == (1, 1, 1)
+    rows = [json.loads(line) for line in by_json.stdout.splitlines()]
+    [row] = [row for row in rows if row["broker"] == broker]
+    assert (row["directory"], row["logs_bytes"], row["replicas"]) == (None, None, [])
+    [words] = [each.split() for each in table.stdout.splitlines() if each.split()[0] == f"{broker}"]
+    assert [words[1], *words[3:]] == ["-"] * 5
+    last = replicas.stdout.splitlines()[-1].partition(":")[0]
+    return words[2], row["error"], last.removeprefix(f"Broker {broker} ")
+
+
+def test_a_broker_that_does_not_answer_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Cluster.client
+
+    async def client(cluster: Cluster, broker: int) -> Client:
+        if broker == 2:
+            raise TimeoutError  # as after 5 s of silence
+        return await ask(cluster, broker)
+
+    monkeypatch.setattr(Cluster, "client", client)
+    with cli_cluster(tmp_path) as running:
+        assert told_of_disks(running, 2) == ("silent", "REQUEST_TIMED_OUT", "is silent")
+        shown = running.run("cluster", "describe")
+        assert (shown.exit_code, shown.stdout.splitlines()[-1]) == (
+            1,
+            "Broker 2 does not answer.",
+        )
+
+
 def test_a_missing_broker_is_a_bad_finding(tmp_path: Path) -> None:
     with cli_cluster(tmp_path) as running:
         running.done("topics", "create", "spread", "--partitions", 2)
@@ -126,14 +162,18 @@ def test_a_missing_broker_is_a_bad_finding(tmp_path: Path) -> None:
             result = running.run("cluster", "health", "--json")
             bad = {each["name"] for each in json.loads(result.stdout)["findings"]}
         assert result.exit_code == 1
-        described = json.loads(running.done("cluster", "describe", "--json"))
-        assert ([each["broker"] for each in described["brokers"]], described["down"]) == ([1], [2])
-        assert "Broker 2 is down, and has 1 replica." in running.done("cluster", "describe")
-        for words in ((), ("--json",), ("--replicas",)):
-            shown = running.run("cluster", "disks", *words)
-            assert (shown.exit_code, "Broker 2 is down" in shown.stderr) == (1, True)
-            assert shown.stdout
+        described = running.run("cluster", "describe", "--json")
+        found = json.loads(described.stdout)
+        assert ([each["broker"] for each in found["brokers"]], found["down"]) == ([1], [2])
+        shown = running.run("cluster", "describe")
+        assert "Broker 2 is down, and has 1 replica." in shown.stdout
+        assert (described.exit_code, shown.exit_code) == (1, 1)
+        assert told_of_disks(running, 2) == ("down", "BROKER_NOT_AVAILABLE", "is down")
+        assert running.run("cluster", "disks", 2).exit_code == 1
         running.done("cluster", "disks", 1)
+        listed = running.run("configs", "list", "--json")
+        told = "kdist: broker 2 is down: its settings are not listed\n"
+        assert (listed.exit_code, listed.stderr) == (1, told)
         text = running.run("cluster", "health").stdout
         assert "Partitions have no leader." in text
         assert "broker 2" in text
@@ -146,7 +186,18 @@ def test_records_of_a_compacted_topic_are_not_deleted_nor_said_to_be(cluster: Cl
         told = cluster.refused("topics", "delete-records", "--yes", "kept", "--all", *words)
         assert "cleanup.policy=compact" in told
     cluster.done("topics", "alter", "kept", "--config", "cleanup.policy=compact,delete")
-    cluster.done("topics", "delete-records", "--yes", "kept", "--all")
+    told = cluster.done("topics", "delete-records", "--yes", "kept", "--all")
+    assert told.endswith("Deleted up to 3 records.\n")
+
+
+def test_offsets_of_a_compacted_topic_are_not_called_records(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "states", "--config", "cleanup.policy=compact,delete")
+    table = cluster.done("topics", "describe", "states")
+    trim = cluster.done("topics", "delete-records", "states", "--all", "--dry-run")
+    for shown in (table, trim):
+        assert "OFFSETS" in shown
+        assert "RECORDS" not in shown
+    assert "Up to 0 records would be deleted." in trim
 
 
 def test_the_oldest_records_are_deleted(cluster: CliCluster) -> None:

@@ -283,3 +283,12 @@ def test_a_lock_whose_owner_is_gone_can_be_taken_by_force() -> None:
     assert gate("unlock", "--force").exit_code == 0
     taken = gate("lock", "--owner", "bert", "--run", "r2", "--json")
     assert json.loads(taken.stdout)["taken"] is True
+
+
+@pytest.mark.parametrize("words", ["gate plan", "gate rollback", "zookeeper review"])
+@pytest.mark.parametrize("text", ["", "[1", "[" * 100_000])
+def test_an_input_that_is_no_json_is_refused_in_a_sentence(words: str, text: str) -> None:
+    result = CliRunner().invoke(kdist, words.split(), input=text)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("kdist: standard input is not JSON: ")
+    assert result.stderr.count("\n") == 1

@@ -187,6 +187,8 @@ def test_a_command_that_has_not_connected_yet_starts_fast() -> None:
         (["cluster", "helth"], "health"),
         (["benhc", "produce"], "bench"),
         (["bench", "latncy"], "latency"),
+        (["topics", "--list"], "'list'"),
+        (["groups", "--describe", "--group", "x"], "'describe'"),
     ],
 )
 def test_a_misspelt_word_gets_the_nearest(words: list[str], meant: str) -> None:

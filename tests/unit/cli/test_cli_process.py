@@ -207,6 +207,15 @@ def test_every_command_whose_output_nobody_reads_exits_alike(
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize("words", [("--help",), ("topics", "--help"), ("--version",), ("nothing",)])
+def test_help_and_errors_that_nobody_reads_exit_alike(words: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing) as unread:
+        done = subprocess.run([*KDIST, *words], cwd=ROOT, stdout=unread, stderr=unread, timeout=60)
+    assert done.returncode == 141
+
+
 def test_a_broker_may_be_named_before_the_command(cluster: CliCluster) -> None:
     found = run("--broker", cluster.address, "topics", "list", "--json")
     assert (found.returncode, found.stderr) == (0, "")

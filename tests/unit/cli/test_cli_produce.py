@@ -176,6 +176,12 @@ def test_a_missing_file_is_a_one_sentence_error(cluster: CliCluster, tmp_path: P
     assert cluster.refused("produce", name, "--file", path) == f"{path}: No such file or directory"
 
 
+def test_a_file_called_dash_is_standard_input(cluster: CliCluster) -> None:
+    name = topic(cluster, "dash")
+    cluster.done("produce", name, "--file", "-", text="a\n")
+    assert consumed(cluster, name) == "a\n"
+
+
 def test_a_file_may_be_a_pipe(cluster: CliCluster) -> None:
     name = topic(cluster, "piped")
     reading, writing = os.pipe()

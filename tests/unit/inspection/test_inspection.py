@@ -346,3 +346,11 @@ def test_files_that_a_running_broker_deletes_meanwhile_are_noted(log: Path) -> N
     shutil.rmtree(log)
     (finding,) = verify(LOOK, place).findings[-1:]
     assert (finding.path, finding.severity) == (str(log), Severity.NOTE)
+
+
+def test_one_of_a_thing_is_told_as_one(log: Path) -> None:
+    (log / f"{0:020d}.log.deleted").write_bytes(b"")
+    with (log / f"{0:020d}.index").open("ab") as file:
+        file.write(b"x")
+    reasons = {finding.reason for finding in check(log, is_deep=False).findings}
+    assert {"has 1 file to be unlinked", "has 1 byte after its last entry"} <= reasons
