@@ -26,6 +26,7 @@ from kdist.records.record import Headers
 
 SEQUENCE_MASK = 0x7FFF_FFFF
 RECORD_OVERHEAD_BYTES = 16  # at most: a record's lengths and deltas, without its timestamp delta
+TAKEN_BYTES = 1 << 62  # the size of a batch while a record is being put into it
 TIMESTAMP_BYTES = 9  # at most: the timestamp delta of a record that has its own timestamp
 
 Column = list[bytes | None]
@@ -95,10 +96,19 @@ class ProducerBatch:
         """Whether its records have values and nothing else."""
         return self.keys is None and self.headers is None and self.timestamps is None
 
+    def take(self) -> int:
+        """Have nobody else find room in it until `size_bytes` is set again; returns that size.
+
+        The lock keeps other threads away, but not what interrupts this one. If an error interrupts
+        it, the batch stays full, and so is sealed by the next record for it.
+        """
+        size, self.size_bytes = self.size_bytes, TAKEN_BYTES
+        return size
+
     def add(
         self, value: bytes | None, key: bytes | None, headers: Headers, timestamp: int | None
     ) -> None:
-        """Append a record; the caller has checked that there is room."""
+        """Append a record; the caller has checked that there is room, and has taken the batch."""
         count = len(self.values)
         if key is not None and self.keys is None:
             self.keys = [None] * count
@@ -159,6 +169,11 @@ class ProducerBatch:
         self.callbacks.append(callback)
         if self.is_done:
             self.call_back()
+
+    def finish(self) -> None:
+        """Note that the outcome is known, and call the waiting callbacks."""
+        self.is_done = True
+        self.call_back()
 
     def call_back(self) -> None:
         """Call the waiting callbacks, up to the first that raises."""

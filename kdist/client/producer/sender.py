@@ -66,7 +66,8 @@ class Sender:
         self._request_bytes_max = settings.max_request_size
         self._is_answered = settings.acks != "0"
         self._links: dict[int, Link] = {}
-        self._is_kicked = False
+        self._looks = 0  # that have begun
+        self._kicked_after = -1  # how many had begun before the last kick: it is unheard if equal
         # When the timer is set to look: a kick by a later time is not needed.
         self._looks_by_s = math.inf
         self._expires_s = math.inf  # when the oldest batch that the last look saw expires
@@ -76,13 +77,11 @@ class Sender:
 
     def kick(self) -> None:
         """Look soon; from any thread."""
-        if not self._is_kicked and not self._is_closed:
-            try:
-                self._is_kicked = True
-                self._ring()
-            except BaseException:  # interrupted: the next kick must not count on this one
-                self._is_kicked = False
-                raise
+        looks = self._looks
+        if self._kicked_after != looks and not self._is_closed:
+            self._ring()
+            # Only now: what interrupts this thread before it has rung has to ring itself.
+            self._kicked_after = looks
 
     def kick_by(self, when_s: float) -> None:
         """Look by then at the latest; from any thread."""
@@ -123,7 +122,7 @@ class Sender:
 
     def look(self) -> None:
         """Send what is due and may be sent."""
-        self._is_kicked = False
+        self._looks += 1
         if self._is_closed:
             return
         self._looks_by_s = math.inf  # first, so that whatever changes from here on kicks
@@ -358,5 +357,5 @@ class Sender:
             self._settling.answer(batches, response)
             if response is not None and response.throttle_time_ms:
                 link.rest(response.throttle_time_ms)  # KIP-219
-        if not self._is_kicked:
+        if self._kicked_after != self._looks:  # else it will look soon
             self.look()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kdist.client.producer.asynchronous import AsyncProducer
+from kdist.client.producer.batch import ProducerBatch
 from kdist.client.producer.faults import (
     BufferFull,
     DeliveryTimedOut,
@@ -234,7 +235,7 @@ async def test_the_loop_is_woken_up_once_the_lock_is_free(scene: Scene, /) -> No
         kick, was_locked = accumulator._kick, []
 
         def watched(when_s: float) -> None:
-            was_locked.append(accumulator.lock.locked())
+            was_locked.append(accumulator.is_inside)
             kick(when_s)
 
         accumulator._kick = watched
@@ -259,6 +260,51 @@ async def test_a_buffer_that_stays_full_is_an_error_and_its_memory_is_freed(
         await producer.flush()
         memory = producer._started.accumulator.memory
         assert memory.free == memory.size
+
+
+async def test_what_send_many_raises_tells_what_was_sent(scene: Scene, /) -> None:
+    """Who sent all of it again wrote some twice, and who did not lost the rest."""
+    scene.brokers.fault = lambda *_: Fault(delay_s=20)
+    async with scene.producer(buffer_memory=20_000, batch_size=5_000, max_block_ms=500) as producer:
+        values = [b"%d" % number * 100 for number in range(100, 200)]
+        with pytest.raises(BufferFull) as full:
+            await producer.send_many("t", values)
+        sending = asyncio.create_task(producer.send_many("t", values))
+        await asyncio.sleep(0.1)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await sending
+        assert cancelled.value.sent.count == 0  # type: ignore[attr-defined]
+        scene.brokers.fault = lambda *_: FINE
+        sent = full.value.sent
+        assert 0 < sent.count < 100
+        await producer.flush()
+        rest = await producer.send_many("t", values[sent.count :])
+        await rest
+        assert await sent == {0: [OffsetRange(0, sent.count)]}
+    assert scene.brokers.kept[T0].values() == values
+
+
+async def test_what_an_interrupted_send_many_has_sent_is_told_exactly(
+    scene: Scene, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene.producer() as producer:
+        await producer.send_and_wait("t", b"0")
+
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(producer._started.accumulator, "maybe_make_plain", interrupt)
+            with pytest.raises(KeyboardInterrupt) as told:
+                await producer.send_many("t", [b"1", b"2"])
+        assert await told.value.sent == {0: [OffsetRange(1, 3)]}  # type: ignore[attr-defined]
+        with monkeypatch.context() as patch:
+            patch.setattr(ProducerBatch, "extend", interrupt)
+            with pytest.raises(KeyboardInterrupt) as told:
+                await producer.send_many("t", [b"3", b"4"])
+        assert told.value.sent.count == 0  # type: ignore[attr-defined]
+    assert scene.brokers.kept[T0].values() == numbers(3)
 
 
 async def test_an_invalid_topic_is_an_error_at_once(scene: Scene, /) -> None:
