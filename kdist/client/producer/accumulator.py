@@ -319,8 +319,10 @@ class Accumulator:
 
     def move_on(self, queue: PartitionQueue) -> None:
         """Have records without a key leave a partition that cannot be sent to, for one that can."""
+        topic = self.topics[queue.topic]
+        if topic.sticky is not queue:
+            return
         with self.lock:
-            topic = self.topics[queue.topic]
             if topic.sticky is queue and topic.can_leave(self.shut):
                 self.plain.pop(queue.topic, None)
                 topic.stick(self._rng, self.shut)

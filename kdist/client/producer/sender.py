@@ -17,7 +17,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from kdist.client.producer.accumulator import Accumulator
 from kdist.client.producer.batch import PartitionQueue, ProducerBatch
@@ -27,6 +27,7 @@ from kdist.client.producer.link import Link, LinkSettings, Outcome
 from kdist.client.producer.metadata import Metadata
 from kdist.client.producer.settings import ProducerSettings
 from kdist.client.producer.settling import Settling
+from kdist.client.producer.topic import LEADERLESS
 from kdist.errors import ApiError, Error
 from kdist.model import NO_LEADER
 from kdist.network.network import Network
@@ -35,6 +36,15 @@ from kdist.runtime.tick_loop import ringing
 # A batch of at least this size is sent alone and uncopied: its request's own cost is negligible.
 _ALONE_BYTES = 32 << 10
 _DRAIN_PAUSE_S = 0.01
+
+
+class _Found(NamedTuple):
+    """What one look found."""
+
+    ready: dict[int, list[PartitionQueue]]  # by leader, what the next request may take
+    soonest: dict[int, float]  # by leader, when the first of these is due
+    wake_s: float  # when to look again for the others: one is due, or expires
+    overdue: list[PartitionQueue]  # with an open batch, and records past their linger
 
 
 class Sender:
@@ -130,26 +140,24 @@ class Sender:
         if now_s >= self._expires_s:
             for queue in tuple(self._accumulator.active):
                 self._expire(queue, now_s)
-        ready, soonest, wake_s = self._find_ready(now_s)
-        for leader, due_s in soonest.items():
-            if due_s <= now_s:  # whatever delays the rest of them will kick when it changes
-                self._send_to(leader, deque(ready[leader]), now_s)
-            else:
-                wake_s = min(wake_s, due_s)
-        self._wake_at(wake_s)
+        ready, soonest, wake_s, overdue = self._find_ready(now_s)
+        due = [leader for leader, due_s in soonest.items() if due_s <= now_s]
+        for leader in due:  # whatever delays the rest of them will kick when it changes
+            self._send_to(leader, deque(ready[leader]), now_s)
+        self._accumulator.shut = LEADERLESS.union(
+            leader for leader in due if not self._may_send_to(leader, now_s)
+        )
+        for queue in overdue:
+            if queue.open is not None:
+                self._accumulator.move_on(queue)
+        self._wake_at(min([wake_s, *(due_s for due_s in soonest.values() if due_s > now_s)]))
 
-    def _find_ready(
-        self, now_s: float
-    ) -> tuple[dict[int, list[PartitionQueue]], dict[int, float], float]:
-        """Returns by leader the queues that the next request may take, and when the first is due.
-
-        The third result is when to look again for the others: when one is due, or expires.
-        """
-        soon_s = now_s + self._linger_s / 2
+    def _find_ready(self, now_s: float) -> _Found:
+        soon_s, late_s = now_s + self._linger_s / 2, now_s - self._linger_s
         wake_s = oldest_s = math.inf
         ready: dict[int, list[PartitionQueue]] = {}
         soonest: dict[int, float] = {}
-        idle = []
+        idle, overdue = [], []
         for queue in tuple(self._accumulator.active):
             first = queue.waiting[0] if queue.waiting else queue.open
             if first is None:
@@ -157,6 +165,8 @@ class Sender:
                     idle.append(queue)
                 continue
             oldest_s = min(oldest_s, first.created_s)
+            if queue.open is not None and first.created_s <= late_s:
+                overdue.append(queue)
             due_s = self._due_s(queue, first)
             if due_s <= soon_s and queue.retry_at_s <= now_s:
                 leader = queue.leader
@@ -166,7 +176,7 @@ class Sender:
                 wake_s = min(wake_s, due_s)
         self._forget(idle)
         self._expires_s = oldest_s + self._delivery_s
-        return ready, soonest, min(wake_s, self._expires_s)
+        return _Found(ready, soonest, min(wake_s, self._expires_s), overdue)
 
     def _wake_at(self, when_s: float) -> None:
         """Look again by then. An earlier timer is kept, as replacing it would cost more."""
@@ -246,6 +256,10 @@ class Sender:
             batches = self._take(queues, link.version)
             if batches:
                 self._post(link, batches)
+
+    def _may_send_to(self, leader: int, now_s: float) -> bool:
+        link = self._links.get(leader)
+        return link is not None and link.resting_until_s <= now_s and link.may_send()
 
     def _is_identified(self, queue: PartitionQueue) -> bool:
         """Whether the queue has an identity to number its batches with; maybe gives it a newer."""
