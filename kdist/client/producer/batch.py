@@ -11,12 +11,16 @@ writes it once. After an error that leaves a gap in the sequence the queue is *s
 until nothing is in flight, then starts again at 0 under a newer epoch (KIP-360). After a batch has
 to be retried, the queue is *recovering*: only one batch at a time is in flight, so that the batches
 behind it keep their order, even without idempotence.
+
+A batch that expires in flight is done, but in flight until its request ends: it may be written yet,
+so that nothing is numbered anew before.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
 from typing import Any
 
 from kdist.client.producer.identity import NOBODY, Identity
@@ -252,6 +256,14 @@ class PartitionQueue:
     def is_empty(self) -> bool:
         """Whether there is nothing to send and nothing in flight."""
         return self.open is None and not self.waiting and not self.in_flight
+
+    @property
+    def in_flight_since_s(self) -> float:
+        """When the oldest batch in flight was opened that has not expired; infinite if none."""
+        for batch in self.in_flight:
+            if not batch.is_done:
+                return batch.created_s
+        return inf
 
     @property
     def may_send(self) -> bool:

@@ -43,7 +43,7 @@ class _Found(NamedTuple):
 
     ready: dict[int, list[PartitionQueue]]  # by leader, what the next request may take
     soonest: dict[int, float]  # by leader, when the first of these is due
-    wake_s: float  # when to look again for the others: one is due, or expires
+    wake_s: float  # when to look again for the others
     overdue: list[PartitionQueue]  # with an open batch, and records past their linger
 
 
@@ -84,6 +84,8 @@ class Sender:
         self._ring = ringing(network.loop, self.look)
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
+        # Set for the oldest batch, and never for an earlier time, as later batches are younger.
+        self._expiring: asyncio.TimerHandle | None = None
 
     def kick(self) -> None:
         """Look soon; from any thread."""
@@ -112,8 +114,9 @@ class Sender:
 
     def close(self) -> None:
         self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._expiring):
+            if timer is not None:
+                timer.cancel()
         for link in self._links.values():
             link.close()
 
@@ -160,6 +163,7 @@ class Sender:
         idle, overdue = [], []
         for queue in tuple(self._accumulator.active):
             first = queue.waiting[0] if queue.waiting else queue.open
+            oldest_s = min(oldest_s, queue.in_flight_since_s)
             if first is None:
                 if not queue.in_flight:
                     idle.append(queue)
@@ -176,7 +180,9 @@ class Sender:
                 wake_s = min(wake_s, due_s)
         self._forget(idle)
         self._expires_s = oldest_s + self._delivery_s
-        return _Found(ready, soonest, min(wake_s, self._expires_s), overdue)
+        if self._expiring is None and oldest_s < math.inf:
+            self._expiring = self._loop.call_at(self._expires_s, self._expire_all)
+        return _Found(ready, soonest, wake_s, overdue)
 
     def _wake_at(self, when_s: float) -> None:
         """Look again by then. An earlier timer is kept, as replacing it would cost more."""
@@ -192,8 +198,15 @@ class Sender:
         self._timer = None
         self.look()
 
+    def _expire_all(self) -> None:
+        self._expiring = None
+        self.look()
+
     def _expire(self, queue: PartitionQueue, now_s: float) -> None:
         """Fail the batches that have exceeded the delivery timeout."""
+        for batch in queue.in_flight:
+            if batch.created_s + self._delivery_s <= now_s and not batch.is_done:
+                self._settling.expire(batch)
         while first := queue.waiting[0] if queue.waiting else queue.open:
             if first.created_s + self._delivery_s > now_s:
                 return

@@ -5,7 +5,9 @@ Each is declared once. Settings that are callables are listed separately, in `Ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from math import ceil
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from kdist.client import settings as shared
@@ -114,7 +116,8 @@ class ProducerSettings(Settings):
         default=120_000,
         minimum=1,
         doc="How long delivery may take in all, retries included, counted from when the record's "
-        "batch was opened.",
+        "batch was opened. At least linger.ms and request.timeout.ms together: of the two "
+        "timeouts, one that is not set gives way.",
     )
 
 
@@ -181,6 +184,7 @@ def read_settings(values: Mapping[str, Any]) -> ProducerConfig:
             f"linger_ms is {plain.linger_ms:g}, and must be less than delivery_timeout_ms,"
             f" {plain.delivery_timeout_ms}: a batch would expire before it is sent"
         )
+    plain = _fitted(plain, {name.replace(".", "_") for name in values})
     is_asked_for = bool({"enable_idempotence", "enable.idempotence"} & values.keys())
     return ProducerConfig(
         plain,
@@ -188,6 +192,25 @@ def read_settings(values: Mapping[str, Any]) -> ProducerConfig:
         checked_coder("key_encoder", key_encoder),
         checked_coder("value_encoder", value_encoder),
         _is_idempotent(plain, is_asked_for=is_asked_for),
+    )
+
+
+def _fitted(settings: ProducerSettings, given: Collection[str]) -> ProducerSettings:
+    """The settings with time for a request after the linger, as in Java: what was not given yields.
+
+    `UserError` if both timeouts were given, and do not fit.
+    """
+    linger_ms, request_ms = settings.linger_ms, settings.request_timeout_ms
+    delivery_ms = settings.delivery_timeout_ms
+    if linger_ms + request_ms <= delivery_ms:
+        return settings
+    if "request_timeout_ms" not in given:
+        return replace(settings, request_timeout_ms=max(1, int(delivery_ms - linger_ms)))
+    if "delivery_timeout_ms" not in given:
+        return replace(settings, delivery_timeout_ms=ceil(linger_ms + request_ms))
+    raise UserError(
+        f"delivery_timeout_ms is {delivery_ms}, and must be at least linger_ms and"
+        f" request_timeout_ms together, {linger_ms + request_ms:g}: else no request has its time"
     )
 
 
