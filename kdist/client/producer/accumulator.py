@@ -27,7 +27,6 @@ from kdist.client.partitioner import Partitioner, partition_for, partitions_for
 from kdist.client.producer.arguments import TIMESTAMP_END
 from kdist.client.producer.batch import (
     RECORD_OVERHEAD_BYTES,
-    TAKEN_BYTES,
     TIMESTAMP_BYTES,
     Column,
     PartitionQueue,
@@ -99,7 +98,7 @@ def _add_more(batch: ProducerBatch, headers: Any, timestamp: Any, room_bytes: in
     if rows is not None:
         rows.append(row)
     if timestamps is not None:
-        timestamps.append(batch.timestamp_ms if timestamp is None else timestamp)
+        timestamps.append(batch.now_ms if timestamp is None else timestamp)
     return size
 
 
@@ -124,6 +123,7 @@ class Accumulator:
         self.active: dict[PartitionQueue, None] = {}
         self.memory = Memory(settings.buffer_memory)
         self.shut: frozenset[int] = LEADERLESS  # brokers that cannot be sent to now
+        self.has_sealed = False  # since the asyncio front last let the loop run
         self.is_closed = False
         self._why_closed = "the producer is closed"
         self.has_short_way = True
@@ -227,11 +227,12 @@ class Accumulator:
             size = before + len(value) + _OVERHEAD
             if key is not None:
                 size += len(key)
-            if size > batch.limit_bytes:
+            limit = batch.limit_bytes
+            if size > limit:
                 return None
-            batch.size_bytes = TAKEN_BYTES
+            batch.size_bytes = limit  # as `batch.take` does
             if headers is not rows or timestamp is not timestamps:  # then one of them is not None
-                more = _add_more(batch, headers, timestamp, batch.limit_bytes - size)
+                more = _add_more(batch, headers, timestamp, limit - size)
                 if more is None:
                     batch.size_bytes = before
                     return None
@@ -367,6 +368,21 @@ class Accumulator:
         limit = min(self.batch_bytes, max(wanted, batch.limit_bytes * _GROWTH))
         return batch if self.grow(batch, limit) else NeedRoom(size)
 
+    def mark_time(self, late_s: float) -> bool:
+        """Tell each batch opened before then what time it is; returns whether any batch is open.
+
+        So that a record's time is right to some ms without a look at the clock for each.
+        """
+        now_ms = self._clock.now_ms()
+        is_any_open = False
+        for queue in tuple(self.active):
+            batch = queue.open
+            if batch is not None:
+                is_any_open = True
+                if batch.created_s <= late_s:
+                    batch.mark(now_ms)
+        return is_any_open
+
     def grow(self, batch: ProducerBatch, limit_bytes: int) -> bool:
         """Raise the batch's limit to so many bytes; False if there is no memory for that."""
         more = limit_bytes - batch.limit_bytes
@@ -405,6 +421,7 @@ class Accumulator:
         if topic.sticky is queue:
             topic.stick(self._rng, self.shut)
         if not is_known:
+            self.has_sealed = True
             self._untold.append(NOW_S)
 
     def tell(self) -> None:

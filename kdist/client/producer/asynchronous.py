@@ -8,7 +8,7 @@ from typing import Any, Self, Unpack
 
 from kdist.client.operation import check_timeout
 from kdist.client.producer.arguments import checked_partition
-from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES, TAKEN_BYTES
+from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
 from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.core import Core
 from kdist.client.producer.message import Message
@@ -74,8 +74,9 @@ class AsyncProducer:
                     batch = accumulator.plain.get(topic)
                     if batch is not None:
                         size = batch.size_bytes + len(value) + RECORD_OVERHEAD_BYTES
-                        if size <= batch.limit_bytes:
-                            batch.size_bytes = TAKEN_BYTES
+                        limit = batch.limit_bytes
+                        if size <= limit:
+                            batch.size_bytes = limit  # as `batch.take` does
                             values = batch.values
                             sent = Sent(batch, len(values))
                             values.append(value)
@@ -86,6 +87,11 @@ class AsyncProducer:
                 if quick is not None:
                     return quick
         core = self._started
+        if accumulator.has_sealed:
+            # A loop over `send` would else hold the event loop until memory is full. Not after the
+            # record has its place: who is cancelled then would not know that it is sent.
+            accumulator.has_sealed = False
+            await asyncio.sleep(0)
         if core.has_handler:
             message = Message(value, key, headers or (), partition, timestamp)
             return await core.drive(core.add(topic, message))

@@ -30,7 +30,6 @@ from kdist.records.record import Headers
 
 SEQUENCE_MASK = 0x7FFF_FFFF
 RECORD_OVERHEAD_BYTES = 16  # at most: a record's lengths and deltas, without its timestamp delta
-TAKEN_BYTES = 1 << 62  # the size of a batch while a record is being put into it
 TIMESTAMP_BYTES = 9  # at most: the timestamp delta of a record that has its own timestamp
 
 Column = list[bytes | None]
@@ -53,6 +52,8 @@ class ProducerBatch:
         "is_hurried",
         "keys",
         "limit_bytes",
+        "marks",
+        "now_ms",
         "number",
         "parts",
         "prefix_size",
@@ -71,7 +72,10 @@ class ProducerBatch:
         self.queue = queue
         self.number = number  # its place among the partition's batches
         self.created_s = created_s
-        self.timestamp_ms = timestamp_ms  # for records without a timestamp of their own
+        self.timestamp_ms = timestamp_ms  # when it was opened
+        # For records without a timestamp of their own: the time, and from which index on it counts.
+        self.now_ms = timestamp_ms
+        self.marks: list[tuple[int, int]] = []
         # The records' columns, while the batch is open. A column that no record uses is None.
         self.values: Column = []
         self.keys: Column | None = None
@@ -104,9 +108,9 @@ class ProducerBatch:
         """Have nobody else find room in it until `size_bytes` is set again; returns that size.
 
         The lock keeps other threads away, but not what interrupts this one. If an error interrupts
-        it, the batch stays full, and so is sealed by the next record for it.
+        it, the batch stays full until the next record makes it grow.
         """
-        size, self.size_bytes = self.size_bytes, TAKEN_BYTES
+        size, self.size_bytes = self.size_bytes, self.limit_bytes
         return size
 
     def add(
@@ -119,13 +123,13 @@ class ProducerBatch:
         if headers and self.headers is None:
             self.headers = [()] * count
         if timestamp is not None and self.timestamps is None:
-            self.timestamps = [self.timestamp_ms] * count
+            self.timestamps = self.stamps()
         if self.keys is not None:
             self.keys.append(key)
         if self.headers is not None:
             self.headers.append(headers)
         if self.timestamps is not None:
-            self.timestamps.append(self.timestamp_ms if timestamp is None else timestamp)
+            self.timestamps.append(self.now_ms if timestamp is None else timestamp)
         self.values.append(value)
 
     def extend(self, values: Column, keys: Column | None) -> None:
@@ -138,7 +142,7 @@ class ProducerBatch:
         if self.headers is not None:
             self.headers += [()] * len(values)
         if self.timestamps is not None:
-            self.timestamps += [self.timestamp_ms] * len(values)
+            self.timestamps += [self.now_ms] * len(values)
         if count:
             self.values += values
         else:
@@ -146,14 +150,33 @@ class ProducerBatch:
 
     def messages(self) -> Iterator[Message]:
         """Its records, before it is encoded."""
+        timestamps = self.stamps() if self.timestamps is None else self.timestamps
         for index, value in enumerate(self.values):
             yield Message(
                 value,
                 None if self.keys is None else self.keys[index],
                 () if self.headers is None else self.headers[index],
                 self.queue.partition,
-                self.timestamp_ms if self.timestamps is None else self.timestamps[index],
+                timestamps[index],
             )
+
+    def mark(self, now_ms: int) -> None:
+        """Note the time. On the loop, without the lock: a record added just now may be older."""
+        count = len(self.values)
+        self.now_ms = now_ms
+        if self.marks and self.marks[-1][0] == count:
+            self.marks[-1] = count, now_ms
+        else:
+            self.marks.append((count, now_ms))
+
+    def stamps(self) -> list[int]:
+        """The time at which each record was added, for a batch without a column of timestamps."""
+        stamps: list[int] = []
+        time_ms = self.timestamp_ms
+        for start, later_ms in self.marks:
+            stamps += [time_ms] * (start - len(stamps))
+            time_ms = later_ms
+        return stamps + [time_ms] * (len(self.values) - len(stamps))
 
     def find(self, index: int) -> tuple[ProducerBatch, int]:
         """The batch that holds the record after any splits, and the record's index in it."""

@@ -25,7 +25,7 @@ class RecordMetadata(NamedTuple):
 
     `offset` is -1 with acks=0, or where a retry was answered as a duplicate without an offset.
     `timestamp` is in ms: the broker's under LogAppendTime, else the one given to `send`, else that
-    of the batch.
+    of the call, which is right to some ms.
 
     >>> RecordMetadata("clicks", partition=0, offset=7, timestamp=1795190382741).offset
     7

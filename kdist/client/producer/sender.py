@@ -36,6 +36,7 @@ from kdist.runtime.tick_loop import ringing
 # A batch of at least this size is sent alone and uncopied: its request's own cost is negligible.
 _ALONE_BYTES = 32 << 10
 _DRAIN_PAUSE_S = 0.01
+_STAMP_S = 0.005  # how far behind a record's time may be, and the age from which a batch notes it
 
 
 class _Found(NamedTuple):
@@ -86,6 +87,7 @@ class Sender:
         self._timer: asyncio.TimerHandle | None = None
         # Set for the oldest batch, and never for an earlier time, as later batches are younger.
         self._expiring: asyncio.TimerHandle | None = None
+        self._stamping: asyncio.TimerHandle | None = None  # None: whoever opens a batch kicks
 
     def kick(self) -> None:
         """Look soon; from any thread."""
@@ -97,7 +99,7 @@ class Sender:
 
     def kick_by(self, when_s: float) -> None:
         """Look by then at the latest; from any thread."""
-        if when_s < self._looks_by_s:
+        if when_s < self._looks_by_s or self._stamping is None:
             self.kick()
 
     async def drain(self) -> None:
@@ -114,7 +116,7 @@ class Sender:
 
     def close(self) -> None:
         self._is_closed = True
-        for timer in (self._timer, self._expiring):
+        for timer in (self._timer, self._expiring, self._stamping):
             if timer is not None:
                 timer.cancel()
         for link in self._links.values():
@@ -138,6 +140,8 @@ class Sender:
         self._looks += 1
         if self._is_closed:
             return
+        if self._stamping is None and self._accumulator.active:
+            self._stamping = self._loop.call_later(_STAMP_S, self._stamp)
         self._looks_by_s = math.inf  # first, so that whatever changes from here on kicks
         now_s = self._loop.time()
         if now_s >= self._expires_s:
@@ -197,6 +201,12 @@ class Sender:
     def _wake(self) -> None:
         self._timer = None
         self.look()
+
+    def _stamp(self) -> None:
+        """Tell open batches the time, again and again while there are any."""
+        self._stamping = None
+        if self._accumulator.mark_time(self._loop.time() - _STAMP_S):
+            self._stamping = self._loop.call_later(_STAMP_S, self._stamp)
 
     def _expire_all(self) -> None:
         self._expiring = None

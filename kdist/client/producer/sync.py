@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar, Unpack
 from kdist.client.background import FORKED, BackgroundLoop
 from kdist.client.operation import check_timeout
 from kdist.client.producer.arguments import checked_partition
-from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES, TAKEN_BYTES
+from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
 from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.core import Core, Steps
 from kdist.client.producer.faults import BufferFull
@@ -52,7 +52,7 @@ class Producer:
         self._accumulator = self._core.accumulator
         self._has_short_way = self._accumulator.has_short_way
         self._lock = self._accumulator.lock
-        self._plain = self._accumulator.plain
+        self._plain_batch = self._accumulator.plain.get
         self._background.on_fork = partial(_abandon, weakref.ref(self))
         self._background.warn_if_left(self)
         self._is_closing = False
@@ -89,11 +89,12 @@ class Producer:
             # because one more function call would add a tenth to its time.
             if key is None and partition is None and headers is None and timestamp is None:
                 with self._lock:
-                    batch = self._plain.get(topic)
+                    batch = self._plain_batch(topic)
                     if batch is not None:
                         size = batch.size_bytes + len(value) + RECORD_OVERHEAD_BYTES
-                        if size <= batch.limit_bytes:
-                            batch.size_bytes = TAKEN_BYTES
+                        limit = batch.limit_bytes
+                        if size <= limit:
+                            batch.size_bytes = limit  # as `batch.take` does
                             values = batch.values
                             sent = Sent(batch, len(values))
                             values.append(value)

@@ -271,7 +271,7 @@ async def test_the_batch_behind_one_that_cannot_be_encoded_is_sent(scene: Scene,
         for value in (b"a", b"b"):
             sent.append(await producer.send("t", value))
             with lock:
-                seal(sent[-1]._batch.queue)
+                seal(sent[-1]._batch.queue, is_known=True)
         sent[0]._batch.values[0] = 5  # type: ignore[call-overload]
         await asyncio.sleep(1)
         assert isinstance(sent[0].exception(), TypeError)
@@ -377,7 +377,7 @@ async def test_an_open_batch_behind_one_that_cannot_be_encoded_is_still_sent(
     accumulator = producer._started.accumulator
     bad = await producer.send("t", b"a")
     with accumulator.lock:
-        accumulator.seal(bad._batch.queue)
+        accumulator.seal(bad._batch.queue, is_known=True)
     good = await producer.send("t", b"b")
     bad._batch.values[0] = 5  # type: ignore[call-overload]
     await asyncio.sleep(1)
@@ -449,7 +449,7 @@ async def test_unacknowledged_records_can_be_counted_while_the_loop_sends(scene:
     producer = await opened(scene, 1)
     queue = (await producer.send("t", b"a"))._batch.queue
     with producer._started.accumulator.lock:
-        producer._started.accumulator.seal(queue)
+        producer._started.accumulator.seal(queue, is_known=True)
     await producer.send("t", b"b")
     found = iter(queue.batches())
     next(found)
