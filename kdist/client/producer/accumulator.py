@@ -171,9 +171,10 @@ class Accumulator:
         if self.is_inside:
             return NeedTurn()
         place = partition
-        if partition is None and callable(self._partitioner) and name in self.topics:
+        topic = self.topics.get(name)
+        if partition is None and callable(self._partitioner) and topic is not None:
             # Before the lock is taken, as it is the application's, and may send something itself.
-            place = self._ask_partitioner(self.topics[name], key)
+            place = self._ask_partitioner(topic, key)
         try:
             with self.lock:
                 self.check_open()
@@ -317,6 +318,17 @@ class Accumulator:
             if topic.sticky not in topic.queues:
                 topic.sticky = None
                 self.plain.pop(topic.name, None)
+
+    def forget(self, topic: Topic) -> bool:
+        """Drop a topic, unless a record has just been sent to it; returns whether it is dropped."""
+        with self.lock:
+            if topic.is_busy:
+                return False
+            self.plain.pop(topic.name, None)
+            del self.topics[topic.name]
+            for queue in topic.every:
+                self.active.pop(queue, None)
+            return True
 
     def move_on(self, queue: PartitionQueue) -> None:
         """Have records without a key leave a partition that cannot be sent to, for one that can."""

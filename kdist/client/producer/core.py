@@ -43,7 +43,7 @@ from kdist.client.producer.bulk import Bulk
 from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, RequestEncoder
 from kdist.client.producer.faults import BufferFull, ProducerClosed
-from kdist.client.producer.identity import Identities
+from kdist.client.producer.identity import NOBODY, Identities
 from kdist.client.producer.interrupting import Interrupting
 from kdist.client.producer.link import LinkSettings
 from kdist.client.producer.message import Message
@@ -91,13 +91,16 @@ class Core:
         self.accumulator.has_short_way = (
             not self.has_handler and self._value_encoder is None and self._key_encoder is None
         )
-        make_queue = partial(PartitionQueue, hurry=self._hurry, check_waiter=self._check_waiter)
-        self._interrupting = Interrupting(loop, self._add_soon, make_queue)
+        self._new_queue = partial(
+            PartitionQueue, hurry=self._hurry, check_waiter=self._check_waiter
+        )
+        self._retired = NOBODY  # the identity whose sequence numbers are not all known any more
+        self._interrupting = Interrupting(loop, self._add_soon, self._new_queue)
         self._metadata = Metadata(
             self._cluster,
             self.accumulator.topics,
             partial(self._pause_s, context.rng),
-            make_queue,
+            self._make_queue,
             self._shrink,
             self._metadata_changed,
         )
@@ -166,6 +169,23 @@ class Core:
         limits_ms = settings.retry_backoff_ms, settings.retry_backoff_max_ms
         return max(backoff_s(failures, *limits_ms, rng), _METADATA_PAUSE_S)
 
+    def _make_queue(self, topic: str, partition: int, leader: int) -> PartitionQueue:
+        queue = self._new_queue(topic, partition, leader)
+        queue.identity, queue.is_stale = self._retired, self._retired != NOBODY
+        return queue
+
+    def _forget(self, topic: Topic) -> None:
+        """Forget an idle topic, and with it the sequence numbers of its partitions.
+
+        Brokers remember them, and would take a batch that begins at 0 again for one they have. So
+        queues made from now on begin under an identity newer than any that was used for it.
+        """
+        if self.accumulator.forget(topic):
+            self._metadata.forget(topic.name)
+            was_numbered = any(queue.identity != NOBODY for queue in topic.every)
+            if was_numbered and self._identities is not None:
+                self._retired = self._identities.current
+
     def _shrink(self, topic: Topic, count: int) -> None:
         """The topic was recreated with fewer partitions: fail what waits for the others."""
         self.accumulator.shrink(topic, count)
@@ -194,6 +214,8 @@ class Core:
 
     def _refresh(self) -> None:
         self._metadata.refresh()
+        for topic in self._metadata.find_idle(self._settings.metadata_max_idle_ms / 1000):
+            self._forget(topic)
         age_s = self._settings.metadata_max_age_ms / 1000
         self._refreshing = self.loop.call_later(age_s, self._refresh)
 

@@ -39,6 +39,12 @@ class ProducerSettings(Settings):
         doc="How long metadata (leaders, partition counts) is used before it is refreshed, if no "
         "error calls for that sooner.",
     )
+    metadata_max_idle_ms: int64 = setting(
+        default=300_000,
+        minimum=5_000,
+        doc="How long a topic is remembered that nothing is sent to; seen as often as metadata is "
+        "refreshed.",
+    )
     reconnect_backoff_ms: int64 = setting(
         default=50,
         minimum=0,
@@ -137,6 +143,7 @@ class ProducerKeywords(TypedDict, total=False):
     zk_connect: str
     client_id: str
     metadata_max_age_ms: int
+    metadata_max_idle_ms: int
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     batch_size: int

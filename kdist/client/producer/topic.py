@@ -30,6 +30,7 @@ class Topic:
         "queues",
         "sticky",
         "turn",
+        "used_s",
     )
 
     def __init__(self, name: str) -> None:
@@ -41,6 +42,7 @@ class Topic:
         self.turn = 0  # the round-robin counter
         self.error: Error | None = None  # from the latest metadata
         self.missing_since_s: float | None = None  # by all metadata since; None if it exists
+        self.used_s: float | None = None  # when `was_used` last saw that it was
         self._batches_seen = 0
 
     @property
@@ -52,13 +54,16 @@ class Topic:
         """Whether there are records for a partition that has no leader."""
         return any(queue.leader == NO_LEADER and not queue.is_empty for queue in self.every)
 
-    def was_used(self) -> bool:
+    def was_used(self, now_s: float) -> bool:
         """Whether batches were opened since the last call of this, or are not done yet."""
         before, self._batches_seen = (
             self._batches_seen,
             sum(queue.last_number for queue in self.every),
         )
-        return self._batches_seen != before or self.is_busy
+        was_used = self._batches_seen != before or self.is_busy
+        if was_used or self.used_s is None:
+            self.used_s = now_s
+        return was_used
 
     # For records without a key. `shut` are the brokers that cannot be sent to now, and NO_LEADER.
 
