@@ -21,7 +21,6 @@ import os
 import select
 import selectors
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -211,6 +210,17 @@ class _Selector(selectors.EpollSelector):
         super().close()
 
 
+class _Bell(FileIO):
+    """An eventfd. It is closed once nobody refers to it, so not while a thread rings it.
+
+    A lock would not do: a signal handler that interrupts a ring may wait for the loop, which would
+    wait for the lock.
+    """
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class TickLoop(asyncio.SelectorEventLoop):
     """asyncio's loop for Unix, with `before_wait`, `watch`, and an eventfd to wake it by.
 
@@ -225,11 +235,12 @@ class TickLoop(asyncio.SelectorEventLoop):
         self._running_due = asyncio.Handle(self._run_due, (), self)
         self._tick_selector.serving = asyncio.Handle(self._tick_selector.serve, (), self)
         self._tick_selector.loop = self
-        self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")
-        self._has_rung = False
+        bell = _Bell(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")
+        self._bell: _Bell | None = bell  # None once the loop is closed
+        self._rings_heard = 0
+        self._rung_after = -1  # how many had been heard before the last one: it is unheard if equal
         self._rung_for: deque[asyncio.Handle] = deque()
-        self._ringing = threading.RLock()  # reentrant: a signal handler may ring during a ring
-        self.watch(self._bell.fileno(), READABLE, self._bell_rang)
+        self.watch(bell.fileno(), READABLE, self._bell_rang)
 
     def before_wait(self, callback: Callable[[], None]) -> Callable[[], None]:
         """A trigger: once it is called, `callback` runs before the loop next waits or polls."""
@@ -288,19 +299,18 @@ class TickLoop(asyncio.SelectorEventLoop):
         asyncio sends a byte through a socket pair each time, and receives twice. Here, if a ring is
         still unheard, another is not needed: the loop checks its queue after `_bell_rang`.
         """
-        if not self._has_rung:
-            self._has_rung = True
-            try:
-                with self._ringing:  # `close` must not free the descriptor number before the write
-                    if not self._bell.closed:
-                        self._bell.write(_RING)
-            except BaseException:  # interrupted: without this no later call would ring
-                self._has_rung = False
-                raise
+        heard = self._rings_heard
+        if self._rung_after != heard:
+            bell = self._bell  # held, so that its descriptor is not closed before the write
+            if bell is not None:
+                bell.write(_RING)
+            # Only now: what interrupts this thread before it has rung has to ring itself.
+            self._rung_after = heard
 
     def _bell_rang(self, _events: int) -> None:
+        assert self._bell is not None, "the loop is not closed"
         self._bell.read(len(_RING))
-        self._has_rung = False  # after the read, which would otherwise swallow a ring in between
+        self._rings_heard += 1  # after the read, which would otherwise swallow a ring in between
         try:
             for _ in range(len(self._rung_for)):  # handles added meanwhile wait for the next ring
                 self._rung_for.popleft()._run()
@@ -311,8 +321,7 @@ class TickLoop(asyncio.SelectorEventLoop):
     def close(self) -> None:
         super().close()
         self._due.clear()
-        with self._ringing:
-            self._bell.close()
+        self._bell = None
 
 
 def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:

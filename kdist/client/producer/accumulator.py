@@ -6,6 +6,11 @@ returns a `Need` instead; the front waits until the need is met, in its own way,
 Owns nothing but the lock, under which threads append to open batches and the loop seals them. The
 loop is woken only after the lock is released: woken earlier, it would just wait for the lock.
 The most common record, a value alone for a sticky batch, takes a fast path in `Producer.send`.
+
+What interrupts a thread that has the lock, a signal handler or a `__del__`, may call the producer
+too, and must not wait for the lock, as the thread goes on only afterwards. So the lock is
+reentrant, and who has a batch in hand has `take`n it. Such a caller may thus put records into other
+batches; whatever changes more than a batch is left to the loop (`NeedTurn`, `deferred`).
 """
 
 from __future__ import annotations
@@ -31,8 +36,8 @@ from kdist.client.producer.faults import ProducerClosed, RecordTooLarge
 from kdist.client.producer.memory import Memory
 from kdist.client.producer.results import Sent
 from kdist.client.producer.settings import ProducerSettings
-from kdist.client.producer.topic import Topic
-from kdist.errors import ApiError, Error
+from kdist.client.producer.topic import LEADERLESS, Topic
+from kdist.errors import ApiError, Error, UserError
 from kdist.records.batch import HEADER_SIZE
 from kdist.records.codec import pack_headers
 from kdist.records.record import Headers, HeadersRow
@@ -58,7 +63,11 @@ class NeedRoom(NamedTuple):
     size_bytes: int
 
 
-Need = NeedTopic | NeedRoom
+class NeedTurn(NamedTuple):
+    """The caller interrupts another call of its thread, which has to go on first."""
+
+
+Need = NeedTopic | NeedRoom | NeedTurn
 
 
 class Row(NamedTuple):
@@ -89,7 +98,7 @@ def _add_more(batch: ProducerBatch, headers: Any, timestamp: Any, room_bytes: in
     if rows is not None:
         rows.append(row)
     if timestamps is not None:
-        timestamps.append(batch.timestamp_ms if timestamp is None else timestamp)
+        timestamps.append(batch.now_ms if timestamp is None else timestamp)
     return size
 
 
@@ -108,11 +117,13 @@ class Accumulator:
         rng: random.Random,
         kick: Callable[[float], None],
     ) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.topics: dict[str, Topic] = {}
         self.plain: dict[str, ProducerBatch] = {}  # open, sticky, and of values alone, by topic
         self.active: dict[PartitionQueue, None] = {}
         self.memory = Memory(settings.buffer_memory)
+        self.shut: frozenset[int] = LEADERLESS  # brokers that cannot be sent to now
+        self.has_sealed = False  # since the asyncio front last let the loop run
         self.is_closed = False
         self._why_closed = "the producer is closed"
         self.has_short_way = True
@@ -129,6 +140,21 @@ class Accumulator:
         self._kick = kick
         self._untold: deque[float] = deque()  # deadlines that the loop has not been told of yet
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the caller interrupts a call of its own thread that has the lock."""
+        # As `threading.Condition` asks its lock.
+        is_owned: bool = self.lock._is_owned()  # type: ignore[attr-defined]
+        return is_owned
+
+    def check_waiter(self) -> None:
+        """Raise `UserError` if what the caller is about to wait for could never come."""
+        if self.is_inside:
+            raise UserError(
+                "this interrupts a `send` of the same producer, as a signal handler or `__del__` "
+                "may, and cannot wait for what that has yet to finish"
+            )
+
     # One record
 
     def add(self, name: str, row: Row, partition: int | None) -> Sent | Need:
@@ -142,21 +168,29 @@ class Accumulator:
             if sent is not None:
                 return sent
         size = self._size(row)
+        if self.is_inside:
+            return NeedTurn()
+        place = partition
+        topic = self.topics.get(name)
+        if partition is None and callable(self._partitioner) and topic is not None:
+            # Before the lock is taken, as it is the application's, and may send something itself.
+            place = self._ask_partitioner(topic, key)
         try:
             with self.lock:
                 self.check_open()
                 while True:
-                    queue = self.queue(name, row.key, partition)
+                    queue = self.queue(name, key, place)
                     if isinstance(queue, NeedTopic):
-                        return queue
+                        return NeedTopic(name, partition)
                     batch = self._batch(queue, size)
                     if isinstance(batch, NeedRoom):
                         return batch
                     if batch is not None:
                         break
+                size += batch.take()
                 index = len(batch.values)
                 batch.add(*row)
-                batch.size_bytes += size
+                batch.size_bytes = size
                 self.maybe_make_plain(name, batch)
                 return Sent(batch, index)
         finally:
@@ -190,22 +224,27 @@ class Accumulator:
             if batch is None or (key is not None and batch.keys is None):
                 return None
             keys, rows, timestamps = batch.keys, batch.headers, batch.timestamps
-            size = batch.size_bytes + len(value) + _OVERHEAD
+            before = batch.size_bytes
+            size = before + len(value) + _OVERHEAD
             if key is not None:
                 size += len(key)
+            limit = batch.limit_bytes
+            if size > limit:
+                return None
+            batch.size_bytes = limit  # as `batch.take` does
             if headers is not rows or timestamp is not timestamps:  # then one of them is not None
-                more = _add_more(batch, headers, timestamp, batch.limit_bytes - size)
+                more = _add_more(batch, headers, timestamp, limit - size)
                 if more is None:
+                    batch.size_bytes = before
                     return None
                 size += more
-            elif size > batch.limit_bytes:
-                return None
-            batch.size_bytes = size
             if keys is not None:
                 keys.append(key)
             values = batch.values
+            sent = Sent(batch, len(values))
             values.append(value)
-            return Sent(batch, len(values) - 1)
+            batch.size_bytes = size
+            return sent
 
     def _size(self, row: Row) -> int:
         value, key, headers, timestamp = row
@@ -231,7 +270,7 @@ class Accumulator:
 
         The lock is replaced, as a thread of the parent may have held the old one.
         """
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.is_closed = True
         self._why_closed = why
         self.plain.clear()
@@ -257,14 +296,20 @@ class Accumulator:
         topic = self.topics.get(name)
         if topic is None or not topic.queues:
             return NeedTopic(name)
-        count = len(topic.queues)
-        if partition is None:
-            if key is None and self.is_sticky:
-                return topic.sticky or topic.stick(self._rng)
-            partition = self._choose(topic, key, count)
-        if not 0 <= partition < count:
-            return NeedTopic(name, partition)
-        return topic.queues[partition]
+        if partition is not None:
+            if not 0 <= partition < len(topic.queues):
+                return NeedTopic(name, partition)
+            return topic.queues[partition]
+        if callable(self._partitioner):
+            return NeedTopic(name)  # it could not be asked before the topic was known
+        if key is not None:
+            return topic.queues[partition_for(key, len(topic.queues))]
+        if not self.is_sticky:
+            return topic.in_turn(self.shut)
+        sticky = topic.sticky
+        if sticky is None or (sticky.open is None and sticky.leader in self.shut):
+            return topic.stick(self._rng, self.shut)
+        return sticky
 
     def shrink(self, topic: Topic, count: int) -> None:
         """Have the topic no more than its first `count` partitions, as it was recreated so."""
@@ -274,28 +319,49 @@ class Accumulator:
                 topic.sticky = None
                 self.plain.pop(topic.name, None)
 
-    def partitions(self, name: str, keys: Column) -> Sequence[int | None]:
-        """The partition for each of these keys, in a known topic; None for any partition."""
-        topic = self.topics[name]
-        count = len(topic.queues)
-        if self.is_sticky:
-            return partitions_for(keys, count)
-        return [self._choose(topic, key, count) for key in keys]
+    def forget(self, topic: Topic) -> bool:
+        """Drop a topic, unless a record has just been sent to it; returns whether it is dropped."""
+        with self.lock:
+            if topic.is_busy:
+                return False
+            self.plain.pop(topic.name, None)
+            del self.topics[topic.name]
+            for queue in topic.every:
+                self.active.pop(queue, None)
+            return True
 
-    def _choose(self, topic: Topic, key: bytes | None, count: int) -> int:
-        partitioner = self._partitioner
-        if callable(partitioner):
-            chosen = partitioner(key, count)
-            if type(chosen) is not int or not 0 <= chosen < count:
-                raise ApiError(
-                    Error.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"the partitioner chose {chosen!r} for {topic.name}, which has {count}",
-                )
-            return chosen
-        if key is not None:
-            return partition_for(key, count)
-        topic.turn += 1
-        return topic.turn % count
+    def move_on(self, queue: PartitionQueue) -> None:
+        """Have records without a key leave a partition that cannot be sent to, for one that can."""
+        topic = self.topics[queue.topic]
+        if topic.sticky is not queue:
+            return
+        with self.lock:
+            if topic.sticky is queue and topic.can_leave(self.shut):
+                self.plain.pop(queue.topic, None)
+                topic.stick(self._rng, self.shut)
+
+    def partitions(self, topic: Topic, keys: Column) -> Sequence[int | None]:
+        """The partition for each of these keys, in a known topic; None for any partition."""
+        if callable(self._partitioner):
+            return [self._ask_partitioner(topic, key) for key in keys]
+        places = partitions_for(keys, len(topic.queues))
+        if self.is_sticky:
+            return places
+        return [topic.in_turn(self.shut).partition if each is None else each for each in places]
+
+    def _ask_partitioner(self, topic: Topic, key: bytes | None) -> int | None:
+        """The application's choice; None while the topic has no partitions. Not under the lock."""
+        assert callable(self._partitioner), "it is the application's"
+        count = len(topic.queues)
+        if not count:
+            return None
+        chosen = self._partitioner(key, count)
+        if type(chosen) is not int or not 0 <= chosen < count:
+            raise ApiError(
+                Error.UNKNOWN_TOPIC_OR_PARTITION,
+                f"the partitioner chose {chosen!r} for {topic.name}, which has {count}",
+            )
+        return chosen
 
     def _batch(self, queue: PartitionQueue, size: int) -> ProducerBatch | NeedRoom | None:
         """The open batch, with room for `size` more bytes; None if it was full and is now sealed.
@@ -313,6 +379,21 @@ class Accumulator:
             return None
         limit = min(self.batch_bytes, max(wanted, batch.limit_bytes * _GROWTH))
         return batch if self.grow(batch, limit) else NeedRoom(size)
+
+    def mark_time(self, late_s: float) -> bool:
+        """Tell each batch opened before then what time it is; returns whether any batch is open.
+
+        So that a record's time is right to some ms without a look at the clock for each.
+        """
+        now_ms = self._clock.now_ms()
+        is_any_open = False
+        for queue in tuple(self.active):
+            batch = queue.open
+            if batch is not None:
+                is_any_open = True
+                if batch.created_s <= late_s:
+                    batch.mark(now_ms)
+        return is_any_open
 
     def grow(self, batch: ProducerBatch, limit_bytes: int) -> bool:
         """Raise the batch's limit to so many bytes; False if there is no memory for that."""
@@ -344,13 +425,15 @@ class Accumulator:
         """
         batch = queue.open
         assert batch is not None, "only an open batch is sealed"
-        queue.open = None
-        queue.waiting.append(batch)
         topic = self.topics[queue.topic]
         if topic.sticky is queue:
-            self.plain.pop(queue.topic, None)
-            topic.stick(self._rng)
+            self.plain.pop(queue.topic, None)  # first: what interrupts this must not find it
+        queue.open = None
+        queue.waiting.append(batch)
+        if topic.sticky is queue:
+            topic.stick(self._rng, self.shut)
         if not is_known:
+            self.has_sealed = True
             self._untold.append(NOW_S)
 
     def tell(self) -> None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, Unpack
 
 from kdist.client.foreign import OtherNames, understanding
 from kdist.client.operation import check_timeout
 from kdist.client.producer.arguments import checked_partition
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
 from kdist.client.producer.context import ProducerContext
-from kdist.client.producer.core import Core, Steps
+from kdist.client.producer.core import Core
 from kdist.client.producer.message import Message
-from kdist.client.producer.results import RecordMetadata, Sent, SentMany
+from kdist.client.producer.results import RecordMetadata, Sent, SentMany, telling
 from kdist.client.producer.settings import ProducerKeywords, read_settings
 from kdist.client.settings import Servers
 from kdist.records.record import Headers
-
-T = TypeVar("T")
 
 
 class AsyncProducer(OtherNames):
@@ -78,25 +76,33 @@ class AsyncProducer(OtherNames):
                     batch = accumulator.plain.get(topic)
                     if batch is not None:
                         size = batch.size_bytes + len(value) + RECORD_OVERHEAD_BYTES
-                        if size <= batch.limit_bytes:
-                            batch.size_bytes = size
+                        limit = batch.limit_bytes
+                        if size <= limit:
+                            batch.size_bytes = limit  # as `batch.take` does
                             values = batch.values
+                            sent = Sent(batch, len(values))
                             values.append(value)
-                            return Sent(batch, len(values) - 1)
+                            batch.size_bytes = size
+                            return sent
             if accumulator.has_short_way and (key is None or type(key) is bytes):
-                sent = accumulator.add_quick(topic, value, key, partition, headers, timestamp)
-                if sent is not None:
-                    return sent
+                quick = accumulator.add_quick(topic, value, key, partition, headers, timestamp)
+                if quick is not None:
+                    return quick
         core = self._started
+        if accumulator.has_sealed:
+            # A loop over `send` would else hold the event loop until memory is full. Not after the
+            # record has its place: who is cancelled then would not know that it is sent.
+            accumulator.has_sealed = False
+            await asyncio.sleep(0)
         if core.has_handler:
             message = Message(value, key, headers or (), partition, timestamp)
-            return await self._drive(core.add(topic, message))
+            return await core.drive(core.add(topic, message))
         row = core.row(topic, value, key, headers, timestamp)
         partition = checked_partition(partition)
         added = accumulator.add(topic, row, partition)
         if isinstance(added, Sent):
             return added
-        return await self._drive(core.add_row(topic, row, partition))
+        return await core.drive(core.add_row(topic, row, partition))
 
     @understanding
     async def send_and_wait(
@@ -116,19 +122,9 @@ class AsyncProducer(OtherNames):
         self, topic: str, values: Iterable[Any], keys: Iterable[Any] | None = None
     ) -> SentMany:
         """As `Producer.send_many`."""
-        return await self._drive(self._started.add_many(topic, values, keys))
-
-    async def _drive(self, steps: Steps[T]) -> T:
-        until_s = self._started.patience_s()
-        try:
-            while True:
-                need = next(steps)
-                await self._started.meet(need, until_s)
-        except StopIteration as last:
-            result: T = last.value
-            return result
-        finally:
-            steps.close()
+        core = self._started
+        with telling(SentMany()) as sent:
+            return await core.drive(core.add_many(topic, values, keys, sent))
 
     @understanding
     async def flush(self, timeout_s: float | None = None) -> None:

@@ -11,12 +11,16 @@ writes it once. After an error that leaves a gap in the sequence the queue is *s
 until nothing is in flight, then starts again at 0 under a newer epoch (KIP-360). After a batch has
 to be retried, the queue is *recovering*: only one batch at a time is in flight, so that the batches
 behind it keep their order, even without idempotence.
+
+A batch that expires in flight is done, but in flight until its request ends: it may be written yet,
+so that nothing is numbered anew before.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
 from typing import Any
 
 from kdist.client.producer.identity import NOBODY, Identity
@@ -48,6 +52,8 @@ class ProducerBatch:
         "is_hurried",
         "keys",
         "limit_bytes",
+        "marks",
+        "now_ms",
         "number",
         "parts",
         "prefix_size",
@@ -66,7 +72,10 @@ class ProducerBatch:
         self.queue = queue
         self.number = number  # its place among the partition's batches
         self.created_s = created_s
-        self.timestamp_ms = timestamp_ms  # for records without a timestamp of their own
+        self.timestamp_ms = timestamp_ms  # when it was opened
+        # For records without a timestamp of their own: the time, and from which index on it counts.
+        self.now_ms = timestamp_ms
+        self.marks: list[tuple[int, int]] = []
         # The records' columns, while the batch is open. A column that no record uses is None.
         self.values: Column = []
         self.keys: Column | None = None
@@ -95,23 +104,32 @@ class ProducerBatch:
         """Whether its records have values and nothing else."""
         return self.keys is None and self.headers is None and self.timestamps is None
 
+    def take(self) -> int:
+        """Have nobody else find room in it until `size_bytes` is set again; returns that size.
+
+        The lock keeps other threads away, but not what interrupts this one. If an error interrupts
+        it, the batch stays full until the next record makes it grow.
+        """
+        size, self.size_bytes = self.size_bytes, self.limit_bytes
+        return size
+
     def add(
         self, value: bytes | None, key: bytes | None, headers: Headers, timestamp: int | None
     ) -> None:
-        """Append a record; the caller has checked that there is room."""
+        """Append a record; the caller has checked that there is room, and has taken the batch."""
         count = len(self.values)
         if key is not None and self.keys is None:
             self.keys = [None] * count
         if headers and self.headers is None:
             self.headers = [()] * count
         if timestamp is not None and self.timestamps is None:
-            self.timestamps = [self.timestamp_ms] * count
+            self.timestamps = self.stamps()
         if self.keys is not None:
             self.keys.append(key)
         if self.headers is not None:
             self.headers.append(headers)
         if self.timestamps is not None:
-            self.timestamps.append(self.timestamp_ms if timestamp is None else timestamp)
+            self.timestamps.append(self.now_ms if timestamp is None else timestamp)
         self.values.append(value)
 
     def extend(self, values: Column, keys: Column | None) -> None:
@@ -124,7 +142,7 @@ class ProducerBatch:
         if self.headers is not None:
             self.headers += [()] * len(values)
         if self.timestamps is not None:
-            self.timestamps += [self.timestamp_ms] * len(values)
+            self.timestamps += [self.now_ms] * len(values)
         if count:
             self.values += values
         else:
@@ -132,14 +150,33 @@ class ProducerBatch:
 
     def messages(self) -> Iterator[Message]:
         """Its records, before it is encoded."""
+        timestamps = self.stamps() if self.timestamps is None else self.timestamps
         for index, value in enumerate(self.values):
             yield Message(
                 value,
                 None if self.keys is None else self.keys[index],
                 () if self.headers is None else self.headers[index],
                 self.queue.partition,
-                self.timestamp_ms if self.timestamps is None else self.timestamps[index],
+                timestamps[index],
             )
+
+    def mark(self, now_ms: int) -> None:
+        """Note the time. On the loop, without the lock: a record added just now may be older."""
+        count = len(self.values)
+        self.now_ms = now_ms
+        if self.marks and self.marks[-1][0] == count:
+            self.marks[-1] = count, now_ms
+        else:
+            self.marks.append((count, now_ms))
+
+    def stamps(self) -> list[int]:
+        """The time at which each record was added, for a batch without a column of timestamps."""
+        stamps: list[int] = []
+        time_ms = self.timestamp_ms
+        for start, later_ms in self.marks:
+            stamps += [time_ms] * (start - len(stamps))
+            time_ms = later_ms
+        return stamps + [time_ms] * (len(self.values) - len(stamps))
 
     def find(self, index: int) -> tuple[ProducerBatch, int]:
         """The batch that holds the record after any splits, and the record's index in it."""
@@ -159,6 +196,11 @@ class ProducerBatch:
         self.callbacks.append(callback)
         if self.is_done:
             self.call_back()
+
+    def finish(self) -> None:
+        """Note that the outcome is known, and call the waiting callbacks."""
+        self.is_done = True
+        self.call_back()
 
     def call_back(self) -> None:
         """Call the waiting callbacks, up to the first that raises."""
@@ -237,6 +279,14 @@ class PartitionQueue:
     def is_empty(self) -> bool:
         """Whether there is nothing to send and nothing in flight."""
         return self.open is None and not self.waiting and not self.in_flight
+
+    @property
+    def in_flight_since_s(self) -> float:
+        """When the oldest batch in flight was opened that has not expired; infinite if none."""
+        for batch in self.in_flight:
+            if not batch.is_done:
+                return batch.created_s
+        return inf
 
     @property
     def may_send(self) -> bool:

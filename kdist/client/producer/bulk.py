@@ -18,6 +18,7 @@ from kdist.client.producer.accumulator import Accumulator, Need, NeedRoom, NeedT
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES, Column, PartitionQueue, ProducerBatch
 from kdist.client.producer.faults import RecordTooLarge
 from kdist.client.producer.results import SentMany
+from kdist.client.producer.topic import Topic
 from kdist.records.batch import HEADER_SIZE
 from kdist.records.codec import running_sizes
 from kdist.records.record import bytes_column
@@ -26,7 +27,7 @@ Steps = Generator[Need, None, SentMany]
 
 
 class Bulk:
-    """The records of one call. `steps` can be run once.
+    """The records of one call, of which `sent` tells. `steps` can be run once.
 
     `WrongType` names a row that is not bytes. Lists of bytes are not copied, and their types and
     sizes are read in a single pass: touching a record that is not in the CPU's cache costs 50 ns
@@ -39,6 +40,7 @@ class Bulk:
         topic: str,
         values: Sequence[Any],
         keys: Sequence[Any] | None,
+        sent: SentMany,
     ) -> None:
         self._accumulator = accumulator
         self._topic = topic
@@ -51,7 +53,7 @@ class Bulk:
             sizes = _sizes(self._values, self._keys)
         assert sizes is not None, "the columns hold only bytes now"
         self._sizes = sizes
-        self._sent = SentMany()
+        self._sent = sent
 
     def steps(self) -> Steps:
         """Append all records; yields each `Need` to be met before going on."""
@@ -63,21 +65,22 @@ class Bulk:
             with accumulator.lock:
                 accumulator.check_open()
                 found = accumulator.queue(self._topic, None, 0)
-            if not isinstance(found, NeedTopic):
+                topic = accumulator.topics.get(self._topic)
+            if topic is not None and not isinstance(found, NeedTopic):
                 break
-            yield found
-        for partition, (values, keys) in self._by_partition().items():
+            yield NeedTopic(self._topic)
+        for partition, (values, keys) in self._by_partition(topic).items():
             sizes = _sizes(values, keys)
             assert sizes is not None, "the columns were checked when they were given"
             yield from self._put(partition, values, keys, sizes)
         return self._sent
 
-    def _by_partition(self) -> dict[int | None, tuple[Column, Column | None]]:
+    def _by_partition(self, topic: Topic) -> dict[int | None, tuple[Column, Column | None]]:
         """The records of each partition; under None, those that may go to any."""
         keys: Column = [None] * len(self._values) if self._keys is None else self._keys
         rows: dict[int | None, tuple[Column, Column]] = {}
         for number, value, key in zip(
-            self._accumulator.partitions(self._topic, keys), self._values, keys, strict=True
+            self._accumulator.partitions(topic, keys), self._values, keys, strict=True
         ):
             found = rows.get(number)
             if found is None:
@@ -129,10 +132,13 @@ class Bulk:
             return batch
         if not accumulator.grow(batch, used + size):
             return NeedRoom(size)
+        size += batch.take()
         index = len(batch.values)
-        batch.extend(values[start:end], keys[start:end] if keys is not None else None)
-        batch.size_bytes += size
-        self._sent.add(batch, index, index + end - start)
+        try:
+            batch.extend(values[start:end], keys[start:end] if keys is not None else None)
+        finally:  # exact even if this is interrupted
+            self._sent.add(batch, index, len(batch.values))
+        batch.size_bytes = size
         accumulator.maybe_make_plain(self._topic, batch)
         if end < len(values):
             accumulator.seal(queue)  # full

@@ -20,7 +20,14 @@ from kdist.client.backoff import backoff_s
 from kdist.client.cluster import MISSING_S, Cluster, api_error
 from kdist.client.discovery import find_brokers
 from kdist.client.producer import at_exit
-from kdist.client.producer.accumulator import Accumulator, Need, NeedRoom, NeedTopic, Row
+from kdist.client.producer.accumulator import (
+    Accumulator,
+    Need,
+    NeedRoom,
+    NeedTopic,
+    NeedTurn,
+    Row,
+)
 from kdist.client.producer.arguments import (
     check_name,
     check_partition,
@@ -36,7 +43,8 @@ from kdist.client.producer.bulk import Bulk
 from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, RequestEncoder
 from kdist.client.producer.faults import BufferFull, ProducerClosed
-from kdist.client.producer.identity import Identities
+from kdist.client.producer.identity import NOBODY, Identities
+from kdist.client.producer.interrupting import Interrupting
 from kdist.client.producer.link import LinkSettings
 from kdist.client.producer.message import Message
 from kdist.client.producer.metadata import Metadata
@@ -83,11 +91,16 @@ class Core:
         self.accumulator.has_short_way = (
             not self.has_handler and self._value_encoder is None and self._key_encoder is None
         )
+        self._new_queue = partial(
+            PartitionQueue, hurry=self._hurry, check_waiter=self._check_waiter
+        )
+        self._retired = NOBODY  # the identity whose sequence numbers are not all known any more
+        self._interrupting = Interrupting(loop, self._add_soon, self._new_queue)
         self._metadata = Metadata(
             self._cluster,
             self.accumulator.topics,
             partial(self._pause_s, context.rng),
-            partial(PartitionQueue, hurry=self._hurry, check_waiter=self._check_waiter),
+            self._make_queue,
             self._shrink,
             self._metadata_changed,
         )
@@ -118,6 +131,7 @@ class Core:
         )
         self._refreshing = loop.call_later(settings.metadata_max_age_ms / 1000, self._refresh)
         self._is_closing = False
+        self._closed = asyncio.Event()
         at_exit.note_open(self)
 
     def __del__(self) -> None:
@@ -145,6 +159,7 @@ class Core:
         """Raise an error if a thread that waits for a result would wait forever."""
         if sys.is_finalizing():
             raise ProducerClosed(ENDING)
+        self.accumulator.check_waiter()
         with contextlib.suppress(RuntimeError):
             if asyncio.get_running_loop() is self.loop:
                 raise UserError("what runs on the producer's loop cannot wait for it: await it")
@@ -154,6 +169,23 @@ class Core:
         settings = self._settings
         limits_ms = settings.retry_backoff_ms, settings.retry_backoff_max_ms
         return max(backoff_s(failures, *limits_ms, rng), _METADATA_PAUSE_S)
+
+    def _make_queue(self, topic: str, partition: int, leader: int) -> PartitionQueue:
+        queue = self._new_queue(topic, partition, leader)
+        queue.identity, queue.is_stale = self._retired, self._retired != NOBODY
+        return queue
+
+    def _forget(self, topic: Topic) -> None:
+        """Forget an idle topic, and with it the sequence numbers of its partitions.
+
+        Brokers remember them, and would take a batch that begins at 0 again for one they have. So
+        queues made from now on begin under an identity newer than any that was used for it.
+        """
+        if self.accumulator.forget(topic):
+            self._metadata.forget(topic.name)
+            was_numbered = any(queue.identity != NOBODY for queue in topic.every)
+            if was_numbered and self._identities is not None:
+                self._retired = self._identities.current
 
     def _shrink(self, topic: Topic, count: int) -> None:
         """The topic was recreated with fewer partitions: fail what waits for the others."""
@@ -183,6 +215,8 @@ class Core:
 
     def _refresh(self) -> None:
         self._metadata.refresh()
+        for topic in self._metadata.find_idle(self._settings.metadata_max_idle_ms / 1000):
+            self._forget(topic)
         age_s = self._settings.metadata_max_age_ms / 1000
         self._refreshing = self.loop.call_later(age_s, self._refresh)
 
@@ -209,8 +243,14 @@ class Core:
     def add_row(self, topic: str, row: Row, partition: int | None) -> Steps[Sent]:
         """As `add`, for a record already encoded; no handler is called."""
         while not isinstance(sent := self.accumulator.add(topic, row, partition), Sent):
+            if isinstance(sent, NeedTurn):
+                self.accumulator.check_open()
+                return self._interrupting.put(topic, row, partition)
             yield sent
         return sent
+
+    async def _add_soon(self, topic: str, row: Row, partition: int | None) -> Sent:
+        return await self.drive(self.add_row(topic, row, partition))
 
     def row(self, topic: str, value: Any, key: Any, headers: Headers | None, timestamp: Any) -> Row:
         """A record, checked and encoded by the application's encoders; `WrongType`."""
@@ -223,35 +263,50 @@ class Core:
         )
 
     def add_many(
-        self, topic: str, values: Iterable[Any], keys: Iterable[Any] | None
+        self, topic: str, values: Iterable[Any], keys: Iterable[Any] | None, sent: SentMany
     ) -> Steps[SentMany]:
-        """Steps that return the future of all of these records."""
+        """Steps that return `sent`, which has from the start what was sent so far."""
         check_name(topic)
         values = listed(values, "values")
         keys = None if keys is None else listed(keys, "keys")
-        if self._handler is not None:
+        if self._handler is not None or self.accumulator.is_inside:
             pairs = zip(values, keys or [None] * len(values), strict=True)
-            return self.add_each(topic, [Message(value, key) for value, key in pairs])
+            return self.add_each(topic, [Message(value, key) for value, key in pairs], sent)
         return Bulk(
             self.accumulator,
             topic,
             encoded_column(self._value_encoder, values, topic, "value"),
             None if keys is None else encoded_column(self._key_encoder, keys, topic, "key"),
+            sent,
         ).steps()
 
-    def add_each(self, topic: str, messages: Iterable[Message]) -> Steps[SentMany]:
+    def add_each(
+        self, topic: str, messages: Iterable[Message], sent: SentMany | None = None
+    ) -> Steps[SentMany]:
         """As `add_many`, for messages that may have headers, partitions and timestamps."""
-        together = SentMany()
+        sent = SentMany() if sent is None else sent
         for message in messages:
-            sent = yield from self.add(topic, message)
-            together.add_one(sent)
-        return together
+            one = yield from self.add(topic, message)
+            sent.add_one(one)
+        return sent
 
     # Waiting; on the loop
 
     def patience_s(self) -> float:
         """The deadline of a call that starts now, on the loop's clock (`max_block_ms`)."""
         return self.loop.time() + self._settings.max_block_ms / 1000
+
+    async def drive(self, steps: Steps[T]) -> T:
+        """Run the steps to their end, waiting for what they need."""
+        until_s = self.patience_s()
+        try:
+            while True:
+                await self.meet(next(steps), until_s)
+        except StopIteration as last:
+            result: T = last.value
+            return result
+        finally:
+            steps.close()
 
     async def meet(self, need: Need, until_s: float) -> None:
         """Return when it is worth trying again; at `until_s` raise what stood in the way.
@@ -264,14 +319,14 @@ class Core:
                 if isinstance(need, NeedRoom):
                     self._kick()
                     await self.accumulator.memory.wait(need.size_bytes)
-                else:
+                elif isinstance(need, NeedTopic):
                     await self._know(need)
         except TimeoutError:
             self._raise_late(need)
 
     def _raise_late(self, need: Need) -> None:
         limit = f"for {self._settings.max_block_ms} ms"
-        if isinstance(need, NeedRoom):
+        if not isinstance(need, NeedTopic):
             used = f"all {self._settings.buffer_memory} bytes of buffer_memory were in use {limit}"
             raise BufferFull(used) from None
         if self._metadata.last_error is not None:
@@ -300,12 +355,13 @@ class Core:
     async def flush(self, timeout_s: float | None = None) -> None:
         """Send all added records, and wait until each has succeeded or failed. `TimeoutError`."""
         accumulator = self.accumulator
-        with accumulator.lock:
-            batches = [batch for queue in accumulator.active for batch in queue.batches()]
-            for batch in batches:
-                batch.is_hurried = True
-        self._kick()
         async with asyncio.timeout(timeout_s):
+            await self._interrupting.added()
+            with accumulator.lock:
+                batches = [batch for queue in accumulator.active for batch in queue.batches()]
+                for batch in batches:
+                    batch.is_hurried = True
+            self._kick()
             for batch in batches:
                 if not batch.is_done:
                     done: asyncio.Future[None] = self.loop.create_future()
@@ -322,8 +378,7 @@ class Core:
     def count_unsettled(self) -> int:
         """How many records are neither acknowledged nor failed. May be called from any thread.
 
-        0 if the lock is not free within a second: an application's partitioner, which is called
-        under the lock, may never return.
+        0 if the lock is not free within a second: a thread that had it may never run again.
         """
         if not self.accumulator.lock.acquire(timeout=_LOCK_S):
             return 0
@@ -331,16 +386,23 @@ class Core:
             batches = [batch for queue in self.accumulator.active for batch in queue.batches()]
         finally:
             self.accumulator.lock.release()
-        return sum(batch.count or len(batch.values) for batch in batches if not batch.is_done)
+        counts = (batch.count or len(batch.values) for batch in batches if not batch.is_done)
+        return sum(counts) + len(self._interrupting)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether a `close` has come to its end: the outcome of every record is known."""
+        return self._closed.is_set()
 
     async def close(self, timeout_s: float | None) -> None:
         """Accept no more, deliver what is there within the time, fail the rest, close everything.
 
         Records for a topic that has been deleted fail sooner: it is missing for 10 seconds.
 
-        If cancelled, it stops delivering but still closes. A second call does nothing.
+        If cancelled, it stops delivering but still closes. A second call waits for the first.
         """
         if self._is_closing:
+            await self._closed.wait()
             return
         self._is_closing = True
         try:
@@ -360,12 +422,16 @@ class Core:
 
     async def _deliver(self, timeout_s: float | None) -> None:
         """Accept no more, and deliver what is there, as far as time allows."""
-        self._refuse_new()
-        await self.flush_last(timeout_s)  # `_end` fails what is left
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._interrupting.added()
+                self._refuse_new()
+                await self.flush_last(None)  # `_end` fails what is left
 
     async def _end(self) -> None:
         at_exit.note_closed(self)
         self._refuse_new()
+        self._interrupting.close()
         self._refreshing.cancel()
         self._sender.close()
         self._metadata.close()
@@ -377,6 +443,7 @@ class Core:
         finally:
             why = "the producer was closed before this was acknowledged"
             self._sender.give_up(ProducerClosed(why))
+            self._closed.set()
         await asyncio.sleep(0)
 
     async def _add_last(self) -> None:

@@ -55,6 +55,8 @@ class RequestEncoder:
             raise ValueError("a batch without records")
         prefix = self._prefix(batch.queue, version)
         room = len(prefix) + HEADER_SIZE
+        if batch.timestamps is None and batch.marks and batch.marks[0][0] < len(batch.values):
+            batch.timestamps = batch.stamps()
         timestamps = batch.timestamps
         base = batch.timestamp_ms if timestamps is None else timestamps[0]
         columns = (batch.values, batch.keys, batch.headers, timestamps, base)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kdist.errors import ApiError, Error, KdistError
+
+if TYPE_CHECKING:
+    from kdist.client.producer.results import SentMany
 
 
 class BufferFull(KdistError):
     """`buffer_memory` stayed full for `max_block_ms`: the brokers do not keep up.
+
+    Raised by `send_many`, it has `sent`: the future of the records that were sent before.
 
     >>> with Producer(bootstrap_servers=broker, max_block_ms=10_000) as producer:
     ...     try:
@@ -14,6 +21,8 @@ class BufferFull(KdistError):
     ...     except BufferFull:
     ...         sent = None  # drop it, or try later
     """
+
+    sent: SentMany
 
 
 class ProducerClosed(KdistError):

@@ -38,6 +38,11 @@ class Identities:
         self._bumped = NOBODY  # whose epoch to bump; with NOBODY, a new id is requested
         self._asking: asyncio.Task[None] | None = None
 
+    @property
+    def current(self) -> Identity:
+        """The newest; `NOBODY` before the first."""
+        return self._current
+
     def newer_than(self, known: Identity) -> Identity | None:
         """An identity other than `known`; None while one is requested, until `on_change`."""
         if self._current != known:

@@ -79,7 +79,23 @@ class Metadata:
 
     def refresh(self) -> None:
         """Request metadata for the topics in use."""
-        self.want([topic.name for topic in self._known.values() if topic.was_used()])
+        now_s = asyncio.get_running_loop().time()
+        self.want([topic.name for topic in self._known.values() if topic.was_used(now_s)])
+
+    def find_idle(self, idle_s: float) -> list[Topic]:
+        """The topics that were not in use at any `refresh` for so long, and nobody waits for."""
+        since_s = asyncio.get_running_loop().time() - idle_s
+        return [
+            topic
+            for topic in self._known.values()
+            if topic.used_s is not None
+            and topic.used_s <= since_s
+            and not self._awaited[topic.name]
+        ]
+
+    def forget(self, name: str) -> None:
+        """Note that a topic is known no more."""
+        self._asked.pop(name, None)
 
     @contextmanager
     def awaited(self, name: str) -> Iterator[None]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -25,7 +26,7 @@ class RecordMetadata(NamedTuple):
 
     `offset` is -1 with acks=0, or where a retry was answered as a duplicate without an offset.
     `timestamp` is in ms: the broker's under LogAppendTime, else the one given to `send`, else that
-    of the batch.
+    of the call, which is right to some ms.
 
     >>> RecordMetadata("clicks", partition=0, offset=7, timestamp=1795190382741).offset
     7
@@ -136,6 +137,16 @@ def make_known(known: asyncio.Future[None]) -> None:
         known.set_result(None)
 
 
+@contextmanager
+def telling(sent: SentMany) -> Iterator[SentMany]:
+    """Whatever is raised in this context has `sent`, the future of what was sent before."""
+    try:
+        yield sent
+    except BaseException as error:
+        error.sent = sent  # type: ignore[attr-defined] # of any class, such as KeyboardInterrupt
+        raise
+
+
 class Sent(_Promise[RecordMetadata]):
     """The future of one record.
 
@@ -178,6 +189,15 @@ class Sent(_Promise[RecordMetadata]):
         return RecordMetadata(queue.topic, queue.partition, offset, timestamp)
 
 
+def resolve_stand_in(stand_in: ProducerBatch, sent: Sent) -> None:
+    """Have whoever waits for the stand-in's only record wait for this one. Called on the loop."""
+    batch = sent._batch
+    stand_in.parts = ((-sent._index, batch),)
+    if stand_in.is_hurried:
+        batch.queue.hurry(batch)
+    batch.when_done(stand_in.finish)
+
+
 class SentMany(_Promise[dict[int, list[OffsetRange]]]):
     """The future of all records of one call; its result is their offset ranges by partition.
 
@@ -198,6 +218,8 @@ class SentMany(_Promise[dict[int, list[OffsetRange]]]):
 
     def add(self, batch: ProducerBatch, start: int, end: int) -> None:
         """Note that a batch holds some of the call's records, from index `start` up to `end`."""
+        if start == end:
+            return
         self.count += end - start
         last = self.pieces[-1] if self.pieces else None
         if last is not None and last[0] is batch and last[2] == start:
@@ -215,7 +237,8 @@ class SentMany(_Promise[dict[int, list[OffsetRange]]]):
             at = start
             while at < end:
                 batch, first = whole.find(at)
-                taken = end - at if batch is whole else min(end - at, batch.count - first)
+                count = batch.count or len(batch.values)
+                taken = end - at if batch is whole else min(end - at, count - first)
                 yield batch, first, first + taken
                 at += taken
 

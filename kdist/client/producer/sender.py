@@ -17,7 +17,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from kdist.client.producer.accumulator import Accumulator
 from kdist.client.producer.batch import PartitionQueue, ProducerBatch
@@ -27,6 +27,7 @@ from kdist.client.producer.link import Link, LinkSettings, Outcome
 from kdist.client.producer.metadata import Metadata
 from kdist.client.producer.settings import ProducerSettings
 from kdist.client.producer.settling import Settling
+from kdist.client.producer.topic import LEADERLESS
 from kdist.errors import ApiError, Error
 from kdist.model import NO_LEADER
 from kdist.network.network import Network
@@ -38,6 +39,16 @@ _DRAIN_PAUSE_S = 0.01
 # A broker reads nothing from a connection while its client is over a quota, and goes on at once if
 # the quota is raised or taken away, which it cannot tell. So what waits for it there is in time.
 _THROTTLE_MS_MAX = 1_000
+_STAMP_S = 0.005  # how far behind a record's time may be, and the age from which a batch notes it
+
+
+class _Found(NamedTuple):
+    """What one look found."""
+
+    ready: dict[int, list[PartitionQueue]]  # by leader, what the next request may take
+    soonest: dict[int, float]  # by leader, when the first of these is due
+    wake_s: float  # when to look again for the others
+    overdue: list[PartitionQueue]  # with an open batch, and records past their linger
 
 
 class Sender:
@@ -69,27 +80,29 @@ class Sender:
         self._request_bytes_max = settings.max_request_size
         self._is_answered = settings.acks != "0"
         self._links: dict[int, Link] = {}
-        self._is_kicked = False
+        self._looks = 0  # that have begun
+        self._kicked_after = -1  # how many had begun before the last kick: it is unheard if equal
         # When the timer is set to look: a kick by a later time is not needed.
         self._looks_by_s = math.inf
         self._expires_s = math.inf  # when the oldest batch that the last look saw expires
         self._ring = ringing(network.loop, self.look)
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
+        # Set for the oldest batch, and never for an earlier time, as later batches are younger.
+        self._expiring: asyncio.TimerHandle | None = None
+        self._stamping: asyncio.TimerHandle | None = None  # None: whoever opens a batch kicks
 
     def kick(self) -> None:
         """Look soon; from any thread."""
-        if not self._is_kicked and not self._is_closed:
-            try:
-                self._is_kicked = True
-                self._ring()
-            except BaseException:  # interrupted: the next kick must not count on this one
-                self._is_kicked = False
-                raise
+        looks = self._looks
+        if self._kicked_after != looks and not self._is_closed:
+            self._ring()
+            # Only now: what interrupts this thread before it has rung has to ring itself.
+            self._kicked_after = looks
 
     def kick_by(self, when_s: float) -> None:
         """Look by then at the latest; from any thread."""
-        if when_s < self._looks_by_s:
+        if when_s < self._looks_by_s or self._stamping is None:
             self.kick()
 
     async def drain(self) -> None:
@@ -106,8 +119,9 @@ class Sender:
 
     def close(self) -> None:
         self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._expiring, self._stamping):
+            if timer is not None:
+                timer.cancel()
         for link in self._links.values():
             link.close()
 
@@ -126,41 +140,44 @@ class Sender:
 
     def look(self) -> None:
         """Send what is due and may be sent."""
-        self._is_kicked = False
+        self._looks += 1
         if self._is_closed:
             return
+        if self._stamping is None and self._accumulator.active:
+            self._stamping = self._loop.call_later(_STAMP_S, self._stamp)
         self._looks_by_s = math.inf  # first, so that whatever changes from here on kicks
         now_s = self._loop.time()
         if now_s >= self._expires_s:
             for queue in tuple(self._accumulator.active):
                 self._expire(queue, now_s)
-        ready, soonest, wake_s = self._find_ready(now_s)
-        for leader, due_s in soonest.items():
-            if due_s <= now_s:  # whatever delays the rest of them will kick when it changes
-                self._send_to(leader, deque(ready[leader]), now_s)
-            else:
-                wake_s = min(wake_s, due_s)
-        self._wake_at(wake_s)
+        ready, soonest, wake_s, overdue = self._find_ready(now_s)
+        due = [leader for leader, due_s in soonest.items() if due_s <= now_s]
+        for leader in due:  # whatever delays the rest of them will kick when it changes
+            self._send_to(leader, deque(ready[leader]), now_s)
+        self._accumulator.shut = LEADERLESS.union(
+            leader for leader in due if not self._may_send_to(leader, now_s)
+        )
+        for queue in overdue:
+            if queue.open is not None:
+                self._accumulator.move_on(queue)
+        self._wake_at(min([wake_s, *(due_s for due_s in soonest.values() if due_s > now_s)]))
 
-    def _find_ready(
-        self, now_s: float
-    ) -> tuple[dict[int, list[PartitionQueue]], dict[int, float], float]:
-        """Returns by leader the queues that the next request may take, and when the first is due.
-
-        The third result is when to look again for the others: when one is due, or expires.
-        """
-        soon_s = now_s + self._linger_s / 2
+    def _find_ready(self, now_s: float) -> _Found:
+        soon_s, late_s = now_s + self._linger_s / 2, now_s - self._linger_s
         wake_s = oldest_s = math.inf
         ready: dict[int, list[PartitionQueue]] = {}
         soonest: dict[int, float] = {}
-        idle = []
+        idle, overdue = [], []
         for queue in tuple(self._accumulator.active):
             first = queue.waiting[0] if queue.waiting else queue.open
+            oldest_s = min(oldest_s, queue.in_flight_since_s)
             if first is None:
                 if not queue.in_flight:
                     idle.append(queue)
                 continue
             oldest_s = min(oldest_s, first.created_s)
+            if queue.open is not None and first.created_s <= late_s:
+                overdue.append(queue)
             due_s = self._due_s(queue, first)
             if due_s <= soon_s and queue.retry_at_s <= now_s:
                 leader = queue.leader
@@ -170,7 +187,9 @@ class Sender:
                 wake_s = min(wake_s, due_s)
         self._forget(idle)
         self._expires_s = oldest_s + self._delivery_s
-        return ready, soonest, min(wake_s, self._expires_s)
+        if self._expiring is None and oldest_s < math.inf:
+            self._expiring = self._loop.call_at(self._expires_s, self._expire_all)
+        return _Found(ready, soonest, wake_s, overdue)
 
     def _wake_at(self, when_s: float) -> None:
         """Look again by then. An earlier timer is kept, as replacing it would cost more."""
@@ -186,8 +205,21 @@ class Sender:
         self._timer = None
         self.look()
 
+    def _stamp(self) -> None:
+        """Tell open batches the time, again and again while there are any."""
+        self._stamping = None
+        if self._accumulator.mark_time(self._loop.time() - _STAMP_S):
+            self._stamping = self._loop.call_later(_STAMP_S, self._stamp)
+
+    def _expire_all(self) -> None:
+        self._expiring = None
+        self.look()
+
     def _expire(self, queue: PartitionQueue, now_s: float) -> None:
         """Fail the batches that have exceeded the delivery timeout."""
+        for batch in queue.in_flight:
+            if batch.created_s + self._delivery_s <= now_s and not batch.is_done:
+                self._settling.expire(batch)
         while first := queue.waiting[0] if queue.waiting else queue.open:
             if first.created_s + self._delivery_s > now_s:
                 return
@@ -250,6 +282,10 @@ class Sender:
             batches = self._take(queues, link.version)
             if batches:
                 self._post(link, batches)
+
+    def _may_send_to(self, leader: int, now_s: float) -> bool:
+        link = self._links.get(leader)
+        return link is not None and link.resting_until_s <= now_s and link.may_send()
 
     def _is_identified(self, queue: PartitionQueue) -> bool:
         """Whether the queue has an identity to number its batches with; maybe gives it a newer."""
@@ -361,5 +397,5 @@ class Sender:
             self._settling.answer(batches, response)
             if response is not None and response.throttle_time_ms:
                 link.rest(min(response.throttle_time_ms, _THROTTLE_MS_MAX))  # KIP-219
-        if not self._is_kicked:
+        if self._kicked_after != self._looks:  # else it will look soon
             self.look()

@@ -5,7 +5,9 @@ Each is declared once. Settings that are callables are listed separately, in `Ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from math import ceil
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from kdist.client import settings as shared
@@ -36,6 +38,12 @@ class ProducerSettings(Settings):
         minimum=1,
         doc="How long metadata (leaders, partition counts) is used before it is refreshed, if no "
         "error calls for that sooner.",
+    )
+    metadata_max_idle_ms: int64 = setting(
+        default=300_000,
+        minimum=5_000,
+        doc="How long a topic is remembered that nothing is sent to; seen as often as metadata is "
+        "refreshed.",
     )
     reconnect_backoff_ms: int64 = setting(
         default=50,
@@ -114,7 +122,8 @@ class ProducerSettings(Settings):
         default=120_000,
         minimum=1,
         doc="How long delivery may take in all, retries included, counted from when the record's "
-        "batch was opened.",
+        "batch was opened. At least linger.ms and request.timeout.ms together: of the two "
+        "timeouts, one that is not set gives way.",
     )
 
 
@@ -134,6 +143,7 @@ class ProducerKeywords(TypedDict, total=False):
     zk_connect: str
     client_id: str
     metadata_max_age_ms: int
+    metadata_max_idle_ms: int
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     batch_size: int
@@ -181,6 +191,7 @@ def read_settings(values: Mapping[str, Any]) -> ProducerConfig:
             f"linger_ms is {plain.linger_ms:g}, and must be less than delivery_timeout_ms,"
             f" {plain.delivery_timeout_ms}: a batch would expire before it is sent"
         )
+    plain = _fitted(plain, {name.replace(".", "_") for name in values})
     is_asked_for = bool({"enable_idempotence", "enable.idempotence"} & values.keys())
     return ProducerConfig(
         plain,
@@ -188,6 +199,25 @@ def read_settings(values: Mapping[str, Any]) -> ProducerConfig:
         checked_coder("key_encoder", key_encoder),
         checked_coder("value_encoder", value_encoder),
         _is_idempotent(plain, is_asked_for=is_asked_for),
+    )
+
+
+def _fitted(settings: ProducerSettings, given: Collection[str]) -> ProducerSettings:
+    """The settings with time for a request after the linger, as in Java: what was not given yields.
+
+    `UserError` if both timeouts were given, and do not fit.
+    """
+    linger_ms, request_ms = settings.linger_ms, settings.request_timeout_ms
+    delivery_ms = settings.delivery_timeout_ms
+    if linger_ms + request_ms <= delivery_ms:
+        return settings
+    if "request_timeout_ms" not in given:
+        return replace(settings, request_timeout_ms=max(1, int(delivery_ms - linger_ms)))
+    if "delivery_timeout_ms" not in given:
+        return replace(settings, delivery_timeout_ms=ceil(linger_ms + request_ms))
+    raise UserError(
+        f"delivery_timeout_ms is {delivery_ms}, and must be at least linger_ms and"
+        f" request_timeout_ms together, {linger_ms + request_ms:g}: else no request has its time"
     )
 
 

@@ -59,11 +59,13 @@ class Settling:
         for batch in batches:
             queue = batch.queue
             queue.mark_answered(batch)
-            if response is None:
-                self.deliver(batch, NO_OFFSET, NO_TIMESTAMP)
-                continue
             result = results.get((queue.topic, queue.partition))
-            if result is None:
+            if batch.is_done:  # it expired in flight
+                if result is None or result.error_code:
+                    self._note_gap(batch)
+            elif response is None:
+                self.deliver(batch, NO_OFFSET, NO_TIMESTAMP)
+            elif result is None:
                 missing = "the broker's answer does not mention the partition"
                 self._refuse(batch, Error.UNKNOWN_SERVER_ERROR, missing)
             elif result.error_code:
@@ -75,7 +77,10 @@ class Settling:
         """No answer will come to a request with these batches: it timed out, or was cut off."""
         for batch in batches:
             batch.queue.mark_answered(batch)
-            self._refuse(batch, error.error, str(error))
+            if batch.is_done:
+                self._note_gap(batch)
+            else:
+                self._refuse(batch, error.error, str(error))
 
     def _refuse(self, batch: ProducerBatch, error: Error, message: str | None) -> None:
         queue = batch.queue
@@ -109,7 +114,11 @@ class Settling:
     # The end of a batch
 
     def expire(self, batch: ProducerBatch) -> None:
-        """Fail a batch, taken from its queue, that exceeded the delivery timeout."""
+        """Fail a batch that exceeded the delivery timeout: taken from its queue, or in flight.
+
+        One in flight stays there until its request ends, as it may still be written: until then
+        nothing is numbered anew.
+        """
         last = f": {batch.error}" if batch.error is not None else ""
         limit = f"{self._settings.delivery_timeout_ms} ms"
         sentence = f"{batch.queue} did not acknowledge it within {limit}{last}"
@@ -121,11 +130,14 @@ class Settling:
         Later batches that were sent already may be in the log, and would be written twice if they
         were renumbered. So they keep their numbers, and the broker says whether there is a gap.
         """
+        self._note_gap(batch)
+        batch.error = error
+        self._settle(batch)
+
+    def _note_gap(self, batch: ProducerBatch) -> None:
         queue = batch.queue
         if batch.sequence != NO_SEQUENCE and not queue.has_sent:
             queue.is_stale = True
-        batch.error = error
-        self._settle(batch)
 
     def deliver(self, batch: ProducerBatch, base_offset: int, append_time_ms: int) -> None:
         batch.error = None

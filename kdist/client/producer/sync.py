@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import Iterable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
@@ -16,9 +18,10 @@ from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.core import Core, Steps
 from kdist.client.producer.faults import BufferFull
 from kdist.client.producer.message import Message
-from kdist.client.producer.results import Sent, SentMany
+from kdist.client.producer.results import Sent, SentMany, telling
 from kdist.client.producer.settings import ProducerKeywords, read_settings
 from kdist.client.settings import Servers
+from kdist.errors import UserError
 from kdist.records.record import Headers
 
 T = TypeVar("T")
@@ -51,10 +54,11 @@ class Producer(OtherNames):
         self._accumulator = self._core.accumulator
         self._has_short_way = self._accumulator.has_short_way
         self._lock = self._accumulator.lock
-        self._plain = self._accumulator.plain
+        self._plain_batch = self._accumulator.plain.get
         self._background.on_fork = partial(_abandon, weakref.ref(self))
         self._background.warn_if_left(self)
         self._is_closing = False
+        self._begun: Future[None] | None = None  # a close that could not wait for its end
 
     def _abandon(self) -> None:
         self._accumulator.abandon(FORKED)
@@ -87,18 +91,23 @@ class Producer(OtherNames):
             # because one more function call would add a tenth to its time.
             if key is None and partition is None and headers is None and timestamp is None:
                 with self._lock:
-                    batch = self._plain.get(topic)
+                    batch = self._plain_batch(topic)
                     if batch is not None:
                         size = batch.size_bytes + len(value) + RECORD_OVERHEAD_BYTES
-                        if size <= batch.limit_bytes:
-                            batch.size_bytes = size
+                        limit = batch.limit_bytes
+                        if size <= limit:
+                            batch.size_bytes = limit  # as `batch.take` does
                             values = batch.values
+                            sent = Sent(batch, len(values))
                             values.append(value)
-                            return Sent(batch, len(values) - 1)
+                            batch.size_bytes = size
+                            return sent
             if self._has_short_way and (key is None or type(key) is bytes):
-                sent = self._accumulator.add_quick(topic, value, key, partition, headers, timestamp)
-                if sent is not None:
-                    return sent
+                quick = self._accumulator.add_quick(
+                    topic, value, key, partition, headers, timestamp
+                )
+                if quick is not None:
+                    return quick
         core = self._core
         if core.has_handler:
             message = Message(value, key, headers or (), partition, timestamp)
@@ -118,13 +127,15 @@ class Producer(OtherNames):
 
         The future's result is, by partition, the ranges of their offsets. Raises what `send`
         raises, except that a record that is too large fails the future while the others are sent.
+        Whatever it raises has an attribute `sent`: the future of those that were sent before.
 
         >>> with Producer(bootstrap_servers=broker) as producer:
         ...     many = producer.send_many("clicks", [b"a", b"b", b"c"])
         ...     many.result(timeout=10)
         {0: [OffsetRange(start=3, end=6)]}
         """
-        return self._drive(self._core.add_many(topic, values, keys))
+        with telling(SentMany()) as sent:
+            return self._drive(self._core.add_many(topic, values, keys, sent))
 
     def _drive(self, steps: Steps[T]) -> T:
         """Run the steps to their end, blocking for each `Need` they yield."""
@@ -148,26 +159,42 @@ class Producer(OtherNames):
         """Wait until each record sent so far is acknowledged or has failed.
 
         Raises `TimeoutError` after `timeout_s` seconds, and no delivery error: each record's own
-        future has that.
+        future has that. `UserError` where it would wait for itself: in a callback, and in a signal
+        handler or `__del__` that interrupts this producer in the middle of a `send`.
         """
         check_timeout(timeout_s)
-        if not self._accumulator.is_closed and not self._background.is_elsewhere:
+        if self._core.is_closed or self._background.is_elsewhere:
+            return
+        self._accumulator.check_waiter()
+        try:
             self._background.run(self._core.flush(timeout_s))
+        except UserError:
+            if not self._core.is_closed:  # by another thread, which has let no record unsettled
+                raise
 
     @understanding
     def close(self, timeout_s: float | None = None) -> None:
         """Deliver what was sent, for up to `timeout_s` seconds (None: no limit), then shut down.
 
         Records still undelivered then fail with `ProducerClosed`. Those for a topic that was
-        deleted fail once it is missing for 10 seconds. A second call does nothing.
+        deleted fail once it is missing for 10 seconds. A second call does nothing. In a signal
+        handler or `__del__` that interrupts this producer in the middle of a `send`, the call only
+        begins to close: the next one, such as that of `with`, waits for the end.
         """
         check_timeout(timeout_s)
-        if self._is_closing or self._accumulator.is_closed or self._background.is_elsewhere:
+        if self._is_closing or self._background.is_elsewhere:
             return  # or the program has ended, and with it what could be sent
         self._background.check_caller()
+        if self._accumulator.is_inside:
+            if self._begun is None:
+                work = self._core.close(timeout_s)
+                self._begun = asyncio.run_coroutine_threadsafe(work, self._background.loop)
+            return
         self._is_closing = True
         try:
             self._background.run(self._core.close(timeout_s))
+            if self._begun is not None:
+                self._begun.result()
         finally:
             self._background.stop()
 

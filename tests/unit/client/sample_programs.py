@@ -64,6 +64,7 @@ def write() -> int:
         retry_backoff_max_ms=1_000,
         request_timeout_ms=30_000,
         delivery_timeout_ms=120_000,
+        metadata_max_idle_ms=300_000,
         partitioner=lambda key, count: 0 if key is None else key[0] % count,
         key_encoder=str.encode,
         value_encoder=encode,

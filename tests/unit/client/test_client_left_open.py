@@ -185,8 +185,19 @@ def test_a_producer_that_owes_nothing_or_was_closed_says_nothing(
 
 def test_a_lock_that_is_never_released_does_not_delay_the_exit() -> None:
     producer = Producer(bootstrap_servers="127.0.0.1:1")
-    with producer._lock:
-        assert producer._core.count_unsettled() == 0
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with producer._lock:
+            held.set()
+            over.wait()
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    held.wait()
+    assert producer._core.count_unsettled() == 0
+    over.set()
+    holding.join()
     producer.close()
 
 

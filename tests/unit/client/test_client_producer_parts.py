@@ -51,6 +51,11 @@ BOTH = pytest.mark.parametrize(
             {"linger_ms": 2_000, "delivery_timeout_ms": 2_000},
             "linger_ms is 2000, and must be less than delivery_timeout_ms, 2000",
         ),
+        (
+            {"linger.ms": 10, "request.timeout.ms": 1_000, "delivery_timeout_ms": 1_009},
+            "delivery_timeout_ms is 1009, and must be at least linger_ms and request_timeout_ms"
+            " together, 1010",
+        ),
     ],
 )
 def test_a_wrong_setting_is_refused_in_a_sentence(given_: dict[str, Any], sentence: str) -> None:
@@ -68,6 +73,23 @@ def test_settings_are_accepted_as_python_values_and_as_text() -> None:
     assert not config.is_idempotent
     assert read_settings({}).is_idempotent
     assert not read_settings({"enable_idempotence": False}).is_idempotent
+
+
+@pytest.mark.parametrize(
+    ("given_", "request_ms", "delivery_ms"),
+    [
+        ({}, 30_000, 120_000),
+        ({"delivery_timeout_ms": 3_000}, 2_995, 3_000),
+        ({"delivery.timeout.ms": "1", "linger_ms": 0.5}, 1, 1),
+        ({"request_timeout_ms": 300_000}, 300_000, 300_005),
+        ({"request_timeout_ms": 1_000, "delivery_timeout_ms": 1_005}, 1_000, 1_005),
+    ],
+)
+def test_of_two_timeouts_that_do_not_fit_the_one_that_was_not_given_gives_way(
+    given_: dict[str, Any], request_ms: int, delivery_ms: int
+) -> None:
+    plain = read_settings(given_).plain
+    assert (plain.request_timeout_ms, plain.delivery_timeout_ms) == (request_ms, delivery_ms)
 
 
 @pytest.mark.parametrize(

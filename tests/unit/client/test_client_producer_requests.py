@@ -13,6 +13,7 @@ from kdist.client.producer.faults import DeliveryTimedOut, ProducerClosed
 from kdist.client.producer.sender import Sender
 from kdist.errors import ApiError, Error
 from kdist.model import NO_LEADER, TopicPartition
+from kdist.protocol.init_producer_id import InitProducerIdRequest
 from kdist.protocol.metadata import MetadataRequest
 from tests.refusals import refused
 from tests.unit.client.producer_world import FINE, PORT, Fault, Scene, Served, play
@@ -189,6 +190,42 @@ async def test_an_unused_topic_is_not_asked_for(scene: Scene, /) -> None:
             await producer.send_and_wait("today", b"a")
         assert asked(scene) == [["today"]]
         assert (await producer.send_and_wait("yesterday", b"a")).offset == 3
+
+
+@pytest.mark.parametrize("idempotence", [True, False])
+async def test_a_topic_that_nothing_is_sent_to_is_forgotten_and_may_come_back(
+    scene: Scene, /, idempotence: bool
+) -> None:
+    """A queue for each partition of each topic ever sent to stayed.
+
+    One that comes back must not begin at sequence number 0 again under the same epoch: the broker
+    would take its first batch for the one it has.
+    """
+    settings = {"metadata_max_age_ms": 10_000, "metadata_max_idle_ms": 50_000}
+    async with scene.producer(enable_idempotence=idempotence, **settings) as producer:
+        topics = producer._started.accumulator.topics
+        for _ in range(3):
+            await producer.send_and_wait("yesterday", b"a")
+        for _ in range(9):
+            await producer.send_and_wait("today", b"a")
+            assert "today" in topics
+            await asyncio.sleep(10)
+        assert [*topics] == ["today"]
+        assert [*producer._started._metadata._asked] == ["today"]
+        for name in ("yesterday", "tomorrow", "today"):
+            sent = [await producer.send(name, b"b") for _ in range(3)]
+            assert len({(await each).offset for each in sent}) == 3
+        scene.brokers.topic_errors["typo"] = Error.UNKNOWN_TOPIC_OR_PARTITION
+        with refused(Error.UNKNOWN_TOPIC_OR_PARTITION):
+            await producer.send("typo", b"a")
+        await asyncio.sleep(70)
+        assert topics == {}
+    kept = scene.brokers.kept
+    assert kept[TopicPartition("yesterday", 0)].values() == [b"a"] * 3 + [b"b"] * 3
+    assert kept[TopicPartition("tomorrow", 0)].values() == [b"b"] * 3
+    assert kept[TopicPartition("today", 0)].values() == [b"a"] * 9 + [b"b"] * 3
+    bumps = [each for each in scene.brokers.requests if isinstance(each, InitProducerIdRequest)]
+    assert len(bumps) == 2 * idempotence
 
 
 @pytest.mark.parametrize("is_known", [True, False])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from kdist.client.producer.asynchronous import AsyncProducer
+from kdist.client.producer.batch import ProducerBatch
 from kdist.client.producer.faults import (
     BufferFull,
     DeliveryTimedOut,
@@ -234,7 +236,7 @@ async def test_the_loop_is_woken_up_once_the_lock_is_free(scene: Scene, /) -> No
         kick, was_locked = accumulator._kick, []
 
         def watched(when_s: float) -> None:
-            was_locked.append(accumulator.lock.locked())
+            was_locked.append(accumulator.is_inside)
             kick(when_s)
 
         accumulator._kick = watched
@@ -259,6 +261,51 @@ async def test_a_buffer_that_stays_full_is_an_error_and_its_memory_is_freed(
         await producer.flush()
         memory = producer._started.accumulator.memory
         assert memory.free == memory.size
+
+
+async def test_what_send_many_raises_tells_what_was_sent(scene: Scene, /) -> None:
+    """Who sent all of it again wrote some twice, and who did not lost the rest."""
+    scene.brokers.fault = lambda *_: Fault(delay_s=20)
+    async with scene.producer(buffer_memory=20_000, batch_size=5_000, max_block_ms=500) as producer:
+        values = [b"%d" % number * 100 for number in range(100, 200)]
+        with pytest.raises(BufferFull) as full:
+            await producer.send_many("t", values)
+        sending = asyncio.create_task(producer.send_many("t", values))
+        await asyncio.sleep(0.1)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await sending
+        assert cancelled.value.sent.count == 0  # type: ignore[attr-defined]
+        scene.brokers.fault = lambda *_: FINE
+        sent = full.value.sent
+        assert 0 < sent.count < 100
+        await producer.flush()
+        rest = await producer.send_many("t", values[sent.count :])
+        await rest
+        assert await sent == {0: [OffsetRange(0, sent.count)]}
+    assert scene.brokers.kept[T0].values() == values
+
+
+async def test_what_an_interrupted_send_many_has_sent_is_told_exactly(
+    scene: Scene, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene.producer() as producer:
+        await producer.send_and_wait("t", b"0")
+
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(producer._started.accumulator, "maybe_make_plain", interrupt)
+            with pytest.raises(KeyboardInterrupt) as told:
+                await producer.send_many("t", [b"1", b"2"])
+        assert await told.value.sent == {0: [OffsetRange(1, 3)]}  # type: ignore[attr-defined]
+        with monkeypatch.context() as patch:
+            patch.setattr(ProducerBatch, "extend", interrupt)
+            with pytest.raises(KeyboardInterrupt) as told:
+                await producer.send_many("t", [b"3", b"4"])
+        assert told.value.sent.count == 0  # type: ignore[attr-defined]
+    assert scene.brokers.kept[T0].values() == numbers(3)
 
 
 async def test_an_invalid_topic_is_an_error_at_once(scene: Scene, /) -> None:
@@ -328,6 +375,68 @@ async def test_all_parts_of_a_record_arrive(scene: Scene, /, codec: str) -> None
     assert two[2:] == (None, b"v", ())
     assert (three.value, four.value, four.timestamp) == (b"w", b"x", 9)
     assert abs(two.timestamp - scene.clock.now_ms()) < 10_000
+
+
+@pytest.mark.parametrize("row", [{}, {"key": b"k"}, {"headers": [("h", b"1")]}])
+@pytest.mark.parametrize("linger_ms", [0, 5_000])
+async def test_a_record_has_the_time_at_which_it_was_sent_however_old_its_batch(
+    scene: Scene, /, row: dict[str, Any], linger_ms: int
+) -> None:
+    """It had the time at which its batch was opened: a look-up by time skipped it."""
+    scene.brokers.fault = lambda *_: Fault(delay_s=8)
+    settings = {"linger_ms": linger_ms, "max_in_flight_requests_per_connection": 1}
+    async with scene.producer(**settings) as producer:
+        first = await producer.send("t", b"0")
+        await producer.flush(None if linger_ms else 60)
+        sent: list[tuple[int, Sent]] = [(scene.clock.now_ms(), await producer.send("t", b"0"))]
+        for number in range(30):
+            await asyncio.sleep(0.1)
+            sent.append((scene.clock.now_ms(), await producer.send("t", b"%d" % number, **row)))
+            given = await producer.send("t", b"given", timestamp=7) if number == 20 else None
+        many = await producer.send_many("t", [b"m", b"n"])
+        await producer.flush()
+        assert (await first).offset == 0
+        assert given is None or (await given).timestamp == 7
+        records = scene.brokers.kept[T0].records
+        for at_ms, each in sent:
+            made = await each
+            assert at_ms - 10 <= made.timestamp <= at_ms
+            assert records[made.offset].timestamp == made.timestamp
+        ((piece,),) = (await many).values()
+        assert sent[-1][0] - 10 <= records[piece.start].timestamp <= scene.clock.now_ms()
+
+
+async def test_a_batch_that_is_sent_at_once_has_no_column_of_timestamps(scene: Scene, /) -> None:
+    async with scene.producer(linger_ms=5) as producer:
+        sent = []
+        for _ in range(4):
+            sent.append(await producer.send("t", b"a"))
+            await asyncio.sleep(0.001)
+        await producer.flush()
+    assert len({(await each).timestamp for each in sent}) == 1
+
+
+@pytest.mark.parametrize("row", [{}, {"key": b"k"}])
+async def test_a_loop_over_send_lets_the_event_loop_run(scene: Scene, /, row: Any) -> None:
+    """It held it until the memory was full: for 1.6 s with 400,000 records."""
+    ran: list[int] = []
+    async with scene.producer(batch_size=10_000) as producer:
+        await producer.send_and_wait("t", b"0")
+        number = 0
+
+        async def look_on() -> None:
+            while True:
+                ran.append(number)
+                await asyncio.sleep(0)
+
+        looking = asyncio.create_task(look_on())
+        for number in range(5_000):  # noqa: B007 - as a closure
+            await producer.send("t", b"x" * 100, **row)
+        looking.cancel()
+        gaps = [after - before for before, after in pairwise([*ran, 5_000])]
+        assert max(gaps) < 200  # a batch has some 86
+        await producer.flush()
+    assert len(scene.brokers.kept[T0].records) == 5_001
 
 
 async def test_a_value_that_is_not_bytes_is_refused_naming_the_encoder_setting(

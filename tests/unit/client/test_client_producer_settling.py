@@ -108,6 +108,57 @@ async def test_the_batch_behind_an_expired_one_is_not_written_twice(scene: Scene
     assert scene.brokers.kept[T0].values() == numbers(4)
 
 
+@pytest.mark.parametrize("limits", [{}, {"request_timeout_ms": 2_000}])
+async def test_a_record_in_flight_times_out_in_time(
+    scene: Scene, /, limits: dict[str, int]
+) -> None:
+    """It took until the request timeout, 30 s; and longer if it was sent a second time."""
+    loop = scene.brokers.loop
+    async with scene.producer(delivery_timeout_ms=3_000, linger_ms=0, **limits) as producer:
+        await producer.send_and_wait("t", b"0")
+        scene.brokers.fault = lambda *_: Fault(delay_s=60)
+        begun_s = loop.time()
+        with pytest.raises(DeliveryTimedOut, match="within 3000 ms"):
+            await producer.send_and_wait("t", b"1")
+        assert 3 <= loop.time() - begun_s < 3.01
+        scene.brokers.fault = lambda *_: FINE
+        assert (await producer.send_and_wait("t", b"2")).offset == 2
+    assert scene.brokers.kept[T0].values() == numbers(3)
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+@pytest.mark.parametrize("ends", ["with its answer", "with an error", "with its connection"])
+@pytest.mark.parametrize("has_next", [True, False])
+async def test_a_batch_that_expired_in_flight_leaves_no_gap_and_is_not_written_twice(
+    scene: Scene, /, is_written: bool, ends: str, has_next: bool
+) -> None:
+    """Its number counts until its request has ended: then it is used, or the epoch is bumped."""
+    error = Error.NOT_ENOUGH_REPLICAS if ends == "with an error" else Error.NONE
+    if not is_written and not error and ends == "with its answer":
+        error = Error.INVALID_RECORD
+    delay_s = 2.9 if ends != "with its connection" else 60.0
+    timeouts = {"request_timeout_ms": 2_990, "delivery_timeout_ms": 3_000}
+    async with scene.producer(linger_ms=0, **timeouts) as producer:
+        await producer.send_and_wait("t", b"0")
+        scene.brokers.fault = once(Fault(is_written=False, is_cut=True))
+        sent = await producer.send("t", b"1")
+        await asyncio.sleep(0.01)  # its second attempt goes on beyond its time
+        fault = Fault(is_written=is_written, error=error, delay_s=delay_s)
+        scene.brokers.fault = once(fault)
+        with pytest.raises(DeliveryTimedOut):
+            await sent
+        queue = sent._batch.queue
+        assert queue.in_flight == [sent._batch]
+        more = [await producer.send("t", b"2")] if has_next else []
+        await asyncio.sleep(5)
+        assert not queue.in_flight
+        more.append(await producer.send("t", b"3"))
+        for each in more:
+            assert scene.brokers.kept[T0].records[(await each).offset].value in (b"2", b"3")
+    values = [b"0", *[b"1"] * is_written, *[b"2"] * has_next, b"3"]
+    assert scene.brokers.kept[T0].values() == values
+
+
 async def test_batches_are_numbered_anew_only_once_none_is_in_flight(scene: Scene, /) -> None:
     """Two are refused for their sequence, the second of them a second after the first."""
     begun_s = scene.brokers.loop.time()
@@ -220,7 +271,7 @@ async def test_the_batch_behind_one_that_cannot_be_encoded_is_sent(scene: Scene,
         for value in (b"a", b"b"):
             sent.append(await producer.send("t", value))
             with lock:
-                seal(sent[-1]._batch.queue)
+                seal(sent[-1]._batch.queue, is_known=True)
         sent[0]._batch.values[0] = 5  # type: ignore[call-overload]
         await asyncio.sleep(1)
         assert isinstance(sent[0].exception(), TypeError)
@@ -326,7 +377,7 @@ async def test_an_open_batch_behind_one_that_cannot_be_encoded_is_still_sent(
     accumulator = producer._started.accumulator
     bad = await producer.send("t", b"a")
     with accumulator.lock:
-        accumulator.seal(bad._batch.queue)
+        accumulator.seal(bad._batch.queue, is_known=True)
     good = await producer.send("t", b"b")
     bad._batch.values[0] = 5  # type: ignore[call-overload]
     await asyncio.sleep(1)
@@ -398,7 +449,7 @@ async def test_unacknowledged_records_can_be_counted_while_the_loop_sends(scene:
     producer = await opened(scene, 1)
     queue = (await producer.send("t", b"a"))._batch.queue
     with producer._started.accumulator.lock:
-        producer._started.accumulator.seal(queue)
+        producer._started.accumulator.seal(queue, is_known=True)
     await producer.send("t", b"b")
     found = iter(queue.batches())
     next(found)

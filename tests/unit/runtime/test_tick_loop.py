@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from kdist.runtime import tick_loop
-from kdist.runtime.tick_loop import READABLE, WRITABLE, TickLoop, ending_ticks, ringing, watch
+from kdist.runtime.tick_loop import (
+    READABLE,
+    WRITABLE,
+    TickLoop,
+    _Bell,
+    ending_ticks,
+    ringing,
+    watch,
+)
 from kdist.testing.virtual_clock import VirtualClock
 from kdist.testing.virtual_loop import VirtualLoop
 
@@ -381,27 +391,22 @@ def test_a_loop_is_not_closed_while_a_thread_rings_it() -> None:
     """The bell's descriptor number may be reused for another file at once."""
     loop = TickLoop()
     closing = threading.Thread(target=loop.close)
+    descriptors: list[int] = []
 
-    class Bell:
-        """A bell whose ring is still under way when the loop hears of it."""
+    class Bell(_Bell):
+        """A bell whose ring is still under way when the loop is closed."""
 
-        inner, closed, was_closed_amid_ringing = loop._bell, False, False
-
-        def write(self, ring: bytes) -> None:
+        def write(self, ring: Any) -> int:
             closing.start()
-            closing.join(0.1)
-            self.was_closed_amid_ringing = self.closed
-            self.inner.write(ring)
+            closing.join()
+            descriptors.append(self.fileno())
+            return super().write(ring)
 
-        def close(self) -> None:
-            self.closed = True
-            self.inner.close()
-
-    loop._bell = bell = Bell()  # type: ignore[assignment]
+    loop._bell = Bell(os.dup(loop._bell.fileno() if loop._bell else -1), "r+")
     loop.call_soon_threadsafe(loop.stop)
-    closing.join()
-    assert bell.closed
-    assert not bell.was_closed_amid_ringing
+    assert loop.is_closed()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptors[0])
 
 
 def test_an_interrupted_ring_is_made_up_for_by_the_next() -> None:
