@@ -30,6 +30,7 @@ from kdist.network.network import AsyncioNetwork
 from kdist.runtime.process import system_rng
 
 T = TypeVar("T")
+_TURN_S = 0.02  # for so long others may have to wait while records are ready
 
 
 class Consumer(ConsumerMethods):
@@ -54,7 +55,8 @@ class Consumer(ConsumerMethods):
 
     def _use(self, core: Core) -> None:
         self._open: Core | None = core
-        self._iteration = core.iteration
+        self._turn_s = 0.0  # when others were last let run
+        self._taken_s = 0.0  # when iteration last polled
 
     @property
     def _core(self) -> Core:
@@ -84,8 +86,8 @@ class Consumer(ConsumerMethods):
         count = self._core.settings.max_poll_records
         if max_records is not None:
             count = checked_max(max_records, "max_records")
-        if rest := self._iteration.rest(count):
-            return rest
+        if self._core.iteration.is_open:
+            self._core.give_back()
         return await self._taken(lambda: self._core.completed.take_records(count), timeout_s)
 
     async def poll_batches(
@@ -96,19 +98,20 @@ class Consumer(ConsumerMethods):
         self._core.give_back()
         return await self._taken(lambda: self._core.completed.take_batches(count), timeout_s)
 
-    async def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
+    async def _taken(self, take: Callable[[], T], timeout_s: float | None) -> T:
         core = self._core
         end_s = checked_end(timeout_s, core.context.now_s())
         while True:
             left_s = None if end_s is None else end_s - core.context.now_s()
             core.completed.begun = {}
+            await self._let_others_run()  # first, as partitions may be lost meanwhile
             await core.ready(left_s)
             try:
                 taken = take()
             except KdistError:
                 raise
             except BaseException:  # interrupted: nobody would receive what was taken by then
-                core.completed.take_back()
+                core.take_back()
                 raise
             if core.completed.is_hungry:
                 core.completed.is_hungry = False
@@ -116,20 +119,25 @@ class Consumer(ConsumerMethods):
             if taken or (left_s is not None and left_s <= 0):
                 return taken
 
+    async def _let_others_run(self) -> None:
+        """Yield to the loop if that was not done for long, as ready records are not waited for."""
+        now_s = self._core.context.now_s()
+        if now_s >= self._turn_s + _TURN_S:
+            self._turn_s = now_s
+            await asyncio.sleep(0)
+
     async def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
-        iteration = self._iteration
-
-        def take() -> list[Any]:
-            core = self._core
-            partition, records = core.completed.take_run(core.settings.max_poll_records)
-            return [partition, records] if records else []
-
+        core = self._core
+        iteration, now_s = core.iteration, core.context.loop.time
         while True:
-            for record in iteration.left:  # shared with loops that were left
-                yield record
-            if iteration.is_given:
-                iteration.drop()
-                iteration.begin(*await self._taken(take, None))
+            end_s = self._taken_s + _TURN_S
+            if now_s() < end_s:  # else the next is asked for as by a poll
+                for record in iteration.left:  # shared with loops that were left
+                    yield record
+                    if now_s() >= end_s:
+                        break
+            await self._taken(core.take_run, None)
+            self._taken_s = now_s()
 
     def wakeup(self) -> None:
         """Make the current or next `poll` raise `WakenUp`."""
@@ -147,9 +155,8 @@ class Consumer(ConsumerMethods):
     async def _close(self, timeout_s: float, *, is_done: bool) -> None:
         check_timeout(timeout_s)
         if self._open is not None and not self._open.is_closing:
-            self._end_iteration(is_done=is_done)
             try:
-                await self._open.close(timeout_s)
+                await self._open.close(timeout_s, is_done=is_done)
             finally:
                 self._open = None
 

@@ -56,6 +56,7 @@ logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 30.0
 _COMMIT_BEFORE_REBALANCE_S = 5.0
 _LOOK_AGAIN_S = 1.0
+_RUN_S = 0.1
 
 OnCommitted = Callable[[Offsets, KdistError | None], object]
 
@@ -92,6 +93,8 @@ class Core:
         self.subscribed: frozenset[str] = frozenset()
         self.is_waking = False
         self.is_closing = False
+        self.is_watching = False  # `watch_runs` looks at what is iterated
+        self._watched: object = None
         self._commit_at_s = float("inf")
         # A long poll wakes up this often, to count as polling and to auto-commit.
         self._look_again_s = min(_LOOK_AGAIN_S, settings.max_poll_interval_ms / 3000)
@@ -231,6 +234,8 @@ class Core:
                 raise WakenUp("the poll was woken up")
             self.context.raise_trouble()
             self.context.wakeup.clear()
+            self.iteration.hold()
+            self.iteration.settle()
             if self.rebalancing is not None:
                 await self.rebalancing.take_part()
             self._maybe_commit()
@@ -238,9 +243,36 @@ class Core:
             left_s = self._look_again_s
             if end_s is not None:
                 left_s = min(left_s, end_s - self.context.now_s())
-            if not self.completed.is_empty or left_s <= 0:
+            if self.iteration.is_held or not self.completed.is_empty or left_s <= 0:
                 return
             await self.context.wakeup.wait(left_s)
+
+    def take_run(self) -> bool:
+        """Have `iteration` yield the rest of its run, or the next one; whether there is any."""
+        if self.iteration.go_on():
+            return True
+        partition, records = self.completed.take_run(self.settings.max_poll_records)
+        if partition is not None:
+            self.iteration.begin(partition, records)
+        return partition is not None
+
+    def watch_runs(self) -> None:
+        """Hold runs that are older than `_RUN_S`, while there are any: for the blocking consumer.
+
+        So a loop that is slow asks for its next record as by a poll, though iteration does no work
+        for each record.
+        """
+        is_old, self._watched = self._watched is self.iteration.left, self.iteration.left
+        self.is_watching = not (is_old or self.is_closing)
+        if is_old:
+            self.iteration.hold()
+        elif self.is_watching:
+            self.context.loop.call_later(_RUN_S, self.watch_runs)
+
+    def take_back(self) -> None:
+        """After an interrupted take: return again what did not reach the caller."""
+        self.give_back()
+        self.completed.take_back()
 
     def kick(self) -> None:
         """Look up missing positions, and fetch what can be fetched."""
@@ -521,12 +553,17 @@ class Core:
 
     # The end
 
-    async def close(self, timeout_s: float) -> None:
+    async def close(self, timeout_s: float, *, is_done: bool = True) -> None:
         """Commit if auto-commit is on, leave the group, close all connections.
 
-        A waiting poll raises `ConsumerClosed`; listeners may use the consumer until the end.
+        Unless `is_done`, the records given last are not committed. A waiting poll raises
+        `ConsumerClosed`; listeners may use the consumer until the end.
         """
         self.is_closing = True
+        last = self.iteration.last_given()
+        self.iteration.drop()
+        if not is_done:
+            self.completed.step_back(last)
         self.context.wakeup.set()
         try:
             async with asyncio.timeout(timeout_s):

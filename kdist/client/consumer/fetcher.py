@@ -329,7 +329,7 @@ class Fetcher:
         if self._settings.auto_offset_reset == "none":
             self._hold(partition, _REFUSED_AGAIN_S)
             self._context.report(OffsetOutOfRange(partition.key, partition.fetch_position))
-        elif partition.ready:
+        elif partition.has_ready:
             self._hold(partition, self._context.backoff_s())
         elif partition.fetch_position == partition.reset_offset:
             partition.reset_offset = NO_OFFSET  # the broker contradicts itself: look it up later
@@ -342,7 +342,7 @@ class Fetcher:
         if self._settings.auto_offset_reset == "none":
             self._hold(partition, _REFUSED_AGAIN_S)
             self._context.report(LogTruncated(partition.key, partition.fetch_position, end))
-        elif partition.ready:  # part of it may precede the truncated log's end
+        elif partition.has_ready:  # part of it may precede the truncated log's end
             self._hold(partition, self._context.backoff_s())
         elif end == NO_OFFSET:
             partition.reset(self._settings.auto_offset_reset)

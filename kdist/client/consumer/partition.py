@@ -34,6 +34,7 @@ class Partition:
         self.reset_to: str | None = None  # which position to look up; None: the committed offset
         self.is_paused = False
         self.is_revoked = False  # being revoked: no more of its records are returned
+        self.is_lent = False  # iteration has records of it, and may not have yielded all
         self.fetch_position = NO_OFFSET
         self.fetch_epoch = NO_EPOCH
         self.reset_offset = NO_OFFSET  # the offset that a broker gave for the last reset
@@ -105,6 +106,11 @@ class Partition:
     def may_be_fetched(self) -> bool:
         """Whether it has a position, its records are wanted, and no error is ready."""
         return not self.is_missing and self.may_give and not self.is_faulty
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether records before `fetch_position` are to be returned yet, so it must not change."""
+        return bool(self.ready) or self.is_lent
 
     @property
     def is_missing(self) -> bool:
