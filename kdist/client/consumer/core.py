@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kdist.client.cluster import MISSING_S, Address
 from kdist.client.coding import Coder
@@ -28,7 +28,7 @@ from kdist.client.consumer.arguments import (
     ignore,
     to_commit,
 )
-from kdist.client.consumer.commits import Commits
+from kdist.client.consumer.commits import Commits, OnCommitted
 from kdist.client.consumer.context import ConsumerContext
 from kdist.client.consumer.fetcher import Fetcher, OffsetOutOfRange
 from kdist.client.consumer.iteration import Iteration
@@ -54,11 +54,9 @@ from kdist.runtime.unix import keep_freed_blocks
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 30.0
-_COMMIT_BEFORE_REBALANCE_S = 5.0
+_COMMIT_AT_END_S = 5.0  # before partitions are revoked, or the consumer is closed
 _LOOK_AGAIN_S = 1.0
 _RUN_S = 0.1
-
-OnCommitted = Callable[[Offsets, KdistError | None], object]
 
 
 class ConsumerClosed(UserError):
@@ -98,14 +96,15 @@ class Core:
         self._commit_at_s = float("inf")
         # A long poll wakes up this often, to count as polling and to auto-commit.
         self._look_again_s = min(_LOOK_AGAIN_S, settings.max_poll_interval_ms / 3000)
-        self._background: set[asyncio.Task[None]] = set()
         self.metadata = Metadata(self.context, self._topics_changed)
         self.membership: Membership | None = None
         self.rebalancing: Rebalancing | None = None
         self.commits: Commits | None = None
         if settings.group_id is not None:
             self.membership = Membership(self.context, settings.group_id, self.metadata.count)
-            self.commits = Commits(self.context, settings.group_id, self.membership)
+            self.commits = Commits(
+                self.context, settings.group_id, self.membership, self.partitions
+            )
             self.rebalancing = Rebalancing(
                 self.context, self.membership, self.partitions, tell, self._commit_before_rebalance
             )
@@ -495,28 +494,18 @@ class Core:
     def commit_async(
         self, offsets: ToCommit | None = None, on_committed: OnCommitted = ignore
     ) -> None:
-        """Commit in the background; calls `on_committed(offsets, error)` there when done."""
+        """Commit in the background; calls `on_committed(offsets, error)` there when done.
+
+        Calls that wait for an earlier commit are joined: later offsets replace earlier ones, and an
+        error is that of all.
+        """
         check_callable(on_committed, "on_committed")
         checked = to_commit(offsets)
         self.iteration.settle()
-        self._commit_soon(self.positions() if checked is None else checked, on_committed)
+        self._group_commits().commit_soon(
+            self.positions() if checked is None else checked, on_committed
+        )
         self.completed.note_done(checked)
-
-    def _commit_soon(self, offsets: Offsets, on_committed: OnCommitted) -> None:
-        commits = self._group_commits()
-        turn = commits.take_turn()  # taken now, so that later commits come after this one
-
-        async def commit() -> None:
-            error: KdistError | None = None
-            try:
-                await commits.commit(offsets, turn=turn)
-            except KdistError as refused:
-                error = refused
-            on_committed(offsets, error)
-
-        task = self.context.loop.create_task(commit())
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     def _group_commits(self) -> Commits:
         if self.commits is None:
@@ -539,15 +528,13 @@ class Core:
         if is_quiet and self.context.now_s() >= self._commit_at_s:  # refused during a rebalance
             self._schedule_commit()
             if self.partitions:
-                self._commit_soon(self.positions(), _log_failure)
+                self._group_commits().commit_soon(self.positions(), _log_failure)
 
     async def _commit_before_rebalance(self, partitions: Collection[Partition]) -> None:
         if not self.settings.enable_auto_commit:
             return
         try:
-            await self._group_commits().commit(
-                self.positions(partitions), _COMMIT_BEFORE_REBALANCE_S
-            )
+            await self._group_commits().commit(self.positions(partitions), _COMMIT_AT_END_S)
         except KdistError as error:
             _log_failure({}, error)  # the next owner will read these records again
 
@@ -576,14 +563,14 @@ class Core:
             self.metadata.stop()
             if self.membership is not None:
                 self.membership.stop_beating()
-            for task in self._background:
-                task.cancel()
+            if self.commits is not None:
+                self.commits.stop()
             self.context.close()
             self.partitions.clear()
 
     async def _finish(self) -> None:
-        if self._background:
-            await asyncio.wait(set(self._background))
+        if self.commits is not None:
+            await self.commits.end(_COMMIT_AT_END_S)
         if self.rebalancing is not None and self._is_subscribed:
             await self.rebalancing.leave()
         elif self.commits is not None and self.partitions:

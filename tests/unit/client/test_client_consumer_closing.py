@@ -18,7 +18,7 @@ from kdist import aio
 from kdist.client.background import BackgroundLoop
 from kdist.client.coding import Decoder
 from kdist.client.committed import Offsets
-from kdist.client.consumer.commits import Commits, Turn
+from kdist.client.consumer.commits import Commits
 from kdist.client.consumer.consumer import Consumer
 from kdist.client.consumer.core import WakenUp
 from kdist.client.consumer.metadata import Metadata
@@ -91,9 +91,7 @@ def committed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The positions of `T0` that are committed, at a close or by a call."""
     found: list[int] = []
 
-    async def commit(
-        _: Commits, offsets: Offsets, timeout_s: float | None = None, turn: Turn | None = None
-    ) -> None:
+    async def commit(_: Commits, offsets: Offsets, timeout_s: float | None = None) -> None:
         found.append(offsets[T0].offset)
 
     monkeypatch.setattr(Commits, "commit", commit)
