@@ -528,13 +528,19 @@ class Core:
         if is_quiet and self.context.now_s() >= self._commit_at_s:  # refused during a rebalance
             self._schedule_commit()
             if self.partitions:
-                self._group_commits().commit_soon(self.positions(), _log_failure)
+                offsets = self._positions_to_commit(self.partitions.values())
+                self._group_commits().commit_soon(offsets, _log_failure)
+
+    def _positions_to_commit(self, partitions: Iterable[Partition]) -> Offsets:
+        """Without those of partitions of which the listener may yet choose the positions."""
+        return self.positions(each for each in partitions if not each.is_new)
 
     async def _commit_before_rebalance(self, partitions: Collection[Partition]) -> None:
         if not self.settings.enable_auto_commit:
             return
         try:
-            await self._group_commits().commit(self.positions(partitions), _COMMIT_AT_END_S)
+            offsets = self._positions_to_commit(partitions)
+            await self._group_commits().commit(offsets, _COMMIT_AT_END_S)
         except KdistError as error:
             _log_failure({}, error)  # the next owner will read these records again
 

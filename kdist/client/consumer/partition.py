@@ -34,6 +34,7 @@ class Partition:
         self.reset_to: str | None = None  # which position to look up; None: the committed offset
         self.is_paused = False
         self.is_revoked = False  # being revoked: no more of its records are returned
+        self.is_new = False  # the listener is yet to hear of it: none of its records is returned
         self.is_lent = False  # iteration has records of it, and may not have yielded all
         self.fetch_position = NO_OFFSET
         self.fetch_epoch = NO_EPOCH
@@ -123,8 +124,8 @@ class Partition:
 
     @property
     def may_give(self) -> bool:
-        """Whether its records may be returned now: it is neither paused nor being revoked."""
-        return not self.is_paused and not self.is_revoked
+        """Whether its records may be returned now: it is neither paused, nor new or revoked."""
+        return not (self.is_paused or self.is_revoked or self.is_new)
 
     def take_batches(self, count: int) -> list[Batch]:
         """Up to `count` batches; raises the next item's error if there is nothing before it."""
