@@ -6,9 +6,9 @@
             print(record.key, record.value)
 
 Create it within a running event loop, and use it on that loop. Methods that wait are coroutines.
-A listener's methods may be coroutines, too. Several tasks may poll and iterate: each record is given
-to one of them, and one takes part in a rebalance. An auto-commit is of what all were given, so who
-has several tasks commits what they have handled.
+A listener's methods may be coroutines, too. Several tasks may poll and iterate: each record is
+given to one of them, and one takes part in a rebalance. An auto-commit is of what all were given,
+so who has several tasks commits what they have handled.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Core:
         self._commit_at_s = float("inf")
         # A long poll wakes up this often, to count as polling and to auto-commit.
         self._look_again_s = min(_LOOK_AGAIN_S, settings.max_poll_interval_ms / 3000)
-        self.metadata = Metadata(self.context, self._topics_changed)
+        self.metadata = Metadata(self.context, self._topics_changed, self._recreated)
         self.membership: Membership | None = None
         self.rebalancing: Rebalancing | None = None
         self.commits: Commits | None = None
@@ -165,6 +165,12 @@ class Core:
         else:
             self.metadata.counted = set()  # another member leads the group, or a join will set it
         self.kick()
+
+    def _recreated(self, topic: str) -> None:
+        """The topic is another one of its name, whose log begins anew."""
+        for partition in self.partitions.values():
+            if partition.key.topic == topic and not partition.is_missing:
+                partition.is_former = True
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without group management.

@@ -34,6 +34,7 @@ class Partition:
         self.reset_to: str | None = None  # which position to look up; None: the committed offset
         self.is_paused = False
         self.is_revoked = False  # being revoked: no more of its records are returned
+        self.is_former = False  # the position is of a former topic of that name
         self.is_new = False  # the listener is yet to hear of it: none of its records is returned
         self.is_lent = False  # iteration has records of it, and may not have yielded all
         self.fetch_position = NO_OFFSET
@@ -67,6 +68,7 @@ class Partition:
         self.checked_epoch = NO_EPOCH
         self.reset_to = None
         self.retry_at_s = _NEVER
+        self.is_former = False
         self.drop_ready()
 
     def reset(self, to: str) -> None:
@@ -74,6 +76,7 @@ class Partition:
         self.position = None
         self.fetch_position = NO_OFFSET
         self.reset_to = to
+        self.is_former = False
         self.drop_ready()
 
     def give_back(self, rest: Sequence[ConsumedRecord]) -> None:
@@ -106,7 +109,7 @@ class Partition:
     @property
     def may_be_fetched(self) -> bool:
         """Whether it has a position, its records are wanted, and no error is ready."""
-        return not self.is_missing and self.may_give and not self.is_faulty
+        return self.may_give and not (self.is_missing or self.is_faulty or self.is_former)
 
     @property
     def has_ready(self) -> bool:
