@@ -10,10 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from operator import length_hint
+from typing import NamedTuple
 
 from kdist.client.consumer.batch import ConsumedRecord
 from kdist.client.consumer.partition import Partition
 from kdist.model import TopicPartition
+
+
+class _Rest(NamedTuple):
+    """What is left of a run: to yield next, and held behind that. Replaced as a whole."""
+
+    left: Iterator[ConsumedRecord]
+    held: list[ConsumedRecord]
 
 
 class Iteration:
@@ -26,8 +34,7 @@ class Iteration:
     def __init__(self) -> None:
         self._partition: Partition | None = None
         self._records: list[ConsumedRecord] = []
-        self.left: Iterator[ConsumedRecord] = iter(())  # of the run
-        self._held: list[ConsumedRecord] = []  # of the run, behind `left`
+        self._rest = _Rest(iter(()), [])
         self._end = 0
         self._position = 0  # as last set here; the loop may have set another since
 
@@ -37,13 +44,18 @@ class Iteration:
         return self._partition is not None
 
     @property
+    def left(self) -> Iterator[ConsumedRecord]:
+        """Yields records of the run, until it ends or is held."""
+        return self._rest.left
+
+    @property
     def is_held(self) -> bool:
         """Whether the rest of the run is held."""
-        return bool(self._held)
+        return bool(self._rest.held)
 
     @property
     def _left_count(self) -> int:
-        return length_hint(self.left) + len(self._held)
+        return length_hint(self._rest.left) + len(self._rest.held)
 
     def begin(self, partition: Partition, records: list[ConsumedRecord]) -> None:
         """Start yielding `records`, which were just taken from the partition."""
@@ -51,21 +63,22 @@ class Iteration:
         partition.is_lent = True
         self._partition, self._records = partition, records
         self._end = self._position = partition.position
-        self.left = iter(records)
+        self._rest = _Rest(iter(records), [])
 
     def hold(self) -> None:
         """End `left` here, whoever is yielding from it.
 
         One call in C, so the consuming thread finds each record in `left` or in what is held.
         """
-        self._held.extend(self.left)
+        left, held = self._rest
+        held.extend(left)
 
     def go_on(self) -> bool:
         """Have `left` yield what was held; False if nothing is left, or it has been revoked."""
         if length_hint(self.left):
             return True  # another loop has gone on
-        if self._held and self._partition is not None and not self._partition.is_revoked:
-            self.left, self._held = iter(self._held), []
+        if self.is_held and self._partition is not None and not self._partition.is_revoked:
+            self._rest = _Rest(iter(self._rest.held), [])
             return True
         self.drop()
         return False
@@ -100,7 +113,7 @@ class Iteration:
         if partition is None or (partitions and partition.key not in partitions):
             return None
         self.hold()  # exhausted, as a loop may hold it
-        rest, self._held = self._held, []
+        rest, self._rest = self._rest.held, _Rest(iter(()), [])
         partition.is_lent = False
         self._partition, self._records = None, []
         return (partition, rest) if rest and partition.position == rest[0].offset else None

@@ -310,9 +310,19 @@ def test_a_poll_interrupted_while_it_waits_returns_nothing_twice(
     assert consumer.position(T0) == 5
 
 
-@pytest.mark.parametrize("kind", ["records", "batches"])
+@pytest.mark.parametrize(
+    ("take", "begun", "end"),
+    [
+        (lambda consumer: consumer.poll(1), 0, 9),
+        (lambda consumer: consumer.poll_batches(1), 0, 9),
+        (lambda consumer: [next(iter(consumer))], 0, 1),
+        (lambda consumer: [next(iter(consumer))], 1, 2),
+        (lambda consumer: consumer.poll(1), 1, 9),
+    ],
+    ids=["records", "batches", "loop", "held loop", "held loop's rest"],
+)
 def test_wherever_a_poll_is_interrupted_the_next_resumes_where_it_began(
-    consumer: Consumer, kind: str
+    consumer: Consumer, take: Callable[[Consumer], list[Any]], begun: int, end: int
 ) -> None:
     """At each line in turn, but not before a `with`: at its end Python handles no signal."""
 
@@ -332,21 +342,23 @@ def test_wherever_a_poll_is_interrupted_the_next_resumes_where_it_began(
     while not found:
         consumer.seek(T0, 0)
         put(consumer, [3, 2, 4])
+        if begun:
+            next(iter(consumer))
+            consumer._background.call(consumer._core.iteration.hold)
         left = lines
         sys.settrace(interrupt)
         try:
-            found = consumer.poll(1) if kind == "records" else consumer.poll_batches(1)
+            found = take(consumer)
         except KeyboardInterrupt:
             lines += 1
         finally:
             sys.settrace(None)
         position = consumer.position(T0)
-        assert position == (9 if found else 0)
+        assert position == (end if found else begun)
         fetched = consumer._core.partitions[T0].fetch_position
         if fetched < 9:
             put(consumer, [9 - fetched])
-        offsets = range(9) if not found else []
-        assert [each.offset for each in consumer.poll(0)] == list(offsets)
+        assert [each.offset for each in consumer.poll(0)] == list(range(position, 9))
     assert lines > 50
 
 

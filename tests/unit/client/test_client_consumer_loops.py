@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -231,3 +233,85 @@ def test_what_was_held_of_a_blocking_loop_is_neither_skipped_nor_given_twice(
             return
     found += [record.offset for _, record in zip(range(40 - len(found)), blocking, strict=False)]
     assert found == list(range(40))
+
+
+async def frozen(cluster: Cluster, group: Group, consumer: Consumer) -> None:
+    cluster.processes[1].pause()
+    await asyncio.sleep(4)
+    cluster.processes[1].resume()
+
+
+async def frozen_for_long(cluster: Cluster, group: Group, consumer: Consumer) -> None:
+    cluster.processes[1].pause()
+    await asyncio.sleep(40)  # longer than a request may take
+    cluster.processes[1].resume()
+
+
+async def dead(cluster: Cluster, group: Group, consumer: Consumer) -> None:
+    cluster.kill(cluster.brokers[1])
+    await asyncio.sleep(10)
+    await cluster.started()
+    await group.begin_again()
+
+
+async def leaderless(cluster: Cluster, group: Group, consumer: Consumer) -> None:
+    """Another partition that it reads has no leader."""
+    consumer.assign([ZERO, TopicPartition(TOPIC, 7)])
+    await asyncio.sleep(4)
+
+
+async def paused(cluster: Cluster, group: Group, consumer: Consumer) -> None:
+    consumer.pause(ZERO)
+    await asyncio.sleep(4)
+    consumer.resume(ZERO)
+
+
+@pytest.mark.parametrize("loop", ALL_LOOPS)
+@pytest.mark.parametrize("fault", [frozen, frozen_for_long, dead, leaderless, paused])
+async def test_whatever_befalls_its_broker_a_loop_yields_each_record_once(
+    cluster: Cluster, group: Group, /, loop: Loop, fault: Callable[..., Any]
+) -> None:
+    await produce(group._client, TOPIC, *[b"x"] * 20)
+    consumer = consumer_on(cluster, "reader", **HASTY)
+    consumer.assign([ZERO])
+    found: list[int] = []
+
+    async def read() -> None:
+        async for record in loop(consumer):
+            found.append(record.offset)
+            await asyncio.sleep(0.1)
+
+    reading = asyncio.ensure_future(read())
+    await cluster.until(lambda: len(found) == 5)
+    await fault(cluster, group, consumer)
+    await produce(group._client, TOPIC, *[b"x"] * 20)
+    await cluster.until(lambda: len(found) >= 40 or reading.done())
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert found == list(range(40))
+    await consumer.close()
+
+
+@pytest.mark.parametrize("loop", ALL_LOOPS)
+async def test_a_loop_that_is_cancelled_again_and_again_yields_each_record_once(
+    cluster: Cluster, group: Group, /, loop: Loop
+) -> None:
+    consumer = consumer_on(cluster, "cut", **HASTY)
+    consumer.subscribe([TOPIC])
+    found: list[int] = []
+
+    async def read() -> None:
+        async for record in loop(consumer):
+            found.append(record.offset)
+            await asyncio.sleep(0)
+
+    for _ in range(200):
+        await produce(group._client, TOPIC, b"x")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(cluster.rng.uniform(0, 0.05)):
+                await read()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(5):
+            await read()
+    assert found == list(range(200))
+    await consumer.close()
