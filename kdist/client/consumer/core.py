@@ -254,7 +254,9 @@ class Core:
 
     def take_run(self) -> bool:
         """Have `iteration` yield the rest of its run, or the next one; whether there is any."""
-        if self.iteration.go_on():
+        partition = self.iteration.go_on()
+        if partition is not None:
+            self.completed.go_on(partition)
             return True
         partition, records = self.completed.take_run(self.settings.max_poll_records)
         if partition is not None:

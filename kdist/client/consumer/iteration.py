@@ -73,15 +73,19 @@ class Iteration:
         left, held = self._rest
         held.extend(left)
 
-    def go_on(self) -> bool:
-        """Have `left` yield what was held; False if nothing is left, or it has been revoked."""
+    def go_on(self) -> Partition | None:
+        """Have `left` yield what was held, and return whose it is.
+
+        None if nothing is left, or it has been revoked.
+        """
+        partition = self._partition
         if length_hint(self.left):
-            return True  # another loop has gone on
-        if self.is_held and self._partition is not None and not self._partition.is_revoked:
+            return partition  # another loop has gone on
+        if self.is_held and partition is not None and not partition.is_revoked:
             self._rest = _Rest(iter(self._rest.held), [])
-            return True
+            return partition
         self.drop()
-        return False
+        return None
 
     def settle(self) -> None:
         """Set the partition's position to that of the next record to yield."""

@@ -291,6 +291,10 @@ class CompletedFetches:
             if position is not None and not partition.is_revoked:
                 partition.seek(position)
 
+    def go_on(self, partition: Partition) -> None:
+        """Count as a take that more of what was taken of this partition is returned."""
+        self.begun, self._done = {partition: None}, {}
+
     def note_done(self, offsets: Offsets | None) -> None:
         """The application has committed these offsets, or all positions: that much is done."""
         if offsets is None:

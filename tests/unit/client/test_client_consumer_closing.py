@@ -130,6 +130,14 @@ def fail_after_a_commit(consumer: Consumer) -> None:
     raise Mishap
 
 
+def fail_after_a_commit_in_a_held_loop(consumer: Consumer) -> None:
+    for record in consumer:
+        consumer._background.call(consumer._core.iteration.hold)
+        if record.offset == 5:
+            consumer.commit()
+            raise Mishap
+
+
 def fail_after_a_seek_back(consumer: Consumer) -> None:
     assert len(consumer.poll(0, max_records=6)) == 6
     consumer.seek(T0, 1)
@@ -144,6 +152,7 @@ def fail_after_a_seek_back(consumer: Consumer) -> None:
         (fail_after_two_polls, 3),
         (fail_after_a_loop_and_a_poll, 1),
         (fail_after_a_commit, 4),
+        (fail_after_a_commit_in_a_held_loop, 6),
         (fail_after_a_seek_back, 1),
     ],
 )
