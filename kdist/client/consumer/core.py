@@ -264,7 +264,7 @@ class Core:
         return partition is not None
 
     def watch_runs(self) -> None:
-        """Hold runs that are older than `_RUN_S`, while there are any: for the blocking consumer.
+        """Hold runs that are older than `_RUN_S`, while there are any.
 
         So a loop that is slow asks for its next record as by a poll, though iteration does no work
         for each record.

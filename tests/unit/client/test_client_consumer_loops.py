@@ -315,3 +315,24 @@ async def test_a_loop_that_is_cancelled_again_and_again_yields_each_record_once(
             await read()
     assert found == list(range(200))
     await consumer.close()
+
+
+async def test_a_fast_loop_that_becomes_slow_polls_within_a_fifth_of_a_second(
+    cluster: Cluster, group: Group, /
+) -> None:
+    """While it is fast, it does not look at the clock for each record."""
+    await produce(group._client, TOPIC, *[b"x"] * 100)
+    consumer = consumer_on(cluster, "sudden", **IMPATIENT)
+    consumer.subscribe([TOPIC])
+    core = consumer._core
+    assert core.membership is not None
+    async for record in consumer:
+        if record.offset < 50:
+            continue  # no time passes
+        await asyncio.sleep(3)
+        if record.offset > 50:
+            assert cluster.loop.time() - core.membership.polled_at_s <= 3.2
+        if record.offset == 60:
+            break
+    assert core.membership.generation == 1
+    await consumer.close()
