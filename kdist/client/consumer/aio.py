@@ -37,7 +37,7 @@ T = TypeVar("T")
 _TURN_S = 0.02  # for so long others may have to wait while records are ready
 # A loop that takes less for a record looks at the clock only after so many: else that would be a
 # quarter of what it costs. If it becomes slow and waits for something, its run is held.
-_FAST_S, _STRIDE = 0.000003, 32
+_FAST_S, _STRIDE = 0.000003, 128
 
 
 class Consumer(ConsumerMethods):
