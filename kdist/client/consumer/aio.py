@@ -6,7 +6,9 @@
             print(record.key, record.value)
 
 Create it within a running event loop, and use it on that loop. Methods that wait are coroutines.
-A listener's methods may be coroutines, too.
+A listener's methods may be coroutines, too. Several tasks may poll and iterate: each record is
+given to one of them, and one takes part in a rebalance. An auto-commit is of what all were given,
+so who has several tasks commits what they have handled.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import asyncio
 import inspect
 import sys
 from collections.abc import AsyncIterator, Callable
+from itertools import islice
+from operator import length_hint
 from typing import Any, Self, TypeVar, Unpack
 
 from kdist.client.consumer.arguments import checked_end, checked_max
@@ -31,6 +35,10 @@ from kdist.network.network import AsyncioNetwork
 from kdist.runtime.process import system_rng
 
 T = TypeVar("T")
+_TURN_S = 0.02  # for so long others may have to wait while records are ready
+# A loop that takes less for a record looks at the clock only after so many: else that would be a
+# quarter of what it costs. If it becomes slow and waits for something, its run is held.
+_FAST_S, _STRIDE = 0.000003, 128
 
 
 class Consumer(ConsumerMethods):
@@ -56,7 +64,8 @@ class Consumer(ConsumerMethods):
 
     def _use(self, core: Core) -> None:
         self._open: Core | None = core
-        self._iteration = core.iteration
+        self._turn_s = 0.0  # when others were last let run
+        self._taken_s = 0.0  # when iteration last polled
 
     @property
     def _core(self) -> Core:
@@ -87,8 +96,8 @@ class Consumer(ConsumerMethods):
         count = self._core.settings.max_poll_records
         if max_records is not None:
             count = checked_max(max_records, "max_records")
-        if rest := self._iteration.rest(count):
-            return rest
+        if self._core.iteration.is_open:
+            self._core.give_back()
         return await self._taken(lambda: self._core.completed.take_records(count), timeout_s)
 
     @understanding
@@ -100,19 +109,20 @@ class Consumer(ConsumerMethods):
         self._core.give_back()
         return await self._taken(lambda: self._core.completed.take_batches(count), timeout_s)
 
-    async def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
+    async def _taken(self, take: Callable[[], T], timeout_s: float | None) -> T:
         core = self._core
         end_s = checked_end(timeout_s, core.context.now_s())
         while True:
             left_s = None if end_s is None else end_s - core.context.now_s()
             core.completed.begun = {}
+            await self._let_others_run()  # first, as partitions may be lost meanwhile
             await core.ready(left_s)
             try:
                 taken = take()
             except KdistError:
                 raise
             except BaseException:  # interrupted: nobody would receive what was taken by then
-                core.completed.take_back()
+                core.take_back()
                 raise
             if core.completed.is_hungry:
                 core.completed.is_hungry = False
@@ -120,20 +130,28 @@ class Consumer(ConsumerMethods):
             if taken or (left_s is not None and left_s <= 0):
                 return taken
 
+    async def _let_others_run(self) -> None:
+        """Yield to the loop if that was not done for long, as ready records are not waited for."""
+        now_s = self._core.context.now_s()
+        if now_s >= self._turn_s + _TURN_S:
+            self._turn_s = now_s
+            await asyncio.sleep(0)
+
     async def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
-        iteration = self._iteration
-
-        def take() -> list[Any]:
-            core = self._core
-            partition, records = core.completed.take_run(core.settings.max_poll_records)
-            return [partition, records] if records else []
-
+        core = self._core
+        iteration, now_s = core.iteration, core.context.loop.time
         while True:
-            for record in iteration.left:  # shared with loops that were left
-                yield record
-            if iteration.is_given:
-                iteration.drop()
-                iteration.begin(*await self._taken(take, None))
+            end_s, looked_s, stride = self._taken_s + _TURN_S, now_s(), 1
+            # Shared with loops that were left. At the end the next is asked for as by a poll.
+            while looked_s < end_s and length_hint(left := iteration.left):
+                for record in islice(left, stride):
+                    yield record
+                before_s, looked_s = looked_s, now_s()
+                stride = _STRIDE if looked_s - before_s < _FAST_S * stride else 1
+            await self._taken(core.take_run, None)
+            self._taken_s = now_s()
+            if not core.is_watching:
+                core.watch_runs()
 
     def wakeup(self) -> None:
         """Make the current or next `poll` raise `WakenUp`."""
@@ -152,9 +170,8 @@ class Consumer(ConsumerMethods):
     async def _close(self, timeout_s: float, *, is_done: bool) -> None:
         check_timeout(timeout_s)
         if self._open is not None and not self._open.is_closing:
-            self._end_iteration(is_done=is_done)
             try:
-                await self._open.close(timeout_s)
+                await self._open.close(timeout_s, is_done=is_done)
             finally:
                 self._open = None
 

@@ -91,8 +91,8 @@ class Consumer(ConsumerMethods, Blocking):
         count = self._poll_records_max
         if max_records is not None:
             count = checked_max(max_records, "max_records")
-        if rest := self._iteration.rest(count):
-            return rest
+        if self._iteration.is_open:
+            self._call(Core.give_back)
         return self._taken(lambda: self._completed.take_records(count), timeout_s)
 
     @understanding
@@ -102,7 +102,7 @@ class Consumer(ConsumerMethods, Blocking):
         self._call(Core.give_back)
         return self._taken(lambda: self._completed.take_batches(count), timeout_s)
 
-    def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
+    def _taken(self, take: Callable[[], T], timeout_s: float | None) -> T:
         """What `take` returns. If it is interrupted, what it took is fetched again."""
         self._sole_use.check()
         with self._sole_use.lock:
@@ -112,10 +112,10 @@ class Consumer(ConsumerMethods, Blocking):
             except KdistError:
                 raise
             except BaseException:
-                self._on_loop(self._completed.take_back)
+                self._call(Core.take_back)
                 raise
 
-    def _taken_in_time(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
+    def _taken_in_time(self, take: Callable[[], T], timeout_s: float | None) -> T:
         core, completed = self._core, self._completed
         end_s = checked_end(timeout_s, core.context.now_s())
         if taken := self._taken_soon(take, end_s):
@@ -128,7 +128,7 @@ class Consumer(ConsumerMethods, Blocking):
             if taken or (left_s is not None and left_s <= 0 and completed.is_empty):
                 return taken
 
-    def _taken_soon(self, take: Callable[[], list[T]], end_s: float | None) -> list[T]:
+    def _taken_soon(self, take: Callable[[], T], end_s: float | None) -> T | None:
         """What is ready or arrives within `_SOON_S`, unless the loop has other work for a poll.
 
         A round trip to the loop costs 0.1 ms, which a consumer faster than its broker would
@@ -145,7 +145,7 @@ class Consumer(ConsumerMethods, Blocking):
             if taken or left_s <= 0:
                 return taken
             context.wakeup.wait_in_thread(left_s)
-        return []
+        return None
 
     def _maybe_kick(self) -> None:
         if self._completed.is_hungry:
@@ -157,17 +157,13 @@ class Consumer(ConsumerMethods, Blocking):
         return chain.from_iterable(self._runs())
 
     def _runs(self) -> Iterator[Iterator[ConsumedRecord]]:
-        iteration, completed = self._iteration, self._completed
-
-        def take() -> list[Any]:
-            partition, records = completed.take_run(self._poll_records_max)
-            return [partition, records] if records else []
-
+        core, iteration = self._core, self._iteration
         while True:
             yield iteration.left  # shared with loops that were left, or that run beside this one
-            if iteration.is_given:
-                iteration.drop()
-                iteration.begin(*self._taken(take, None))
+            self._taken(core.take_run, None)
+            if not core.is_watching:
+                core.is_watching = True
+                self._background.loop.call_soon_threadsafe(core.watch_runs)
 
     def wakeup(self) -> None:
         """Make the current or next `poll` raise `WakenUp`, unless closed. Any thread may call."""
@@ -191,9 +187,8 @@ class Consumer(ConsumerMethods, Blocking):
             return  # closed, or closing: a listener called meanwhile may call `close` again
         self._background.check_caller()
         self._sole_use.is_ending = True
-        self._end_iteration(is_done=is_done)
         try:
-            self._background.run(self._core.close(timeout_s))
+            self._background.run(self._core.close(timeout_s, is_done=is_done))
         finally:
             self._is_closed = True
             self._background.stop()

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kdist.client.cluster import MISSING_S, Address
 from kdist.client.coding import Coder
@@ -28,7 +28,7 @@ from kdist.client.consumer.arguments import (
     ignore,
     to_commit,
 )
-from kdist.client.consumer.commits import Commits
+from kdist.client.consumer.commits import Commits, OnCommitted
 from kdist.client.consumer.context import ConsumerContext
 from kdist.client.consumer.fetcher import Fetcher, OffsetOutOfRange
 from kdist.client.consumer.iteration import Iteration
@@ -54,11 +54,10 @@ from kdist.runtime.unix import keep_freed_blocks
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 30.0
-_COMMIT_BEFORE_REBALANCE_S = 5.0
+_COMMIT_AT_END_S = 5.0  # before partitions are revoked, or the consumer is closed
 _LOOK_AGAIN_S = 1.0
 _MISSING_S = 0.5  # for a topic that is being created: a person waits to hear of a misspelt one
-
-OnCommitted = Callable[[Offsets, KdistError | None], object]
+_RUN_S = 0.1
 
 
 class ConsumerClosed(UserError):
@@ -93,17 +92,20 @@ class Core:
         self.subscribed: frozenset[str] = frozenset()
         self.is_waking = False
         self.is_closing = False
+        self.is_watching = False  # `watch_runs` looks at what is iterated
+        self._watched: object = None
         self._commit_at_s = float("inf")
         # A long poll wakes up this often, to count as polling and to auto-commit.
         self._look_again_s = min(_LOOK_AGAIN_S, settings.max_poll_interval_ms / 3000)
-        self._background: set[asyncio.Task[None]] = set()
-        self.metadata = Metadata(self.context, self._topics_changed)
+        self.metadata = Metadata(self.context, self._topics_changed, self._recreated)
         self.membership: Membership | None = None
         self.rebalancing: Rebalancing | None = None
         self.commits: Commits | None = None
         if settings.group_id is not None:
             self.membership = Membership(self.context, settings.group_id, self.metadata.count)
-            self.commits = Commits(self.context, settings.group_id, self.membership)
+            self.commits = Commits(
+                self.context, settings.group_id, self.membership, self.partitions
+            )
             self.rebalancing = Rebalancing(
                 self.context, self.membership, self.partitions, tell, self._commit_before_rebalance
             )
@@ -164,6 +166,12 @@ class Core:
         else:
             self.metadata.counted = set()  # another member leads the group, or a join will set it
         self.kick()
+
+    def _recreated(self, topic: str) -> None:
+        """The topic is another one of its name, whose log begins anew."""
+        for partition in self.partitions.values():
+            if partition.key.topic == topic and not partition.is_missing:
+                partition.is_former = True
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without group management.
@@ -232,6 +240,8 @@ class Core:
                 raise WakenUp("the poll was woken up")
             self.context.raise_trouble()
             self.context.wakeup.clear()
+            self.iteration.hold()
+            self.iteration.settle()
             if self.rebalancing is not None:
                 await self.rebalancing.take_part()
             self._maybe_commit()
@@ -239,9 +249,38 @@ class Core:
             left_s = self._look_again_s
             if end_s is not None:
                 left_s = min(left_s, end_s - self.context.now_s())
-            if not self.completed.is_empty or left_s <= 0:
+            if self.iteration.is_held or not self.completed.is_empty or left_s <= 0:
                 return
             await self.context.wakeup.wait(left_s)
+
+    def take_run(self) -> bool:
+        """Have `iteration` yield the rest of its run, or the next one; whether there is any."""
+        partition = self.iteration.go_on()
+        if partition is not None:
+            self.completed.go_on(partition)
+            return True
+        partition, records = self.completed.take_run(self.settings.max_poll_records)
+        if partition is not None:
+            self.iteration.begin(partition, records)
+        return partition is not None
+
+    def watch_runs(self) -> None:
+        """Hold runs that are older than `_RUN_S`, while there are any.
+
+        So a loop that is slow asks for its next record as by a poll, though iteration does no work
+        for each record.
+        """
+        is_old, self._watched = self._watched is self.iteration.left, self.iteration.left
+        self.is_watching = not (is_old or self.is_closing)
+        if is_old:
+            self.iteration.hold()
+        elif self.is_watching:
+            self.context.loop.call_later(_RUN_S, self.watch_runs)
+
+    def take_back(self) -> None:
+        """After an interrupted take: return again what did not reach the caller."""
+        self.give_back()
+        self.completed.take_back()
 
     def kick(self) -> None:
         """Look up missing positions, and fetch what can be fetched."""
@@ -466,28 +505,18 @@ class Core:
     def commit_async(
         self, offsets: ToCommit | None = None, on_committed: OnCommitted = ignore
     ) -> None:
-        """Commit in the background; calls `on_committed(offsets, error)` there when done."""
+        """Commit in the background; calls `on_committed(offsets, error)` there when done.
+
+        Calls that wait for an earlier commit are joined: later offsets replace earlier ones, and an
+        error is that of all.
+        """
         check_callable(on_committed, "on_committed")
         checked = to_commit(offsets)
         self.iteration.settle()
-        self._commit_soon(self.positions() if checked is None else checked, on_committed)
+        self._group_commits().commit_soon(
+            self.positions() if checked is None else checked, on_committed
+        )
         self.completed.note_done(checked)
-
-    def _commit_soon(self, offsets: Offsets, on_committed: OnCommitted) -> None:
-        commits = self._group_commits()
-        turn = commits.take_turn()  # taken now, so that later commits come after this one
-
-        async def commit() -> None:
-            error: KdistError | None = None
-            try:
-                await commits.commit(offsets, turn=turn)
-            except KdistError as refused:
-                error = refused
-            on_committed(offsets, error)
-
-        task = self.context.loop.create_task(commit())
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     def _group_commits(self) -> Commits:
         if self.commits is None:
@@ -510,26 +539,35 @@ class Core:
         if is_quiet and self.context.now_s() >= self._commit_at_s:  # refused during a rebalance
             self._schedule_commit()
             if self.partitions:
-                self._commit_soon(self.positions(), _log_failure)
+                offsets = self._positions_to_commit(self.partitions.values())
+                self._group_commits().commit_soon(offsets, _log_failure)
+
+    def _positions_to_commit(self, partitions: Iterable[Partition]) -> Offsets:
+        """Without those of partitions of which the listener may yet choose the positions."""
+        return self.positions(each for each in partitions if not each.is_new)
 
     async def _commit_before_rebalance(self, partitions: Collection[Partition]) -> None:
         if not self.settings.enable_auto_commit:
             return
         try:
-            await self._group_commits().commit(
-                self.positions(partitions), _COMMIT_BEFORE_REBALANCE_S
-            )
+            offsets = self._positions_to_commit(partitions)
+            await self._group_commits().commit(offsets, _COMMIT_AT_END_S)
         except KdistError as error:
             _log_failure({}, error)  # the next owner will read these records again
 
     # The end
 
-    async def close(self, timeout_s: float) -> None:
+    async def close(self, timeout_s: float, *, is_done: bool = True) -> None:
         """Commit if auto-commit is on, leave the group, close all connections.
 
-        A waiting poll raises `ConsumerClosed`; listeners may use the consumer until the end.
+        Unless `is_done`, the records given last are not committed. A waiting poll raises
+        `ConsumerClosed`; listeners may use the consumer until the end.
         """
         self.is_closing = True
+        last = self.iteration.last_given()
+        self.iteration.drop()
+        if not is_done:
+            self.completed.step_back(last)
         self.context.wakeup.set()
         try:
             async with asyncio.timeout(timeout_s):
@@ -542,14 +580,14 @@ class Core:
             self.metadata.stop()
             if self.membership is not None:
                 self.membership.stop_beating()
-            for task in self._background:
-                task.cancel()
+            if self.commits is not None:
+                self.commits.stop()
             self.context.close()
             self.partitions.clear()
 
     async def _finish(self) -> None:
-        if self._background:
-            await asyncio.wait(set(self._background))
+        if self.commits is not None:
+            await self.commits.end(_COMMIT_AT_END_S)
         if self.rebalancing is not None and self._is_subscribed:
             await self.rebalancing.leave()
         elif self.commits is not None and self.partitions:

@@ -108,6 +108,8 @@ class Fetcher:
         is_full = ready_bytes >= settings.fetch_max_bytes
         for partition in self._partitions.values():
             partition.starved_above_bytes = 0
+            if partition.is_former and partition.retry_at_s <= now_s:
+                self._begin_anew(partition)
             if not partition.may_be_fetched:
                 continue
             if is_full:
@@ -258,6 +260,8 @@ class Fetcher:
         partition = self._partitions.get(key)
         if partition is None or partition.fetch_position != asked.fetch_offset:
             return  # revoked, or sought elsewhere, since the request was sent
+        if partition.is_former:
+            return  # there may be another record at that offset
         if result.error_code:
             self._refused(broker, partition, Error.of(result.error_code))
             return
@@ -307,6 +311,9 @@ class Fetcher:
             else:
                 self._out_of_range(partition)
         elif error.retriable and error is not Error.CORRUPT_MESSAGE:
+            if error is Error.UNKNOWN_TOPIC_OR_PARTITION:
+                # Else it might be asked again before we hear that the topic was recreated.
+                self._metadata.forget_leader(partition.key)
             self._put_off(partition)
         else:
             self._hold(partition, _REFUSED_AGAIN_S)
@@ -329,7 +336,7 @@ class Fetcher:
         if self._settings.auto_offset_reset == "none":
             self._hold(partition, _REFUSED_AGAIN_S)
             self._context.report(OffsetOutOfRange(partition.key, partition.fetch_position))
-        elif partition.ready:
+        elif partition.has_ready:
             self._hold(partition, self._context.backoff_s())
         elif partition.fetch_position == partition.reset_offset:
             partition.reset_offset = NO_OFFSET  # the broker contradicts itself: look it up later
@@ -338,11 +345,20 @@ class Fetcher:
             partition.reset(self._settings.auto_offset_reset)
             self._on_reset()
 
+    def _begin_anew(self, partition: Partition) -> None:
+        """The topic was recreated: as if the position were out of range, though it may not be."""
+        if self._settings.auto_offset_reset == "none":
+            self._hold(partition, _REFUSED_AGAIN_S)
+            self._context.report(OffsetOutOfRange(partition.key, partition.fetch_position))
+        elif not partition.has_ready:
+            partition.reset(self._settings.auto_offset_reset)
+            self._context.loop.call_soon(self._on_reset)
+
     def _truncated(self, partition: Partition, end: int) -> None:
         if self._settings.auto_offset_reset == "none":
             self._hold(partition, _REFUSED_AGAIN_S)
             self._context.report(LogTruncated(partition.key, partition.fetch_position, end))
-        elif partition.ready:  # part of it may precede the truncated log's end
+        elif partition.has_ready:  # part of it may precede the truncated log's end
             self._hold(partition, self._context.backoff_s())
         elif end == NO_OFFSET:
             partition.reset(self._settings.auto_offset_reset)

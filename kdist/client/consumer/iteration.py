@@ -1,76 +1,109 @@
 """Iteration over records without work per record: the position is computed only when needed.
 
 A run is a list of records taken from one partition at once. They are yielded by a plain list
-iterator, whose length hint says how many are left; from that commits learn which were yielded.
+iterator, whose length hint says how many are left; from that commits learn which were yielded. A
+loop that is slow, or a poll of another task, has the run held, so that the next record is asked for
+as by a poll: then it goes on with the rest, unless that has been revoked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from itertools import islice
 from operator import length_hint
+from typing import NamedTuple
 
 from kdist.client.consumer.batch import ConsumedRecord
 from kdist.client.consumer.partition import Partition
 from kdist.model import TopicPartition
 
 
+class _Rest(NamedTuple):
+    """What is left of a run: to yield next, and held behind that. Replaced as a whole."""
+
+    left: Iterator[ConsumedRecord]
+    held: list[ConsumedRecord]
+
+
 class Iteration:
-    """The run that is being yielded. Owner: the thread that takes completed fetches."""
+    """The run that is being yielded. Owner: the loop, and between its calls the consuming thread.
+
+    That thread only yields, goes on and begins: all that need not know how many records are left
+    while the loop may `hold` them.
+    """
 
     def __init__(self) -> None:
         self._partition: Partition | None = None
         self._records: list[ConsumedRecord] = []
-        self.left: Iterator[ConsumedRecord] = iter(())  # of the run
+        self._rest = _Rest(iter(()), [])
         self._end = 0
         self._position = 0  # as last set here; the loop may have set another since
-        self._rest = -1, 0  # of the last `rest`: how many it left, and its first record's offset
 
     @property
-    def is_given(self) -> bool:
-        """Whether the whole run has been yielded."""
-        return not length_hint(self.left)
+    def is_open(self) -> bool:
+        """Whether there is a run, of which some records may be left."""
+        return self._partition is not None
+
+    @property
+    def left(self) -> Iterator[ConsumedRecord]:
+        """Yields records of the run, until it ends or is held."""
+        return self._rest.left
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the rest of the run is held."""
+        return bool(self._rest.held)
+
+    @property
+    def _left_count(self) -> int:
+        return length_hint(self._rest.left) + len(self._rest.held)
 
     def begin(self, partition: Partition, records: list[ConsumedRecord]) -> None:
         """Start yielding `records`, which were just taken from the partition."""
         assert partition.position is not None
+        partition.is_lent = True
         self._partition, self._records = partition, records
         self._end = self._position = partition.position
-        self.left = iter(records)
-        self._rest = -1, 0
+        self._rest = _Rest(iter(records), [])
+
+    def hold(self) -> None:
+        """End `left` here, whoever is yielding from it.
+
+        One call in C, so the consuming thread finds each record in `left` or in what is held.
+        """
+        left, held = self._rest
+        held.extend(left)
+
+    def go_on(self) -> Partition | None:
+        """Have `left` yield what was held, and return whose it is.
+
+        None if nothing is left, or it has been revoked.
+        """
+        partition = self._partition
+        if length_hint(self.left):
+            return partition  # another loop has gone on
+        if self.is_held and partition is not None and not partition.is_revoked:
+            self._rest = _Rest(iter(self._rest.held), [])
+            return partition
+        self.drop()
+        return None
 
     def settle(self) -> None:
         """Set the partition's position to that of the next record to yield."""
-        partition, left = self._partition, length_hint(self.left)
+        partition, left = self._partition, self._left_count
         if partition is not None and partition.position == self._position:
             self._position = self._records[-left].offset if left else self._end
             partition.position = self._position
 
-    def rest(self, count: int) -> list[ConsumedRecord]:
-        """Take up to `count` of the run's remaining records."""
-        rest = list(islice(self.left, count))
-        self.settle()
-        if rest:
-            self._rest = length_hint(self.left), rest[0].offset
-        else:
-            self._partition, self._records = None, []
-        return rest
-
     def last_given(self) -> dict[Partition, int]:
         """Where the records begin that the application may not have finished, by partition.
 
-        That is the last record yielded, or the first of the last `rest`. Empty if the partition's
-        position has changed since.
+        That is the last record yielded. Empty if the partition's position has changed since.
         """
         self.settle()
-        partition, left = self._partition, length_hint(self.left)
+        partition, count = self._partition, len(self._records) - self._left_count
         if partition is None or partition.position != self._position:
             return {}
-        count = len(self._records) - left
-        if not count:
-            return {partition: self._position}
-        was_left, first = self._rest
-        return {partition: first if left == was_left else self._records[count - 1].offset}
+        return {partition: self._records[count - 1].offset if count else self._position}
 
     def drop(
         self, partitions: Collection[TopicPartition] = ()
@@ -83,6 +116,8 @@ class Iteration:
         partition = self._partition
         if partition is None or (partitions and partition.key not in partitions):
             return None
-        rest = list(self.left)  # exhausted, as a loop may hold it
+        self.hold()  # exhausted, as a loop may hold it
+        rest, self._rest = self._rest.held, _Rest(iter(()), [])
+        partition.is_lent = False
         self._partition, self._records = None, []
         return (partition, rest) if rest and partition.position == rest[0].offset else None

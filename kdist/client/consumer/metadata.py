@@ -29,6 +29,7 @@ class Leader(NamedTuple):
 
 
 _UNKNOWN = Leader()
+_NO_ID = uuid.UUID(int=0)
 _PERMANENT = frozenset((Error.INVALID_TOPIC_EXCEPTION, Error.TOPIC_AUTHORIZATION_FAILED))
 _CALM_S = 5.0  # who has not looked for so long looks again soon
 _REFRESH_UNKNOWN_S = 1.0  # a topic that is not there yet is looked for this often
@@ -37,7 +38,12 @@ _REFRESH_UNKNOWN_S = 1.0  # a topic that is not there yet is looked for this oft
 class Metadata:
     """Metadata of the topics in `wanted`, or of all that match `pattern`. Owner: the loop."""
 
-    def __init__(self, context: ConsumerContext, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        context: ConsumerContext,
+        on_change: Callable[[], None],
+        on_recreated: Callable[[str], None],
+    ) -> None:
         self.wanted: set[str] = set()
         self.counted: set[str] = set()  # the whole group's topics, while we lead it
         self.pattern: re.Pattern[str] | None = None
@@ -45,8 +51,10 @@ class Metadata:
         self.matched: frozenset[str] = frozenset()
         self._context = context
         self._on_change = on_change
+        self._on_recreated = on_recreated
         self._leaders: dict[TopicPartition, Leader] = {}
-        self._ids: dict[str, uuid.UUID] = {}
+        self._ids: dict[str, uuid.UUID] = {}  # of those that exist, or did
+        self._former_ids: set[uuid.UUID] = set()  # of topics whose names others have since
         self.missing_since_s: dict[str, float] = {}  # topics that do not exist, since when
         self._is_stale = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -68,6 +76,10 @@ class Metadata:
 
     def leader(self, partition: TopicPartition) -> Leader:
         return self._leaders.get(partition, _UNKNOWN)
+
+    def forget_leader(self, partition: TopicPartition) -> None:
+        """Name none until the next look: who was named does not have the partition."""
+        self._leaders.pop(partition, None)
 
     async def count(self, topics: Iterable[str]) -> dict[str, int]:
         """How many partitions each of these has; those that do not exist are left out."""
@@ -119,6 +131,8 @@ class Metadata:
     def _note(self, answer: MetadataResponse) -> None:
         for topic in answer.topics:
             assert topic.name is not None, "topics were asked for by name"
+            if topic.topic_id in self._former_ids:
+                continue  # from a broker with stale metadata
             if Error.of(topic.error_code) in _PERMANENT and self.pattern is None:
                 raise_for(topic.error_code, f"topic {topic.name}")
             if topic.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION:
@@ -127,8 +141,7 @@ class Metadata:
             elif not topic.error_code:
                 self.counts[topic.name] = len(topic.partitions)
                 self.missing_since_s.pop(topic.name, None)
-            is_same = self._ids.get(topic.name) == topic.topic_id
-            self._ids[topic.name] = topic.topic_id
+            is_same = self._note_id(topic.name, topic.topic_id)
             if not is_same:  # it may have been recreated with fewer partitions
                 for gone in [key for key in self._leaders if key.topic == topic.name]:
                     del self._leaders[gone]
@@ -138,6 +151,17 @@ class Metadata:
                 # been recreated, which starts its epochs again.
                 if not is_same or each.leader_epoch >= self.leader(key).epoch:
                     self._leaders[key] = Leader(each.leader_id, each.leader_epoch)
+
+    def _note_id(self, name: str, topic_id: uuid.UUID) -> bool:
+        """Whether it is the same topic as before; without an id (before 2.8) one cannot know."""
+        before = self._ids.get(name, _NO_ID)
+        if topic_id in (before, _NO_ID):
+            return topic_id == before
+        self._ids[name] = topic_id
+        if before != _NO_ID:
+            self._former_ids.add(before)
+            self._on_recreated(name)
+        return False
 
     def _note_missing(self, name: str) -> None:
         """Log a missing topic, once: the name may be misspelt, and polls would return nothing."""

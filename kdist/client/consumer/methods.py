@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kdist.client.consumer.core import Core
-from kdist.client.consumer.iteration import Iteration
 from kdist.client.foreign import OtherNames
 from kdist.client.operation import Call, Operation
 from kdist.model import TopicPartition
@@ -21,7 +20,6 @@ T = TypeVar("T")
 class ConsumerMethods(OtherNames):
     """The base of both consumers."""
 
-    _iteration: Iteration
     if TYPE_CHECKING:
 
         @property
@@ -70,12 +68,3 @@ class ConsumerMethods(OtherNames):
     commit = Operation(Core.commit)
     commit_async = Call(Core.commit_async)
     committed = Operation(Core.committed)
-
-    # For poll and close
-
-    def _end_iteration(self, *, is_done: bool) -> None:
-        """Before closing. Unless `is_done`, the records given last are not committed."""
-        in_doubt = {} if is_done else self._iteration.last_given()
-        self._iteration.drop()
-        if not is_done:
-            self._core.completed.step_back(in_doubt)

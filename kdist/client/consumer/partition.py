@@ -34,6 +34,9 @@ class Partition:
         self.reset_to: str | None = None  # which position to look up; None: the committed offset
         self.is_paused = False
         self.is_revoked = False  # being revoked: no more of its records are returned
+        self.is_former = False  # the position is of a former topic of that name
+        self.is_new = False  # the listener is yet to hear of it: none of its records is returned
+        self.is_lent = False  # iteration has records of it, and may not have yielded all
         self.fetch_position = NO_OFFSET
         self.fetch_epoch = NO_EPOCH
         self.reset_offset = NO_OFFSET  # the offset that a broker gave for the last reset
@@ -65,6 +68,7 @@ class Partition:
         self.checked_epoch = NO_EPOCH
         self.reset_to = None
         self.retry_at_s = _NEVER
+        self.is_former = False
         self.drop_ready()
 
     def reset(self, to: str) -> None:
@@ -72,6 +76,7 @@ class Partition:
         self.position = None
         self.fetch_position = NO_OFFSET
         self.reset_to = to
+        self.is_former = False
         self.drop_ready()
 
     def give_back(self, rest: Sequence[ConsumedRecord]) -> None:
@@ -104,7 +109,12 @@ class Partition:
     @property
     def may_be_fetched(self) -> bool:
         """Whether it has a position, its records are wanted, and no error is ready."""
-        return not self.is_missing and self.may_give and not self.is_faulty
+        return self.may_give and not (self.is_missing or self.is_faulty or self.is_former)
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether records before `fetch_position` are to be returned yet, so it must not change."""
+        return bool(self.ready) or self.is_lent
 
     @property
     def is_missing(self) -> bool:
@@ -117,8 +127,8 @@ class Partition:
 
     @property
     def may_give(self) -> bool:
-        """Whether its records may be returned now: it is neither paused nor being revoked."""
-        return not self.is_paused and not self.is_revoked
+        """Whether its records may be returned now: it is neither paused, nor new or revoked."""
+        return not (self.is_paused or self.is_revoked or self.is_new)
 
     def take_batches(self, count: int) -> list[Batch]:
         """Up to `count` batches; raises the next item's error if there is nothing before it."""
@@ -280,6 +290,10 @@ class CompletedFetches:
         for partition, position in self.begun.items():
             if position is not None and not partition.is_revoked:
                 partition.seek(position)
+
+    def go_on(self, partition: Partition) -> None:
+        """Count as a take that more of what was taken of this partition is returned."""
+        self.begun, self._done = {partition: None}, {}
 
     def note_done(self, offsets: Offsets | None) -> None:
         """The application has committed these offsets, or all positions: that much is done."""

@@ -4,6 +4,9 @@ All of it happens within `poll`, so that the partitions of one poll's records st
 the next. Eager members revoke everything before they join. Cooperative ones keep reading, revoke
 what the new assignment lacks, then join again so that others can take it over (KIP-429). With
 `enable_auto_commit`, positions are committed before partitions are revoked.
+
+No record of a partition is returned before the listener has been told that it is assigned. If that
+was cut short, by an error or as the poll was cancelled, the listener is told again.
 """
 
 from __future__ import annotations
@@ -62,6 +65,7 @@ class Rebalancing:
         self._tell = tell
         self._commit_for = commit_for
         self._joining: asyncio.Task[tuple[TopicPartition, ...]] | None = None
+        self._is_taking_part = False
 
     @property
     def is_quiet(self) -> bool:
@@ -70,7 +74,18 @@ class Rebalancing:
         return not (member.must_join or member.is_lost or self._joining)
 
     async def take_part(self) -> None:
-        """Advance a rebalance as far as it can go now; `wakeup` is set when it can go further."""
+        """Advance a rebalance as far as it can go now; `wakeup` is set when it can go further.
+
+        Of several polls one takes part. The others do not wait: a listener may be one of them.
+        """
+        if not self._is_taking_part:
+            self._is_taking_part = True
+            try:
+                await self._take_part()
+            finally:
+                self._is_taking_part = False
+
+    async def _take_part(self) -> None:
         if self._membership.is_lost:
             await self._lose()
         if self._joining is None and self._membership.must_join:
@@ -110,10 +125,15 @@ class Rebalancing:
         if gone:
             await self._give_back(gone)
             self._membership.want_join()
-        new = [each for each in assigned if each not in self._partitions]
-        self._partitions.update((each, Partition(each)) for each in new)
+        added = {each: Partition(each) for each in assigned if each not in self._partitions}
+        for each in added.values():
+            each.is_new = True
+        self._partitions.update(added)
         self._membership.owned = tuple(self._partitions)
-        await self._tell(self.listener.on_assigned, new)
+        new = [each for each in self._partitions.values() if each.is_new]
+        await self._tell(self.listener.on_assigned, [each.key for each in new])
+        for each in new:
+            each.is_new = False
 
     async def _give_back(self, gone: Collection[TopicPartition]) -> None:
         leaving = [self._partitions[each] for each in gone]

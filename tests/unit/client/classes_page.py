@@ -34,6 +34,10 @@ ELSEWHERE = {  # the beginning of a sentence: where it is tried, and a word of t
         "unit/client/test_client_producer_sending.py",
         "BufferFull",
     ),
+    "Calls that wait for an earlier commit": (
+        "unit/client/test_client_consumer_commits.py",
+        "are_joined",
+    ),
     "The group has rebalanced without": (
         "integration/test_integration_consumer.py",
         "CommitFailed",

@@ -435,9 +435,13 @@ def test_iteration_tracks_its_position(count: int, is_settled_between: bool) -> 
             iteration.settle()
     iteration.settle()
     assert one.position == count
-    assert [record.offset for record in iteration.rest(2)] == list(range(count, 5))[:2]
-    assert one.position == min(count + 2, 5)
-    assert [record.offset for record in iteration.rest(9)] == list(range(count, 5))[2:]
+    iteration.hold()
+    iteration.hold()
+    assert list(left) == []
+    assert iteration.last_given() == {one: max(count - 1, 0)}
+    assert iteration.go_on() is (one if count < 5 else None)
+    assert [record.offset for record in iteration.left] == list(range(count, 5))
+    iteration.settle()
     assert one.position == 5
 
 

@@ -18,7 +18,7 @@ from kdist import aio
 from kdist.client.background import BackgroundLoop
 from kdist.client.coding import Decoder
 from kdist.client.committed import Offsets
-from kdist.client.consumer.commits import Commits, Turn
+from kdist.client.consumer.commits import Commits
 from kdist.client.consumer.consumer import Consumer
 from kdist.client.consumer.core import WakenUp
 from kdist.client.consumer.metadata import Metadata
@@ -91,9 +91,7 @@ def committed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The positions of `T0` that are committed, at a close or by a call."""
     found: list[int] = []
 
-    async def commit(
-        _: Commits, offsets: Offsets, timeout_s: float | None = None, turn: Turn | None = None
-    ) -> None:
+    async def commit(_: Commits, offsets: Offsets, timeout_s: float | None = None) -> None:
         found.append(offsets[T0].offset)
 
     monkeypatch.setattr(Commits, "commit", commit)
@@ -132,6 +130,14 @@ def fail_after_a_commit(consumer: Consumer) -> None:
     raise Mishap
 
 
+def fail_after_a_commit_in_a_held_loop(consumer: Consumer) -> None:
+    for record in consumer:
+        consumer._background.call(consumer._core.iteration.hold)
+        if record.offset == 5:
+            consumer.commit()
+            raise Mishap
+
+
 def fail_after_a_seek_back(consumer: Consumer) -> None:
     assert len(consumer.poll(0, max_records=6)) == 6
     consumer.seek(T0, 1)
@@ -146,6 +152,7 @@ def fail_after_a_seek_back(consumer: Consumer) -> None:
         (fail_after_two_polls, 3),
         (fail_after_a_loop_and_a_poll, 1),
         (fail_after_a_commit, 4),
+        (fail_after_a_commit_in_a_held_loop, 6),
         (fail_after_a_seek_back, 1),
     ],
 )
@@ -312,9 +319,19 @@ def test_a_poll_interrupted_while_it_waits_returns_nothing_twice(
     assert consumer.position(T0) == 5
 
 
-@pytest.mark.parametrize("kind", ["records", "batches"])
+@pytest.mark.parametrize(
+    ("take", "begun", "end"),
+    [
+        (lambda consumer: consumer.poll(1), 0, 9),
+        (lambda consumer: consumer.poll_batches(1), 0, 9),
+        (lambda consumer: [next(iter(consumer))], 0, 1),
+        (lambda consumer: [next(iter(consumer))], 1, 2),
+        (lambda consumer: consumer.poll(1), 1, 9),
+    ],
+    ids=["records", "batches", "loop", "held loop", "held loop's rest"],
+)
 def test_wherever_a_poll_is_interrupted_the_next_resumes_where_it_began(
-    consumer: Consumer, kind: str
+    consumer: Consumer, take: Callable[[Consumer], list[Any]], begun: int, end: int
 ) -> None:
     """At each line in turn, but not before a `with`: at its end Python handles no signal."""
 
@@ -334,21 +351,23 @@ def test_wherever_a_poll_is_interrupted_the_next_resumes_where_it_began(
     while not found:
         consumer.seek(T0, 0)
         put(consumer, [3, 2, 4])
+        if begun:
+            next(iter(consumer))
+            consumer._background.call(consumer._core.iteration.hold)
         left = lines
         sys.settrace(interrupt)
         try:
-            found = consumer.poll(1) if kind == "records" else consumer.poll_batches(1)
+            found = take(consumer)
         except KeyboardInterrupt:
             lines += 1
         finally:
             sys.settrace(None)
         position = consumer.position(T0)
-        assert position == (9 if found else 0)
+        assert position == (end if found else begun)
         fetched = consumer._core.partitions[T0].fetch_position
         if fetched < 9:
             put(consumer, [9 - fetched])
-        offsets = range(9) if not found else []
-        assert [each.offset for each in consumer.poll(0)] == list(offsets)
+        assert [each.offset for each in consumer.poll(0)] == list(range(position, 9))
     assert lines > 50
 
 

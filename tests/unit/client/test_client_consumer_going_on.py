@@ -11,16 +11,18 @@ from kdist.client.cluster import Address
 from kdist.client.cluster import Cluster as Asking
 from kdist.client.consumer.batch import CorruptFetch
 from kdist.client.consumer.fetch_session import FetchSession
-from kdist.client.consumer.fetcher import Fetcher
+from kdist.client.consumer.fetcher import Fetcher, OffsetOutOfRange
 from kdist.client.consumer.metadata import Leader
 from kdist.client.produce_once import produce as produce_to
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
+from kdist.protocol.delete_topics import DeleteTopicsRequest, TopicToDelete
 from kdist.protocol.fetch import FetchPartition, FetchPartitionResult
 from kdist.records.build import build_batch
 from tests.refusals import refused
-from tests.simulator.cluster import PORT, Cluster, produce
+from tests.simulator.cluster import PORT, Cluster, create, produce
+from tests.unit.broker.broker_quotas import FETCH, change, set_
 from tests.unit.client.client_group_world import TOPIC, Group, consumer_on, with_topic
 from tests.unit.client.test_client_consumer_reading import ZERO, offsets, truncated
 
@@ -239,4 +241,81 @@ async def test_a_leader_that_was_replaced_during_the_connect_is_not_asked_in_the
         await fetcher._fetch(1, FetchSession(), [place])
     await group.produce(1)
     assert await offsets(consumer, 1) == [2]
+    await consumer.close()
+
+
+@pytest.mark.parametrize("assigned", [[ZERO], [ZERO, ONE]])
+@pytest.mark.played(by=with_topic, partitions=2)
+async def test_a_held_consumer_goes_on_at_once_when_its_quota_is_taken_away(
+    cluster: Cluster, group: Group, /, assigned: list[TopicPartition]
+) -> None:
+    await set_(group._client, "held", consumer_byte_rate=1_000)
+    await produce(group._client, TOPIC, b"x" * 40_000)
+    consumer = consumer_on(cluster, "c", client_id="held", auto_offset_reset="earliest")
+    consumer.assign(assigned)
+    assert await offsets(consumer, 1) == [0]
+    await produce(group._client, TOPIC, b"x")
+    assert await consumer.poll(10) == []
+    await change(group._client, "held", unset=(FETCH,))
+    assert [record.offset for record in await consumer.poll(0.1)] == [1]
+    await consumer.close()
+
+
+async def recreated(group: Group, count: int) -> None:
+    """Its topic is deleted, and another one of the name has this many records."""
+    deleted = DeleteTopicsRequest(topics=[TopicToDelete(name=TOPIC)], timeout_ms=10_000)
+    await group._client.send(deleted, 6)
+    while (await create(group._client, TOPIC, group.partitions)).error_code:
+        await asyncio.sleep(0.1)
+    await produce(group._client, TOPIC, *[b"new"] * count)
+
+
+@pytest.mark.parametrize("given", [1, 3])
+async def test_a_recreated_topic_with_a_longer_log_is_read_from_where_offsets_are_reset_to(
+    cluster: Cluster, group: Group, /, given: int
+) -> None:
+    """It went on in the new log at the offset of the old one, as the leader epoch was the same."""
+    await group.produce(3)
+    consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+    consumer.assign([ZERO])
+    found = [record.offset for record in await consumer.poll(10, given)]
+    await recreated(group, 10)
+    found += await offsets(consumer, 3 - given + 10)
+    assert found == [0, 1, 2, *range(10)]
+    await consumer.close()
+
+
+async def test_a_recreated_topic_is_an_error_where_offsets_are_not_reset(
+    cluster: Cluster, group: Group, /
+) -> None:
+    await group.produce(3)
+    consumer = consumer_on(cluster, "reader", auto_offset_reset="none")
+    consumer.assign([ZERO])
+    consumer.seek_to_beginning()
+    assert await offsets(consumer, 3) == [0, 1, 2]
+    await recreated(group, 10)
+    for _ in range(2):
+        with pytest.raises(OffsetOutOfRange):
+            await consumer.poll(20)
+    consumer.seek(ZERO, 4)
+    assert await offsets(consumer, 6) == list(range(4, 10))
+    await consumer.close()
+
+
+async def test_a_broker_that_has_not_heard_of_a_recreation_changes_nothing(
+    cluster: Cluster, group: Group, /
+) -> None:
+    """Else the position would be reset by each answer of another broker."""
+    await group.produce(3)
+    consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+    consumer.assign([ZERO])
+    assert await offsets(consumer, 3) == [0, 1, 2]
+    metadata = consumer._core.metadata
+    stale = await consumer._core.context.cluster.metadata([TOPIC])
+    await recreated(group, 10)
+    assert await offsets(consumer, 10) == list(range(10))
+    metadata._note(stale)
+    metadata.refresh()
+    assert await consumer.poll(10) == []
+    assert metadata.leader(ZERO).id == 1
     await consumer.close()

@@ -327,7 +327,12 @@ def test_iteration_over_a_run_tracks_its_position(count: int) -> None:
         next(left)
     iteration.settle()
     assert partition.position == count
-    assert [record.offset for record in iteration.rest(10)] == list(range(count, 6))
+    iteration.hold()
+    assert list(left) == []
+    iteration.settle()
+    assert partition.position == count
+    assert iteration.go_on() is (partition if count < 6 else None)
+    assert [record.offset for record in iteration.left] == list(range(count, 6))
 
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12])
