@@ -131,6 +131,22 @@ def zk_connect() -> Any:
     )
 
 
+def statistics_interval_ms() -> Any:
+    """`int64`."""
+    return setting(
+        default=60_000,
+        minimum=1,
+        subject="Metrics",
+        doc="How often on_statistics is called with the client's metrics, if it is given.",
+    )
+
+
+def check_hooks(on_statistics: Any) -> None:
+    """`UserError` unless this is a callable or None."""
+    if on_statistics is not None and not callable(on_statistics):
+        raise UserError(f"on_statistics is {on_statistics!r}, and must be a callable")
+
+
 def request_timeout_ms() -> Any:
     """`int32`."""
     return setting(

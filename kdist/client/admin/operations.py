@@ -14,10 +14,11 @@ from kdist.client.admin import (
     settings,
     topics,
 )
+from kdist.client.metrics import Measured
 from kdist.client.operation import Operation
 
 
-class Operations:
+class Operations(Measured):
     """What an admin client can do."""
 
     list_topics = Operation(topics.list_topics)

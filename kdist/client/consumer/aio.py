@@ -41,9 +41,9 @@ class Consumer(ConsumerMethods):
         **settings: Unpack[ConsumerKeywords],
     ) -> None:
         network = AsyncioNetwork(asyncio.get_running_loop())
-        found, decoders = read_config({"bootstrap_servers": bootstrap_servers, **settings})
+        found, decoders, hooks = read_config({"bootstrap_servers": bootstrap_servers, **settings})
         brokers = given_brokers(found.bootstrap_servers, found.zk_connect)
-        self._use(Core(network, brokers, found, system_rng(), decoders, call_back))
+        self._use(Core(network, brokers, found, system_rng(), decoders, call_back, hooks))
 
     @classmethod
     def over(cls, core: Core) -> Self:
@@ -55,6 +55,7 @@ class Consumer(ConsumerMethods):
     def _use(self, core: Core) -> None:
         self._open: Core | None = core
         self._iteration = core.iteration
+        self._meter = core.meter
 
     @property
     def _core(self) -> Core:

@@ -124,6 +124,7 @@ class Commits:
             for each in topic.partitions
             if each.error_code
         }
+        self._context.meter.own.refused_commits += bool(refused)
         fenced = _FENCED.intersection(refused.values())
         if fenced:
             self._fenced(min(fenced), request.generation_id)

@@ -52,14 +52,15 @@ class Consumer(ConsumerMethods, Blocking):
         bootstrap_servers: Servers = (),
         **settings: Unpack[ConsumerKeywords],
     ) -> None:
-        found, decoders = read_config({"bootstrap_servers": bootstrap_servers, **settings})
+        found, decoders, hooks = read_config({"bootstrap_servers": bootstrap_servers, **settings})
         self._poll_records_max = found.max_poll_records
         self._background = background = BackgroundLoop("kdist-consumer")
 
         async def open_core() -> Core:
             brokers = await find_brokers(found.bootstrap_servers, found.zk_connect)
             network = AsyncioNetwork(background.loop)
-            return Core(network, brokers, found, system_rng(), decoders, background.call_back)
+            rng, tell = system_rng(), background.call_back
+            return Core(network, brokers, found, rng, decoders, tell, hooks)
 
         try:
             self._core: Core = background.run(open_core())
@@ -69,6 +70,7 @@ class Consumer(ConsumerMethods, Blocking):
         background.warn_if_left(self)
         self._completed = self._core.completed
         self._iteration = self._core.iteration
+        self._meter = self._core.meter
         self._sole_use = SoleUse(background.check_caller)
         self._is_closed = False
 

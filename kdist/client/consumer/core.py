@@ -37,7 +37,7 @@ from kdist.client.consumer.metadata import Metadata
 from kdist.client.consumer.partition import CompletedFetches, Partition
 from kdist.client.consumer.positions import NoOffset, Positions
 from kdist.client.consumer.rebalancing import RebalanceListener, Rebalancing, Tell
-from kdist.client.consumer.settings import ConsumerSettings
+from kdist.client.consumer.settings import NO_HOOKS, ConsumerSettings, Hooks
 from kdist.client.offsets import (
     TIMESTAMPS,
     OffsetAndMetadata,
@@ -82,11 +82,16 @@ class Core:
         rng: random.Random,
         decoders: tuple[Coder | None, Coder | None],
         tell: Tell,
+        hooks: Hooks = NO_HOOKS,
     ) -> None:
         keep_freed_blocks()
         self.settings = settings
         self.context = ConsumerContext(network, bootstrap, settings, rng)
         self.partitions: dict[TopicPartition, Partition] = {}
+        self.meter = self.context.meter
+        self.meter.show(self.partitions)
+        every_s = settings.statistics_interval_ms / 1000
+        self.meter.start_telling(network.loop, every_s, hooks.on_statistics)
         self.completed = CompletedFetches()
         self.iteration = Iteration()
         self.subscribed: frozenset[str] = frozenset()
@@ -103,6 +108,7 @@ class Core:
         if settings.group_id is not None:
             self.membership = Membership(self.context, settings.group_id, self.metadata.count)
             self.commits = Commits(self.context, settings.group_id, self.membership)
+            self.meter.own.last_poll_seconds = self.membership.silent_s
             self.rebalancing = Rebalancing(
                 self.context, self.membership, self.partitions, tell, self._commit_before_rebalance
             )
@@ -177,7 +183,7 @@ class Core:
             self.partitions.pop(gone).is_revoked = True
         for each in wanted:
             if each not in self.partitions:
-                self.partitions[each] = Partition(each)
+                self.partitions[each] = Partition(each, self.meter.topics[each.topic,])
         self.metadata.wanted = {each.topic for each in wanted}
         if wanted:
             self.metadata.start()
@@ -543,6 +549,7 @@ class Core:
                 task.cancel()
             self.context.close()
             self.partitions.clear()
+            self.meter.stop_telling()
 
     async def _finish(self) -> None:
         if self._background:

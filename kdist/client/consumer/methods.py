@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kdist.client.consumer.core import Core
 from kdist.client.consumer.iteration import Iteration
+from kdist.client.metrics import Measured
 from kdist.client.operation import Call, Operation
 from kdist.model import TopicPartition
 
 T = TypeVar("T")
 
 
-class ConsumerMethods:
+class ConsumerMethods(Measured):
     """The base of both consumers."""
 
     _iteration: Iteration

@@ -81,6 +81,7 @@ class Rebalancing:
             joined, self._joining = self._joining, None
             try:
                 await self._take(joined.result())
+                self._context.meter.own.rebalances += 1
             except BaseException:
                 # The join failed, or a listener's error or a cancelled poll cut this short, and
                 # nobody would read the assigned partitions. So the next poll joins again.
@@ -111,7 +112,8 @@ class Rebalancing:
             await self._give_back(gone)
             self._membership.want_join()
         new = [each for each in assigned if each not in self._partitions]
-        self._partitions.update((each, Partition(each)) for each in new)
+        topics = self._context.meter.topics
+        self._partitions.update((each, Partition(each, topics[each.topic,])) for each in new)
         self._membership.owned = tuple(self._partitions)
         await self._tell(self.listener.on_assigned, new)
 
@@ -129,6 +131,7 @@ class Rebalancing:
     async def _lose(self) -> None:
         self._membership.is_lost = False
         gone = list(self._partitions)
+        self._context.meter.own.lost_partitions += len(gone)
         for partition in self._partitions.values():
             partition.is_revoked = True
             partition.drop_ready()

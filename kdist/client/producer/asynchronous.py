@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Self, TypeVar, Unpack
 
+from kdist.client.metrics import Measured
 from kdist.client.operation import check_timeout
 from kdist.client.producer.arguments import checked_partition
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
 from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.core import Core, Steps
 from kdist.client.producer.message import Message
+from kdist.client.producer.meter import ProducerMeter
 from kdist.client.producer.results import RecordMetadata, Sent, SentMany
 from kdist.client.producer.settings import ProducerKeywords, read_settings
 from kdist.client.settings import Servers
@@ -20,7 +22,7 @@ from kdist.records.record import Headers
 T = TypeVar("T")
 
 
-class AsyncProducer:
+class AsyncProducer(Measured):
     """`kdist.aio.Producer`: `kdist.Producer`, with coroutines for the methods that block.
 
     Open it with `start`, or use it in an `async with` block. `context` is for simulations.
@@ -56,6 +58,10 @@ class AsyncProducer:
         if self._core is None:
             raise RuntimeError("the producer is not started: use `async with`, or call `start`")
         return self._core
+
+    @property
+    def _meter(self) -> ProducerMeter:  # type: ignore[override]
+        return self._started.meter
 
     async def send(
         self,

@@ -40,6 +40,7 @@ from kdist.client.producer.identity import Identities
 from kdist.client.producer.link import LinkSettings
 from kdist.client.producer.message import Message
 from kdist.client.producer.metadata import Metadata
+from kdist.client.producer.meter import ProducerMeter
 from kdist.client.producer.results import Sent, SentMany, make_known
 from kdist.client.producer.sender import Sender
 from kdist.client.producer.settings import ProducerConfig
@@ -68,7 +69,12 @@ class Core:
         keep_freed_blocks()
         settings, callables, self._key_encoder, self._value_encoder, is_idempotent = config
         loop = context.network.loop
-        client = ClientSettings(settings.client_id, request_timeout_ms=settings.request_timeout_ms)
+        self.meter = ProducerMeter(settings.client_id, loop.time)
+        client = ClientSettings(
+            settings.client_id,
+            request_timeout_ms=settings.request_timeout_ms,
+            metrics=self.meter.connections,
+        )
         self.loop = loop
         self.name = settings.client_id
         self.process = getpid()
@@ -80,6 +86,8 @@ class Core:
             settings, callables.partitioner, loop, context.clock, context.rng, self._kick_by
         )
         self.accumulator.is_watched = self.has_handler
+        memory = self.accumulator.memory
+        self.meter.own.buffer_available_bytes = lambda: memory.free
         self.accumulator.has_short_way = (
             not self.has_handler and self._value_encoder is None and self._key_encoder is None
         )
@@ -93,7 +101,12 @@ class Core:
         )
         self._identities = Identities(self._cluster, self._kick) if is_idempotent else None
         self._settling = Settling(
-            loop, settings, self.accumulator, self._metadata.want, is_idempotent=is_idempotent
+            loop,
+            settings,
+            self.accumulator,
+            self._metadata.want,
+            self.meter,
+            is_idempotent=is_idempotent,
         )
         codec = Codec[settings.compression_type.upper()]
         self._sender = Sender(
@@ -117,6 +130,8 @@ class Core:
         )
         self._refreshing = loop.call_later(settings.metadata_max_age_ms / 1000, self._refresh)
         self._is_closing = False
+        every_s = settings.statistics_interval_ms / 1000
+        self.meter.start_telling(loop, every_s, callables.on_statistics)
         at_exit.note_open(self)
 
     def __del__(self) -> None:
@@ -270,6 +285,7 @@ class Core:
     def _raise_late(self, need: Need) -> None:
         limit = f"for {self._settings.max_block_ms} ms"
         if isinstance(need, NeedRoom):
+            self.meter.own.buffer_exhausted += 1
             used = f"all {self._settings.buffer_memory} bytes of buffer_memory were in use {limit}"
             raise BufferFull(used) from None
         if self._metadata.last_error is not None:
@@ -365,6 +381,7 @@ class Core:
         at_exit.note_closed(self)
         self._refuse_new()
         self._refreshing.cancel()
+        self.meter.stop_telling()
         self._sender.close()
         self._metadata.close()
         if self._identities is not None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 from kdist.client import settings as shared
 from kdist.client.coding import Coder, Encoder, checked_coder
+from kdist.client.metrics import OnStatistics
 from kdist.client.partitioner import Partitioner
 from kdist.client.producer.callbacks import CallbackHandler
 from kdist.config.declare import Settings, setting, settings
@@ -116,6 +117,7 @@ class ProducerSettings(Settings):
         doc="How long delivery may take in all, retries included, counted from when the record's "
         "batch was opened.",
     )
+    statistics_interval_ms: int64 = shared.statistics_interval_ms()
 
 
 class Callables(NamedTuple):
@@ -125,6 +127,7 @@ class Callables(NamedTuple):
     key_encoder: Encoder | None = None
     value_encoder: Encoder | None = None
     callback_handler: CallbackHandler | None = None
+    on_statistics: OnStatistics | None = None
 
 
 class ProducerKeywords(TypedDict, total=False):
@@ -150,10 +153,12 @@ class ProducerKeywords(TypedDict, total=False):
     retry_backoff_max_ms: int
     request_timeout_ms: int
     delivery_timeout_ms: int
+    statistics_interval_ms: int
     partitioner: Partitioner | Literal["sticky", "round_robin"]
     key_encoder: Encoder | None
     value_encoder: Encoder | None
     callback_handler: CallbackHandler | None
+    on_statistics: OnStatistics | None
 
 
 class ProducerConfig(NamedTuple):
@@ -170,7 +175,8 @@ def read_settings(values: Mapping[str, Any]) -> ProducerConfig:
     """The settings of a producer; `UserError` with one sentence for the first that is wrong."""
     names = Callables._fields
     plain, own = shared.read_settings(ProducerSettings, values, "a producer", names)
-    partitioner, key_encoder, value_encoder, handler = callables = Callables(**own)
+    partitioner, key_encoder, value_encoder, handler, *hooks = callables = Callables(**own)
+    shared.check_hooks(*hooks)
     if not callable(partitioner) and partitioner not in ("sticky", "round_robin"):
         allowed = "one of sticky, round_robin, or a callable"
         raise UserError(f"partitioner is {partitioner!r}, and must be {allowed}")

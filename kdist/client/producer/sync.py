@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
 from kdist.client.background import FORKED, BackgroundLoop
+from kdist.client.metrics import Measured
 from kdist.client.operation import check_timeout
 from kdist.client.producer.arguments import checked_partition
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
@@ -23,7 +24,7 @@ from kdist.records.record import Headers
 T = TypeVar("T")
 
 
-class Producer:
+class Producer(Measured):
     """Sends records to topics. Threads may share one; `close` it, or use it in a `with` block.
 
     Settings have the names of Kafka's producer settings in snake case; `ProducerSettings` and
@@ -47,6 +48,7 @@ class Producer:
             self._background.stop()
             raise
         self._accumulator = self._core.accumulator
+        self._meter = self._core.meter
         self._has_short_way = self._accumulator.has_short_way
         self._lock = self._accumulator.lock
         self._plain = self._accumulator.plain

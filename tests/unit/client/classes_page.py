@@ -87,6 +87,16 @@ ELSEWHERE = {  # the beginning of a sentence: where it is tried, and a word of t
     "The records that it lacks are": ("unit/broker/test_broker_elections.py", "unclean"),
     "An API that kdist does not know": ("unit/client/test_client_admin.py", "describe_versions"),
     "A broker that does not answer, or": ("unit/client/test_client_admin.py", "patience_s"),
+    **dict.fromkeys(
+        (
+            "The client's metrics by name",
+            "A name has its labels",
+            "Counters start at 0",
+            "The client's metrics in Prometheus",
+            "Clients of one program",
+        ),
+        ("unit/client/test_client_metrics.py", "metrics_text(second)"),
+    ),
     "These were lost, and others": ("integration/test_integration_consumer.py", "on_lost"),
     "By default calls `on_revoked`": ("integration/test_integration_consumer.py", "on_lost"),
     "With `kdist.aio` they may be": (

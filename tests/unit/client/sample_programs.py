@@ -68,6 +68,8 @@ def write() -> int:
         key_encoder=str.encode,
         value_encoder=encode,
         callback_handler=CallbackHandler(),
+        on_statistics=show,
+        statistics_interval_ms=60_000,
     ) as producer:
         sent: Sent = producer.send("clicks", {"page": "/"}, key="de", headers=[("source", b"web")])
         producer.flush(timeout_s=10)
@@ -116,6 +118,8 @@ def read() -> int | None:
         retry_backoff_max_ms=1_000,
         key_decoder=bytes.decode,
         value_decoder=decode,
+        on_statistics=lambda metrics: show(metrics["kdist_consumer_rebalances_total"]),
+        statistics_interval_ms=60_000,
     ) as consumer:
         consumer.subscribe(re.compile("clicks.*"), Tidy())
         records: list[ConsumedRecord] = consumer.poll(timeout_s=1.0, max_records=10)
@@ -132,6 +136,9 @@ def read() -> int | None:
         lag: int | None = consumer.lag(first)
         watermark: int | None = consumer.high_watermark(first)
         show(position, watermark, consumer.partitions_for("clicks"), consumer.end_offsets([first]))
+        text: str = consumer.metrics_text()
+        waiting: float = consumer.metrics()["kdist_consumer_assigned_partitions"]
+        show(text, waiting)
         consumer.close(timeout_s=5)
         return lag
 
