@@ -227,7 +227,7 @@ def clients_page() -> str:
 CLIENTS_INTRO = """What `Producer`, `Consumer`, `Admin` and those of `kdist.aio` take, by name.
 Names, defaults and meanings are those of Apache Kafka's Java clients, in snake case, where a
 sentence does not say otherwise. What is code and not a number or word (encoders, decoders, a
-partitioner, a callback handler, `on_statistics`) is in the guides:
+partitioner, a callback handler, interceptors, `on_statistics`) is in the guides:
 [writing](../guides/producer.md), [reading](../guides/consumer.md),
 [seeing what clients do](../guides/client-metrics.md)."""
 

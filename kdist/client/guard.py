@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from kdist.errors import WrongType
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -20,9 +22,15 @@ class Guard:
         self._quiet_until_s: dict[str, float] = {}
 
     def call(self, otherwise: T, function: Callable[..., T], *arguments: Any) -> T:
-        """What the function returns; `otherwise` if it raises an `Exception`."""
+        """What the function returns; `otherwise` if it raises an `Exception`.
+
+        Also if `otherwise` is not None, and what is returned is of another type.
+        """
         try:
-            return function(*arguments)
+            found = function(*arguments)
+            if otherwise is not None and not isinstance(found, type(otherwise)):
+                raise WrongType(f"it returned {found!r}, and not a {type(otherwise).__name__}")
+            return found
         except Exception:
             name = getattr(function, "__qualname__", repr(function))
             now_s = self._now_s()

@@ -141,8 +141,13 @@ def statistics_interval_ms() -> Any:
     )
 
 
-def check_hooks(on_statistics: Any) -> None:
-    """`UserError` unless this is a callable or None."""
+def check_hooks(kind: type, interceptors: Any, on_statistics: Any) -> None:
+    """`UserError` unless these are interceptors of this kind, and a callable or None."""
+    if not isinstance(interceptors, list | tuple):
+        raise UserError(f"interceptors is {interceptors!r}, and must be a list")
+    for each in interceptors:
+        if not isinstance(each, kind):
+            raise UserError(f"interceptors has {each!r}, which is no {kind.__name__}")
     if on_statistics is not None and not callable(on_statistics):
         raise UserError(f"on_statistics is {on_statistics!r}, and must be a callable")
 

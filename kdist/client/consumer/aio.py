@@ -56,6 +56,7 @@ class Consumer(ConsumerMethods):
         self._open: Core | None = core
         self._iteration = core.iteration
         self._meter = core.meter
+        self._interceptors = core.interceptors
 
     @property
     def _core(self) -> Core:
@@ -86,8 +87,10 @@ class Consumer(ConsumerMethods):
         if max_records is not None:
             count = checked_max(max_records, "max_records")
         if rest := self._iteration.rest(count):
-            return rest
-        return await self._taken(lambda: self._core.completed.take_records(count), timeout_s)
+            return self._intercepted(rest)
+        return await self._taken(
+            lambda: self._intercepted(self._core.completed.take_records(count)), timeout_s
+        )
 
     async def poll_batches(
         self, timeout_s: float | None = None, max_batches: int = 1000
@@ -117,7 +120,11 @@ class Consumer(ConsumerMethods):
             if taken or (left_s is not None and left_s <= 0):
                 return taken
 
-    async def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
+    def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
+        records = self._records()
+        return records if self._interceptors is None else self._interceptors.each_later(records)
+
+    async def _records(self) -> AsyncIterator[ConsumedRecord]:
         iteration = self._iteration
 
         def take() -> list[Any]:

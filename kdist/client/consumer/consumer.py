@@ -71,6 +71,7 @@ class Consumer(ConsumerMethods, Blocking):
         self._completed = self._core.completed
         self._iteration = self._core.iteration
         self._meter = self._core.meter
+        self._interceptors = self._core.interceptors
         self._sole_use = SoleUse(background.check_caller)
         self._is_closed = False
 
@@ -91,8 +92,10 @@ class Consumer(ConsumerMethods, Blocking):
         if max_records is not None:
             count = checked_max(max_records, "max_records")
         if rest := self._iteration.rest(count):
-            return rest
-        return self._taken(lambda: self._completed.take_records(count), timeout_s)
+            return self._intercepted(rest)
+        return self._taken(
+            lambda: self._intercepted(self._completed.take_records(count)), timeout_s
+        )
 
     def poll_batches(self, timeout_s: float | None = None, max_batches: int = 1000) -> list[Batch]:
         """As `poll`, but whole batches as producers sent them, with nothing decoded yet."""
@@ -152,7 +155,8 @@ class Consumer(ConsumerMethods, Blocking):
 
     def __iter__(self) -> Iterator[ConsumedRecord]:
         """Yield records from where the last loop stopped; waits for more, and never ends."""
-        return chain.from_iterable(self._runs())
+        records = chain.from_iterable(self._runs())
+        return records if self._interceptors is None else self._interceptors.each(records)
 
     def _runs(self) -> Iterator[Iterator[ConsumedRecord]]:
         iteration, completed = self._iteration, self._completed

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from kdist.client.backoff import backoff_s
 from kdist.client.cluster import Address, Cluster, Lane, NoBroker
+from kdist.client.committed import Offsets
 from kdist.client.consumer.meter import ConsumerMeter
 from kdist.client.consumer.settings import ConsumerSettings
 from kdist.client.consumer.wakeup import Wakeup
@@ -33,6 +34,7 @@ class ConsumerContext:
         self.settings = settings
         self.wakeup = Wakeup()
         self.meter = ConsumerMeter(settings)
+        self.on_committed: Callable[[Offsets], object] = lambda _: None  # of interceptors
         self._trouble: KdistError | None = None
         self._rng = rng
         connections = ClientSettings(

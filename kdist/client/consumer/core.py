@@ -31,6 +31,7 @@ from kdist.client.consumer.arguments import (
 from kdist.client.consumer.commits import Commits
 from kdist.client.consumer.context import ConsumerContext
 from kdist.client.consumer.fetcher import Fetcher, OffsetOutOfRange
+from kdist.client.consumer.interceptors import ConsumerInterceptors
 from kdist.client.consumer.iteration import Iteration
 from kdist.client.consumer.membership import Membership
 from kdist.client.consumer.metadata import Metadata
@@ -90,6 +91,10 @@ class Core:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.meter = self.context.meter
         self.meter.show(self.partitions)
+        self.interceptors: ConsumerInterceptors | None = None
+        if hooks.interceptors:
+            self.interceptors = ConsumerInterceptors(hooks.interceptors, network.loop.time)
+            self.context.on_committed = self.interceptors.on_commit
         every_s = settings.statistics_interval_ms / 1000
         self.meter.start_telling(network.loop, every_s, hooks.on_statistics)
         self.completed = CompletedFetches()
@@ -550,6 +555,8 @@ class Core:
             self.context.close()
             self.partitions.clear()
             self.meter.stop_telling()
+            if self.interceptors is not None:
+                self.interceptors.close()
 
     async def _finish(self) -> None:
         if self._background:

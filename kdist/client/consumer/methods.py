@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kdist.client.consumer.batch import ConsumedRecord
 from kdist.client.consumer.core import Core
+from kdist.client.consumer.interceptors import ConsumerInterceptors
 from kdist.client.consumer.iteration import Iteration
 from kdist.client.metrics import Measured
 from kdist.client.operation import Call, Operation
@@ -22,6 +24,7 @@ class ConsumerMethods(Measured):
     """The base of both consumers."""
 
     _iteration: Iteration
+    _interceptors: ConsumerInterceptors | None
     if TYPE_CHECKING:
 
         @property
@@ -72,6 +75,10 @@ class ConsumerMethods(Measured):
     committed = Operation(Core.committed)
 
     # For poll and close
+
+    def _intercepted(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
+        """What a poll returns of these. Within its take, which is undone if interrupted here."""
+        return records if self._interceptors is None else self._interceptors.on_consume(records)
 
     def _end_iteration(self, *, is_done: bool) -> None:
         """Before closing. Unless `is_done`, the records given last are not committed."""

@@ -10,13 +10,14 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 from kdist.client import settings as shared
 from kdist.client.coding import Coder, Decoder, checked_coder
+from kdist.client.consumer.interceptors import ConsumerInterceptor
 from kdist.client.metrics import OnStatistics
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.kinds import int32, int64
 from kdist.errors import UserError
 
 DECODERS = ("key_decoder", "value_decoder")
-CALLABLES = (*DECODERS, "on_statistics")  # the application's own code
+CALLABLES = (*DECODERS, "interceptors", "on_statistics")  # the application's own code
 Strategy = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 
@@ -163,12 +164,14 @@ class ConsumerKeywords(TypedDict, total=False):
     statistics_interval_ms: int
     key_decoder: Decoder | None
     value_decoder: Decoder | None
+    interceptors: Sequence[ConsumerInterceptor]
     on_statistics: OnStatistics | None
 
 
 class Hooks(NamedTuple):
     """What of the application a consumer calls, beside decoders and listeners."""
 
+    interceptors: Sequence[ConsumerInterceptor] = ()
     on_statistics: OnStatistics | None = None
 
 
@@ -191,7 +194,7 @@ def read_config(values: Mapping[str, Any]) -> ConsumerConfig:
     _check_together(found)
     decoders = {name: own.pop(name) for name in DECODERS if name in own}
     hooks = Hooks(**own)
-    shared.check_hooks(*hooks)
+    shared.check_hooks(ConsumerInterceptor, *hooks)
     return ConsumerConfig(found, checked_decoders(**decoders), hooks)
 
 

@@ -37,6 +37,7 @@ from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, RequestEncoder
 from kdist.client.producer.faults import BufferFull, ProducerClosed
 from kdist.client.producer.identity import Identities
+from kdist.client.producer.interceptors import ProducerInterceptors
 from kdist.client.producer.link import LinkSettings
 from kdist.client.producer.message import Message
 from kdist.client.producer.metadata import Metadata
@@ -80,12 +81,16 @@ class Core:
         self.process = getpid()
         self._settings = settings
         self._handler = callables.callback_handler
-        self.has_handler = self._handler is not None
+        self._interceptors: ProducerInterceptors | None = None
+        if callables.interceptors:
+            self._interceptors = ProducerInterceptors(callables.interceptors, loop.time)
+        # Whether something of the application's is called for each record.
+        self.has_handler = self._handler is not None or self._interceptors is not None
         self._cluster = Cluster(context.network, addresses, client)
         self.accumulator = Accumulator(
             settings, callables.partitioner, loop, context.clock, context.rng, self._kick_by
         )
-        self.accumulator.is_watched = self.has_handler
+        self.accumulator.is_watched = self._handler is not None
         memory = self.accumulator.memory
         self.meter.own.buffer_available_bytes = lambda: memory.free
         self.accumulator.has_short_way = (
@@ -204,6 +209,11 @@ class Core:
 
     def add(self, topic: str, message: Message) -> Steps[Sent]:
         """Steps that return one record's future. `WrongType` if it is not made of bytes."""
+        if self._interceptors is None:
+            return self._add(topic, message)
+        return self._interceptors.adding(topic, message, self._add)
+
+    def _add(self, topic: str, message: Message) -> Steps[Sent]:
         handler = self._handler
         if handler is not None:
             message = handler.before_enqueue(topic, message)
@@ -242,7 +252,7 @@ class Core:
         """Steps that return the future of all of these records."""
         values = listed(values, "values")
         keys = None if keys is None else listed(keys, "keys")
-        if self._handler is not None:
+        if self.has_handler:
             pairs = zip(values, keys or [None] * len(values), strict=True)
             return self.add_each(topic, [Message(value, key) for value, key in pairs])
         return Bulk(
@@ -393,6 +403,8 @@ class Core:
             why = "the producer was closed before this was acknowledged"
             self._sender.give_up(ProducerClosed(why))
         await asyncio.sleep(0)
+        if self._interceptors is not None:  # they were told of the last record
+            self._interceptors.close()
 
     async def _add_last(self) -> None:
         if self._handler is None:

@@ -5,7 +5,7 @@ Each is declared once. Settings that are callables are listed separately, in `Ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from kdist.client import settings as shared
@@ -13,6 +13,7 @@ from kdist.client.coding import Coder, Encoder, checked_coder
 from kdist.client.metrics import OnStatistics
 from kdist.client.partitioner import Partitioner
 from kdist.client.producer.callbacks import CallbackHandler
+from kdist.client.producer.interceptors import ProducerInterceptor
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.kinds import INT32_MAX, int32, int64
 from kdist.errors import UserError
@@ -127,6 +128,7 @@ class Callables(NamedTuple):
     key_encoder: Encoder | None = None
     value_encoder: Encoder | None = None
     callback_handler: CallbackHandler | None = None
+    interceptors: Sequence[ProducerInterceptor] = ()
     on_statistics: OnStatistics | None = None
 
 
@@ -158,6 +160,7 @@ class ProducerKeywords(TypedDict, total=False):
     key_encoder: Encoder | None
     value_encoder: Encoder | None
     callback_handler: CallbackHandler | None
+    interceptors: Sequence[ProducerInterceptor]
     on_statistics: OnStatistics | None
 
 
@@ -176,7 +179,7 @@ def read_settings(values: Mapping[str, Any]) -> ProducerConfig:
     names = Callables._fields
     plain, own = shared.read_settings(ProducerSettings, values, "a producer", names)
     partitioner, key_encoder, value_encoder, handler, *hooks = callables = Callables(**own)
-    shared.check_hooks(*hooks)
+    shared.check_hooks(ProducerInterceptor, *hooks)
     if not callable(partitioner) and partitioner not in ("sticky", "round_robin"):
         allowed = "one of sticky, round_robin, or a callable"
         raise UserError(f"partitioner is {partitioner!r}, and must be {allowed}")

@@ -16,11 +16,14 @@ from kdist import (
     CodingContext,
     ConsumedRecord,
     Consumer,
+    ConsumerInterceptor,
     ConsumerKeywords,
     NewTopic,
     OffsetAndMetadata,
     Producer,
+    ProducerInterceptor,
     ProducerKeywords,
+    ProducerRecord,
     RebalanceListener,
     RecordMetadata,
     Sent,
@@ -41,6 +44,17 @@ def encode(value: object, context: CodingContext) -> bytes:
 
 def decode(data: bytes, context: CodingContext) -> tuple[str, bytes]:
     return context.topic, data
+
+
+class Stamping(ProducerInterceptor):
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        return record._replace(headers=(*record.headers, ("source", b"web-7")))
+
+
+class Counting(ConsumerInterceptor):
+    def on_consume(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
+        show(len(records))
+        return records
 
 
 def write() -> int:
@@ -68,6 +82,7 @@ def write() -> int:
         key_encoder=str.encode,
         value_encoder=encode,
         callback_handler=CallbackHandler(),
+        interceptors=[Stamping()],
         on_statistics=show,
         statistics_interval_ms=60_000,
     ) as producer:
@@ -118,6 +133,7 @@ def read() -> int | None:
         retry_backoff_max_ms=1_000,
         key_decoder=bytes.decode,
         value_decoder=decode,
+        interceptors=(Counting(),),
         on_statistics=lambda metrics: show(metrics["kdist_consumer_rebalances_total"]),
         statistics_interval_ms=60_000,
     ) as consumer:

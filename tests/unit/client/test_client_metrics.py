@@ -330,6 +330,8 @@ async def test_a_consumers_callback_that_raises_is_logged_once_a_minute_and_call
     [
         ({"on_statistics": 5}, "on_statistics is 5, and must be a callable"),
         ({"statistics_interval_ms": 0}, "statistics_interval_ms is 0, and must be an integer"),
+        ({"interceptors": "x"}, "interceptors is 'x', and must be a list"),
+        ({"interceptors": [5]}, "interceptors has 5, which is no"),
     ],
 )
 def test_a_wrong_hook_is_refused_in_a_sentence(
