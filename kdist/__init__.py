@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kdist.client.consumer.core import WakenUp as WakenUp
     from kdist.client.consumer.fetcher import LogTruncated as LogTruncated
     from kdist.client.consumer.fetcher import OffsetOutOfRange as OffsetOutOfRange
+    from kdist.client.consumer.interceptors import ConsumerInterceptor as ConsumerInterceptor
     from kdist.client.consumer.positions import NoOffset as NoOffset
     from kdist.client.consumer.rebalancing import RebalanceListener as RebalanceListener
     from kdist.client.consumer.settings import ConsumerKeywords as ConsumerKeywords
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from kdist.client.producer.faults import DeliveryTimedOut as DeliveryTimedOut
     from kdist.client.producer.faults import ProducerClosed as ProducerClosed
     from kdist.client.producer.faults import RecordTooLarge as RecordTooLarge
+    from kdist.client.producer.interceptors import ProducerInterceptor as ProducerInterceptor
+    from kdist.client.producer.interceptors import ProducerRecord as ProducerRecord
     from kdist.client.producer.results import RecordMetadata as RecordMetadata
     from kdist.client.producer.results import Sent as Sent
     from kdist.client.producer.results import SentMany as SentMany
@@ -71,11 +74,13 @@ _HOMES = {
     "kdist.client.consumer.consumer": "Consumer",
     "kdist.client.consumer.core": "ConsumerClosed WakenUp",
     "kdist.client.consumer.fetcher": "LogTruncated OffsetOutOfRange",
+    "kdist.client.consumer.interceptors": "ConsumerInterceptor",
     "kdist.client.consumer.positions": "NoOffset",
     "kdist.client.consumer.rebalancing": "RebalanceListener",
     "kdist.client.consumer.settings": "ConsumerKeywords",
     "kdist.client.offsets": "OffsetAndMetadata OffsetAndTimestamp",
     "kdist.client.producer.faults": "BufferFull DeliveryTimedOut ProducerClosed RecordTooLarge",
+    "kdist.client.producer.interceptors": "ProducerInterceptor ProducerRecord",
     "kdist.client.producer.results": "RecordMetadata Sent SentMany",
     "kdist.client.producer.settings": "ProducerKeywords",
     "kdist.client.producer.sync": "Producer",

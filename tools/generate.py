@@ -227,8 +227,9 @@ def clients_page() -> str:
 CLIENTS_INTRO = """What `Producer`, `Consumer`, `Admin` and those of `kdist.aio` take, by name.
 Names, defaults and meanings are those of Apache Kafka's Java clients, in snake case, where a
 sentence does not say otherwise. What is code and not a number or word (encoders, decoders, a
-partitioner, a callback handler) is in the guides: [writing](../guides/producer.md),
-[reading](../guides/consumer.md)."""
+partitioner, a callback handler, interceptors, `on_statistics`) is in the guides:
+[writing](../guides/producer.md), [reading](../guides/consumer.md),
+[seeing what clients do](../guides/client-metrics.md)."""
 
 
 CONNECTOR_INTRO = """\
@@ -246,8 +247,9 @@ def metrics_page() -> str:
     """Every metric, by the class that declares it."""
     intro = (
         "What brokers and mirrors show at `/metrics`, in Prometheus's text format; the agent and\n"
-        "loads write theirs to a file that the node exporter shows. Counters start at 0 with the\n"
-        "process; a gauge that nothing feeds yet shows NaN."
+        "loads write theirs to a file that the node exporter shows, clients tell\n"
+        "[their application](../guides/client-metrics.md). Counters start at 0 with the process,\n"
+        "or the client; a gauge that nothing feeds yet shows NaN."
     )
     parts = [page_head("Metrics", intro)]
     for cls in metric_classes():

@@ -135,6 +135,27 @@ def zk_connect() -> Any:
     )
 
 
+def statistics_interval_ms() -> Any:
+    """`int64`."""
+    return setting(
+        default=60_000,
+        minimum=1,
+        subject="Metrics",
+        doc="How often on_statistics is called with the client's metrics, if it is given.",
+    )
+
+
+def check_hooks(kind: type, interceptors: Any, on_statistics: Any) -> None:
+    """`UserError` unless these are interceptors of this kind, and a callable or None."""
+    if not isinstance(interceptors, list | tuple):
+        raise UserError(f"interceptors is {interceptors!r}, and must be a list")
+    for each in interceptors:
+        if not isinstance(each, kind):
+            raise UserError(f"interceptors has {each!r}, which is no {kind.__name__}")
+    if on_statistics is not None and not callable(on_statistics):
+        raise UserError(f"on_statistics is {on_statistics!r}, and must be a callable")
+
+
 def request_timeout_ms() -> Any:
     """`int32`."""
     return setting(

@@ -5,7 +5,7 @@ That is a sixth of what a broker's imports take in all, and a start waits for th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import Any
 
@@ -20,8 +20,11 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from kdist.metrics.declare import Family, Metric
 
+Labels = Sequence[tuple[str, str]]
+Labelled = tuple[Labels, Family[Any]]  # the labels of all that is in the family, and the family
 
-def render(families: Sequence[Family[Any]], *, has_process: bool) -> bytes:
+
+def render(families: Sequence[Labelled], *, has_process: bool) -> bytes:
     """All groups of these families, and if wanted what the library tells of the process."""
     registry = CollectorRegistry()
     registry.register(_Shown(families))
@@ -31,33 +34,39 @@ def render(families: Sequence[Family[Any]], *, has_process: bool) -> bytes:
 
 
 class _Shown(Collector):
-    def __init__(self, families: Sequence[Family[Any]]) -> None:
+    def __init__(self, families: Sequence[Labelled]) -> None:
         self._families = families
 
     def collect(self) -> Iterator[Shown]:
-        """Every metric with its samples."""
-        for family in self._families:
-            for row in family.group.TABLE:
-                yield _shown(row, family)
+        """Every metric once, with the samples of all families that have it."""
+        alike: dict[type[Any], list[Labelled]] = {}
+        for each in self._families:
+            alike.setdefault(each[1].group, []).append(each)
+        for group, families in alike.items():
+            for row in group.TABLE:
+                yield _shown(row, families)
 
 
-def _shown(row: Metric, family: Family[Any]) -> Shown:
+def _shown(row: Metric, families: Sequence[Labelled]) -> Shown:
+    shared, first = families[0]
+    names = [*(name for name, _ in shared), *first.labels]
     if row.type == "histogram":
-        return _shown_histogram(row, family)
+        shown = HistogramMetricFamily(row.name, row.doc, labels=names)
+        for key, observed in _values(row, families):
+            buckets = [
+                ("+Inf" if bound == inf else str(bound), count)
+                for bound, count in observed.buckets()
+            ]
+            shown.add_metric(key, buckets, observed.sum)
+        return shown
     made = CounterMetricFamily if row.type == "counter" else GaugeMetricFamily
-    shown = made(row.name, row.doc, labels=family.labels)
-    for key, group in family.items():
-        value = getattr(group, row.attribute)
-        shown.add_metric(key, value() if callable(value) else value)
-    return shown
+    numbers = made(row.name, row.doc, labels=names)
+    for key, value in _values(row, families):
+        numbers.add_metric(key, value() if callable(value) else value)
+    return numbers
 
 
-def _shown_histogram(row: Metric, family: Family[Any]) -> Shown:
-    shown = HistogramMetricFamily(row.name, row.doc, labels=family.labels)
-    for key, group in family.items():
-        observed = getattr(group, row.attribute)
-        buckets = [
-            ("+Inf" if bound == inf else str(bound), count) for bound, count in observed.buckets()
-        ]
-        shown.add_metric(key, buckets, observed.sum)
-    return shown
+def _values(row: Metric, families: Iterable[Labelled]) -> Iterator[tuple[list[str], Any]]:
+    for shared, family in families:
+        for key, group in list(family.items()):
+            yield [*(value for _, value in shared), *key], getattr(group, row.attribute)

@@ -14,9 +14,11 @@ from collections import deque
 from typing import Any, NamedTuple, Protocol, Self, cast
 
 from kdist.errors import ApiError, Error, ProtocolError, UserError
+from kdist.metrics.clients import ConnectionFamilies
 from kdist.network.connection_state import CLOSED
 from kdist.network.network import CLIENT_PATIENCE, Network, Patience
 from kdist.network.receiving import FrameReceiver
+from kdist.network.request_meter import RequestMeter
 from kdist.protocol import api_versions
 from kdist.protocol.api import Api
 from kdist.protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -47,6 +49,7 @@ class ClientSettings(NamedTuple):
     in_flight_max: int = 100
     frame_bytes_max: int = 100 << 20
     patience: Patience = CLIENT_PATIENCE
+    metrics: ConnectionFamilies | None = None  # to count in
 
 
 class Answered(Protocol):
@@ -66,12 +69,15 @@ class Answered(Protocol):
 
 
 class InFlightRequest(NamedTuple):
-    """A request in flight: what gets its answer, and the deadline on the loop's clock."""
+    """A request in flight: what gets its answer, and the times of asking, and of giving up, on the
+    loop's clock.
+    """
 
     correlation_id: int
     api: Api
     version: int
     answered: Answered
+    asked_s: float
     until_s: float
 
 
@@ -90,6 +96,9 @@ class Client(FrameReceiver):
         self._throttle_end_s = 0.0  # until then the broker reads nothing: a quota is used up
         self._is_blocked = False  # whether the transport still holds unsent bytes
         self._room_made = asyncio.Event()  # set whenever waiters in `_room` should look again
+        self._meter: RequestMeter | None = None
+        if settings.metrics is not None:
+            self._meter = RequestMeter(settings.metrics, name, network.loop.time)
 
     @classmethod
     async def connect(
@@ -107,6 +116,8 @@ class Client(FrameReceiver):
             why = "not a valid host name"
             raise ApiError(Error.NETWORK_EXCEPTION, f"cannot connect to {name}: {why}") from error
         except OSError as error:
+            if settings.metrics is not None:
+                settings.metrics.brokers[name,].failed_connections += 1
             why = error.strerror or str(error) or "no answer"
             raise ApiError(Error.NETWORK_EXCEPTION, f"cannot connect to {name}: {why}") from error
 
@@ -157,7 +168,8 @@ class Client(FrameReceiver):
         """As `ask`: `answered` gets the answer, as soon as it is decoded."""
         sent = self._send(request, version)
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        self._expect(InFlightRequest(*sent, answered, self._loop.time() + limit_ms / 1000))
+        now_s = self._loop.time()
+        self._expect(InFlightRequest(*sent, answered, now_s, now_s + limit_ms / 1000))
 
     async def tell(self, request: Any, version: int | None = None) -> None:
         """Send a request that has no answer: a produce with acks=0."""
@@ -224,8 +236,9 @@ class Client(FrameReceiver):
         correlation_id = self.next_correlation_id()
         put_correlation_id(frame, correlation_id)
         self._transport.write(bytes(frame))
-        until_s = self._loop.time() + timeout_ms / 1000
-        self._expect(InFlightRequest(correlation_id, api, version, answered, until_s))
+        now_s = self._loop.time()
+        until_s = now_s + timeout_ms / 1000
+        self._expect(InFlightRequest(correlation_id, api, version, answered, now_s, until_s))
 
     def _expect(self, request: InFlightRequest) -> None:
         """Add a request to those in flight.
@@ -236,6 +249,8 @@ class Client(FrameReceiver):
         if self._throttle_end_s:
             request = self._after_throttle(request)
         self._in_flight.append(request)
+        if self._meter is not None:
+            self._meter.broker.requests_in_flight += 1
         timer = self._timer
         if timer is None or timer.when() > request.until_s:
             if timer is not None:
@@ -269,6 +284,8 @@ class Client(FrameReceiver):
         if more_s > 0:
             logger.debug(THROTTLED, self.name, self._settings.client_id)
             self._throttle_end_s = now_s + throttle_s
+            if self._meter is not None:
+                self._meter.broker.throttled_seconds += more_s
             self._in_flight = deque(
                 each._replace(until_s=each.until_s + more_s) for each in self._in_flight
             )
@@ -317,6 +334,8 @@ class Client(FrameReceiver):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if self._meter is not None:
+            self._meter.broker.open_connections += 1
 
     def buffer_updated(self, nbytes: int) -> None:
         """As the base class, but opens no tick: `kept` copies what must outlive the receive."""
@@ -354,11 +373,13 @@ class Client(FrameReceiver):
             else:
                 _, answer = decode_response(request.api, version, self.kept(frame))
         except ProtocolError as error:
-            _fail(request, self._misunderstood(error))
+            self._fail(request, self._misunderstood(error))
             raise
         except BaseException:
             self._in_flight.appendleft(request)  # fails with the others when the connection ends
             raise
+        if self._meter is not None:
+            self._meter.answered(request.api.name, request.asked_s)
         if (throttle_ms := getattr(answer, "throttle_time_ms", 0)) > 0:
             self._note_throttle(throttle_ms / 1000)
         if not request.answered.done():
@@ -372,7 +393,7 @@ class Client(FrameReceiver):
     def _time_out(self, request: InFlightRequest) -> None:
         silent = "" if self.versions else "accepted the connection, but "
         why = f"{self.name} {silent}did not answer in time"
-        _fail(request, ApiError(Error.REQUEST_TIMED_OUT, why))
+        _tell(request, ApiError(Error.REQUEST_TIMED_OUT, why))  # and counted as `_end` finds it
         self._end(self._network_exception("it did not answer an earlier request in time"))
 
     def _network_exception(self, why: str) -> ApiError:
@@ -385,18 +406,27 @@ class Client(FrameReceiver):
 
     def close(self) -> None:
         """Close at once; requests in flight fail with NETWORK_EXCEPTION."""
-        self._end(self._network_exception("the connection was closed here"))
+        self._end(self._network_exception("the connection was closed here"), is_lost=False)
 
-    def _end(self, error: ApiError) -> None:
+    def _end(self, error: ApiError, *, is_lost: bool = True) -> None:
         if not self._enter(CLOSED):
             return
+        if self._meter is not None:
+            self._meter.broker.open_connections -= 1
+            self._meter.broker.lost_connections += is_lost
         self.drop_received()
         self._transport.abort()
         self._room_made.set()
         if self._timer is not None:
             self._timer.cancel()
         while self._in_flight:
-            _fail(self._in_flight.popleft(), error)
+            self._fail(self._in_flight.popleft(), error)
+
+    def _fail(self, request: InFlightRequest, error: ApiError) -> None:
+        """It is not in flight any more."""
+        if self._meter is not None:
+            self._meter.failed(request.api.name)
+        _tell(request, error)
 
 
 def _read_refusal(frame: memoryview) -> ApiVersionsResponse:
@@ -411,6 +441,6 @@ def _read_refusal(frame: memoryview) -> ApiVersionsResponse:
     return cast(ApiVersionsResponse, answer)
 
 
-def _fail(request: InFlightRequest, error: ApiError) -> None:
+def _tell(request: InFlightRequest, error: ApiError) -> None:
     if not request.answered.done():
         request.answered.set_exception(error)

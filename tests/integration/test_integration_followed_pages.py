@@ -18,8 +18,9 @@ from standalone_process import ROOT, TIMEOUT_S, free_ports
 
 README = ROOT / "README.md"
 GUIDES = ROOT / "docs/guides"
-FIRST_STEPS, PRODUCER, CONSUMER, ADMIN, COMMANDS = (
-    GUIDES / f"{name}.md" for name in ("first-steps", "producer", "consumer", "admin", "commands")
+FIRST_STEPS, PRODUCER, CONSUMER, METRICS, ADMIN, COMMANDS = (
+    GUIDES / f"{name}.md"
+    for name in ("first-steps", "producer", "consumer", "client-metrics", "admin", "commands")
 )
 OTHER_CLIENTS = [
     GUIDES / f"from-{name}.md" for name in ("kafka-python", "confluent-kafka", "aiokafka")
@@ -143,6 +144,9 @@ def test_the_pages_can_be_followed_one_after_the_other_on_one_cluster(followed: 
     assert any("hello, log" in each and "/basket" in each for each in outputs)
     assert followed.run_python(PRODUCER)["written"] == 10_000
     assert followed.run_python(CONSUMER)["total"] > 0
+    text = followed.run_python(METRICS)["text"]
+    assert 'kdist_producer_records_sent_total{client_id="orders",topic="clicks"} 3.0' in text
+    assert 'kdist_consumer_lag_records{client_id="reports",partition="0",topic="clicks"}' in text
     for page in OTHER_CLIENTS:
         followed.run_python(page)
     shown: list[object] = []

@@ -12,6 +12,7 @@ from kdist.client.admin.operations import Operations
 from kdist.client.cluster import Cluster
 from kdist.client.discovery import find_brokers, given_brokers
 from kdist.client.foreign import understanding
+from kdist.client.metrics import ClientMeter
 from kdist.client.settings import Servers
 from kdist.errors import UserError
 from kdist.network.network import AsyncioNetwork, Network
@@ -36,6 +37,7 @@ class AsyncAdmin(Operations):
         found = read_settings({"bootstrap_servers": bootstrap_servers, **settings})
         given_brokers(found.bootstrap_servers, found.zk_connect)  # raises at once if wrong
         self.settings = found
+        self._meter = ClientMeter(found.client_id)
         self._network = network
         self._cluster: Cluster | None = None
 
@@ -44,9 +46,8 @@ class AsyncAdmin(Operations):
         network = self._network or AsyncioNetwork(asyncio.get_running_loop())
         settings = self.settings
         brokers = await find_brokers(settings.bootstrap_servers, settings.zk_connect)
-        self._cluster = Cluster(
-            network, brokers, settings.connections, settings.default_api_timeout_ms
-        )
+        connections = settings.connections._replace(metrics=self._meter.connections)
+        self._cluster = Cluster(network, brokers, connections, settings.default_api_timeout_ms)
         return self
 
     @property

@@ -15,10 +15,11 @@ from kdist.client.admin import (
     topics,
 )
 from kdist.client.foreign import OtherNames
+from kdist.client.metrics import Measured
 from kdist.client.operation import Operation
 
 
-class Operations(OtherNames):
+class Operations(Measured, OtherNames):
     """What an admin client can do."""
 
     list_topics = Operation(topics.list_topics)

@@ -33,6 +33,7 @@ class Admin(Operations, Blocking):
         **settings: Unpack[AdminKeywords],
     ) -> None:
         self._core = AsyncAdmin(bootstrap_servers, **settings)
+        self._meter = self._core._meter
         background = BackgroundLoop(f"{self._core.settings.client_id}-loop")
         try:
             background.run(self._core.start())

@@ -51,9 +51,9 @@ class Consumer(ConsumerMethods):
         **settings: Unpack[ConsumerKeywords],
     ) -> None:
         network = AsyncioNetwork(asyncio.get_running_loop())
-        found, decoders = read_config({"bootstrap_servers": bootstrap_servers, **settings})
+        found, decoders, hooks = read_config({"bootstrap_servers": bootstrap_servers, **settings})
         brokers = given_brokers(found.bootstrap_servers, found.zk_connect)
-        self._use(Core(network, brokers, found, system_rng(), decoders, call_back))
+        self._use(Core(network, brokers, found, system_rng(), decoders, call_back, hooks))
 
     @classmethod
     def over(cls, core: Core) -> Self:
@@ -66,6 +66,8 @@ class Consumer(ConsumerMethods):
         self._open: Core | None = core
         self._turn_s = 0.0  # when others were last let run
         self._taken_s = 0.0  # when iteration last polled
+        self._meter = core.meter
+        self._interceptors = core.interceptors
 
     @property
     def _core(self) -> Core:
@@ -98,7 +100,9 @@ class Consumer(ConsumerMethods):
             count = checked_max(max_records, "max_records")
         if self._core.iteration.is_open:
             self._core.give_back()
-        return await self._taken(lambda: self._core.completed.take_records(count), timeout_s)
+        return await self._taken(
+            lambda: self._intercepted(self._core.completed.take_records(count)), timeout_s
+        )
 
     @understanding
     async def poll_batches(
@@ -137,7 +141,11 @@ class Consumer(ConsumerMethods):
             self._turn_s = now_s
             await asyncio.sleep(0)
 
-    async def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
+    def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
+        records = self._records()
+        return records if self._interceptors is None else self._interceptors.each_later(records)
+
+    async def _records(self) -> AsyncIterator[ConsumedRecord]:
         core = self._core
         iteration, now_s = core.iteration, core.context.loop.time
         while True:

@@ -217,6 +217,9 @@ class Commits:
             for each in topic.partitions
             if each.error_code
         }
+        self._context.meter.own.refused_commits += bool(refused)
+        if accepted := {key: each for key, each in offsets.items() if key not in refused}:
+            self._context.on_committed(accepted)
         fenced = _FENCED.intersection(refused.values())
         if fenced:
             self._fenced(min(fenced), request.generation_id)

@@ -54,14 +54,15 @@ class Consumer(ConsumerMethods, Blocking):
         bootstrap_servers: Servers = (),
         **settings: Unpack[ConsumerKeywords],
     ) -> None:
-        found, decoders = read_config({"bootstrap_servers": bootstrap_servers, **settings})
+        found, decoders, hooks = read_config({"bootstrap_servers": bootstrap_servers, **settings})
         self._poll_records_max = found.max_poll_records
         self._background = background = BackgroundLoop("kdist-consumer")
 
         async def open_core() -> Core:
             brokers = await find_brokers(found.bootstrap_servers, found.zk_connect)
             network = AsyncioNetwork(background.loop)
-            return Core(network, brokers, found, system_rng(), decoders, background.call_back)
+            rng, tell = system_rng(), background.call_back
+            return Core(network, brokers, found, rng, decoders, tell, hooks)
 
         try:
             self._core: Core = background.run(open_core())
@@ -71,6 +72,8 @@ class Consumer(ConsumerMethods, Blocking):
         background.warn_if_left(self)
         self._completed = self._core.completed
         self._iteration = self._core.iteration
+        self._meter = self._core.meter
+        self._interceptors = self._core.interceptors
         self._sole_use = SoleUse(background.check_caller)
         self._is_closed = False
 
@@ -93,7 +96,9 @@ class Consumer(ConsumerMethods, Blocking):
             count = checked_max(max_records, "max_records")
         if self._iteration.is_open:
             self._call(Core.give_back)
-        return self._taken(lambda: self._completed.take_records(count), timeout_s)
+        return self._taken(
+            lambda: self._intercepted(self._completed.take_records(count)), timeout_s
+        )
 
     @understanding
     def poll_batches(self, timeout_s: float | None = None, max_batches: int = 1000) -> list[Batch]:
@@ -154,7 +159,8 @@ class Consumer(ConsumerMethods, Blocking):
 
     def __iter__(self) -> Iterator[ConsumedRecord]:
         """Yield records from where the last loop stopped; waits for more, and never ends."""
-        return chain.from_iterable(self._runs())
+        records = chain.from_iterable(self._runs())
+        return records if self._interceptors is None else self._interceptors.each(records)
 
     def _runs(self) -> Iterator[Iterator[ConsumedRecord]]:
         core, iteration = self._core, self._iteration

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 from kdist.client.backoff import backoff_s
 from kdist.client.cluster import Address, Cluster, Lane, NoBroker
+from kdist.client.committed import Offsets
+from kdist.client.consumer.meter import ConsumerMeter
 from kdist.client.consumer.settings import ConsumerSettings
 from kdist.client.consumer.wakeup import Wakeup
 from kdist.errors import ApiError, KdistError
@@ -31,10 +33,14 @@ class ConsumerContext:
         self.loop = network.loop
         self.settings = settings
         self.wakeup = Wakeup()
+        self.meter = ConsumerMeter(settings)
+        self.on_committed: Callable[[Offsets], object] = lambda _: None  # of interceptors
         self._trouble: KdistError | None = None
         self._rng = rng
         connections = ClientSettings(
-            settings.client_id, request_timeout_ms=settings.request_timeout_ms
+            settings.client_id,
+            request_timeout_ms=settings.request_timeout_ms,
+            metrics=self.meter.connections,
         )
         self.cluster = Cluster(network, bootstrap, connections, settings.default_api_timeout_ms)
         self.fetching = Lane(network, self.cluster, connections)

@@ -31,13 +31,14 @@ from kdist.client.consumer.arguments import (
 from kdist.client.consumer.commits import Commits, OnCommitted
 from kdist.client.consumer.context import ConsumerContext
 from kdist.client.consumer.fetcher import Fetcher, OffsetOutOfRange
+from kdist.client.consumer.interceptors import ConsumerInterceptors
 from kdist.client.consumer.iteration import Iteration
 from kdist.client.consumer.membership import Membership
 from kdist.client.consumer.metadata import Metadata
 from kdist.client.consumer.partition import CompletedFetches, Partition
 from kdist.client.consumer.positions import NoOffset, Positions
 from kdist.client.consumer.rebalancing import RebalanceListener, Rebalancing, Tell
-from kdist.client.consumer.settings import ConsumerSettings
+from kdist.client.consumer.settings import NO_HOOKS, ConsumerSettings, Hooks
 from kdist.client.offsets import (
     TIMESTAMPS,
     OffsetAndMetadata,
@@ -82,11 +83,20 @@ class Core:
         rng: random.Random,
         decoders: tuple[Coder | None, Coder | None],
         tell: Tell,
+        hooks: Hooks = NO_HOOKS,
     ) -> None:
         keep_freed_blocks()
         self.settings = settings
         self.context = ConsumerContext(network, bootstrap, settings, rng)
         self.partitions: dict[TopicPartition, Partition] = {}
+        self.meter = self.context.meter
+        self.meter.show(self.partitions)
+        self.interceptors: ConsumerInterceptors | None = None
+        if hooks.interceptors:
+            self.interceptors = ConsumerInterceptors(hooks.interceptors, network.loop.time)
+            self.context.on_committed = self.interceptors.on_commit
+        every_s = settings.statistics_interval_ms / 1000
+        self.meter.start_telling(network.loop, every_s, hooks.on_statistics)
         self.completed = CompletedFetches()
         self.iteration = Iteration()
         self.subscribed: frozenset[str] = frozenset()
@@ -106,6 +116,7 @@ class Core:
             self.commits = Commits(
                 self.context, settings.group_id, self.membership, self.partitions
             )
+            self.meter.own.last_poll_seconds = self.membership.silent_s
             self.rebalancing = Rebalancing(
                 self.context, self.membership, self.partitions, tell, self._commit_before_rebalance
             )
@@ -186,7 +197,7 @@ class Core:
             self.partitions.pop(gone).is_revoked = True
         for each in wanted:
             if each not in self.partitions:
-                self.partitions[each] = Partition(each)
+                self.partitions[each] = Partition(each, self.meter.topics[each.topic,])
         self.metadata.wanted = {each.topic for each in wanted}
         if wanted:
             self.metadata.start()
@@ -584,6 +595,9 @@ class Core:
                 self.commits.stop()
             self.context.close()
             self.partitions.clear()
+            self.meter.stop_telling()
+            if self.interceptors is not None:
+                self.interceptors.close()
 
     async def _finish(self) -> None:
         if self.commits is not None:

@@ -208,9 +208,9 @@ class Membership:
         beat_s = settings.heartbeat_interval_ms / 1000
         wait_s = beat_s
         while True:
-            idle_s = settings.max_poll_interval_ms / 1000 - self._silent_s()
+            idle_s = settings.max_poll_interval_ms / 1000 - self.silent_s()
             await asyncio.sleep(max(0, min(wait_s, idle_s)))
-            if self._silent_s() * 1000 >= settings.max_poll_interval_ms:
+            if self.silent_s() * 1000 >= settings.max_poll_interval_ms:
                 await self._give_up()
                 return
             try:
@@ -222,7 +222,8 @@ class Membership:
                     return
                 wait_s = min(beat_s, self._context.backoff_s())
 
-    def _silent_s(self) -> float:
+    def silent_s(self) -> float:
+        """How long ago the application last polled."""
         return self._context.now_s() - self.polled_at_s
 
     async def _beat_once(self) -> None:

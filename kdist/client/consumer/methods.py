@@ -9,17 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kdist.client.consumer.batch import ConsumedRecord
 from kdist.client.consumer.core import Core
+from kdist.client.consumer.interceptors import ConsumerInterceptors
 from kdist.client.foreign import OtherNames
+from kdist.client.metrics import Measured
 from kdist.client.operation import Call, Operation
 from kdist.model import TopicPartition
 
 T = TypeVar("T")
 
 
-class ConsumerMethods(OtherNames):
+class ConsumerMethods(Measured, OtherNames):
     """The base of both consumers."""
 
+    _interceptors: ConsumerInterceptors | None
     if TYPE_CHECKING:
 
         @property
@@ -68,3 +72,7 @@ class ConsumerMethods(OtherNames):
     commit = Operation(Core.commit)
     commit_async = Call(Core.commit_async)
     committed = Operation(Core.committed)
+
+    def _intercepted(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
+        """What a poll returns of these. Within its take, which is undone if interrupted here."""
+        return records if self._interceptors is None else self._interceptors.on_consume(records)

@@ -19,6 +19,7 @@ from kdist.client.consumer.batch import Batch, ConsumedRecord, CorruptFetch, Not
 from kdist.client.consumer.batch_run import BatchRun
 from kdist.client.consumer.opening import Ready
 from kdist.errors import ApiError
+from kdist.metrics.clients import ConsumerTopicMetrics
 from kdist.model import NO_EPOCH, NO_OFFSET, TopicPartition
 
 _NEVER = float("-inf")
@@ -27,8 +28,9 @@ _NEVER = float("-inf")
 class Partition:
     """The state of one partition. `position` is None until the offset to start at is known."""
 
-    def __init__(self, key: TopicPartition) -> None:
+    def __init__(self, key: TopicPartition, consumed: ConsumerTopicMetrics | None = None) -> None:
         self.key = key
+        self._consumed = consumed or ConsumerTopicMetrics()  # counted by the consuming thread
         self.position: int | None = None
         self.position_epoch = NO_EPOCH  # the leader epoch of the record before it, if known
         self.reset_to: str | None = None  # which position to look up; None: the committed offset
@@ -214,6 +216,9 @@ class Partition:
         """Move the position past the first of `ready`, which is removed last: while there is
         anything ready, the loop resets no position.
         """
+        if ready.batch is not None:
+            self._consumed.records_consumed += len(self.decoded) or ready.batch.header.record_count
+            self._consumed.bytes_consumed += ready.size_bytes
         self.decoded = []
         self.given_bytes += ready.size_bytes
         self.position = ready.next_offset

@@ -96,6 +96,7 @@ class Rebalancing:
             joined, self._joining = self._joining, None
             try:
                 await self._take(joined.result())
+                self._context.meter.own.rebalances += 1
             except BaseException:
                 # The join failed, or a listener's error or a cancelled poll cut this short, and
                 # nobody would read the assigned partitions. So the next poll joins again.
@@ -125,7 +126,12 @@ class Rebalancing:
         if gone:
             await self._give_back(gone)
             self._membership.want_join()
-        added = {each: Partition(each) for each in assigned if each not in self._partitions}
+        topics = self._context.meter.topics
+        added = {
+            each: Partition(each, topics[each.topic,])
+            for each in assigned
+            if each not in self._partitions
+        }
         for each in added.values():
             each.is_new = True
         self._partitions.update(added)
@@ -149,6 +155,7 @@ class Rebalancing:
     async def _lose(self) -> None:
         self._membership.is_lost = False
         gone = list(self._partitions)
+        self._context.meter.own.lost_partitions += len(gone)
         for partition in self._partitions.values():
             partition.is_revoked = True
             partition.drop_ready()

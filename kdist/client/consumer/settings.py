@@ -10,11 +10,14 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 from kdist.client import settings as shared
 from kdist.client.coding import Coder, Decoder, checked_coder
+from kdist.client.consumer.interceptors import ConsumerInterceptor
+from kdist.client.metrics import OnStatistics
 from kdist.config.declare import Settings, setting, settings
-from kdist.config.kinds import int32
+from kdist.config.kinds import int32, int64
 from kdist.errors import UserError
 
-DECODERS = ("key_decoder", "value_decoder")  # the application's own code
+DECODERS = ("key_decoder", "value_decoder")
+CALLABLES = (*DECODERS, "interceptors", "on_statistics")  # the application's own code
 Strategy = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 
@@ -123,6 +126,7 @@ class ConsumerSettings(Settings):
     retry_backoff_max_ms: int32 = setting(
         default=1_000, minimum=1, doc="The limit of retry_backoff_ms as it doubles."
     )
+    statistics_interval_ms: int64 = shared.statistics_interval_ms()
 
     @property
     def is_committed_only(self) -> bool:
@@ -157,8 +161,21 @@ class ConsumerKeywords(TypedDict, total=False):
     default_api_timeout_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
+    statistics_interval_ms: int
     key_decoder: Decoder | None
     value_decoder: Decoder | None
+    interceptors: Sequence[ConsumerInterceptor]
+    on_statistics: OnStatistics | None
+
+
+class Hooks(NamedTuple):
+    """What of the application a consumer calls, beside decoders and listeners."""
+
+    interceptors: Sequence[ConsumerInterceptor] = ()
+    on_statistics: OnStatistics | None = None
+
+
+NO_HOOKS = Hooks()
 
 
 class ConsumerConfig(NamedTuple):
@@ -166,15 +183,19 @@ class ConsumerConfig(NamedTuple):
 
     plain: ConsumerSettings
     decoders: tuple[Coder | None, Coder | None]
+    hooks: Hooks
 
 
 def read_config(values: Mapping[str, Any]) -> ConsumerConfig:
     """An application's settings and decoders; `UserError` names the first that is wrong."""
     if values.get("group_id") == "":
         raise UserError("group_id is empty: give a name, or None for no group")
-    found, own = shared.read_settings(ConsumerSettings, values, "a consumer", DECODERS)
+    found, own = shared.read_settings(ConsumerSettings, values, "a consumer", CALLABLES)
     _check_together(found)
-    return ConsumerConfig(found, checked_decoders(**own))
+    decoders = {name: own.pop(name) for name in DECODERS if name in own}
+    hooks = Hooks(**own)
+    shared.check_hooks(ConsumerInterceptor, *hooks)
+    return ConsumerConfig(found, checked_decoders(**decoders), hooks)
 
 
 def read_settings(values: Mapping[str, Any]) -> ConsumerSettings:

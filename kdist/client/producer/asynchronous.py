@@ -7,19 +7,21 @@ from collections.abc import Iterable
 from typing import Any, Self, Unpack
 
 from kdist.client.foreign import OtherNames, understanding
+from kdist.client.metrics import Measured
 from kdist.client.operation import check_timeout
 from kdist.client.producer.arguments import checked_partition
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
 from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.core import Core
 from kdist.client.producer.message import Message
+from kdist.client.producer.meter import ProducerMeter
 from kdist.client.producer.results import RecordMetadata, Sent, SentMany, telling
 from kdist.client.producer.settings import ProducerKeywords, read_settings
 from kdist.client.settings import Servers
 from kdist.records.record import Headers
 
 
-class AsyncProducer(OtherNames):
+class AsyncProducer(Measured, OtherNames):
     """`kdist.aio.Producer`: `kdist.Producer`, with coroutines for the methods that block.
 
     Open it with `start`, or use it in an `async with` block. `context` is for simulations.
@@ -56,6 +58,10 @@ class AsyncProducer(OtherNames):
         if self._core is None:
             raise RuntimeError("the producer is not started: use `async with`, or call `start`")
         return self._core
+
+    @property
+    def _meter(self) -> ProducerMeter:  # type: ignore[override]
+        return self._started.meter
 
     async def send(
         self,

@@ -44,10 +44,12 @@ from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, RequestEncoder
 from kdist.client.producer.faults import BufferFull, ProducerClosed
 from kdist.client.producer.identity import NOBODY, Identities
+from kdist.client.producer.interceptors import ProducerInterceptors
 from kdist.client.producer.interrupting import Interrupting
 from kdist.client.producer.link import LinkSettings
 from kdist.client.producer.message import Message
 from kdist.client.producer.metadata import Metadata
+from kdist.client.producer.meter import ProducerMeter
 from kdist.client.producer.results import Sent, SentMany, make_known
 from kdist.client.producer.sender import Sender
 from kdist.client.producer.settings import ProducerConfig
@@ -76,18 +78,29 @@ class Core:
         keep_freed_blocks()
         settings, callables, self._key_encoder, self._value_encoder, is_idempotent = config
         loop = context.network.loop
-        client = ClientSettings(settings.client_id, request_timeout_ms=settings.request_timeout_ms)
+        self.meter = ProducerMeter(settings.client_id, loop.time)
+        client = ClientSettings(
+            settings.client_id,
+            request_timeout_ms=settings.request_timeout_ms,
+            metrics=self.meter.connections,
+        )
         self.loop = loop
         self.name = settings.client_id
         self.process = getpid()
         self._settings = settings
         self._handler = callables.callback_handler
-        self.has_handler = self._handler is not None
+        self._interceptors: ProducerInterceptors | None = None
+        if callables.interceptors:
+            self._interceptors = ProducerInterceptors(callables.interceptors, loop.time)
+        # Whether something of the application's is called for each record.
+        self.has_handler = self._handler is not None or self._interceptors is not None
         self._cluster = Cluster(context.network, addresses, client)
         self.accumulator = Accumulator(
             settings, callables.partitioner, loop, context.clock, context.rng, self._kick_by
         )
-        self.accumulator.is_watched = self.has_handler
+        self.accumulator.is_watched = self._handler is not None
+        memory = self.accumulator.memory
+        self.meter.own.buffer_available_bytes = lambda: memory.free
         self.accumulator.has_short_way = (
             not self.has_handler and self._value_encoder is None and self._key_encoder is None
         )
@@ -106,7 +119,12 @@ class Core:
         )
         self._identities = Identities(self._cluster, self._kick) if is_idempotent else None
         self._settling = Settling(
-            loop, settings, self.accumulator, self._metadata.want, is_idempotent=is_idempotent
+            loop,
+            settings,
+            self.accumulator,
+            self._metadata.want,
+            self.meter,
+            is_idempotent=is_idempotent,
         )
         codec = Codec[settings.compression_type.upper()]
         self._sender = Sender(
@@ -132,6 +150,8 @@ class Core:
         self._refreshing = loop.call_later(settings.metadata_max_age_ms / 1000, self._refresh)
         self._is_closing = False
         self._closed = asyncio.Event()
+        every_s = settings.statistics_interval_ms / 1000
+        self.meter.start_telling(loop, every_s, callables.on_statistics)
         at_exit.note_open(self)
 
     def __del__(self) -> None:
@@ -224,6 +244,11 @@ class Core:
 
     def add(self, topic: str, message: Message) -> Steps[Sent]:
         """Steps that return one record's future. `WrongType` if it is not made of bytes."""
+        if self._interceptors is None:
+            return self._add(topic, message)
+        return self._interceptors.adding(topic, message, self._add)
+
+    def _add(self, topic: str, message: Message) -> Steps[Sent]:
         handler = self._handler
         if handler is not None:
             message = handler.before_enqueue(topic, message)
@@ -269,7 +294,7 @@ class Core:
         check_name(topic)
         values = listed(values, "values")
         keys = None if keys is None else listed(keys, "keys")
-        if self._handler is not None or self.accumulator.is_inside:
+        if self.has_handler or self.accumulator.is_inside:
             pairs = zip(values, keys or [None] * len(values), strict=True)
             return self.add_each(topic, [Message(value, key) for value, key in pairs], sent)
         return Bulk(
@@ -327,6 +352,7 @@ class Core:
     def _raise_late(self, need: Need) -> None:
         limit = f"for {self._settings.max_block_ms} ms"
         if not isinstance(need, NeedTopic):
+            self.meter.own.buffer_exhausted += 1
             used = f"all {self._settings.buffer_memory} bytes of buffer_memory were in use {limit}"
             raise BufferFull(used) from None
         if self._metadata.last_error is not None:
@@ -433,6 +459,7 @@ class Core:
         self._refuse_new()
         self._interrupting.close()
         self._refreshing.cancel()
+        self.meter.stop_telling()
         self._sender.close()
         self._metadata.close()
         if self._identities is not None:
@@ -445,6 +472,8 @@ class Core:
             self._sender.give_up(ProducerClosed(why))
             self._closed.set()
         await asyncio.sleep(0)
+        if self._interceptors is not None:  # they were told of the last record
+            self._interceptors.close()
 
     async def _add_last(self) -> None:
         if self._handler is None:

@@ -82,8 +82,11 @@ class Pipe(Client):
         correlation_id = self.next_correlation_id()
         put_correlation_id(frame, correlation_id)
         if is_answered:
-            until_s = self._loop.time() + self._settings.request_timeout_ms / 1000
-            self._expect(InFlightRequest(correlation_id, produce.API, version, outcome, until_s))
+            now_s = self._loop.time()
+            until_s = now_s + self._settings.request_timeout_ms / 1000
+            self._expect(
+                InFlightRequest(correlation_id, produce.API, version, outcome, now_s, until_s)
+            )
         else:
             self._loop.call_soon(outcome.set_result, None)
         self._transport.write(memoryview(frame))  # a view: only what the socket leaves is copied

@@ -5,15 +5,17 @@ Each is declared once. Settings that are callables are listed separately, in `Ca
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from kdist.client import settings as shared
 from kdist.client.coding import Coder, Encoder, checked_coder
+from kdist.client.metrics import OnStatistics
 from kdist.client.partitioner import Partitioner
 from kdist.client.producer.callbacks import CallbackHandler
+from kdist.client.producer.interceptors import ProducerInterceptor
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.kinds import INT32_MAX, int32, int64
 from kdist.errors import UserError
@@ -125,6 +127,7 @@ class ProducerSettings(Settings):
         "batch was opened. At least linger.ms and request.timeout.ms together: of the two "
         "timeouts, one that is not set gives way.",
     )
+    statistics_interval_ms: int64 = shared.statistics_interval_ms()
 
 
 class Callables(NamedTuple):
@@ -134,6 +137,8 @@ class Callables(NamedTuple):
     key_encoder: Encoder | None = None
     value_encoder: Encoder | None = None
     callback_handler: CallbackHandler | None = None
+    interceptors: Sequence[ProducerInterceptor] = ()
+    on_statistics: OnStatistics | None = None
 
 
 class ProducerKeywords(TypedDict, total=False):
@@ -160,10 +165,13 @@ class ProducerKeywords(TypedDict, total=False):
     retry_backoff_max_ms: int
     request_timeout_ms: int
     delivery_timeout_ms: int
+    statistics_interval_ms: int
     partitioner: Partitioner | Literal["sticky", "round_robin"]
     key_encoder: Encoder | None
     value_encoder: Encoder | None
     callback_handler: CallbackHandler | None
+    interceptors: Sequence[ProducerInterceptor]
+    on_statistics: OnStatistics | None
 
 
 class ProducerConfig(NamedTuple):
@@ -180,7 +188,8 @@ def read_settings(values: Mapping[str, Any]) -> ProducerConfig:
     """The settings of a producer; `UserError` with one sentence for the first that is wrong."""
     names = Callables._fields
     plain, own = shared.read_settings(ProducerSettings, values, "a producer", names)
-    partitioner, key_encoder, value_encoder, handler = callables = Callables(**own)
+    partitioner, key_encoder, value_encoder, handler, *hooks = callables = Callables(**own)
+    shared.check_hooks(ProducerInterceptor, *hooks)
     if not callable(partitioner) and partitioner not in ("sticky", "round_robin"):
         allowed = "one of sticky, round_robin, or a callable"
         raise UserError(f"partitioner is {partitioner!r}, and must be {allowed}")

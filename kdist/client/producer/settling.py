@@ -18,6 +18,7 @@ from kdist.client.producer.accumulator import Accumulator
 from kdist.client.producer.batch import ProducerBatch
 from kdist.client.producer.encoding import cut_in_two
 from kdist.client.producer.faults import DeliveryTimedOut
+from kdist.client.producer.meter import ProducerMeter
 from kdist.client.producer.settings import ProducerSettings
 from kdist.client.producer.verdicts import Verdict, judge
 from kdist.errors import ApiError, Error
@@ -34,6 +35,7 @@ class Settling:
         settings: ProducerSettings,
         accumulator: Accumulator,
         look_up: Callable[[Iterable[str]], None],
+        meter: ProducerMeter,
         *,
         is_idempotent: bool,
     ) -> None:
@@ -41,6 +43,7 @@ class Settling:
         self._settings = settings
         self._accumulator = accumulator
         self._look_up = look_up
+        self._meter = meter
         self._is_idempotent = is_idempotent
         self._finished: deque[ProducerBatch] = deque()  # their callbacks are yet to be called
         self._want_calls = ending_ticks(loop, self._call_back)
@@ -105,6 +108,7 @@ class Settling:
                 self._look_up((queue.topic,))
             batch.error = api_error(error, str(queue), message)  # the cause, if it expires
             queue.put_back(batch)
+            self._meter.retried(batch)
             settings = self._settings
             pause_s = backoff_s(
                 batch.attempts - 1, settings.retry_backoff_ms, settings.retry_backoff_max_ms
@@ -149,6 +153,7 @@ class Settling:
 
     def _settle(self, batch: ProducerBatch) -> None:
         memory = self._accumulator.memory
+        self._meter.settled(batch)
         batch.frame = None
         memory.give_back(batch.held_bytes)
         memory.wake()

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from kdist.client.background import FORKED, BackgroundLoop
 from kdist.client.foreign import OtherNames, understanding
+from kdist.client.metrics import Measured
 from kdist.client.operation import check_timeout
 from kdist.client.producer.arguments import checked_partition
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
@@ -27,7 +28,7 @@ from kdist.records.record import Headers
 T = TypeVar("T")
 
 
-class Producer(OtherNames):
+class Producer(Measured, OtherNames):
     """Sends records to topics. Threads may share one; `close` it, or use it in a `with` block.
 
     Settings have the names of Kafka's producer settings in snake case; `ProducerSettings` and
@@ -52,6 +53,7 @@ class Producer(OtherNames):
             self._background.stop()
             raise
         self._accumulator = self._core.accumulator
+        self._meter = self._core.meter
         self._has_short_way = self._accumulator.has_short_way
         self._lock = self._accumulator.lock
         self._plain_batch = self._accumulator.plain.get

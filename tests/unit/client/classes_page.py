@@ -20,7 +20,8 @@ SECTIONS = ("Producer", "Sent", "SentMany", "Consumer", "ConsumedRecord", "Batch
 SECTIONS += ("CodingContext", "NewTopic", "OffsetAndMetadata", "OffsetAndTimestamp", "OffsetRange")
 SECTIONS += ("RebalanceListener", "RecordMetadata", "TopicPartition", "ShiftBy", "ToEarliest")
 SECTIONS += ("ToLatest", "ToOffset", "ToTime", "AdminKeywords", "ConsumerKeywords")
-SECTIONS += ("ProducerKeywords", "Errors")
+SECTIONS += ("ProducerKeywords", "ConsumerInterceptor", "ProducerInterceptor", "ProducerRecord")
+SECTIONS += ("Errors",)
 
 ELSEWHERE = {  # the beginning of a sentence: where it is tried, and a word of that test
     "The error for which a batch is sent again": (
@@ -93,6 +94,35 @@ ELSEWHERE = {  # the beginning of a sentence: where it is tried, and a word of t
     "`SomeFailed` once it has moved": ("unit/cli/test_cli_leaderless.py", "moved"),
     "An API that kdist does not know": ("unit/client/test_client_admin.py", "describe_versions"),
     "A broker that does not answer, or": ("unit/client/test_client_admin.py", "patience_s"),
+    **dict.fromkeys(
+        (
+            "The client's metrics by name",
+            "A name has its labels",
+            "Counters start at 0",
+            "The client's metrics in Prometheus",
+            "Clients of one program",
+        ),
+        ("unit/client/test_client_metrics.py", "metrics_text(second)"),
+    ),
+    **dict.fromkeys(
+        (
+            "Override the methods you need, and",
+            "What one raises is logged",
+            "Called before `poll` returns",
+            "A loop over the consumer calls it",
+            "`poll_batches` does not",
+            "Records that it leaves out",
+            "The coordinator has these",
+            "Called on the consumer's event",
+            "The consumer is closed.",
+            "Called by `send`",
+            "A record is acknowledged, or has",
+            "Called on the producer's event",
+            "The producer is closed.",
+            "A record as it was given",
+        ),
+        ("unit/client/test_client_interceptors.py", "on_acknowledgement"),
+    ),
     "These were lost, and others": ("integration/test_integration_consumer.py", "on_lost"),
     "By default calls `on_revoked`": ("integration/test_integration_consumer.py", "on_lost"),
     "With `kdist.aio` they may be": (

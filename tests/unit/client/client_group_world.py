@@ -13,7 +13,7 @@ from kdist.client.cluster import Address, NoBroker
 from kdist.client.consumer.aio import Consumer
 from kdist.client.consumer.core import Core
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
-from kdist.client.consumer.settings import read_settings
+from kdist.client.consumer.settings import read_config
 from kdist.errors import KdistError
 from kdist.model import TopicPartition
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -40,10 +40,10 @@ async def call(function: Callable[..., object], *arguments: object) -> None:
 def consumer_on(cluster: Cluster, host: str, **settings: Any) -> Consumer:
     """A consumer on a host of its own."""
     network = cluster.network.host(host)
-    found = read_settings(settings)
+    found, decoders, hooks = read_config(settings)
     rng = random.Random(cluster.rng.random())
     brokers = [Address(f"m{each}", PORT) for each in cluster.brokers or (1,)]
-    return Consumer.over(Core(network, brokers, found, rng, (None, None), call))
+    return Consumer.over(Core(network, brokers, found, rng, decoders, call, hooks))
 
 
 def with_topic(scenario: Scenario, partitions: int = 1) -> None:

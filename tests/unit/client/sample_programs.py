@@ -16,11 +16,14 @@ from kdist import (
     CodingContext,
     ConsumedRecord,
     Consumer,
+    ConsumerInterceptor,
     ConsumerKeywords,
     NewTopic,
     OffsetAndMetadata,
     Producer,
+    ProducerInterceptor,
     ProducerKeywords,
+    ProducerRecord,
     RebalanceListener,
     RecordMetadata,
     Sent,
@@ -41,6 +44,17 @@ def encode(value: object, context: CodingContext) -> bytes:
 
 def decode(data: bytes, context: CodingContext) -> tuple[str, bytes]:
     return context.topic, data
+
+
+class Stamping(ProducerInterceptor):
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        return record._replace(headers=(*record.headers, ("source", b"web-7")))
+
+
+class Counting(ConsumerInterceptor):
+    def on_consume(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
+        show(len(records))
+        return records
 
 
 def write() -> int:
@@ -69,6 +83,9 @@ def write() -> int:
         key_encoder=str.encode,
         value_encoder=encode,
         callback_handler=CallbackHandler(),
+        interceptors=[Stamping()],
+        on_statistics=show,
+        statistics_interval_ms=60_000,
     ) as producer:
         sent: Sent = producer.send("clicks", {"page": "/"}, key="de", headers=[("source", b"web")])
         producer.flush(timeout_s=10)
@@ -117,6 +134,9 @@ def read() -> int | None:
         retry_backoff_max_ms=1_000,
         key_decoder=bytes.decode,
         value_decoder=decode,
+        interceptors=(Counting(),),
+        on_statistics=lambda metrics: show(metrics["kdist_consumer_rebalances_total"]),
+        statistics_interval_ms=60_000,
     ) as consumer:
         consumer.subscribe(re.compile("clicks.*"), Tidy())
         records: list[ConsumedRecord] = consumer.poll(timeout_s=1.0, max_records=10)
@@ -133,6 +153,9 @@ def read() -> int | None:
         lag: int | None = consumer.lag(first)
         watermark: int | None = consumer.high_watermark(first)
         show(position, watermark, consumer.partitions_for("clicks"), consumer.end_offsets([first]))
+        text: str = consumer.metrics_text()
+        waiting: float = consumer.metrics()["kdist_consumer_assigned_partitions"]
+        show(text, waiting)
         consumer.close(timeout_s=5)
         return lag
 

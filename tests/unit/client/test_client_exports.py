@@ -20,7 +20,7 @@ from kdist import aio, classic
 from kdist.classic import connector
 from kdist.cli.release import release
 from kdist.client.admin.client_settings import AdminKeywords, AdminSettings
-from kdist.client.consumer.settings import DECODERS, ConsumerKeywords, ConsumerSettings
+from kdist.client.consumer.settings import CALLABLES, ConsumerKeywords, ConsumerSettings
 from kdist.client.producer.settings import Callables, ProducerKeywords, ProducerSettings
 from kdist.client.settings import SERVERS, Servers, settings_from
 from kdist.config.declare import Setting, Settings
@@ -49,7 +49,7 @@ ROOT = Path(__file__).parents[3]
 SAMPLES = Path(__file__).with_name("sample_programs.py")
 CLIENTS: list[tuple[str, type[Settings], Any, tuple[str, ...]]] = [
     ("Producer", ProducerSettings, ProducerKeywords, Callables._fields),
-    ("Consumer", ConsumerSettings, ConsumerKeywords, DECODERS),
+    ("Consumer", ConsumerSettings, ConsumerKeywords, CALLABLES),
     ("Admin", AdminSettings, AdminKeywords, ()),
 ]
 PLAIN = {Kind.BOOLEAN: bool, Kind.INT: int, Kind.LONG: int, Kind.DOUBLE: float, Kind.STRING: str}

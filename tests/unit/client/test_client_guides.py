@@ -11,7 +11,7 @@ import kdist
 from kdist import aio
 
 GUIDES = Path(__file__).parents[3] / "docs" / "guides"
-NAMES = ("producer", "consumer", "connector")
+NAMES = ("producer", "consumer", "client-metrics", "connector")
 PAGES = {name: (GUIDES / f"{name}.md").read_text() for name in NAMES}
 BLOCKS = {name: re.findall(r"```python\n(.*?)```", text, re.DOTALL) for name, text in PAGES.items()}
 CODE = "".join(block for blocks in BLOCKS.values() for block in blocks)
@@ -45,7 +45,7 @@ def test_every_public_method_has_an_example(front: type) -> None:
 
 @pytest.mark.parametrize("front", [kdist.Admin, aio.Admin])
 def test_every_public_method_of_an_admin_has_an_example(front: type) -> None:
-    page = (GUIDES / "admin.md").read_text()
+    page = (GUIDES / "admin.md").read_text() + PAGES["client-metrics"]
     methods = {name for name in dir(front) if not name.startswith("_")}
     inner = {"cluster", "run", "start"}
     assert {name for name in methods - inner if f".{name}(" not in page} == set()

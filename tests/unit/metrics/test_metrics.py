@@ -176,3 +176,44 @@ def test_a_bucket_counts_the_values_at_or_below_its_bound(values: list[float]) -
 def test_the_bounds_of_a_histogram_rise(bounds: tuple[float, ...]) -> None:
     with pytest.raises(AssertionError):
         Histogram(bounds)
+
+
+def test_values_have_the_names_and_labels_of_the_text() -> None:
+    family = Family(RequestMetrics, "api")
+    family["Produce",].handled += 2
+    family["Produce",].seconds.observe(0.7)
+    exposition = Exposition(client_id="orders")
+    exposition.add_family(family)
+    values = exposition.values()
+    assert values['kdist_request_handled_total{api="Produce"}'] == 2
+    assert values['kdist_request_seconds_count{api="Produce"}'] == 1
+    assert values['kdist_request_seconds_sum{api="Produce"}'] == 0.7
+    assert samples_of(exposition)["kdist_request_handled_total", ("Produce", "orders")] == 2
+
+
+def test_what_several_have_is_shown_once_with_the_labels_of_each() -> None:
+    expositions = [Exposition(client_id=name) for name in ("a", "b")]
+    for number, each in enumerate(expositions):
+        group = RequestMetrics()
+        group.handled = number
+        each.add(group)
+    text = Exposition.render(*expositions).decode()
+    assert text.count("# TYPE kdist_request_handled_total counter") == 1
+    assert 'kdist_request_handled_total{client_id="a"} 0.0' in text
+    assert 'kdist_request_handled_total{client_id="b"} 1.0' in text
+
+
+def test_a_family_that_is_made_at_each_scrape_shows_what_it_has_then() -> None:
+    topics = ["a"]
+
+    def made() -> Family[RequestMetrics]:
+        family = Family(RequestMetrics, "topic")
+        for each in topics:
+            family[each,].waiting = 1
+        return family
+
+    exposition = Exposition()
+    exposition.add_made(made)
+    topics[:] = ["b", "c"]
+    shown_now = [name for name in exposition.values() if "waiting" in name]
+    assert shown_now == [f'kdist_request_waiting_requests{{topic="{each}"}}' for each in "bc"]
