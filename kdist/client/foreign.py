@@ -56,7 +56,8 @@ SETTINGS = _read("""
     allow_auto_create_topics = the brokers decide, and a consumer creates no topics
     queued_min_messages queued_max_messages_kbytes = twice fetch_max_bytes is held ready
     group_protocol group_remote_assignor = there is the classic protocol only
-    statistics_interval_ms stats_cb error_cb throttle_cb log_level debug = \
+    stats_cb = on_statistics
+    error_cb throttle_cb log_level debug = \
         Python's logging has what clients say, under kdist
     compression_level sticky_partitioning_linger_ms enable_gapless_guarantee = none
     transactional_id transaction_timeout_ms = there are no transactions

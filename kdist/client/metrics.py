@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from kdist.client.guard import Guard
+from kdist.errors import WrongType
 from kdist.metrics.clients import ConnectionFamilies
 from kdist.metrics.exposition import Exposition
 
@@ -63,4 +64,8 @@ class Measured:
 
         Clients of one program need different values of `client_id`, which labels them.
         """
+        for each in others:
+            if not isinstance(each, Measured):
+                what = type(each).__name__
+                raise WrongType(f"others must be clients of kdist: one is of type {what}")
         return self._meter.exposition.render(*(each._meter.exposition for each in others)).decode()

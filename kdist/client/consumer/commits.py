@@ -10,6 +10,7 @@ for).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -24,6 +25,8 @@ from kdist.model import TopicPartition
 from kdist.protocol import offset_fetch
 from kdist.runtime.tasks import raise_bug
 
+logger = logging.getLogger(__name__)
+
 OnCommitted = Callable[[Offsets, KdistError | None], object]
 
 _FENCED = frozenset((Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION, Error.FENCED_INSTANCE_ID))
@@ -34,6 +37,12 @@ class CommitFailed(ApiError):
 
     Process fewer records between two polls, or raise `max_poll_interval_ms`.
     """
+
+
+def log_failure(_: Offsets, error: KdistError | None) -> None:
+    """What is called of an auto-commit."""
+    if error is not None:
+        logger.warning("an auto-commit failed: %s", error)
 
 
 Member = tuple[str, int] | None

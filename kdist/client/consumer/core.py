@@ -28,8 +28,9 @@ from kdist.client.consumer.arguments import (
     ignore,
     to_commit,
 )
-from kdist.client.consumer.commits import Commits, OnCommitted
+from kdist.client.consumer.commits import Commits, OnCommitted, log_failure
 from kdist.client.consumer.context import ConsumerContext
+from kdist.client.consumer.faults import ConsumerClosed, WakenUp
 from kdist.client.consumer.fetcher import Fetcher, OffsetOutOfRange
 from kdist.client.consumer.interceptors import ConsumerInterceptors
 from kdist.client.consumer.iteration import Iteration
@@ -59,17 +60,6 @@ _COMMIT_AT_END_S = 5.0  # before partitions are revoked, or the consumer is clos
 _LOOK_AGAIN_S = 1.0
 _MISSING_S = 0.5  # for a topic that is being created: a person waits to hear of a misspelt one
 _RUN_S = 0.1
-
-
-class ConsumerClosed(UserError):
-    """The consumer was closed: it no longer reads or commits."""
-
-    def __init__(self) -> None:
-        super().__init__("the consumer is closed")
-
-
-class WakenUp(KdistError):
-    """`wakeup` was called, which interrupted this poll."""
 
 
 class Core:
@@ -551,7 +541,7 @@ class Core:
             self._schedule_commit()
             if self.partitions:
                 offsets = self._positions_to_commit(self.partitions.values())
-                self._group_commits().commit_soon(offsets, _log_failure)
+                self._group_commits().commit_soon(offsets, log_failure)
 
     def _positions_to_commit(self, partitions: Iterable[Partition]) -> Offsets:
         """Without those of partitions of which the listener may yet choose the positions."""
@@ -564,7 +554,7 @@ class Core:
             offsets = self._positions_to_commit(partitions)
             await self._group_commits().commit(offsets, _COMMIT_AT_END_S)
         except KdistError as error:
-            _log_failure({}, error)  # the next owner will read these records again
+            log_failure({}, error)  # the next owner will read these records again
 
     # The end
 
@@ -606,8 +596,3 @@ class Core:
             await self.rebalancing.leave()
         elif self.commits is not None and self.partitions:
             await self._commit_before_rebalance(self.partitions.values())
-
-
-def _log_failure(_: Offsets, error: KdistError | None) -> None:
-    if error is not None:
-        logger.warning("an auto-commit failed: %s", error)

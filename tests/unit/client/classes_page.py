@@ -35,6 +35,17 @@ ELSEWHERE = {  # the beginning of a sentence: where it is tried, and a word of t
         "unit/client/test_client_producer_sending.py",
         "BufferFull",
     ),
+    **dict.fromkeys(
+        (
+            "`UserError` where it would wait for itself",
+            "In a signal handler or `__del__` that interrupts",
+        ),
+        ("unit/client/test_client_producer_interrupting.py", "from_inside"),
+    ),
+    **dict.fromkeys(
+        ("Whatever it raises has an attribute `sent`", "Raised by `send_many`, it has `sent`"),
+        ("unit/client/test_client_producer_sending.py", "what_send_many_raises"),
+    ),
     "Calls that wait for an earlier commit": (
         "unit/client/test_client_consumer_commits.py",
         "are_joined",

@@ -31,6 +31,10 @@ class Wrong(NamedTuple):
 
 TOPIC = Wrong("a topic is of type .*, not str", NO_TEXT)
 TIMEOUT = Wrong("timeout(_s)? must be a number of seconds or None, not ", ("1", b"1", True, [1]))
+OF_METRICS = {
+    "metrics": {},
+    "metrics_text": {"others": Wrong("others must be clients of kdist", (5, "c", None, object()))},
+}
 PARTITION = Wrong(r"give TopicPartition\(topic, number\)", (*NO_TEXT, "t", ["t"], ("t", "0"), [0]))
 PARTITIONS = Wrong(
     r"partitions must be a list of TopicPartition|give TopicPartition\(topic, number\)",
@@ -62,6 +66,7 @@ TABLE: dict[str, dict[str, dict[str, Wrong]]] = {
         },
         "flush": {"timeout_s": TIMEOUT},
         "close": {"timeout_s": TIMEOUT},
+        **OF_METRICS,
     },
     "Consumer": {
         "poll": {"timeout_s": TIMEOUT, "max_records": COUNT},
@@ -72,6 +77,7 @@ TABLE: dict[str, dict[str, dict[str, Wrong]]] = {
             ),
             "listener": Wrong("is not a RebalanceListener", (5, "f", object())),
         },
+        **OF_METRICS,
         "unsubscribe": {},
         "assign": {"partitions": PARTITIONS},
         "pause": {"partitions": PARTITION},

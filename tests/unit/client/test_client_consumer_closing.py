@@ -20,7 +20,7 @@ from kdist.client.coding import Decoder
 from kdist.client.committed import Offsets
 from kdist.client.consumer.commits import Commits
 from kdist.client.consumer.consumer import Consumer
-from kdist.client.consumer.core import WakenUp
+from kdist.client.consumer.faults import WakenUp
 from kdist.client.consumer.metadata import Metadata
 from kdist.client.consumer.opening import Opening, open_fetched
 from kdist.client.consumer.partition import Partition
