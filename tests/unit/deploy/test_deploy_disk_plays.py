@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from deploy_site import OLD, Site, site_at
+from monitoring_files import alertmanager
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a play starts hundreds of processes
 
@@ -170,7 +171,9 @@ def test_a_disk_that_is_absent_is_an_error_if_it_never_had_a_broker(
 # A disk is taken out of service
 
 
-def take_out(site: Site, *words: str, state: str = "failed") -> subprocess.CompletedProcess[str]:
+def take_out(
+    site: Site, *words: str, state: str = "failed", **given: Any
+) -> subprocess.CompletedProcess[str]:
     """Give d01 this state, and play what site.yml does about it, and a play after that."""
     pages = ["leave", "retire"]
     roles = [
@@ -180,7 +183,20 @@ def take_out(site: Site, *words: str, state: str = "failed") -> subprocess.Compl
     usual = {"gather_facts": False}
     steps = [{"hosts": "broker", "tasks": [each]} | usual for each in roles]
     steps.append(usual | {"hosts": "all", "tasks": [{"ansible.builtin.debug": {"msg": "went on"}}]})
-    return site.play(*words, steps=steps, disk_states={"d01": state})
+    return site.play(*words, steps=steps, disk_states={"d01": state}, **given)
+
+
+def test_a_broker_that_is_taken_away_is_silent_until_monitoring_knows_of_it(site: Site) -> None:
+    """Prometheus looks for it until the end of the run, and the lock is free long before that."""
+    site.topics(elsewhere=[202, 303])
+    site.monitors = ["b"]
+    with alertmanager() as (port, silences):
+        done = take_out(site, kdist_port_overrides={"alertmanager": port})
+    assert done.returncode == 0, done.stdout
+    (silence,) = silences.values()
+    matchers = {each["name"]: each["value"] for each in silence["matchers"]}
+    assert matchers == {"dc": "dc1", "broker": "101"}
+    assert silence["status"]["state"] == "active"
 
 
 def left_of(site: Site) -> list[str]:
