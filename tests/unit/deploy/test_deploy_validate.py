@@ -506,16 +506,6 @@ def test_an_inventory_is_checked_once_in_a_run_however_many_playbooks_begin_with
 
 
 @pytest.mark.slow
-def test_an_inventory_is_checked_whatever_name_its_run_was_given(example: Path) -> None:
-    """Whoever resumes a run may give its id under the name of the fact that holds it."""
-    page = example / "host_vars/b2.dc1.example.yml"
-    page.write_text(re.sub(r"kdist_rack: .*\n", "", page.read_text()))
-    for given in ("kdist_roll_run=x", "kdist_roll_run_id=x"):
-        done = play(example, "--extra-vars", given)
-        assert "b2.dc1.example: kdist_rack is not set" in done.stdout, given
-
-
-@pytest.mark.slow
 def test_the_playbook_reports_all_mistakes_of_an_inventory(example: Path) -> None:
     for name, pattern, text in [
         ("b2.dc1.example.yml", r"kdist_rack: .*\n", ""),
