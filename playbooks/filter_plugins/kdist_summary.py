@@ -52,6 +52,8 @@ def of_host(host: str, values: Values) -> Iterator[str]:
     if topics := values.get("kdist_topics_undone"):
         yield topics
     yield from values.get("kdist_broker_undone") or ()
+    if said := values.get("kdist_roll_reboot_undone"):
+        yield said
     rolled = values.get("kdist_roll_undone") or ()
     yield from (each["why"] for each in rolled)
     if values.get("kdist_roll_is_gone") and not rolled:  # it died in another's turn

@@ -1,0 +1,34 @@
+"""Drills: planned work on hosts, under load, of which nobody notices anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.deploy.deployed import Site
+from tests.deploy.drilling import QUICK_S, Lab, await_in_sync, await_well, pids
+from tests.deploy.load import load_on, under_way
+from tests.deploy.rolling import holder
+from tests.deploy.zookeepers import is_whole
+
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(900)]
+
+
+def test_a_host_is_rebooted_and_nothing_is_lost_or_refused(site: Site, lab: Lab) -> None:
+    """Its ZooKeeper server goes down with it; the other hosts' brokers are not touched."""
+    cluster = site.widest
+    victim = cluster.hosts[-1]
+    kept = [broker for broker in cluster.brokers if broker.host is not victim]
+    before, booted = pids(kept), victim.says("cat /proc/sys/kernel/random/boot_id")
+    assert "No host asks for a reboot." in lab.play("reboot-hosts", "--check").worked().words
+    with load_on(cluster, "drill-reboot") as load:
+        under_way(load)
+        load.breaks("reboot of a host", [b.id for b in cluster.brokers if b.host is victim])
+        lab.play("reboot-hosts", "-e", f"host={victim.name}", "-e", "force=true").worked()
+        under_way(load)
+    load.assert_kept()
+    load.assert_available(QUICK_S)
+    assert victim.says("cat /proc/sys/kernel/random/boot_id") != booted
+    await_well(cluster.brokers)
+    await_in_sync(cluster)
+    assert is_whole(cluster)
+    assert (pids(kept), holder(cluster)) == (before, None)
