@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.deploy.client import all_replicas
 from tests.deploy.deployed import Site
 from tests.deploy.drilling import QUICK_S, Lab, await_in_sync, await_well, pids
 from tests.deploy.load import load_on, under_way
@@ -32,3 +33,31 @@ def test_a_host_is_rebooted_and_nothing_is_lost_or_refused(site: Site, lab: Lab)
     await_in_sync(cluster)
     assert is_whole(cluster)
     assert (pids(kept), holder(cluster)) == (before, None)
+
+
+def test_a_broker_is_drained_and_filled_again_by_moves_that_outlive_their_playbook(
+    site: Site, lab: Lab
+) -> None:
+    cluster = site.widest
+    drained, before = cluster.brokers[-1], pids(cluster.brokers)
+    where = ("-e", f"dc={cluster.datacenter}", "-e", f"confirm={cluster.datacenter}")
+    only = ("-e", f"drain={drained.id}", "-e", "only_needed=true", "-e", "throttle=1")
+
+    def has() -> int:
+        return sum(drained.id in each.assigned for each in all_replicas(cluster.bootstrap))
+
+    with load_on(cluster, "drill-drain") as load:
+        under_way(load)
+        moving = lab.start("reassign", *where, *only)
+        moving.reaches("Wait until it has ended")
+        moving.kill()
+        run = lab.play("reassign", *where, *only).worked()
+        assert "has the plan of an earlier run" in run.words
+        assert has() == 0
+        lab.play("reassign", *where).worked()
+        under_way(load)
+    load.assert_kept()
+    load.assert_available(QUICK_S)
+    await_in_sync(cluster)
+    assert has() > 0
+    assert pids(cluster.brokers) == before

@@ -8,7 +8,8 @@ does not serve before another broker is started; while `hangs-d01` is a pipe, it
 host that is rebooted starts its broker again, or is dead while there is a file `stays-off-a`. The
 gate is the real one, over partitions whose ISR is whoever is alive; a broker that does not run is
 alive all the same while there is a file `registered-d01`. What a broker lacks, from one question to
-the next, is in `lack.json`.
+the next, is in `lack.json`. The plan of moves is in `plan`; they are not done while there is a file
+`unfinished`, and are being carried out once if there is `reassigns`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ case "$*" in
 *reset-failed*|*daemon-reload*) ;;
 is-enabled*) echo enabled ;;
 is-active*) sed -n 's/^ActiveState=//p' $unit ;;
+*kdist-reassign*)
+  echo ActiveState=$(cat ../reassigns 2>/dev/null || echo inactive)
+  rm -f ../reassigns ;;
 *UserspaceTimestamp*) echo @$(cat ../booted 2>/dev/null || echo 500) ;;
 show*) cat $unit ;;
 stop*)
@@ -94,6 +98,12 @@ elif words[0] == "config":
     print(json.dumps({{"faults": [], "digest": "s"}}))
 elif words[0] == "topics":
     print(json.dumps({{"steps": [], "refusals": [f.name for f in site.glob("refused-*")]}}))
+elif words[:2] == ["reassign", "plan"]:
+    print("a table")
+    if "--output" in words:
+        Path(words[words.index("--output") + 1]).write_text((site / "plan").read_text())
+elif words[:2] == ["reassign", "verify"]:
+    sys.exit((site / "unfinished").exists())
 elif words[0] in ("cluster", "reassign"):
     pass  # nobody has to be elected
 else:
@@ -169,6 +179,9 @@ class Site:
             (directory / name).mkdir(parents=True)
         script(directory / "bin/ssh", SSH.format(site=directory))
         script(directory / "bin/systemctl", SYSTEMCTL.format(site=directory, new=NEW))
+        script(directory / "bin/systemd-run", 'while [ "${1#--}" != "$1" ]; do shift; done; "$@"\n')
+        script(directory / "bin/journalctl", "echo broker 202 is down\n")
+        (directory / "plan").write_text('{"partitions": [{}]}')
         self.topics(everywhere=[101, 202, 303])
         (directory / "events").touch()
         self.lacks()
