@@ -171,6 +171,9 @@ def test_a_disk_that_is_absent_is_an_error_if_it_never_had_a_broker(
 # A disk is taken out of service
 
 
+WENT_ON = "went on, with silences {{ kdist_roll_silences | default({}) }}"
+
+
 def take_out(
     site: Site, *words: str, state: str = "failed", **given: Any
 ) -> subprocess.CompletedProcess[str]:
@@ -182,7 +185,7 @@ def take_out(
     ]
     usual = {"gather_facts": False}
     steps = [{"hosts": "broker", "tasks": [each]} | usual for each in roles]
-    steps.append(usual | {"hosts": "all", "tasks": [{"ansible.builtin.debug": {"msg": "went on"}}]})
+    steps.append(usual | {"hosts": "all", "tasks": [{"ansible.builtin.debug": {"msg": WENT_ON}}]})
     return site.play(*words, steps=steps, disk_states={"d01": state}, **given)
 
 
@@ -197,6 +200,8 @@ def test_a_broker_that_is_taken_away_is_silent_until_monitoring_knows_of_it(site
     matchers = {each["name"]: each["value"] for each in silence["matchers"]}
     assert matchers == {"dc": "dc1", "broker": "101"}
     assert silence["status"]["state"] == "active"
+    # What the run silences after that does not take its place.
+    assert done.stdout.count("went on, with silences {}") == 3
 
 
 def left_of(site: Site) -> list[str]:
