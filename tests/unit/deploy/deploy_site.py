@@ -137,11 +137,12 @@ else:
         verdict = review_stop(view, mine, number("--expect"), **known)
     lacks = json.loads((site / "lack.json").read_text()) if "--measure" in words else []
     lack = lacks and dict(zip(("partitions", "bytes"), lacks[0]))
-    count = sum(mine[0] in each.replicas for each in partitions)
+    held = [each.partition.topic for each in partitions if mine[0] in each.replicas]
     reasons = [*verdict.reasons, *(["not yet in the ISR"] if lack else [])]
     if lacks:
         (site / "lack.json").write_text(json.dumps(lacks[1:] or lacks))
-    said = {{"partitions": count, "moving": (site / "moving").exists(), "lack": lack}}
+    said = {{"partitions": len(held), "topics": held, "lack": lack}}
+    said |= {{"moving": (site / "moving").exists()}}
     said |= {{"reasons": reasons, "moves": verdict.moves, "brokers": sorted(alive)}}
     print(json.dumps(said))
     sys.exit(bool(reasons))

@@ -240,6 +240,14 @@ def test_a_broker_with_partitions_keeps_its_disks_state_and_ends_the_run_for_all
     assert (site.events(), left_of(site)) == ([], before)
 
 
+def test_a_broker_that_has_the_canarys_partition_alone_is_empty(site: Site) -> None:
+    """The canary makes one for each broker that has none: it never became empty."""
+    site.topics(**{"elsewhere": [202, 303], "kdist.canary": [101, 202]})
+    done = take_out(site)
+    assert done.returncode == 0, done.stdout
+    assert sorted(site.events()) == ["disable d01", "stop d01"]
+
+
 def test_an_empty_broker_is_not_taken_away_while_partitions_move(site: Site) -> None:
     """They may be on their way to it."""
     site.topics(elsewhere=[202, 303])
