@@ -11,8 +11,8 @@ from typing import Any
 
 Values = Mapping[str, Any]
 
-# Sentences on disks that did not answer: what was to be done with them is not done.
-HUNG = ("kdist_disks_hung", "kdist_broker_hung")
+# Sentences by disk, on those that did not answer: what was to be done with them is not done.
+HUNG = ("kdist_broker_hung", "kdist_disks_hung")
 
 
 def kdist_step(step: Values) -> str:
@@ -39,8 +39,8 @@ def kdist_summary(
 
 
 def of_host(host: str, values: Values) -> Iterator[str]:
-    hung = dict.fromkeys(each for name in HUNG for each in values.get(name) or ())
-    yield from (f"{host}: {each}" for each in hung)
+    hung = {disk: said for name in HUNG for disk, said in (values.get(name) or {}).items()}
+    yield from (f"{host}: {each}" for each in hung.values())
     for each in values.get("kdist_disks_never_used") or ():
         yield f"{host}: {each}, and has never had a broker"
     for each in values.get("kdist_disks_unknown") or ():
@@ -52,6 +52,8 @@ def of_host(host: str, values: Values) -> Iterator[str]:
     if topics := values.get("kdist_topics_undone"):
         yield topics
     yield from values.get("kdist_broker_undone") or ()
+    if said := values.get("kdist_roll_reboot_undone"):
+        yield said
     rolled = values.get("kdist_roll_undone") or ()
     yield from (each["why"] for each in rolled)
     if values.get("kdist_roll_is_gone") and not rolled:  # it died in another's turn
@@ -59,7 +61,10 @@ def of_host(host: str, values: Values) -> Iterator[str]:
 
 
 def seen_at(host: str, values: Values) -> Iterator[str]:
-    told = {*(values.get("kdist_disks_never_used") or ()), *(values.get("kdist_disks_hung") or ())}
+    told = {
+        *(values.get("kdist_disks_never_used") or ()),
+        *(values.get("kdist_disks_hung") or {}).values(),
+    }
     problems = values.get("kdist_disks_problems") or ()
     yield from (f"{host}: {each}" for each in problems if each not in told)
     for each in values.get("kdist_roll_deaf") or ():

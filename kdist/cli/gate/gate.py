@@ -284,6 +284,7 @@ def _show(subject: Subject, found: Found, verdict: Verdict, is_after: bool, as_j
 
     if as_json:
         view = found.view
+        replicated = replicated_on(view, frozenset(found.brokers))
         row = {
             "broker": subject.brokers[0] if len(subject.brokers) == 1 else None,
             "host": subject.host,
@@ -292,7 +293,8 @@ def _show(subject: Subject, found: Found, verdict: Verdict, is_after: bool, as_j
             "reasons": verdict.reasons,
             "moves": verdict.moves,
             "single_replica": [str(each) for each in verdict.single_replica],
-            "partitions": len(replicated_on(view, frozenset(found.brokers))),
+            "partitions": len(replicated),
+            "topics": sorted({each.partition.topic for each in replicated}),
             "moving": view.is_reassigning or any(each.is_moving for each in view.partitions),
             "controller": view.controller,
             "brokers": sorted(view.brokers),

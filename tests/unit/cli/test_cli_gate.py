@@ -104,6 +104,7 @@ def test_json_has_the_answer_and_its_grounds() -> None:
         "moves": None,
         "single_replica": [],
         "partitions": 1,
+        "topics": ["clicks"],
         "moving": False,
         "controller": 1,
         "brokers": [1, 2],

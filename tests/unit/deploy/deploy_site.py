@@ -4,10 +4,12 @@ Host `a` has broker 101 as d01, `b` 202 as d02, `c` 303 as d03. A host is dead w
 `dead-a`; it dies by itself after `systemctl stop d02` if the file `on-stop-d02` names it, and once
 the lock is taken if `on-lock` does. Another run holds the lock while there is a file `locked`;
 `moves` says for how many questions of the gate partitions are moving. With a file `slow-d01`, d01
-does not serve before another broker is started; while `hangs-d01` is a pipe, it does not stop. The
+does not serve before another broker is started; while `hangs-d01` is a pipe, it does not stop. A
+host that is rebooted starts its broker again, or is dead while there is a file `stays-off-a`. The
 gate is the real one, over partitions whose ISR is whoever is alive; a broker that does not run is
 alive all the same while there is a file `registered-d01`. What a broker lacks, from one question to
-the next, is in `lack.json`.
+the next, is in `lack.json`. The plan of moves is in `plan`; they are not done while there is a file
+`unfinished`, and are being carried out once if there is `reassigns`.
 """
 
 from __future__ import annotations
@@ -49,6 +51,10 @@ case "$*" in
 *reset-failed*|*daemon-reload*) ;;
 is-enabled*) echo enabled ;;
 is-active*) sed -n 's/^ActiveState=//p' $unit ;;
+*kdist-reassign*)
+  echo ActiveState=$(cat ../reassigns 2>/dev/null || echo inactive)
+  rm -f ../reassigns ;;
+*UserspaceTimestamp*) echo @$(cat ../booted 2>/dev/null || echo 500) ;;
 show*) cat $unit ;;
 stop*)
   [ ! -p ../hangs-$unit ] || exec cat ../hangs-$unit
@@ -83,7 +89,7 @@ with open(site / "calls", "a") as calls:
 if words[:2] == ["gate", "lock"]:
     if (site / "locked").exists():
         sys.exit("kdist: another run holds the lock")
-    print(json.dumps({{"taken": True, "since_ms": 0}}))
+    print(json.dumps({{"taken": True, "since_ms": 600000}}))
     if (site / "on-lock").exists():
         (site / ("dead-" + (site / "on-lock").read_text())).touch()
 elif words[:2] == ["gate", "unlock"]:
@@ -92,6 +98,12 @@ elif words[0] == "config":
     print(json.dumps({{"faults": [], "digest": "s"}}))
 elif words[0] == "topics":
     print(json.dumps({{"steps": [], "refusals": [f.name for f in site.glob("refused-*")]}}))
+elif words[:2] == ["reassign", "plan"]:
+    print("a table")
+    if "--output" in words:
+        Path(words[words.index("--output") + 1]).write_text((site / "plan").read_text())
+elif words[:2] == ["reassign", "verify"]:
+    sys.exit((site / "unfinished").exists())
 elif words[0] in ("cluster", "reassign"):
     pass  # nobody has to be elected
 else:
@@ -125,14 +137,33 @@ else:
         verdict = review_stop(view, mine, number("--expect"), **known)
     lacks = json.loads((site / "lack.json").read_text()) if "--measure" in words else []
     lack = lacks and dict(zip(("partitions", "bytes"), lacks[0]))
-    count = sum(mine[0] in each.replicas for each in partitions)
+    held = [each.partition.topic for each in partitions if mine[0] in each.replicas]
     reasons = [*verdict.reasons, *(["not yet in the ISR"] if lack else [])]
     if lacks:
         (site / "lack.json").write_text(json.dumps(lacks[1:] or lacks))
-    said = {{"partitions": count, "moving": (site / "moving").exists(), "lack": lack}}
+    said = {{"partitions": len(held), "topics": held, "lack": lack}}
+    said |= {{"moving": (site / "moving").exists()}}
     said |= {{"reasons": reasons, "moves": verdict.moves, "brokers": sorted(alive)}}
     print(json.dumps(said))
     sys.exit(bool(reasons))
+"""
+
+
+REBOOT = """\
+from pathlib import Path
+from ansible.module_utils.basic import AnsibleModule
+module = AnsibleModule({{"msg": {{}}, "reboot_timeout": {{"type": "int"}}}})
+site, host = Path({site!r}), module.params["msg"].split()[0]
+with (site / "events").open("a") as events:
+    print("reboot", host, file=events)
+if (site / f"stays-off-{{host}}").exists():
+    (site / f"dead-{{host}}").touch()
+    module.fail_json(msg="Timed out waiting for last boot time check")
+for disk, (its, _) in {brokers!r}.items():
+    if its == host:
+        said = (site / "units" / disk).read_text().replace("=inactive", "=active")
+        (site / "units" / disk).write_text(said.replace("=dead", "=running"))
+module.exit_json(changed=True, rebooted=True)
 """
 
 
@@ -149,6 +180,9 @@ class Site:
             (directory / name).mkdir(parents=True)
         script(directory / "bin/ssh", SSH.format(site=directory))
         script(directory / "bin/systemctl", SYSTEMCTL.format(site=directory, new=NEW))
+        script(directory / "bin/systemd-run", 'while [ "${1#--}" != "$1" ]; do shift; done; "$@"\n')
+        script(directory / "bin/journalctl", "echo broker 202 is down\n")
+        (directory / "plan").write_text('{"partitions": [{}]}')
         self.topics(everywhere=[101, 202, 303])
         (directory / "events").touch()
         self.lacks()
@@ -190,11 +224,15 @@ class Site:
         (tree / "kdist").symlink_to(ROOT / "kdist")
         me, mine = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(os.getgid()).gr_name
         (tree / "playbooks/validate.yml").write_text("- hosts: all\n  gather_facts: false\n")
+        (tree / "playbooks/library").mkdir()
+        fake = REBOOT.format(site=str(self.directory), brokers=BROKERS)
+        (tree / "playbooks/library/fake_reboot.py").write_text(fake)
         changes = {"/etc/kdist": f"{self.directory}/etc", "/etc/systemd": f"{self.directory}/etc"}
         changes |= {"/opt/kdist": f"{self.directory}/root"}
         changes |= {'"/data/': f'"{self.directory}/data/', "owner: root": f"owner: {me}"}
         changes |= {"group: root": f"group: {mine}", 'f"/data/': f'f"{self.directory}/data/'}
         changes |= {"kdist_group: kdist": f"kdist_group: {mine}"}
+        changes |= {"ansible.builtin.reboot:": "fake_reboot:"}
         for page in [*tree.rglob("*.yml"), *tree.rglob("*.py")]:
             text = page.read_text()
             for old, new in changes.items():

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from deploy_site import OLD, Site, site_at
+from monitoring_files import alertmanager
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a play starts hundreds of processes
 
@@ -170,7 +171,12 @@ def test_a_disk_that_is_absent_is_an_error_if_it_never_had_a_broker(
 # A disk is taken out of service
 
 
-def take_out(site: Site, *words: str, state: str = "failed") -> subprocess.CompletedProcess[str]:
+WENT_ON = "went on, with silences {{ kdist_roll_silences | default({}) }}"
+
+
+def take_out(
+    site: Site, *words: str, state: str = "failed", **given: Any
+) -> subprocess.CompletedProcess[str]:
     """Give d01 this state, and play what site.yml does about it, and a play after that."""
     pages = ["leave", "retire"]
     roles = [
@@ -179,8 +185,23 @@ def take_out(site: Site, *words: str, state: str = "failed") -> subprocess.Compl
     ]
     usual = {"gather_facts": False}
     steps = [{"hosts": "broker", "tasks": [each]} | usual for each in roles]
-    steps.append(usual | {"hosts": "all", "tasks": [{"ansible.builtin.debug": {"msg": "went on"}}]})
-    return site.play(*words, steps=steps, disk_states={"d01": state})
+    steps.append(usual | {"hosts": "all", "tasks": [{"ansible.builtin.debug": {"msg": WENT_ON}}]})
+    return site.play(*words, steps=steps, disk_states={"d01": state}, **given)
+
+
+def test_a_broker_that_is_taken_away_is_silent_until_monitoring_knows_of_it(site: Site) -> None:
+    """Prometheus looks for it until the end of the run, and the lock is free long before that."""
+    site.topics(elsewhere=[202, 303])
+    site.monitors = ["b"]
+    with alertmanager() as (port, silences):
+        done = take_out(site, kdist_port_overrides={"alertmanager": port})
+    assert done.returncode == 0, done.stdout
+    (silence,) = silences.values()
+    matchers = {each["name"]: each["value"] for each in silence["matchers"]}
+    assert matchers == {"dc": "dc1", "broker": "101"}
+    assert silence["status"]["state"] == "active"
+    # What the run silences after that does not take its place.
+    assert done.stdout.count("went on, with silences {}") == 3
 
 
 def left_of(site: Site) -> list[str]:
@@ -217,6 +238,14 @@ def test_a_broker_with_partitions_keeps_its_disks_state_and_ends_the_run_for_all
     assert "its broker 101 runs and has 1 partition:" in " ".join(done.stdout.split())
     assert "went on" not in done.stdout
     assert (site.events(), left_of(site)) == ([], before)
+
+
+def test_a_broker_that_has_the_canarys_partition_alone_is_empty(site: Site) -> None:
+    """The canary makes one for each broker that has none: it never became empty."""
+    site.topics(**{"elsewhere": [202, 303], "kdist.canary": [101, 202]})
+    done = take_out(site)
+    assert done.returncode == 0, done.stdout
+    assert sorted(site.events()) == ["disable d01", "stop d01"]
 
 
 def test_an_empty_broker_is_not_taken_away_while_partitions_move(site: Site) -> None:

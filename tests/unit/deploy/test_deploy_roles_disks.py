@@ -317,7 +317,22 @@ def test_disks_that_hang_are_not_done_with() -> None:
     """Unlike those that are absent, which wait for a person without anybody's harm."""
     row = {
         "kdist_disks_problems": ["d01 hangs", "d02 is absent"],
-        "kdist_disks_hung": ["d01 hangs"],
+        "kdist_disks_hung": {"d01": "d01 hangs"},
     }
     found = load("playbooks/filter_plugins/kdist_summary.py").kdist_summary({"b": row}, "b", "b")
     assert found == {"undone": ["b: d01 hangs"], "notices": ["b: d02 is absent"]}
+
+
+def test_a_disk_that_hangs_is_told_of_once_whoever_has_met_it() -> None:
+    row = {
+        "kdist_disks_hung": {"d01": "d01 (/dev/x) does not answer within 60 s"},
+        "kdist_broker_hung": {
+            "d01": "/data/d01 does not answer, and its broker is left alone",
+            "d02": "/data/d02 does not answer, and its broker is left alone",
+        },
+    }
+    found = load("playbooks/filter_plugins/kdist_summary.py").kdist_summary({"b": row}, "b", "b")
+    assert found["undone"] == [
+        "b: d01 (/dev/x) does not answer within 60 s",
+        "b: /data/d02 does not answer, and its broker is left alone",
+    ]

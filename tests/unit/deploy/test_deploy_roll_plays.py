@@ -70,6 +70,15 @@ def test_a_roll_whose_lock_another_run_holds_stops_nothing_and_says_who(site: Si
     assert "has not been restarted: kdist: another run holds the lock. If that run" in said
 
 
+def test_a_roll_whose_hosts_cannot_follow_their_brokers_leaves_the_lock_free(site: Site) -> None:
+    switch = site.directory / "tree/roles/kdist_release/tasks/switch.yml"
+    switch.write_text("- ansible.builtin.fail: {msg: read-only}\n")
+    done = site.play()
+    assert done.returncode != 0
+    assert site.runs() == {"d01": NEW, "d02": NEW, "d03": NEW}
+    assert len(site.calls("gate unlock")) == 3
+
+
 def test_moves_are_waited_for_and_told_of_and_the_roll_goes_on_as_they_end(site: Site) -> None:
     """They outlast the gate's patience, which is for what does not end by itself."""
     (site.directory / "moves").write_text("5")
@@ -338,6 +347,28 @@ def test_a_zookeeper_server_that_cannot_be_restarted_leaves_the_lock_free(
     assert done.returncode != 0
     assert why in done.stdout.rpartition("Fail with what went wrong")[2]
     assert [call.split(" --")[0] for call in site.calls("gate ")] == calls
+
+
+def test_a_zookeeper_server_that_was_stopped_for_nothing_is_started_again(site: Site) -> None:
+    """As when the disk is full, to which its new settings are to be written."""
+    role = site.directory / "tree/roles/kdist_zookeeper"
+    (role / "tasks/gate.yml").write_text("- ansible.builtin.debug: {msg: whole}\n")
+    (role / "tasks/activate.yml").write_text("- ansible.builtin.fail: {msg: no space}\n")
+    server = site.directory / "bin/systemctl"
+    script(
+        server,
+        f'case "$*" in *show*) echo LoadState=loaded; cat {site.directory}/server ;;\n'
+        f"stop*) echo ActiveState=inactive >{site.directory}/server; echo $* >>{server}.did ;;\n"
+        f"start*) echo ActiveState=active >{site.directory}/server; echo $* >>{server}.did ;;\n"
+        "esac\n",
+    )
+    (site.directory / "server").write_text("ActiveState=active\n")
+    restart = {"ansible.builtin.include_role": {"name": role.name, "tasks_from": "restart"}}
+    done = site.play(steps=[{"hosts": "a", "gather_facts": False, "tasks": [restart]}])
+    assert done.returncode != 0
+    assert "no space" in done.stdout.rpartition("Fail with what went wrong")[2]
+    did = Path(f"{server}.did").read_text().splitlines()
+    assert did == ["stop kdist-zookeeper.service", "start kdist-zookeeper.service"]
 
 
 def set_up_zookeeper(

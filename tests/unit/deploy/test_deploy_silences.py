@@ -60,11 +60,14 @@ def test_a_silence_begins_before_the_stop_and_is_ended_whatever_happens() -> Non
         ("roles/kdist_roll/tasks/restart.yml", "Stop the broker"),
         ("roles/kdist_zookeeper/tasks/restart.yml", "Stop the server"),
         ("playbooks/replace-disk.yml", "Stop the broker"),
+        ("roles/kdist_disks/tasks/retire.yml", "Stop them, also at boot"),
+        ("roles/kdist_roll/tasks/reboot.yml", "Stop the brokers, all at once"),
     ):
         text = (ROOT / page).read_text()
         assert 0 < text.index("- name: Silence ") < text.index(f"- name: {stop}")
     for page in (
         "roles/kdist_roll/tasks/broker.yml",
+        "roles/kdist_roll/tasks/reboot.yml",
         "roles/kdist_zookeeper/tasks/restart.yml",
         "playbooks/replace-disk.yml",
     ):

@@ -154,6 +154,19 @@ def test_defaults_facts_and_what_is_derived_are_no_mistakes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["kdist_roll_run", "kdist_roll_run_id"])
+def test_an_inventory_is_checked_whatever_name_its_run_was_given(name: str, tmp_path: Path) -> None:
+    """Whoever resumes a run may give its id under the name of the fact that holds it."""
+    place = Path(shutil.copytree(ROOT / "inventory/example", tmp_path / "site"))
+    page = place / "host_vars/b2.dc1.example.yml"
+    page.write_text(page.read_text().replace("kdist_rack:", "kdist_base_rack:"))
+    program = Path(sys.executable).with_name("ansible-playbook")
+    words = [str(program), "-i", str(place), "-e", f"{name}=x", "playbooks/validate.yml"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "b2.dc1.example: kdist_rack is not set" in done.stdout
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("inventory", ["example", "lab", "vagrant", "vagrant-pair"])
 def test_the_inventories_of_the_tree_have_no_such_mistakes(inventory: str, tmp_path: Path) -> None:
     """And one of theirs that has is refused by the playbook."""
