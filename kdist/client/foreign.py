@@ -90,7 +90,7 @@ METHODS = {
         list_topics = Admin.list_topics
         cluster_id = Admin.describe_cluster
         set_sasl_credentials = there is no SASL
-        metrics bootstrap_connected purge max_usable_produce_magic DEFAULT_CONFIG \
+        bootstrap_connected purge max_usable_produce_magic DEFAULT_CONFIG \
             DEPRECATED_CONFIGS = none
         {_OF_TRANSACTIONS.strip()}
     """),
@@ -107,7 +107,7 @@ METHODS = {
         topics list_topics = Admin.list_topics
         cluster_id = Admin.describe_cluster
         set_sasl_credentials = there is no SASL
-        bootstrap bootstrap_connected metrics group_metadata DEFAULT_CONFIG \
+        bootstrap bootstrap_connected group_metadata DEFAULT_CONFIG \
             DEFAULT_SESSION_TIMEOUT_MS_PRE_KIP_735 memberid consumer_group_metadata \
             last_stable_offset last_poll_timestamp = none
     """),
