@@ -64,8 +64,11 @@ class Measured:
 
         Clients of one program need different values of `client_id`, which labels them.
         """
-        for each in others:
-            if not isinstance(each, Measured):
-                what = type(each).__name__
-                raise WrongType(f"others must be clients of kdist: one is of type {what}")
-        return self._meter.exposition.render(*(each._meter.exposition for each in others)).decode()
+        return self._meter.exposition.render(*map(_exposition_of, others)).decode()
+
+
+def _exposition_of(client: object) -> Exposition:
+    if not isinstance(client, Measured):
+        what = type(client).__name__
+        raise WrongType(f"others must be clients of kdist: one is of type {what}")
+    return client._meter.exposition
