@@ -64,7 +64,8 @@ class Measured:
 
         Clients of one program need different values of `client_id`, which labels them.
         """
-        for each in others:
+        given: tuple[object, ...] = others  # whatever the caller's types are
+        for each in given:
             if not isinstance(each, Measured):
                 what = type(each).__name__
                 raise WrongType(f"others must be clients of kdist: one is of type {what}")
