@@ -15,7 +15,7 @@ from functools import partial
 from os import getpid
 from typing import Any, TypeVar
 
-from kdist.client.background import ENDING
+from kdist.client.background import ENDING, FORKED
 from kdist.client.backoff import backoff_s
 from kdist.client.cluster import MISSING_S, Cluster, api_error
 from kdist.client.discovery import find_brokers
@@ -179,6 +179,8 @@ class Core:
         """Raise an error if a thread that waits for a result would wait forever."""
         if sys.is_finalizing():
             raise ProducerClosed(ENDING)
+        if self.process != getpid():  # its loop is the parent's: nobody here will ever tell
+            raise ProducerClosed(FORKED)
         self.accumulator.check_waiter()
         with contextlib.suppress(RuntimeError):
             if asyncio.get_running_loop() is self.loop:
