@@ -39,12 +39,12 @@ from kdist.client.producer.arguments import (
     listed,
 )
 from kdist.client.producer.batch import PartitionQueue, ProducerBatch
-from kdist.client.producer.bulk import Bulk
+from kdist.client.producer.bulk import Bulk, refused
 from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, RequestEncoder
-from kdist.client.producer.faults import BufferFull, ProducerClosed
+from kdist.client.producer.faults import BufferFull, ProducerClosed, RecordTooLarge
 from kdist.client.producer.identity import NOBODY, Identities
-from kdist.client.producer.interceptors import ProducerInterceptors
+from kdist.client.producer.interceptors import NO_PARTITION, ProducerInterceptors
 from kdist.client.producer.interrupting import Interrupting
 from kdist.client.producer.link import LinkSettings
 from kdist.client.producer.message import Message
@@ -56,6 +56,7 @@ from kdist.client.producer.settings import ProducerConfig
 from kdist.client.producer.settling import Settling
 from kdist.client.producer.topic import Topic
 from kdist.errors import ApiError, Error, UserError
+from kdist.model import NO_LEADER
 from kdist.network.client import ClientSettings
 from kdist.records.compression import Codec
 from kdist.records.record import Headers
@@ -297,7 +298,7 @@ class Core:
         values = listed(values, "values")
         keys = None if keys is None else listed(keys, "keys")
         if self.has_handler or self.accumulator.is_inside:
-            pairs = zip(values, keys or [None] * len(values), strict=True)
+            pairs = zip(values, [None] * len(values) if keys is None else keys, strict=True)
             return self.add_each(topic, [Message(value, key) for value, key in pairs], sent)
         return Bulk(
             self.accumulator,
@@ -313,8 +314,11 @@ class Core:
         """As `add_many`, for messages that may have headers, partitions and timestamps."""
         sent = SentMany() if sent is None else sent
         for message in messages:
-            one = yield from self.add(topic, message)
-            sent.add_one(one)
+            try:
+                sent.add_one((yield from self.add(topic, message)))
+            except RecordTooLarge as error:
+                queue = self._new_queue(topic, NO_PARTITION, NO_LEADER)
+                sent.add(refused(queue, error), 0, 1)
         return sent
 
     # Waiting; on the loop

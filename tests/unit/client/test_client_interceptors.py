@@ -132,6 +132,23 @@ async def test_a_send_that_raises_is_told_with_what_it_raises(scene: Scene, /) -
 
 
 @pytest.mark.played(by=play)
+@pytest.mark.parametrize("hooks", [{}, {"callback_handler": CallbackHandler()}, "interceptors"])
+async def test_a_record_too_large_of_many_fails_alone_whoever_looks_on(
+    scene: Scene, /, hooks: Any
+) -> None:
+    seen: Seen = []
+    settings = {"interceptors": [Sending("a", seen)]} if hooks == "interceptors" else hooks
+    async with scene.producer(max_request_size=1_000, **settings) as producer:
+        many = await producer.send_many("t", [b"1", b"x" * 2_000, b"2"], keys=[None] * 3)
+        with refused(Error.MESSAGE_TOO_LARGE):
+            await many
+        assert [count for _, count, _ in many.failures()] == [1]
+        with pytest.raises(ValueError, match="shorter" if hooks else "keys"):
+            await producer.send_many("t", [b"3"], keys=[])
+    assert len(scene.brokers.kept[T0].values()) == 2
+
+
+@pytest.mark.played(by=play)
 async def test_interceptors_come_before_a_callback_handler(scene: Scene, /) -> None:
     class Handler(CallbackHandler):
         def before_enqueue(self, topic: str, message: Message) -> Message:
