@@ -477,9 +477,9 @@ class Core:
             why = "the producer was closed before this was acknowledged"
             self._sender.give_up(ProducerClosed(why))
             self._closed.set()
+            if self._interceptors is not None:  # once they are told of the last record
+                self.loop.call_soon(self._interceptors.close)
         await asyncio.sleep(0)
-        if self._interceptors is not None:  # they were told of the last record
-            self._interceptors.close()
 
     async def _add_last(self) -> None:
         if self._handler is None:

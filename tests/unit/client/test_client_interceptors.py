@@ -149,6 +149,24 @@ async def test_a_record_too_large_of_many_fails_alone_whoever_looks_on(
 
 
 @pytest.mark.played(by=play)
+async def test_a_close_that_is_cancelled_twice_closes_the_interceptors(scene: Scene, /) -> None:
+    """As in a blocking producer, whose caller is interrupted in `close`."""
+    seen: Seen = []
+    scene.brokers.fault = lambda *_: Fault(delay_s=5)
+    producer = await scene.producer(interceptors=[Sending("a", seen)]).start()
+    await producer.send("t", b"x")
+    closing = asyncio.create_task(producer.close())
+    await asyncio.sleep(0.1)
+    closing.cancel()
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await asyncio.sleep(0)
+    assert [event[-1] for event in seen[1:]] == [ProducerClosed, "close"]
+
+
+@pytest.mark.played(by=play)
 async def test_interceptors_come_before_a_callback_handler(scene: Scene, /) -> None:
     class Handler(CallbackHandler):
         def before_enqueue(self, topic: str, message: Message) -> Message:
