@@ -190,8 +190,8 @@ class Accumulator:
                 size += batch.take()
                 index = len(batch.values)
                 batch.add(*row)
+                self.maybe_make_plain(name, batch)  # before it has room for what interrupts this
                 batch.size_bytes = size
-                self.maybe_make_plain(name, batch)
                 return Sent(batch, index)
         finally:
             self.tell()

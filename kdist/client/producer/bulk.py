@@ -139,8 +139,8 @@ class Bulk:
             batch.extend(values[start:end], keys[start:end] if keys is not None else None)
         finally:  # exact even if this is interrupted
             self._sent.add(batch, index, len(batch.values))
+        accumulator.maybe_make_plain(self._topic, batch)  # while the batch is taken
         batch.size_bytes = size
-        accumulator.maybe_make_plain(self._topic, batch)
         if end < len(values):
             accumulator.seal(queue)  # full
         return end
