@@ -167,6 +167,21 @@ async def test_a_close_that_is_cancelled_twice_closes_the_interceptors(scene: Sc
 
 
 @pytest.mark.played(by=play)
+async def test_a_send_that_is_interrupted_in_an_interceptor_is_told_to_those_before_it(
+    scene: Scene, /
+) -> None:
+    class Interrupted(ProducerInterceptor):
+        def on_send(self, record: ProducerRecord) -> ProducerRecord:
+            raise KeyboardInterrupt
+
+    seen: Seen = []
+    async with scene.producer(interceptors=[Sending("a", seen), Interrupted()]) as producer:
+        with pytest.raises(KeyboardInterrupt):
+            await producer.send("t", b"x")
+        assert seen[1:] == [("a", "a", ("t", -1, -1), KeyboardInterrupt)]
+
+
+@pytest.mark.played(by=play)
 async def test_interceptors_come_before_a_callback_handler(scene: Scene, /) -> None:
     class Handler(CallbackHandler):
         def before_enqueue(self, topic: str, message: Message) -> Message:
