@@ -72,7 +72,7 @@ _HOMES = {
     "kdist.client.consumer.batch": "Batch ConsumedRecord NotDecoded",
     "kdist.client.consumer.commits": "CommitFailed",
     "kdist.client.consumer.consumer": "Consumer",
-    "kdist.client.consumer.core": "ConsumerClosed WakenUp",
+    "kdist.client.consumer.faults": "ConsumerClosed WakenUp",
     "kdist.client.consumer.fetcher": "LogTruncated OffsetOutOfRange",
     "kdist.client.consumer.interceptors": "ConsumerInterceptor",
     "kdist.client.consumer.positions": "NoOffset",

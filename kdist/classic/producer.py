@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, overload
 
 from kdist.client.producer.message import Message
-from kdist.client.producer.results import Sent, SentMany
+from kdist.client.producer.results import Sent, SentMany, telling
 from kdist.client.producer.sync import Producer as Modern
 from kdist.errors import WrongType
 from kdist.records.record import Headers
@@ -61,4 +61,5 @@ class Producer(Modern):
         if any(each is not None for each in (key, headers, partition, timestamp)):
             raise WrongType("key, headers, partition and timestamp are those of each Message")
         # Made anew, as values may have been put into the list since.
-        return self._drive(self._core.add_each(topic, MessageSet(value)))
+        with telling(SentMany()) as sent:
+            return self._drive(self._core.add_each(topic, MessageSet(value), sent))

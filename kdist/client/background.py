@@ -42,6 +42,7 @@ class BackgroundLoop:
 
     def __init__(self, name: str) -> None:
         self.loop = TickLoop()
+        self._has_ended = False  # set on the loop, by `stop`
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
         self._is_forked = False
@@ -161,16 +162,29 @@ class BackgroundLoop:
         self.check_caller()
         if not self._stopping.acquire(blocking=False):
             return
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.loop.call_soon_threadsafe(self._end)
         self._thread.join()
         for steps in tuple(self._callers):
             steps.put(None)
 
+    def _end(self) -> None:
+        self._has_ended = True
+        self.loop.stop()
+
     def _serve(self) -> None:
         """Run the loop until `stop`, then cancel the tasks that are left. Runs in the thread."""
-        self.loop.run_forever()
+        while not self._has_ended:
+            self._go_on(self.loop.run_forever)
         while left := asyncio.all_tasks(self.loop):
             for task in left:
                 task.cancel()
-            self.loop.run_until_complete(asyncio.wait(left))
+            self._go_on(self.loop.run_until_complete, asyncio.wait(left))
         self.loop.close()
+
+    def _go_on(self, run: Callable[..., object], *arguments: object) -> None:
+        """Run the loop. A callback that exits does not end it: who calls would wait for ever."""
+        try:
+            run(*arguments)
+        except (SystemExit, KeyboardInterrupt) as error:
+            why = f"a callback raised {type(error).__name__}, which ends no program in this thread"
+            self.loop.call_exception_handler({"message": why, "exception": error})

@@ -193,9 +193,13 @@ class _Selector(selectors.EpollSelector):
         self._passed_over = [each for each in ranks if each in self._watched]
 
     def _run_wanted(self) -> None:
-        handles, self.wanted = self.wanted, []
-        for handle in handles:
-            handle._run()
+        handles, self.wanted = iter(self.wanted), []
+        try:
+            for handle in handles:
+                handle._run()
+        except BaseException:  # SystemExit or KeyboardInterrupt: the loop may go on
+            self.wanted[:0] = handles
+            raise
 
     def _find(self, descriptor: int, events: int) -> None:
         """Add an event of one of the loop's own descriptors, in the base class's form."""

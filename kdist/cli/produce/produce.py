@@ -23,7 +23,7 @@ from kdist.errors import KdistError, UserError
 from kdist.runtime.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
-    from kdist.cli.produce.input import Fixed, Headers, JsonLines, Row, TextLines
+    from kdist.cli.produce.input import Columns, Fixed, Headers, JsonLines, Row, TextLines
     from kdist.cli.shared.line_source import Lines
     from kdist.client.cluster import Cluster
     from kdist.client.producer.asynchronous import AsyncProducer
@@ -260,11 +260,19 @@ class Sending:
             raise
         self.read += len(lines)
         if columns.rows is None:
-            many = await self._producer.send_many(self._topic, columns.values, columns.keys)
-            self._in_flight.append((many, lines))
+            await self._send_columns(columns, lines)
         else:
             await self._send_rows(columns.rows, lines)
         await self._settle(_IN_FLIGHT_MAX)
+
+    async def _send_columns(self, columns: Columns, lines: Sequence[bytes]) -> None:
+        try:
+            many = await self._producer.send_many(self._topic, columns.values, columns.keys)
+        except BaseException as error:
+            if (sent := getattr(error, "sent", None)) is not None:  # for `abort` to count
+                self._in_flight.append((sent, lines))
+            raise
+        self._in_flight.append((many, lines))
 
     async def _send_rows(self, rows: Sequence[Row], lines: Sequence[bytes]) -> None:
         from kdist.client.producer.results import SentMany

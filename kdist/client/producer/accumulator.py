@@ -190,8 +190,8 @@ class Accumulator:
                 size += batch.take()
                 index = len(batch.values)
                 batch.add(*row)
+                self.maybe_make_plain(name, batch)  # before it has room for what interrupts this
                 batch.size_bytes = size
-                self.maybe_make_plain(name, batch)
                 return Sent(batch, index)
         finally:
             self.tell()
@@ -232,6 +232,8 @@ class Accumulator:
             if size > limit:
                 return None
             batch.size_bytes = limit  # as `batch.take` does
+            values = batch.values
+            sent = Sent(batch, len(values))  # first: an interrupt in it must not part the columns
             if headers is not rows or timestamp is not timestamps:  # then one of them is not None
                 more = _add_more(batch, headers, timestamp, limit - size)
                 if more is None:
@@ -240,8 +242,6 @@ class Accumulator:
                 size += more
             if keys is not None:
                 keys.append(key)
-            values = batch.values
-            sent = Sent(batch, len(values))
             values.append(value)
             batch.size_bytes = size
             return sent
@@ -412,10 +412,11 @@ class Accumulator:
             return NeedRoom(limit)
         batch = ProducerBatch(queue, queue.take_number(), self._now_s(), self._clock.now_ms())
         batch.limit_bytes = batch.held_bytes = limit
+        due_s = NOW_S if self.memory.is_wanted else batch.created_s + self._linger_s
         # Active first: if this thread is interrupted here, no batch is left where nobody looks.
         self.active[queue] = None
         queue.open = batch
-        self._untold.append(NOW_S if self.memory.is_wanted else batch.created_s + self._linger_s)
+        self._untold.append(due_s)
         return batch
 
     def seal(self, queue: PartitionQueue, *, is_known: bool = False) -> None:

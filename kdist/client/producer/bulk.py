@@ -125,7 +125,8 @@ class Bulk:
             accumulator.seal(queue)
             return start
         if end - start == 1 and size + HEADER_SIZE > accumulator.record_bytes_max:
-            self._sent.add(_refused(queue, size), 0, 1)
+            why = f"a record of {size} bytes is larger than max_request_size"
+            self._sent.add(refused(queue, RecordTooLarge(why)), 0, 1)
             return end
         batch = queue.open or accumulator.open(queue, size)
         if isinstance(batch, NeedRoom):
@@ -138,8 +139,8 @@ class Bulk:
             batch.extend(values[start:end], keys[start:end] if keys is not None else None)
         finally:  # exact even if this is interrupted
             self._sent.add(batch, index, len(batch.values))
+        accumulator.maybe_make_plain(self._topic, batch)  # while the batch is taken
         batch.size_bytes = size
-        accumulator.maybe_make_plain(self._topic, batch)
         if end < len(values):
             accumulator.seal(queue)  # full
         return end
@@ -156,9 +157,8 @@ def _cut(sizes: array[int], start: int, room_bytes: int) -> tuple[int, int]:
     return end, sizes[end] - before
 
 
-def _refused(queue: PartitionQueue, size: int) -> ProducerBatch:
+def refused(queue: PartitionQueue, error: RecordTooLarge) -> ProducerBatch:
     """A failed batch that stands for a record too large to send, so the others are still sent."""
     batch = ProducerBatch(queue, 0, 0.0, 0)
-    batch.error = RecordTooLarge(f"a record of {size} bytes is larger than max_request_size")
-    batch.is_done = True
+    batch.error, batch.is_done = error, True
     return batch

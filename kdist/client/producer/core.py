@@ -15,7 +15,7 @@ from functools import partial
 from os import getpid
 from typing import Any, TypeVar
 
-from kdist.client.background import ENDING
+from kdist.client.background import ENDING, FORKED
 from kdist.client.backoff import backoff_s
 from kdist.client.cluster import MISSING_S, Cluster, api_error
 from kdist.client.discovery import find_brokers
@@ -39,12 +39,12 @@ from kdist.client.producer.arguments import (
     listed,
 )
 from kdist.client.producer.batch import PartitionQueue, ProducerBatch
-from kdist.client.producer.bulk import Bulk
+from kdist.client.producer.bulk import Bulk, refused
 from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, RequestEncoder
-from kdist.client.producer.faults import BufferFull, ProducerClosed
+from kdist.client.producer.faults import BufferFull, ProducerClosed, RecordTooLarge
 from kdist.client.producer.identity import NOBODY, Identities
-from kdist.client.producer.interceptors import ProducerInterceptors
+from kdist.client.producer.interceptors import NO_PARTITION, ProducerInterceptors
 from kdist.client.producer.interrupting import Interrupting
 from kdist.client.producer.link import LinkSettings
 from kdist.client.producer.message import Message
@@ -56,6 +56,7 @@ from kdist.client.producer.settings import ProducerConfig
 from kdist.client.producer.settling import Settling
 from kdist.client.producer.topic import Topic
 from kdist.errors import ApiError, Error, UserError
+from kdist.model import NO_LEADER
 from kdist.network.client import ClientSettings
 from kdist.records.compression import Codec
 from kdist.records.record import Headers
@@ -179,6 +180,8 @@ class Core:
         """Raise an error if a thread that waits for a result would wait forever."""
         if sys.is_finalizing():
             raise ProducerClosed(ENDING)
+        if self.process != getpid():  # its loop is the parent's: nobody here will ever tell
+            raise ProducerClosed(FORKED)
         self.accumulator.check_waiter()
         with contextlib.suppress(RuntimeError):
             if asyncio.get_running_loop() is self.loop:
@@ -295,7 +298,7 @@ class Core:
         values = listed(values, "values")
         keys = None if keys is None else listed(keys, "keys")
         if self.has_handler or self.accumulator.is_inside:
-            pairs = zip(values, keys or [None] * len(values), strict=True)
+            pairs = zip(values, [None] * len(values) if keys is None else keys, strict=True)
             return self.add_each(topic, [Message(value, key) for value, key in pairs], sent)
         return Bulk(
             self.accumulator,
@@ -311,8 +314,11 @@ class Core:
         """As `add_many`, for messages that may have headers, partitions and timestamps."""
         sent = SentMany() if sent is None else sent
         for message in messages:
-            one = yield from self.add(topic, message)
-            sent.add_one(one)
+            try:
+                sent.add_one((yield from self.add(topic, message)))
+            except RecordTooLarge as error:
+                queue = self._new_queue(topic, NO_PARTITION, NO_LEADER)
+                sent.add(refused(queue, error), 0, 1)
         return sent
 
     # Waiting; on the loop
@@ -471,9 +477,9 @@ class Core:
             why = "the producer was closed before this was acknowledged"
             self._sender.give_up(ProducerClosed(why))
             self._closed.set()
+            if self._interceptors is not None:  # once they are told of the last record
+                self.loop.call_soon(self._interceptors.close)
         await asyncio.sleep(0)
-        if self._interceptors is not None:  # they were told of the last record
-            self._interceptors.close()
 
     async def _add_last(self) -> None:
         if self._handler is None:

@@ -64,10 +64,10 @@ class ProducerInterceptors:
     def adding(self, topic: str, message: Message, add: Callable[[str, Message], Steps]) -> Steps:
         """The steps of `add`, for what the interceptors make of the message."""
         record = ProducerRecord(topic, *message)
-        for each in self._chain:
-            record = self._guard.call(record, each.on_send, record)
-        topic, *rest = record
         try:
+            for each in self._chain:
+                record = self._guard.call(record, each.on_send, record)
+            topic, *rest = record
             sent = yield from add(topic, Message(*rest))
         except BaseException as error:
             # The steps of a `send` that gave up waiting are closed: the cause is what it raises.

@@ -15,11 +15,15 @@ import pytest
 from click.testing import CliRunner
 
 from kdist.cli.main import kdist
-from kdist.cli.produce.input import Fixed, JsonLines
+from kdist.cli.produce.input import Fixed, JsonLines, TextLines
+from kdist.cli.produce.produce import Sending
 from kdist.cli.shared.line_source import CHUNK_BYTES, LINE_BYTES_MAX, Splitter
 from kdist.client.partitioner import partition_for
+from kdist.client.producer.faults import BufferFull
 from kdist.errors import UserError
+from kdist.model import TopicPartition
 from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
+from tests.unit.client.producer_world import Fault, Scene, play
 
 ROOT = Path(__file__).parents[3]
 KDIST = [sys.executable, "-m", "kdist.cli"]
@@ -283,6 +287,17 @@ def test_progress_is_shown_on_a_terminal(cluster: CliCluster, tmp_path: Path) ->
     os.close(here)
     assert done.stdout.startswith(b"1,000 records (3.9 KiB) in ")
     assert re.fullmatch(rb"(\r[\d,]+ records?, [\d.]+ \w+\x1b\[K)+\r\x1b\[K", shown)
+
+
+@pytest.mark.played(by=play)
+async def test_lines_sent_before_there_is_no_more_room_are_counted(scene: Scene, /) -> None:
+    scene.brokers.fault = lambda *_: Fault(delay_s=1)
+    producer = await scene.producer(buffer_memory=40_000, batch_size=1, max_block_ms=100).start()
+    sending = Sending(producer, "t", TextLines(Fixed()))
+    with pytest.raises(BufferFull):
+        await sending.send([b"x" * 10_000] * 9)
+    written = await sending.abort()
+    assert written == len(scene.brokers.kept[TopicPartition("t", 0)].records) == 3
 
 
 def produce_process(cluster: CliCluster, name: str) -> subprocess.Popen[bytes]:

@@ -132,6 +132,56 @@ async def test_a_send_that_raises_is_told_with_what_it_raises(scene: Scene, /) -
 
 
 @pytest.mark.played(by=play)
+@pytest.mark.parametrize("hooks", [{}, {"callback_handler": CallbackHandler()}, "interceptors"])
+async def test_a_record_too_large_of_many_fails_alone_whoever_looks_on(
+    scene: Scene, /, hooks: Any
+) -> None:
+    seen: Seen = []
+    settings = {"interceptors": [Sending("a", seen)]} if hooks == "interceptors" else hooks
+    async with scene.producer(max_request_size=1_000, **settings) as producer:
+        many = await producer.send_many("t", [b"1", b"x" * 2_000, b"2"], keys=[None] * 3)
+        with refused(Error.MESSAGE_TOO_LARGE):
+            await many
+        assert [count for _, count, _ in many.failures()] == [1]
+        with pytest.raises(ValueError, match="shorter" if hooks else "keys"):
+            await producer.send_many("t", [b"3"], keys=[])
+    assert len(scene.brokers.kept[T0].values()) == 2
+
+
+@pytest.mark.played(by=play)
+async def test_a_close_that_is_cancelled_twice_closes_the_interceptors(scene: Scene, /) -> None:
+    """As in a blocking producer, whose caller is interrupted in `close`."""
+    seen: Seen = []
+    scene.brokers.fault = lambda *_: Fault(delay_s=5)
+    producer = await scene.producer(interceptors=[Sending("a", seen)]).start()
+    await producer.send("t", b"x")
+    closing = asyncio.create_task(producer.close())
+    await asyncio.sleep(0.1)
+    closing.cancel()
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await asyncio.sleep(0)
+    assert [event[-1] for event in seen[1:]] == [ProducerClosed, "close"]
+
+
+@pytest.mark.played(by=play)
+async def test_a_send_that_is_interrupted_in_an_interceptor_is_told_to_those_before_it(
+    scene: Scene, /
+) -> None:
+    class Interrupted(ProducerInterceptor):
+        def on_send(self, record: ProducerRecord) -> ProducerRecord:
+            raise KeyboardInterrupt
+
+    seen: Seen = []
+    async with scene.producer(interceptors=[Sending("a", seen), Interrupted()]) as producer:
+        with pytest.raises(KeyboardInterrupt):
+            await producer.send("t", b"x")
+        assert seen[1:] == [("a", "a", ("t", -1, -1), KeyboardInterrupt)]
+
+
+@pytest.mark.played(by=play)
 async def test_interceptors_come_before_a_callback_handler(scene: Scene, /) -> None:
     class Handler(CallbackHandler):
         def before_enqueue(self, topic: str, message: Message) -> Message:

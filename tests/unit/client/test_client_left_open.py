@@ -27,6 +27,7 @@ from kdist.client.producer.results import Sent
 from kdist.errors import UserError
 from tests.examples import first_of
 from tests.unit.client.producer_world import FINE, Fault, Scene, play
+from tests.unit.client.test_client_producer_interrupting import at_once
 
 pytestmark = pytest.mark.played(by=play)
 
@@ -245,6 +246,20 @@ async def test_a_forked_process_does_not_wait_for_its_parents_records(scene: Sce
         accumulator.topics.update(topics)  # as this is none, and the producer is closed
         with pytest.raises(ProducerClosed, match="another process's"):
             sent.result()
+
+
+async def test_a_forked_process_does_not_wait_for_a_record_that_no_queue_has(
+    scene: Scene, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene.producer() as producer:
+        core = producer._started
+        with core.accumulator.lock:
+            sent = at_once(producer.send("t", b"v"))  # inside another call: for the loop to add
+        with monkeypatch.context() as patch:
+            patch.setattr(core, "process", core.process + 1)
+            with pytest.raises(ProducerClosed, match="forked from"):
+                sent.result()
+        assert (await sent).offset == 0
 
 
 @pytest.mark.parametrize("timeout", [float("inf"), 1e12])

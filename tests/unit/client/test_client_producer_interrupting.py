@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from kdist.client.producer.batch import ProducerBatch
 from kdist.client.producer.faults import ProducerClosed
 from kdist.client.producer.results import Sent, SentMany
 from kdist.client.producer.sync import Producer
@@ -99,6 +100,33 @@ def test_a_send_at_any_line_of_another_mixes_nothing_up(outer: str, inner: str) 
             last = line
         line += 1
     assert last > 20
+
+
+@pytest.mark.parametrize("is_bulk", [False, True])
+async def test_a_value_sent_as_its_batch_gets_a_first_key_mixes_nothing_up(
+    scene: Scene, /, monkeypatch: pytest.MonkeyPatch, is_bulk: bool
+) -> None:
+    async with scene.producer(linger_ms=5) as producer:
+        await producer.send_and_wait("t", b"0")
+        accumulator = producer._started.accumulator
+        sent = [await producer.send("t", b"1")]
+        withdraw = accumulator.maybe_make_plain
+
+        def interrupted_withdraw(name: str, batch: ProducerBatch) -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(accumulator, "maybe_make_plain", withdraw)
+                sent.append(at_once(producer.send("t", b"2")))
+            withdraw(name, batch)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(accumulator, "maybe_make_plain", interrupted_withdraw)
+            if is_bulk:
+                await producer.send_many("t", [b"3"], keys=[b"k"])
+            else:
+                await producer.send("t", b"3", key=b"k")
+        await asyncio.gather(*sent)
+    found = {record.value: record.key for record in scene.brokers.kept[T0].records}
+    assert found == {b"0": None, b"1": None, b"2": None, b"3": b"k"}
 
 
 async def test_a_send_from_inside_is_added_once_the_call_that_it_interrupts_is_over(

@@ -15,6 +15,7 @@ from kdist.client.producer.asynchronous import AsyncProducer
 from kdist.client.producer.callbacks import CallbackHandler
 from kdist.client.producer.encoding import RequestEncoder
 from kdist.client.producer.faults import DeliveryTimedOut, ProducerClosed
+from kdist.client.producer.memory import Memory
 from kdist.client.producer.message import Message
 from kdist.client.producer.results import Sent
 from kdist.errors import Error
@@ -443,6 +444,36 @@ def interrupting(at: int) -> Callable[[FrameType, str, Any], Any]:
         return trace
 
     return trace
+
+
+@pytest.mark.parametrize("row", [{"key": b"k"}, {"headers": [("h", b"x")]}, {"timestamp": 5}])
+async def test_an_interrupted_send_takes_no_other_record_with_it(
+    scene: Scene, /, monkeypatch: pytest.MonkeyPatch, row: dict[str, Any]
+) -> None:
+    producer = await opened(scene, 1)
+    before = await producer.send("t", b"before", **row)
+    with monkeypatch.context() as patch:
+        patch.setattr(Sent, "__init__", lambda *_: interrupt())  # at its start, as a signal's
+        with pytest.raises(KeyboardInterrupt):
+            await producer.send("t", b"x", **row)
+    after = await producer.send("t", b"after", **row)
+    assert ((await before).offset, (await after).offset) == (1, 2)
+    await check_all_is_well(scene, producer, 1)
+
+
+async def test_a_batch_whose_opening_is_interrupted_is_due_all_the_same(
+    scene: Scene, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await opened(scene, 1)
+    await asyncio.sleep(1)  # until the loop looks for nothing
+    with monkeypatch.context() as patch:
+        patch.setattr(Memory, "is_wanted", property(lambda _: interrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            await producer.send("t", b"x")
+    sent = await producer.send("t", b"a")
+    await asyncio.sleep(1)
+    assert sent.done()
+    await check_all_is_well(scene, producer, 1, lost_bytes=16 << 10)
 
 
 async def test_unacknowledged_records_can_be_counted_while_the_loop_sends(scene: Scene, /) -> None:

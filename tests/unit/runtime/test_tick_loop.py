@@ -299,6 +299,21 @@ def test_system_exit_passes_through_the_loop(
         socket_loop.run_forever()
 
 
+def test_what_waits_behind_a_system_exit_runs_when_the_loop_goes_on() -> None:
+    loop, seen = TickLoop(), list[str]()
+
+    def leave() -> None:
+        raise SystemExit(70)
+
+    for want in (loop.before_wait(leave), loop.before_wait(lambda: seen.append("behind"))):
+        want()
+    with pytest.raises(SystemExit):
+        loop.run_forever()
+    loop.run_until_complete(asyncio.sleep(0))
+    assert seen == ["behind"]
+    loop.close()
+
+
 def test_a_rung_callback_runs_once_for_each_ring(loop: asyncio.AbstractEventLoop) -> None:
     seen: list[str] = []
     raised: list[object] = []
