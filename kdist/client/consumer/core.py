@@ -241,8 +241,7 @@ class Core:
                 raise WakenUp("the poll was woken up")
             self.context.raise_trouble()
             self.context.wakeup.clear()
-            self.iteration.hold()
-            self.iteration.settle()
+            self.iteration.pause()
             if self.rebalancing is not None:
                 await self.rebalancing.take_part()
             self._maybe_commit()

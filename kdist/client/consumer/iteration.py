@@ -73,6 +73,14 @@ class Iteration:
         left, held = self._rest
         held.extend(left)
 
+    def pause(self) -> None:
+        """Hold and settle; end a run of which all was yielded: no reset waits for that any more."""
+        self.hold()
+        if self.is_held:
+            self.settle()
+        else:
+            self.drop()
+
     def go_on(self) -> Partition | None:
         """Have `left` yield what was held, and return whose it is.
 

@@ -1,0 +1,67 @@
+"""What happens while a consumer waits: other tasks take records, leave, commit; topics change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from kdist.client.consumer.aio import Consumer
+from tests.simulator.cluster import Cluster, produce
+from tests.unit.client.client_group_world import HASTY, TOPIC, Group, consumer_on, with_topic
+
+pytestmark = pytest.mark.played(by=with_topic)
+
+
+@pytest.mark.parametrize("take", [Consumer.poll, Consumer.poll_batches])
+async def test_a_poll_goes_on_with_what_is_held_of_another_tasks_loop(
+    cluster: Cluster, group: Group, /, take: Callable[[Consumer], Coroutine[Any, Any, Any]]
+) -> None:
+    """It looked for records again and again, and time stood still for all other tasks."""
+    consumer = consumer_on(cluster, "c", **HASTY)
+    consumer.subscribe([TOPIC])
+    assert await consumer.poll(3) == []
+    found: list[int] = []
+
+    async def iterate() -> None:
+        async for record in consumer:
+            found.append(record.offset)
+            await asyncio.sleep(60)
+
+    iterating = asyncio.ensure_future(iterate())
+    await asyncio.sleep(0)
+    polling = asyncio.ensure_future(take(consumer))
+    await asyncio.sleep(1)
+    await produce(group._client, TOPIC, *[b"x"] * 4)
+    async with asyncio.timeout(5):
+        taken = await polling
+    found += [each.offset for each in (taken[0] if take is Consumer.poll_batches else taken)]
+    assert found == [0, 1, 2, 3]
+    iterating.cancel()
+    await consumer.close()
+
+
+async def test_a_loop_that_waits_at_the_end_begins_anew_in_a_topic_that_was_recreated(
+    cluster: Cluster, group: Group, /
+) -> None:
+    """It waited for ever: the last run, all of which was yielded, counted as not yielded yet."""
+    await produce(group._client, TOPIC, *[b"x"] * 3)
+    consumer = consumer_on(cluster, "c", **HASTY)
+    consumer.subscribe([TOPIC])
+    found: list[int] = []
+
+    async def iterate() -> None:
+        async for record in consumer:
+            found.append(record.offset)
+            await asyncio.sleep(0)
+
+    iterating = asyncio.ensure_future(iterate())
+    await cluster.until(lambda: found == [0, 1, 2])
+    await asyncio.sleep(1)
+    consumer._core._recreated(TOPIC)
+    await asyncio.sleep(5)
+    assert found == [0, 1, 2, 0, 1, 2]
+    iterating.cancel()
+    await consumer.close()
