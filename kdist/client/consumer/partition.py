@@ -36,6 +36,7 @@ class Partition:
         self.reset_to: str | None = None  # which position to look up; None: the committed offset
         self.is_paused = False
         self.is_revoked = False  # being revoked: no more of its records are returned
+        self.is_told = False  # the listener has heard, or is hearing, that it is revoked
         self.is_former = False  # the position is of a former topic of that name
         self.is_new = False  # the listener is yet to hear of it: none of its records is returned
         self.is_lent = False  # iteration has records of it, and may not have yielded all

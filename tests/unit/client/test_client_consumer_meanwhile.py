@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 
 from kdist.client.consumer.aio import Consumer
+from kdist.client.consumer.faults import ConsumerClosed
+from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
+from kdist.model import TopicPartition
 from tests.simulator.cluster import Cluster, produce
 from tests.unit.client.client_group_world import HASTY, TOPIC, Group, consumer_on, with_topic
 
 pytestmark = pytest.mark.played(by=with_topic)
+
+ZERO = TopicPartition(TOPIC, 0)
 
 
 @pytest.mark.parametrize("take", [Consumer.poll, Consumer.poll_batches])
@@ -65,3 +70,46 @@ async def test_a_loop_that_waits_at_the_end_begins_anew_in_a_topic_that_was_recr
     assert found == [0, 1, 2, 0, 1, 2]
     iterating.cancel()
     await consumer.close()
+
+
+class Slow(RebalanceListener):
+    """Notes what is taken from it, which takes it two seconds."""
+
+    def __init__(self) -> None:
+        self.told: list[TopicPartition] = []
+
+    async def on_revoked(self, partitions: Partitions) -> None:
+        self.told += partitions
+        await asyncio.sleep(2)
+
+
+@pytest.mark.parametrize("end", ["unsubscribe", "close"])
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("left_after_s", [0, 0.001, 1, 1.999, 2, 2.001])
+async def test_who_leaves_while_another_task_takes_part_in_a_rebalance_has_left(
+    cluster: Cluster,
+    group: Group,
+    /,
+    end: str,
+    strategy: str,
+    left_after_s: float,
+) -> None:
+    """The other task told the listener again, and joined: a member without topics, for ever."""
+    await group.produce(1)
+    consumer = consumer_on(cluster, "c", **HASTY, partition_assignment_strategy=strategy)
+    listener = Slow()
+    consumer.subscribe([TOPIC], listener)
+    assert len(await consumer.poll(10)) == 1
+    member = consumer._core.membership
+    assert member is not None
+    consumer.subscribe(["others"], listener)
+    polling = asyncio.ensure_future(consumer.poll(20))
+    await asyncio.sleep(left_after_s)
+    await getattr(consumer, end)()
+    await asyncio.wait([polling], timeout=30)
+    assert listener.told == [ZERO]
+    assert not member.is_member
+    assert not member.must_join
+    await consumer.close()
+    assert not polling.cancel()
+    assert polling.exception() is None or isinstance(polling.exception(), ConsumerClosed)
