@@ -301,12 +301,9 @@ class CompletedFetches:
         """Count as a take that more of what was taken of this partition is returned."""
         self.begun, self._done = {partition: None}, {}
 
-    def note_done(self, offsets: Offsets | None) -> None:
-        """The application has committed these offsets, or all positions: that much is done."""
-        if offsets is None:
-            self._done = {p.key: p.position for p in self.begun if p.position is not None}
-        else:
-            self._done = self._done | {key: each.offset for key, each in offsets.items()}
+    def note_done(self, offsets: Offsets) -> None:
+        """The application has committed these offsets: that much is done."""
+        self._done = self._done | {key: each.offset for key, each in offsets.items()}
 
     def step_back(self, last: Mapping[Partition, int]) -> None:
         """Move positions back to before the last take, which the application has not finished.

@@ -11,7 +11,9 @@ import pytest
 from kdist.client.consumer.aio import Consumer
 from kdist.client.consumer.faults import ConsumerClosed
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
+from kdist.client.offsets import OffsetAndMetadata
 from kdist.model import TopicPartition
+from kdist.protocol.create_partitions import CreatePartitionsRequest, GrownTopic
 from tests.simulator.cluster import Cluster, produce
 from tests.unit.client.client_group_world import HASTY, TOPIC, Group, consumer_on, with_topic
 
@@ -113,3 +115,58 @@ async def test_who_leaves_while_another_task_takes_part_in_a_rebalance_has_left(
     await consumer.close()
     assert not polling.cancel()
     assert polling.exception() is None or isinstance(polling.exception(), ConsumerClosed)
+
+
+async def test_partitions_assigned_by_hand_stay_when_a_topic_of_the_group_that_was_left_grows(
+    cluster: Cluster, group: Group, /
+) -> None:
+    """They were revoked, and the group joined without topics: nothing was read any more."""
+    consumer = consumer_on(cluster, "c", **HASTY, metadata_max_age_ms=1_000)
+    consumer.subscribe([TOPIC])
+    assert await consumer.poll(5) == []
+    await consumer.unsubscribe()
+    consumer.assign([ZERO])
+    assert await consumer.poll(5) == []
+    more = GrownTopic(name=TOPIC, count=3, assignments=None)
+    request = CreatePartitionsRequest(topics=[more], timeout_ms=5_000, validate_only=False)
+    assert not (await group._client.send(request)).results[0].error_code
+    await group.produce(1)
+    assert len(await consumer.poll(5)) == 1
+    await consumer.poll(5)
+    assert consumer.assignment() == {ZERO}
+    await consumer.close()
+
+
+async def test_a_position_in_a_topic_that_was_recreated_is_not_committed(
+    cluster: Cluster, group: Group, /
+) -> None:
+    """The next who reads would skip the records of the new topic that are before it."""
+    await group.produce(5)
+    consumer = consumer_on(cluster, "c", **HASTY)
+    consumer.subscribe([TOPIC])
+    assert len(await consumer.poll(10, 2)) == 2
+    consumer.pause(ZERO)
+    consumer._core._recreated(TOPIC)
+    await consumer.commit()
+    await consumer.poll(5)
+    assert await consumer.committed([ZERO]) == {ZERO: None}
+    await consumer.close()
+
+
+async def test_what_is_polled_while_a_commit_is_under_way_is_not_done_by_that(
+    cluster: Cluster, group: Group, /
+) -> None:
+    """A close after an error committed it, though the loop had not finished it."""
+    await group.produce(6)
+    consumer = consumer_on(cluster, "c", **HASTY | {"auto_commit_interval_ms": 60_000})
+    consumer.subscribe([TOPIC])
+    assert len(await consumer.poll(10, 3)) == 3
+    committing = asyncio.ensure_future(consumer.commit())
+    await asyncio.sleep(0)
+    assert len(await consumer.poll(0, 3)) == 3
+    await committing
+    with pytest.raises(ValueError, match="in the loop"):
+        async with consumer:
+            raise ValueError("in the loop")
+    async with consumer_on(cluster, "d", **HASTY) as other:
+        assert (await other.committed([ZERO]))[ZERO] == OffsetAndMetadata(3)
