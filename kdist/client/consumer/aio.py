@@ -153,8 +153,10 @@ class Consumer(ConsumerMethods):
             await asyncio.sleep(0)
 
     def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
-        records = self._records()
-        return records if self._interceptors is None else self._interceptors.each_later(records)
+        records, iteration = self._records(), self._core.iteration
+        if self._interceptors is None:
+            return records
+        return self._interceptors.each_later(records, iteration)
 
     async def _records(self) -> AsyncIterator[ConsumedRecord]:
         core = self._core

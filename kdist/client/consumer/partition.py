@@ -99,6 +99,7 @@ class Partition:
         self.ready.extendleft(reversed(again))
 
     def drop_ready(self) -> None:
+        self.is_lent = False  # also if whoever took a run was interrupted before it began
         self.ready.clear()
         self.is_faulty = False
         self.decoded = []
@@ -283,9 +284,13 @@ class CompletedFetches:
         found: list[tuple[Partition, list[ConsumedRecord]]] = []
 
         def take(partition: Partition) -> bool:
-            records = partition.take_records(count)
-            if records:
-                found.append((partition, records))
+            partition.is_lent = True  # first: while it is ready or lent, no position is reset
+            try:
+                records = partition.take_records(count)
+                if records:
+                    found.append((partition, records))
+            finally:
+                partition.is_lent = bool(found)
             return not found
 
         self._take_each(take, found)
