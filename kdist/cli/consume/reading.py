@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from kdist.client.cluster import NoBroker
 from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.model import TopicPartition
 from kdist.runtime.clock import SystemClock
@@ -74,7 +75,7 @@ class Reading(RebalanceListener):
 
     async def run(self) -> None:
         """Show records until the limit or all ends are reached."""
-        silence = Silence(self._consumer)
+        silence = Silence(self._cluster, self._consumer)
         poll_s = _POLL_S if self._ends is None else _POLL_ENDING_S
         while not self._output.is_full and not await self._is_at_the_end():
             batches = await self._consumer.poll_batches(poll_s)
@@ -116,7 +117,8 @@ class Reading(RebalanceListener):
 class Silence:
     """Tells a topic without new records from brokers that are gone. Owner: the command."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, cluster: Cluster, consumer: Consumer) -> None:
+        self._cluster = cluster
         self._consumer = consumer
         self._clock = SystemClock()
         self._since_ns = self._clock.monotonic_ns()
@@ -127,5 +129,13 @@ class Silence:
         if has_records:
             self._since_ns = now_ns
         elif now_ns - self._since_ns >= _SILENCE_NS:
-            await self._consumer.end_offsets(self._consumer.assignment())
+            await self._consumer.end_offsets(await self._led())
             self._since_ns = self._clock.monotonic_ns()
+
+    async def _led(self) -> Collection[TopicPartition]:
+        """The partitions that have leaders; all of them if nobody can say."""
+        assigned = self._consumer.assignment()
+        try:
+            return await self._cluster.led(assigned, 0)
+        except NoBroker:
+            return assigned  # so brokers are asked for longer

@@ -99,10 +99,9 @@ class Consumer(ConsumerMethods):
         count = self._core.settings.max_poll_records
         if max_records is not None:
             count = checked_max(max_records, "max_records")
-        if self._core.iteration.is_open:
-            self._core.give_back()
-        return await self._taken(
-            lambda: self._intercepted(self._core.completed.take_records(count)), timeout_s
+        completed = self._core.completed
+        return await self._polled(
+            lambda: self._intercepted(completed.take_records(count)), timeout_s
         )
 
     @understanding
@@ -111,8 +110,19 @@ class Consumer(ConsumerMethods):
     ) -> list[Batch]:
         """As `poll`, but whole batches as producers sent them, with nothing decoded yet."""
         count = checked_max(max_batches, "max_batches")
-        self._core.give_back()
-        return await self._taken(lambda: self._core.completed.take_batches(count), timeout_s)
+        completed = self._core.completed
+        return await self._polled(lambda: completed.take_batches(count), timeout_s)
+
+    async def _polled(self, take: Callable[[], T], timeout_s: float | None) -> T:
+        """As `_taken`, with what is held of a loop: also of another task's, begun meanwhile."""
+        core = self._core
+
+        def take_all() -> T:
+            if core.iteration.is_open:
+                core.give_back()
+            return take()
+
+        return await self._taken(take_all, timeout_s)
 
     async def _taken(self, take: Callable[[], T], timeout_s: float | None) -> T:
         core = self._core
@@ -143,8 +153,10 @@ class Consumer(ConsumerMethods):
             await asyncio.sleep(0)
 
     def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
-        records = self._records()
-        return records if self._interceptors is None else self._interceptors.each_later(records)
+        records, iteration = self._records(), self._core.iteration
+        if self._interceptors is None:
+            return records
+        return self._interceptors.each_later(records, iteration)
 
     async def _records(self) -> AsyncIterator[ConsumedRecord]:
         core = self._core

@@ -111,18 +111,18 @@ class Consumer(ConsumerMethods, Blocking):
     def _taken(self, take: Callable[[], T], timeout_s: float | None) -> T:
         """What `take` returns. If it is interrupted, what it took is fetched again."""
         self._sole_use.check()
-        with self._sole_use.lock:
-            self._completed.begun = {}
-            try:
+        self._completed.begun = {}
+        try:
+            with self._sole_use.lock:  # inside, as signals are handled at the end of a `with`, too
                 return self._taken_in_time(take, timeout_s)
-            except KdistError:
-                raise
-            except BaseException:
-                self._call(Core.take_back)
-                raise
+        except KdistError:
+            raise
+        except BaseException:
+            self._call(Core.take_back)
+            raise
 
     def _taken_in_time(self, take: Callable[[], T], timeout_s: float | None) -> T:
-        core, completed = self._core, self._completed
+        core = self._core
         end_s = checked_end(timeout_s, core.context.now_s())
         if taken := self._taken_soon(take, end_s):
             return taken
@@ -131,7 +131,7 @@ class Consumer(ConsumerMethods, Blocking):
             self._run(core.ready(left_s))
             taken = take()
             self._maybe_kick()
-            if taken or (left_s is not None and left_s <= 0 and completed.is_empty):
+            if taken or (left_s is not None and left_s <= 0):
                 return taken
 
     def _taken_soon(self, take: Callable[[], T], end_s: float | None) -> T | None:
@@ -161,7 +161,11 @@ class Consumer(ConsumerMethods, Blocking):
     def __iter__(self) -> Iterator[ConsumedRecord]:
         """Yield records from where the last loop stopped; waits for more, and never ends."""
         records = chain.from_iterable(self._runs())
-        return records if self._interceptors is None else self._interceptors.each(records)
+        return (
+            records
+            if self._interceptors is None
+            else self._interceptors.each(records, self._iteration)
+        )
 
     def _runs(self) -> Iterator[Iterator[ConsumedRecord]]:
         core, iteration = self._core, self._iteration

@@ -206,6 +206,7 @@ class Core:
         self.subscribed = frozenset()
         if self.membership is not None:
             self.membership.topics = self.subscribed
+            self.membership.group_counts, self.metadata.counted = None, set()
 
     # Polling
 
@@ -241,8 +242,7 @@ class Core:
                 raise WakenUp("the poll was woken up")
             self.context.raise_trouble()
             self.context.wakeup.clear()
-            self.iteration.hold()
-            self.iteration.settle()
+            self.iteration.pause()
             if self.rebalancing is not None:
                 await self.rebalancing.take_part()
             self._maybe_commit()
@@ -480,11 +480,14 @@ class Core:
     # Committing
 
     def positions(self, partitions: Iterable[Partition] | None = None) -> Offsets:
-        """The positions, as offsets to commit; of all partitions by default."""
+        """The positions, as offsets to commit; of all partitions by default.
+
+        None of those in a former topic: the new one may have other records there.
+        """
         return {
             each.key: OffsetAndMetadata(each.position, "", each.position_epoch)
             for each in (self.partitions.values() if partitions is None else partitions)
-            if each.position is not None
+            if each.position is not None and not (each.is_missing or each.is_former)
         }
 
     async def commit(self, offsets: ToCommit | None = None, timeout_s: float | None = None) -> None:
@@ -496,11 +499,8 @@ class Core:
         exist, the offsets of the others are committed.
         """
         check_timeout(timeout_s)
-        checked = to_commit(offsets)
-        self.iteration.settle()
-        await self._group_commits().commit(
-            self.positions() if checked is None else checked, timeout_s
-        )
+        checked = self._to_commit(offsets)
+        await self._group_commits().commit(checked, timeout_s)
         self.completed.note_done(checked)
 
     def commit_async(
@@ -512,12 +512,14 @@ class Core:
         error is that of all.
         """
         check_callable(on_committed, "on_committed")
+        checked = self._to_commit(offsets)
+        self._group_commits().commit_soon(checked, on_committed)
+        self.completed.note_done(checked)
+
+    def _to_commit(self, offsets: ToCommit | None) -> Offsets:
         checked = to_commit(offsets)
         self.iteration.settle()
-        self._group_commits().commit_soon(
-            self.positions() if checked is None else checked, on_committed
-        )
-        self.completed.note_done(checked)
+        return self.positions() if checked is None else checked
 
     def _group_commits(self) -> Commits:
         if self.commits is None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from kdist.client.committed import Offsets
 from kdist.client.consumer.batch import ConsumedRecord
+from kdist.client.consumer.iteration import Iteration
 from kdist.client.guard import Guard
 
 Records = list[ConsumedRecord]
@@ -49,18 +50,27 @@ class ConsumerInterceptors:
                 records = self._guard.call(records, each.on_consume, records)
         return records
 
-    def each(self, records: Iterator[ConsumedRecord]) -> Iterator[ConsumedRecord]:
+    def each(
+        self, records: Iterator[ConsumedRecord], iteration: Iteration
+    ) -> Iterator[ConsumedRecord]:
         """The records of a loop: one at a time, so that positions stay those of the loop."""
         for record in records:
-            yield from self.on_consume([record])
+            yield from self._on_yield(record, iteration)
 
     async def each_later(
-        self, records: AsyncIterator[ConsumedRecord]
+        self, records: AsyncIterator[ConsumedRecord], iteration: Iteration
     ) -> AsyncIterator[ConsumedRecord]:
         """As `each`, for asyncio."""
         async for record in records:
-            for found in self.on_consume([record]):
+            for found in self._on_yield(record, iteration):
                 yield found
+
+    def _on_yield(self, record: ConsumedRecord, iteration: Iteration) -> Records:
+        try:
+            return self.on_consume([record])
+        except BaseException:  # interrupted: nobody would receive it
+            iteration.take_back(record)
+            raise
 
     def on_commit(self, offsets: Offsets) -> None:
         for each in self._chain:

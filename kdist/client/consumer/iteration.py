@@ -73,6 +73,21 @@ class Iteration:
         left, held = self._rest
         held.extend(left)
 
+    def take_back(self, record: ConsumedRecord) -> None:
+        """Yield this record again, if it is the one last yielded: it reached nobody."""
+        self.hold()
+        count = len(self._records) - self._left_count
+        if count and self._records[count - 1] is record:
+            self._rest.held.insert(0, record)
+
+    def pause(self) -> None:
+        """Hold and settle; end a run of which all was yielded: no reset waits for that any more."""
+        self.hold()
+        if self.is_held:
+            self.settle()
+        else:
+            self.drop()
+
     def go_on(self) -> Partition | None:
         """Have `left` yield what was held, and return whose it is.
 

@@ -36,6 +36,7 @@ class Partition:
         self.reset_to: str | None = None  # which position to look up; None: the committed offset
         self.is_paused = False
         self.is_revoked = False  # being revoked: no more of its records are returned
+        self.is_told = False  # the listener has heard, or is hearing, that it is revoked
         self.is_former = False  # the position is of a former topic of that name
         self.is_new = False  # the listener is yet to hear of it: none of its records is returned
         self.is_lent = False  # iteration has records of it, and may not have yielded all
@@ -98,6 +99,7 @@ class Partition:
         self.ready.extendleft(reversed(again))
 
     def drop_ready(self) -> None:
+        self.is_lent = False  # also if whoever took a run was interrupted before it began
         self.ready.clear()
         self.is_faulty = False
         self.decoded = []
@@ -282,9 +284,13 @@ class CompletedFetches:
         found: list[tuple[Partition, list[ConsumedRecord]]] = []
 
         def take(partition: Partition) -> bool:
-            records = partition.take_records(count)
-            if records:
-                found.append((partition, records))
+            partition.is_lent = True  # first: while it is ready or lent, no position is reset
+            try:
+                records = partition.take_records(count)
+                if records:
+                    found.append((partition, records))
+            finally:
+                partition.is_lent = bool(found)
             return not found
 
         self._take_each(take, found)
@@ -300,12 +306,9 @@ class CompletedFetches:
         """Count as a take that more of what was taken of this partition is returned."""
         self.begun, self._done = {partition: None}, {}
 
-    def note_done(self, offsets: Offsets | None) -> None:
-        """The application has committed these offsets, or all positions: that much is done."""
-        if offsets is None:
-            self._done = {p.key: p.position for p in self.begun if p.position is not None}
-        else:
-            self._done = self._done | {key: each.offset for key, each in offsets.items()}
+    def note_done(self, offsets: Offsets) -> None:
+        """The application has committed these offsets: that much is done."""
+        self._done = self._done | {key: each.offset for key, each in offsets.items()}
 
     def step_back(self, last: Mapping[Partition, int]) -> None:
         """Move positions back to before the last take, which the application has not finished.

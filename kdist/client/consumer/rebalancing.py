@@ -66,6 +66,7 @@ class Rebalancing:
         self._commit_for = commit_for
         self._joining: asyncio.Task[tuple[TopicPartition, ...]] | None = None
         self._is_taking_part = False
+        self._is_leaving = False
 
     @property
     def is_quiet(self) -> bool:
@@ -78,7 +79,7 @@ class Rebalancing:
 
         Of several polls one takes part. The others do not wait: a listener may be one of them.
         """
-        if not self._is_taking_part:
+        if not (self._is_taking_part or self._is_leaving):
             self._is_taking_part = True
             try:
                 await self._take_part()
@@ -90,6 +91,8 @@ class Rebalancing:
             await self._lose()
         if self._joining is None and self._membership.must_join:
             await self._prepare()
+            if self._is_leaving or not self._membership.must_join:
+                return  # another task has left the group meanwhile
             self._joining = self._context.loop.create_task(self._membership.join())
             self._joining.add_done_callback(lambda _: self._context.wakeup.set())
         if self._joining is not None and self._joining.done():
@@ -125,6 +128,8 @@ class Rebalancing:
         gone = [each for each in self._partitions if each not in assigned]
         if gone:
             await self._give_back(gone)
+            if self._is_leaving or not self._membership.is_member:
+                return
             self._membership.want_join()
         topics = self._context.meter.topics
         added = {
@@ -147,31 +152,43 @@ class Rebalancing:
             partition.is_revoked = True
             partition.drop_ready()
         await self._commit_for(leaving)
+        told = [each for each in leaving if not each.is_told]
+        for partition in told:
+            partition.is_told = True
         try:
-            await self._tell(self.listener.on_revoked, list(gone))
+            if told:
+                await self._tell(self.listener.on_revoked, [each.key for each in told])
         finally:
-            self._drop(gone)
+            self._drop(leaving)
 
     async def _lose(self) -> None:
         self._membership.is_lost = False
-        gone = list(self._partitions)
+        gone = list(self._partitions.values())
         self._context.meter.own.lost_partitions += len(gone)
-        for partition in self._partitions.values():
-            partition.is_revoked = True
+        for partition in gone:
+            partition.is_revoked = partition.is_told = True
             partition.drop_ready()
         try:
             if gone:
-                await self._tell(self.listener.on_lost, gone)
+                await self._tell(self.listener.on_lost, [each.key for each in gone])
         finally:
             self._drop(gone)
 
-    def _drop(self, gone: Collection[TopicPartition]) -> None:
+    def _drop(self, gone: Collection[Partition]) -> None:
         for each in gone:
-            self._partitions.pop(each, None)
+            if self._partitions.get(each.key) is each:  # it may have been assigned by hand since
+                del self._partitions[each.key]
         self._membership.owned = tuple(self._partitions)
 
     async def leave(self) -> None:
-        """Revoke all partitions and leave the group."""
+        """Revoke all partitions and leave the group, though others may be taking part in it."""
+        self._is_leaving = True
+        try:
+            await self._leave()
+        finally:
+            self._is_leaving = False
+
+    async def _leave(self) -> None:
         if self._joining is not None:
             joining, self._joining = self._joining, None
             try:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from kdist import Admin, Consumer, NewTopic, Producer, SomeFailed, ToLatest, TopicPartition
+from kdist import Admin, Consumer, NewTopic, Producer, SomeFailed, ToLatest, TopicPartition, aio
 from kdist.agent.publisher import Publisher
 from kdist.agent.queue import Queue, Queued
-from kdist.cli.consume import consume
+from kdist.cli.consume import consume, reading
 from kdist.client.cluster import cluster_at, parse_addresses
 from kdist.client.partitioner import partition_for
 from kdist.errors import Error
@@ -68,6 +68,21 @@ def test_a_member_reads_the_others(halved: CliCluster, impatient: None) -> None:
     result = halved.run(*words, "--until-end")
     assert (result.exit_code, result.stdout) == (1, "4\n")
     assert halved.done("consume", "half", "--group", "called", "--max", 1) == "2\n"
+
+
+def test_who_waits_for_records_in_silence_asks_only_leaders_whether_they_are_there(
+    halved: CliCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command failed after 30 s without records, and read nothing for another 30 s before."""
+    monkeypatch.setattr(reading, "_SILENCE_NS", 0)
+
+    async def wait() -> None:
+        with cluster_at(parse_addresses(halved.address), "test") as cluster:
+            async with aio.Consumer(halved.address, default_api_timeout_ms=300) as consumer:
+                consumer.assign([LED, LEADERLESS])
+                await reading.Silence(cluster, consumer).check(has_records=False)
+
+    asyncio.run(wait())
 
 
 def test_a_group_is_reset_where_there_are_leaders(halved: CliCluster) -> None:

@@ -18,11 +18,13 @@ from kdist import aio
 from kdist.client.background import BackgroundLoop
 from kdist.client.coding import Decoder
 from kdist.client.committed import Offsets
+from kdist.client.consumer.batch import ConsumedRecord
 from kdist.client.consumer.commits import Commits
 from kdist.client.consumer.consumer import Consumer
 from kdist.client.consumer.faults import WakenUp
+from kdist.client.consumer.interceptors import ConsumerInterceptor, ConsumerInterceptors
 from kdist.client.consumer.metadata import Metadata
-from kdist.client.consumer.opening import Opening, open_fetched
+from kdist.client.consumer.opening import Opening, Ready, open_fetched
 from kdist.client.consumer.partition import Partition
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
 from kdist.client.consumer.wakeup import Wakeup
@@ -333,7 +335,7 @@ def test_a_poll_interrupted_while_it_waits_returns_nothing_twice(
 def test_wherever_a_poll_is_interrupted_the_next_resumes_where_it_began(
     consumer: Consumer, take: Callable[[Consumer], list[Any]], begun: int, end: int
 ) -> None:
-    """At each line in turn, but not before a `with`: at its end Python handles no signal."""
+    """At each line in turn, but not as a `with` ends: first it lets go of its lock."""
 
     def interrupt(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
@@ -369,6 +371,106 @@ def test_wherever_a_poll_is_interrupted_the_next_resumes_where_it_began(
             put(consumer, [9 - fetched])
         assert [each.offset for each in consumer.poll(0)] == list(range(position, 9))
     assert lines > 50
+
+
+class Interrupted:
+    """A lock at whose release a signal arrives, once: its handler runs before the next line."""
+
+    def __init__(self, lock: Any) -> None:
+        self.is_due = True
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        if self.is_due:
+            self.is_due = False
+            raise KeyboardInterrupt
+
+    def acquire(self, blocking: bool) -> bool:
+        return bool(self._lock.acquire(blocking))
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+def test_a_poll_interrupted_as_it_lets_other_threads_in_returns_its_records_again(
+    consumer: Consumer,
+) -> None:
+    """They were lost: Python handles signals at the end of a `with`, too."""
+    put(consumer, [2])
+    assert len(consumer.poll(1)) == 2
+    put(consumer, [3])
+    consumer._sole_use.lock = Interrupted(consumer._sole_use.lock)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll(1)
+    assert consumer.position(T0) == 2
+
+
+def test_a_run_that_is_being_taken_counts_as_ready_all_the_time(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the loop may reset the position meanwhile, and the run has none to begin at."""
+
+    def pass_on(partition: Partition, ready: Ready) -> None:
+        move_on(partition, ready)
+        seen.append(partition.has_ready)
+
+    move_on, seen = Partition._pass, list[bool]()
+    monkeypatch.setattr(Partition, "_pass", pass_on)
+    put(consumer, [1])
+    next(iter(consumer))
+    assert seen == [True]
+    consumer.poll(0)
+    assert not consumer._core.partitions[T0].has_ready
+
+
+def test_a_record_of_a_loop_whose_interceptor_is_interrupted_is_yielded_again(
+    consumer: Consumer,
+) -> None:
+    """It was skipped, though a poll's would be returned again."""
+
+    class Interrupting(ConsumerInterceptor):
+        is_due = False
+
+        def on_consume(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
+            if self.is_due:
+                self.is_due = False
+                raise KeyboardInterrupt
+            return records
+
+    one = Interrupting()
+    consumer._interceptors = ConsumerInterceptors([one], lambda: 0.0)
+    put(consumer, [4])
+    found = [next(iter(consumer)).offset]
+    for left in (2, 1):
+        one.is_due = True
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(consumer))
+        assert consumer.position(T0) == 3 - left
+        found.append(next(iter(consumer)).offset)
+    assert found + [each.offset for each in consumer.poll(0)] == [0, 1, 2, 3]
+
+
+def test_a_poll_all_of_whose_records_an_interceptor_drops_ends_in_time(consumer: Consumer) -> None:
+    """It went on for as long as there were records."""
+
+    class Dropping(ConsumerInterceptor):
+        count = 0
+
+        def on_consume(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
+            self.count += 1
+            if self.count < 100:
+                put(consumer, [1])
+            return []
+
+    dropping = Dropping()
+    consumer._interceptors = ConsumerInterceptors([dropping], lambda: 0.0)
+    put(consumer, [1])
+    assert consumer.poll(0, 1) == []
+    assert dropping.count < 5
 
 
 def test_a_waiter_on_the_loop_wakes_up_when_there_is_news() -> None:
