@@ -571,37 +571,6 @@ def test_calls_that_race_with_the_close_fail_and_do_not_hang() -> None:
         background.stop()
 
 
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
-def test_a_callback_that_exits_does_not_leave_callers_waiting(
-    error: type[BaseException], caplog: pytest.LogCaptureFixture
-) -> None:
-    background = BackgroundLoop("test")
-
-    async def work() -> str:
-        return "done"
-
-    async def leave() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            raise error
-
-    def begin() -> None:
-        tasks.append(background.loop.create_task(leave()))
-        raise error
-
-    tasks: list[asyncio.Task[None]] = []
-    background.loop.call_soon_threadsafe(begin)
-    with ThreadPoolExecutor(1) as thread:
-        try:
-            assert thread.submit(background.run, work()).result(60) == "done"
-        finally:
-            background.stop()
-    assert isinstance(tasks[0].exception(), error)
-    assert background.loop.is_closed()
-    assert caplog.text.count(f"a callback raised {error.__name__}, which ends no program") == 2
-
-
 def test_a_blocking_call_on_the_loops_own_thread_is_refused() -> None:
     background = BackgroundLoop("test")
 

@@ -14,12 +14,14 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from kdist import Admin, Consumer, Producer
 from kdist.classic import SimpleConsumer
+from kdist.client.background import BackgroundLoop
 from kdist.client.producer import at_exit
 from kdist.client.producer.batch import PartitionQueue, ProducerBatch
 from kdist.client.producer.faults import ProducerClosed
@@ -286,3 +288,34 @@ def test_a_client_of_the_parent_process_is_refused_and_nothing_hangs(
     error = FORKED_CASES[number][2]
     found = [line for line in told_of_forks if line.startswith(f"{number} ")]
     assert found == [f"{number} {error}: {FORKED}", f"{number} 0"]
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_callback_that_exits_does_not_leave_callers_waiting(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    background = BackgroundLoop("test")
+
+    async def work() -> str:
+        return "done"
+
+    async def leave() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise error
+
+    def begin() -> None:
+        tasks.append(background.loop.create_task(leave()))
+        raise error
+
+    tasks: list[asyncio.Task[None]] = []
+    background.loop.call_soon_threadsafe(begin)
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            assert thread.submit(background.run, work()).result(60) == "done"
+        finally:
+            background.stop()
+    assert isinstance(tasks[0].exception(), error)
+    assert background.loop.is_closed()
+    assert caplog.text.count(f"a callback raised {error.__name__}, which ends no program") == 2
