@@ -24,7 +24,6 @@ from kdist.broker.context import BrokerContext
 from kdist.cli.main import kdist
 from kdist.client import zookeeper_session
 from kdist.config.load import broker_from
-from kdist.errors import UserError
 from kdist.network.network import AsyncioNetwork
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
@@ -35,6 +34,7 @@ from kdist.zk.client import ZooKeeper
 
 SESSION_TIMEOUT_MS = 10_000
 ZOOKEEPER = "memory:2181"
+_real_zookeeper_at = zookeeper_session.zookeeper_at
 
 
 class CliCluster:
@@ -84,9 +84,14 @@ class CliCluster:
 
     @contextlib.asynccontextmanager
     async def zookeeper_at(self, address: str) -> AsyncIterator[ZooKeeper]:
-        """A command's session, at the address that the brokers have."""
+        """A command's session; with the brokers' own at their address.
+
+        The cluster of these tests lasts as long as pytest's process, which may run others after it.
+        """
         if address != ZOOKEEPER:
-            raise UserError(f"no ZooKeeper answers at {address}")
+            async with _real_zookeeper_at(address) as elsewhere:
+                yield elsewhere
+            return
         client = self.locks.client()
         await client.connect()
         try:
