@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _WARM_UP = 20  # records sent first and not measured, while connections open and caches fill
 _PATIENCE_S = 30.0
-_DEFAULTS: dict[str, Any] = {"linger_ms": 0, "delivery_timeout_ms": 30_000}
+_DEFAULTS: dict[str, Any] = {"linger_ms": 0}
 
 
 class Timed(NamedTuple):
@@ -58,7 +58,7 @@ def latency(
     from kdist.client.consumer.consumer import Consumer
 
     require_topic(clients, topic)
-    settings = clients.settings("producer", _DEFAULTS, acks=acks)
+    settings = clients.producer(_DEFAULTS, acks=acks)
     if require_sendable(size, settings).acks == "0":
         raise UserError("acks is 0: without acknowledgements there is nothing to time")
     partition = TopicPartition(topic, 0)

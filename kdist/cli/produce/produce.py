@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from kdist.client.producer.results import SentMany
 
 _DEFAULTS: dict[str, Any] = {
-    "delivery_timeout_ms": 30_000,  # shorter than the default: a person is waiting
     "max_request_size": 1 << 25,  # leaves the limit on records to the topic
     "buffer_memory": 1 << 26,
 }
@@ -113,7 +112,7 @@ def produce(  # noqa: PLR0913 - one for each option
 
     fixed = Fixed(_bytes(key), _headers(headers), partition, timestamp)
     text = _text_lines(fixed, key_separator, null, from_json=from_json)
-    settings = clients.settings("producer", _DEFAULTS, acks=acks, compression_type=codec)
+    settings = clients.producer(_DEFAULTS, acks=acks, compression_type=codec)
     source = _source(path)
     clock = SystemClock()
     start_ns = clock.monotonic_ns()

@@ -38,6 +38,7 @@ DEFAULT_PROFILE = "default"
 
 _ENDING = ".properties"
 _NAMED = "kdist.profile"  # of click's `meta`: the name given before the command's
+_DELIVERY_TIMEOUT_MS = 30_000
 _SERVERS = "bootstrap_servers"
 _PLACES = (_SERVERS, "zk_connect")  # two ways to find the brokers: who gives one means that
 _SYNONYMS = {"broker_list": _SERVERS}
@@ -134,6 +135,16 @@ class Clients:
         if not any(name in found for name in _PLACES):
             found[_SERVERS] = DEFAULT_BROKER
         return {**defaults, **found}
+
+    def producer(self, defaults: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+        """`settings` of a producer, and a person waits: for less long than by the client's default.
+
+        Unless its user says how long a request may take, with which that might not fit.
+        """
+        found = self.settings("producer", defaults, **options)
+        if "request_timeout_ms" not in found:
+            found.setdefault("delivery_timeout_ms", _DELIVERY_TIMEOUT_MS)
+        return found
 
     def admin(self, client_id: str) -> AdminSettings:
         """Those of the command's own connections."""

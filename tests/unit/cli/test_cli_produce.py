@@ -50,6 +50,12 @@ def test_each_line_is_a_record_and_all_are_counted(cluster: CliCluster) -> None:
     assert consumed(cluster, name) == "one\n\nthree\n"
 
 
+def test_the_time_that_a_request_may_take_is_set_alone(cluster: CliCluster) -> None:
+    name = topic(cluster, "patient")
+    words = ["-X", "request.timeout.ms=30000"]  # the command's own time for delivery is as long
+    assert cluster.done("produce", name, *words, text="one\n").startswith("1 record")
+
+
 def test_the_last_line_needs_no_newline(cluster: CliCluster) -> None:
     name = topic(cluster, "endless")
     assert cluster.done("produce", name, text="one\ntwo").startswith("2 records")
