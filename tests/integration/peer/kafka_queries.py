@@ -68,10 +68,11 @@ def watermarks(consumer: Consumer, partition: TopicPartition, wait_s: float) -> 
     """
     deadline_s = time.monotonic() + wait_s
     while True:
+        left_s = deadline_s - time.monotonic()
         try:
-            return consumer.get_watermark_offsets(partition, timeout=wait_s)
+            return consumer.get_watermark_offsets(partition, timeout=max(left_s, _PAUSE_S))
         except KafkaException:
-            if time.monotonic() > deadline_s:
+            if left_s <= 0:
                 raise
             time.sleep(_PAUSE_S)
 
