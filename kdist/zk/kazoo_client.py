@@ -163,11 +163,7 @@ class InlineHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def create_connection(
         self, *address: object, timeout: float = math.inf, **options: object
     ) -> object:
-        """kazoo would wait as long as the session lasts, for a host that is gone and says nothing.
-
-        It notices that its server is silent after two thirds of the session timeout. In what is
-        left the next server may be silent too, and the one after that must still be reached.
-        """
+        """kazoo would wait as long as the session lasts, for a host that says nothing."""
         patience_s = min(timeout, self._connect_s)
         return super().create_connection(*address, timeout=patience_s, **options)
 
@@ -184,6 +180,9 @@ class KazooSession:
     ) -> None:
         """`key` is that of a session to resume, instead of opening one."""
         self._loop = asyncio.get_running_loop()
+        # kazoo notices that its server is silent after two thirds of the session timeout. In what
+        # is left the next may be silent too, and the one after that must still be reached.
+        self._patience_s = session_timeout_ms / 1000 / (2 * len(connect.servers))
         self._posted: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self._is_awake = False  # `_take_posted` is scheduled
         self._is_over = False  # kazoo's thread has met the session's end
@@ -192,7 +191,7 @@ class KazooSession:
         self.client = KazooClient(
             hosts=",".join(connect.servers),  # the chroot is `SessionClient`'s
             timeout=session_timeout_ms / 1000,
-            handler=InlineHandler(session_timeout_ms / 1000 / (2 * len(connect.servers))),
+            handler=InlineHandler(self._patience_s),
             connection_retry=_RECONNECTS,
             client_id=key,
         )
@@ -202,6 +201,7 @@ class KazooSession:
         # session opens; the integration tests of sessions notice if it no longer calls one.
         connection = self.client._connection
         self._connect, connection._connect = connection._connect, self._connected
+        self._invoke, connection._invoke = connection._invoke, self._answered
         self._ping, connection._send_ping = connection._send_ping, self._ping_once_turned
         self._resolve, connection._expand_client_hosts = (
             connection._expand_client_hosts,
@@ -231,6 +231,14 @@ class KazooSession:
         read_timeout_ms, connect_timeout_ms = self._connect(*server)
         self.timeout_ms = min(self.timeout_ms, round(read_timeout_ms * 3 / 2))
         return read_timeout_ms, connect_timeout_ms
+
+    def _answered(self, timeout_s: float, *request: object, **options: object) -> object:
+        """In kazoo's thread, while it connects: what a server answers.
+
+        One that stands still, or has only just started, may accept a connection and say nothing.
+        kazoo would wait for the only server of a cluster until the session is over.
+        """
+        return self._invoke(min(timeout_s, self._patience_s), *request, **options)
 
     def _ping_once_turned(self, connect_timeout_s: float) -> None:
         """In kazoo's thread. A session lives as long as the loop turns, not as this thread does.

@@ -39,7 +39,7 @@ def test_written_records_are_counted_and_timed(
 def test_a_rate_is_kept(cluster: CliCluster, topic: str) -> None:
     words = ("bench", "produce", topic, "--records", 300, "--rate", 1000, "--json")
     found = json.loads(cluster.done(*words))
-    assert 0.29 < found["seconds"] < 10
+    assert 0.29 <= found["seconds"] < 10  # the last ten are due after 290 ms
     assert found["records_per_second"] < 1050
 
 

@@ -186,6 +186,15 @@ async def test_a_silent_server_is_left_for_the_next_long_before_the_session_is_o
     assert time.monotonic() - begin < 30
 
 
+async def test_a_server_that_accepts_and_says_nothing_is_left_as_early() -> None:
+    session = KazooSession(ConnectString.parse("there:2181"), 60_000, lambda *_: None)
+    waited_s: list[float] = []
+    session._invoke = lambda timeout_s, *_, **__: waited_s.append(timeout_s)
+    session.client._connection._invoke(60.0, object())
+    session.client._connection._invoke(5.0, object(), xid=-4)
+    assert waited_s == [30.0, 5.0]
+
+
 async def test_nothing_is_asked_for_in_a_session_that_the_loop_does_not_know() -> None:
     with scripted_server() as server:
         zk = KazooZooKeeper(ConnectString.parse(f"127.0.0.1:{server.port}"), 60_000, 30_000)
