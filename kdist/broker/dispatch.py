@@ -290,7 +290,7 @@ class Dispatch:
         call = GeneralCall(header, connection, self)
         throttle: Throttle | None = None
         if self._quotas.limits:
-            throttle = self._throttles.begin(header, request, len(frame))
+            throttle = self._throttles.begin(connection.principal.name, header, request, len(frame))
             if throttle is not None:
                 call.begin_throttle(throttle)
         try:
