@@ -103,6 +103,8 @@ class Broker:
                 config.network.quota_window_size_seconds,
                 self.measures.quotas,
                 self._end_pauses,
+                config.network.controller_quota_window_num
+                * config.network.controller_quota_window_size_seconds,
             ),
         )
         followers: dict[str, Sequence[Follower]] = {

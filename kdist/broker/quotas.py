@@ -5,6 +5,8 @@
     fetch     its answer is charged; one that comes while the client owes is answered empty, at once
     request   the time is charged that its decoding, its handler and the encoding of its answer
               kept the broker's one thread, when it is answered; waits cost nothing
+    mutation  partitions are charged when the controller creates or deletes them; while the client
+              owes, newer requests for more are refused (KIP-599)
 
 The answer is never delayed: it says how long the pause is, and the connection is held for as long
 (KIP-219), whichever version the client speaks. Requests that only brokers send cost nothing, nor do
@@ -22,6 +24,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from kdist.broker.stored_quotas import (
     FETCH,
+    MUTATION,
     PRODUCE,
     REQUEST,
     ROWS,
@@ -155,6 +158,15 @@ class Account:
         """
         return self._use(REQUEST, seconds, self._quotas.burst_s)
 
+    def mutated(self, partitions: int) -> float:
+        """Charge partitions that the controller is to create or delete; below 0, give back."""
+        return self._use(MUTATION, partitions)
+
+    @property
+    def owes_for_mutations(self) -> bool:
+        meter = self.meters.get(MUTATION)
+        return meter is not None and meter.budget.debt_s(self._quotas.now_s()) >= PAUSE_S_MIN
+
     def owed_for_fetches(self) -> float:
         """Charge nothing: the pause before the client may fetch again."""
         return self._use(FETCH, 0)
@@ -174,7 +186,7 @@ class Account:
         if meter is None:
             return 0.0
         _, payer, budget, metrics = meter
-        metrics.used += amount
+        metrics.used += max(0, amount)
         pause_s = min(budget.use(amount, self._quotas.now_s()), pause_s_max)
         if pause_s < PAUSE_S_MIN:
             return 0.0
@@ -204,10 +216,12 @@ class Quotas:
         burst_s: float,
         metrics: Family[QuotaMetrics],
         changed: Callable[[], None],
+        mutation_burst_s: float = 11.0,
     ) -> None:
         """`changed` is called after every change of what is in force."""
         self._clock = clock
         self.burst_s = burst_s
+        self._mutation_burst_s = mutation_burst_s
         self._metrics = metrics
         self._changed = changed
         self.limits: Mapping[Entity, Limits] = {}  # that are set
@@ -251,7 +265,8 @@ class Quotas:
             payer, rate = _payer(entity, who), value / row.per
             budget = self._budgets.get((row, payer))
             if budget is None:
-                budget = self._budgets[row, payer] = Budget(rate, self.burst_s, now_s)
+                burst_s = self._mutation_burst_s if row is MUTATION else self.burst_s
+                budget = self._budgets[row, payer] = Budget(rate, burst_s, now_s)
             else:
                 budget.change_rate(rate, now_s)
             metrics = self._metrics[*self._labels[entity], row.noun]
@@ -391,13 +406,23 @@ class FollowedQuotas:
 class Throttle:
     """Owner: the request's `Call`. `pause_s` is the longest of the pauses it has led to."""
 
-    __slots__ = ("_busy_ns", "_key", "_quotas", "_who", "is_held", "pause_s", "timed_ns")
+    __slots__ = (
+        "_busy_ns",
+        "_key",
+        "_mutated_s",
+        "_quotas",
+        "_who",
+        "is_held",
+        "pause_s",
+        "timed_ns",
+    )
 
     def __init__(self, quotas: Quotas, who: tuple[str, str | None], key: int) -> None:
         self._quotas = quotas
         self._who = who
         self._key = key
         self._busy_ns = 0
+        self._mutated_s = 0.0
         self.timed_ns = 0  # since when its handler is running; 0 if it is not
         self.is_held = False  # whether it is a fetch that gets nothing
         self.pause_s = 0.0
@@ -413,6 +438,18 @@ class Throttle:
             if most is not None and version >= _FIRST_FETCH_OF_WHOLE_BATCHES:
                 request.max_bytes = min(request.max_bytes, most)
 
+    def take(self, partitions: int, *, is_strict: bool) -> bool:
+        """Charge partitions that are to be created or deleted; whether they may be.
+
+        If it `is_strict`, none may be while the client owes for others.
+        """
+        account = self._quotas.account(*self._who)
+        if account is None:
+            return True
+        may = not (is_strict and account.owes_for_mutations)
+        self._mutated_s = account.mutated(partitions if may else 0)
+        return may
+
     def charge(self, size: int, now_ns: int) -> float:
         """Charge the answer's bytes, and the time that the request has taken.
 
@@ -425,7 +462,7 @@ class Throttle:
         is_fetched = self._key == fetch.API.key and not self.is_held
         fetched_s = account.fetched(size) if is_fetched else 0.0
         busy_s = account.kept_busy(self._busy_ns / _NS_PER_S)
-        pause_s = max(fetched_s, busy_s)
+        pause_s = max(fetched_s, busy_s, self._mutated_s)
         self.pause_s = max(self.pause_s, pause_s)
         return pause_s
 

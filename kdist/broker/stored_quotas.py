@@ -55,13 +55,20 @@ REQUEST = QuotaRow(
     100,
     "Percent of its one thread's time that each broker may spend on the client.",
 )
-ROWS = {row.name: row for row in (PRODUCE, FETCH, REQUEST)}
+MUTATION = QuotaRow(
+    "controller_mutation_rate",
+    "mutation",
+    Kind.DOUBLE,
+    1,
+    "Partitions a second that the controller may create and delete for the client.",
+)
+ROWS = {row.name: row for row in (PRODUCE, FETCH, REQUEST, MUTATION)}
 
 Limits = Mapping[str, float]
 """Quotas by name, as given: bytes a second, percent."""
 
 CLIENTS, USERS = "clients", "users"  # the znodes below `/config`
-_ELSEWHERE = ("controller_mutation_rate", "connection_creation_rate")
+_ELSEWHERE = "connection_creation_rate"
 _CREDENTIAL = "SCRAM-"  # so begins what is stored beside a user's quotas
 _EPSILON = 1e-6  # as in Kafka: floating point comes over the wire
 _READS_AT_ONCE = 200
@@ -132,7 +139,7 @@ def text_of(name: str, value: float) -> str:
 
 def require_row(name: str) -> QuotaRow:
     """The row of that name; ApiError INVALID_REQUEST if there is none."""
-    if name in _ELSEWHERE:
+    if name == _ELSEWHERE:
         raise ApiError(Error.INVALID_REQUEST, f"kdist has no {name} yet")
     if name not in ROWS:
         known = ", ".join(ROWS)

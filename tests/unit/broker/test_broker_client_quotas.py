@@ -151,7 +151,7 @@ async def test_a_request_while_zookeeper_is_lost_times_out(
 async def test_what_others_have_stored_wrongly_is_ignored_and_can_be_removed(
     cluster: Cluster, client: Client, /
 ) -> None:
-    config = {PRODUCE: "fast", FETCH: "7", "controller_mutation_rate": "1.0", REQUEST: "-1"}
+    config = {PRODUCE: "fast", FETCH: "7", "connection_creation_rate": "1.0", REQUEST: "-1"}
     zk = cluster.zks[1]
     await zk.create("/config/clients/etl", json.dumps({"version": 1, "config": config}).encode())
     await zk.create("/config/clients/broken", b"{")
@@ -161,7 +161,7 @@ async def test_what_others_have_stored_wrongly_is_ignored_and_can_be_removed(
     await zk.create("/config/changes/config_change_", change_, sequential=True)
     await cluster.until(lambda: in_force(cluster) == {"etl": {FETCH: 7.0}})
     assert await quotas(client) == {"etl": {FETCH: 7.0}}
-    result = await change(client, "etl", unset=(PRODUCE, "controller_mutation_rate"))
+    result = await change(client, "etl", unset=(PRODUCE, "connection_creation_rate"))
     assert result.error_code == 0, result.error_message
     stored = json.loads((await zk.get("/config/clients/etl")).data)["config"]
     assert stored == {FETCH: "7", REQUEST: "-1"}
@@ -184,7 +184,7 @@ async def test_a_trial_checks_and_changes_nothing(cluster: Cluster, client: Clie
         (REQUEST, 5e-324, "request_percentage is 4.94066e-324, and must be above 0"),
         (PRODUCE, 1.5, "producer_byte_rate is 1.5, and must be a whole number"),
         (PRODUCE, 1e19, "producer_byte_rate is 1e+19, and must be a whole number of at most"),
-        ("controller_mutation_rate", 1.0, "kdist has no controller_mutation_rate yet"),
+        ("connection_creation_rate", 1.0, "kdist has no connection_creation_rate yet"),
         ("speed", 1.0, "'speed' is not a quota: there are producer_byte_rate"),
     ],
 )
