@@ -18,7 +18,7 @@ import asyncio
 import enum
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TypeVar
@@ -34,6 +34,7 @@ from kdist.broker.service import Service
 from kdist.broker.session_file import SessionFile
 from kdist.broker.settings.dynamic import DynamicSettings, TopicOverrides
 from kdist.broker.settings.stored import Follower, SettingsChanges
+from kdist.broker.stored_quotas import CLIENTS, USERS
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.topic import TopicSettings
 from kdist.errors import DiskFailed, UserError
@@ -102,9 +103,14 @@ class Broker:
                 config.network.quota_window_size_seconds,
                 self.measures.quotas,
                 self._end_pauses,
+                config.network.controller_quota_window_num
+                * config.network.controller_quota_window_size_seconds,
             ),
         )
-        followers: dict[str, Follower] = {"topics": self._overrides, "clients": self._quotas}
+        followers: dict[str, Sequence[Follower]] = {
+            "topics": [self._overrides],
+            **{kind: [self._quotas.follower(kind)] for kind in (CLIENTS, USERS)},
+        }
         self._changes = SettingsChanges(context.zk, context.process.clock, followers)
         self._gateway = Gateway(context, self.measures.network)
         self._epoch = -1

@@ -134,6 +134,11 @@ class GeneralCall:
         if throttle.pause_s:
             self._dispatch.pause(self.connection, throttle.pause_s)
 
+    def take(self, partitions: int, *, is_strict: bool) -> bool:
+        """Whether the client may have so many partitions created or deleted (`Throttle.take`)."""
+        throttle = self._throttle
+        return throttle is None or throttle.take(partitions, is_strict=is_strict)
+
     def _charge(self, throttle: Throttle, response: Any, frame: SplicedBuffer | None) -> Any:
         """Charge what the request has cost, and pause the connection; the response that says so."""
         size = sum(map(len, frame.chunks())) if frame else 0
@@ -290,7 +295,7 @@ class Dispatch:
         call = GeneralCall(header, connection, self)
         throttle: Throttle | None = None
         if self._quotas.limits:
-            throttle = self._throttles.begin(header, request, len(frame))
+            throttle = self._throttles.begin(connection.principal.name, header, request, len(frame))
             if throttle is not None:
                 call.begin_throttle(throttle)
         try:

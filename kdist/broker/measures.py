@@ -71,7 +71,7 @@ class Measures:
     def __init__(self) -> None:
         self.broker = BrokerMetrics()
         self.requests = Family(RequestMetrics, "api")
-        self.quotas = Family(QuotaMetrics, "client", "quota")
+        self.quotas = Family(QuotaMetrics, "user", "client", "quota")
         self.build = Family(BuildMetrics, "version", "release", "settings", "unit")
         self.network = NetworkMetrics()
         self.replication = ReplicationMetrics()

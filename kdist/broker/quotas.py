@@ -1,10 +1,12 @@
-"""Client quotas: what a request costs a client that has some, and how long it then has to pause.
+"""Quotas of users and clients: what a request costs whoever sent it, and how long it has to pause.
 
     produce   its bytes are charged when it comes; if that is too much, its connection takes no
               further request from then on
     fetch     its answer is charged; one that comes while the client owes is answered empty, at once
     request   the time is charged that its decoding, its handler and the encoding of its answer
               kept the broker's one thread, when it is answered; waits cost nothing
+    mutation  partitions are charged when the controller creates or deletes them; while the client
+              owes, newer requests for more are refused (KIP-599)
 
 The answer is never delayed: it says how long the pause is, and the connection is held for as long
 (KIP-219), whichever version the client speaks. Requests that only brokers send cost nothing, nor do
@@ -15,21 +17,25 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from kdist.broker.stored_quotas import (
     FETCH,
+    MUTATION,
     PRODUCE,
     REQUEST,
+    ROWS,
+    Entity,
     Limits,
     QuotaRow,
-    client_of,
+    entity_of,
     in_force,
     limits_of,
+    read,
     read_all,
-    read_one,
 )
 from kdist.metrics.broker import QuotaMetrics
 from kdist.metrics.declare import Family
@@ -46,7 +52,7 @@ T = TypeVar("T")
 
 CLIENTS_MAX = 10_000
 NAMED_MAX = 200
-OTHERS = "<others>"  # in metrics, clients with quotas of their own beyond that number
+OTHERS = "<others>"  # in metrics, those with quotas of their own beyond that number
 PAUSE_S_MIN = 0.001  # the wire has milliseconds; what is less stays owed
 _CROWD = 1000  # with so many accounts, what can be forgotten is looked for each second
 _LOOK_EVERY_S = 60.0
@@ -116,25 +122,25 @@ class Budget:
 
 
 class Meter(NamedTuple):
-    """One quota of a client: what is left of it, and where its use is counted."""
+    """One quota of a client: whose it is, what is left of it, and where its use is counted."""
 
     row: QuotaRow
+    payer: Entity
     budget: Budget
     metrics: QuotaMetrics
 
 
 class Account:
-    """A client's quotas. Owner: `Quotas`.
+    """The quotas of a user's clients with one client id. Owner: `Quotas`.
 
     What is used is charged by a method that returns for how many seconds the client has to pause,
     0 if it need not or has no such quota.
     """
 
-    __slots__ = ("_client_id", "_quotas", "meters")
+    __slots__ = ("_quotas", "meters")
 
-    def __init__(self, quotas: Quotas, client_id: str) -> None:
+    def __init__(self, quotas: Quotas) -> None:
         self._quotas = quotas
-        self._client_id = client_id
         self.meters: Mapping[QuotaRow, Meter] = {}
 
     def produced(self, size: int) -> float:
@@ -151,6 +157,15 @@ class Account:
         What is owed beyond that is still owed when the client comes back.
         """
         return self._use(REQUEST, seconds, self._quotas.burst_s)
+
+    def mutated(self, partitions: int) -> float:
+        """Charge partitions that the controller is to create or delete; below 0, give back."""
+        return self._use(MUTATION, partitions)
+
+    @property
+    def owes_for_mutations(self) -> bool:
+        meter = self.meters.get(MUTATION)
+        return meter is not None and meter.budget.debt_s(self._quotas.now_s()) >= PAUSE_S_MIN
 
     def owed_for_fetches(self) -> float:
         """Charge nothing: the pause before the client may fetch again."""
@@ -170,29 +185,29 @@ class Account:
         meter = self.meters.get(row)
         if meter is None:
             return 0.0
-        _, budget, metrics = meter
-        metrics.used += amount
+        _, payer, budget, metrics = meter
+        metrics.used += max(0, amount)
         pause_s = min(budget.use(amount, self._quotas.now_s()), pause_s_max)
         if pause_s < PAUSE_S_MIN:
             return 0.0
         metrics.throttled += 1
         metrics.throttled_seconds += pause_s
-        self._quotas.say(row, self._client_id, pause_s)
+        self._quotas.say(row, payer, pause_s)
         return pause_s
 
 
 class Quotas:
-    """The clients that have a quota, and what is left of it. Owner: the broker.
+    """Who has a quota, and what is left of it. Owner: the broker.
 
-    A client is whoever sends its client id; without users, nothing proves it. Each has one budget
-    for each of its quotas, over all its connections to this broker. The budgets are made when a
-    client is heard, and forgotten once they have full credit again, which changes nothing. Peers
-    can make up client ids, so at most `CLIENTS_MAX` clients that have only the default quota get a
-    budget of their own: any further ones share one.
+    A user is whom the connection has proven to be, a client whoever sends its client id. Each quota
+    is one budget over all connections to this broker: a user's for all of its client ids, and one
+    that names or means client ids for each of them. Budgets are made when a client is heard, and
+    forgotten once they have full credit again, which changes nothing. Peers can make up client ids,
+    so at most `CLIENTS_MAX` that nobody has named get budgets of their own: those of any further
+    ones are shared, by the clients of one user.
 
-    Metrics name a client only if it has a quota of its own, which an operator gave it, and then
-    only the first `NAMED_MAX` by their ids: any further ones are counted together, as all others
-    are.
+    Metrics name only those to whom an operator gave a quota, and then only the first `NAMED_MAX`:
+    any further ones are counted together, as all others are.
     """
 
     def __init__(
@@ -201,16 +216,18 @@ class Quotas:
         burst_s: float,
         metrics: Family[QuotaMetrics],
         changed: Callable[[], None],
+        mutation_burst_s: float = 11.0,
     ) -> None:
         """`changed` is called after every change of what is in force."""
         self._clock = clock
         self.burst_s = burst_s
+        self._mutation_burst_s = mutation_burst_s
         self._metrics = metrics
         self._changed = changed
-        self.limits: Mapping[str, Limits] = {}  # that are set: by client id, and the default's
-        self._labels: dict[str, str] = {}  # of those in metrics
-        self._accounts: dict[str, Account] = {}
-        self._shared = Account(self, DEFAULT_ENTITY)  # of clients for which there is no room
+        self.limits: Mapping[Entity, Limits] = {}  # that are set
+        self._labels: dict[Entity, tuple[str, str]] = {}  # of those in metrics
+        self._accounts: dict[Entity, Account] = {}
+        self._budgets: dict[tuple[QuotaRow, Entity], Budget] = {}
         self._next_look_s = 0.0
         self._next_sentence_s = -_SENTENCE_EVERY_S
 
@@ -223,47 +240,51 @@ class Quotas:
 
     # Who has which
 
-    def replace(self, limits: Mapping[str, Limits]) -> None:
-        """Replace everything: the quotas of each client, and of `DEFAULT_ENTITY`."""
-        given = {name: each for name, each in limits.items() if each}
+    def replace(self, limits: Mapping[Entity, Limits]) -> None:
+        """Replace everything."""
+        given = {entity: each for entity, each in limits.items() if each}
         if given == self.limits:
             return
         self.limits = given
         self._labels = _labels(given)
         self._show()
-        kept: dict[str, Account] = {}
-        for client_id, account in (*self._accounts.items(), (DEFAULT_ENTITY, self._shared)):
-            account.meters = self._meters(client_id, account.meters)
-            if account.meters and account is not self._shared:
-                kept[client_id] = account
-        self._accounts = kept
+        for who, account in self._accounts.items():
+            account.meters = self._meters(who)
+        self._keep({who: each for who, each in self._accounts.items() if each.meters})
         self._changed()
 
-    def set(self, client_id: str, limits: Limits) -> None:
-        """Replace one client's, or the default's."""
-        self.replace({**self.limits, client_id: limits})
+    def set(self, entity: Entity, limits: Limits) -> None:
+        """Replace those of one entity."""
+        self.replace({**self.limits, entity: limits})
 
-    def _meters(self, client_id: str, before: Mapping[QuotaRow, Meter]) -> dict[QuotaRow, Meter]:
+    def _meters(self, who: Entity) -> dict[QuotaRow, Meter]:
         """The client's meters; what it owes by those that it had stays owed."""
         now_s, made = self.now_s(), {}
-        own = {} if client_id == DEFAULT_ENTITY else self.limits.get(client_id, {})
-        for row, value, is_own in in_force(own, self.limits.get(DEFAULT_ENTITY, {})):
-            rate = value / row.per
-            if row in before:
-                budget = before[row].budget
-                budget.change_rate(rate, now_s)
+        user, client_id = who.user or "", who.client_id or DEFAULT_ENTITY
+        for row, value, entity in in_force(self.limits, user, client_id):
+            payer, rate = _payer(entity, who), value / row.per
+            budget = self._budgets.get((row, payer))
+            if budget is None:
+                burst_s = self._mutation_burst_s if row is MUTATION else self.burst_s
+                budget = self._budgets[row, payer] = Budget(rate, burst_s, now_s)
             else:
-                budget = Budget(rate, self.burst_s, now_s)
-            label = self._labels[client_id] if is_own else DEFAULT_ENTITY
-            made[row] = Meter(row, budget, self._metrics[label, row.noun])
+                budget.change_rate(rate, now_s)
+            metrics = self._metrics[*self._labels[entity], row.noun]
+            made[row] = Meter(row, payer, budget, metrics)
         return made
+
+    def _keep(self, accounts: dict[Entity, Account]) -> None:
+        """Forget the other accounts, and the budgets that only they had."""
+        self._accounts = accounts
+        meters = [meter for each in accounts.values() for meter in each.meters.values()]
+        self._budgets = {(meter.row, meter.payer): meter.budget for meter in meters}
 
     def _show(self) -> None:
         """Have metrics of the quotas that are set, and of no others."""
         limits = {
-            (label, row.noun): 0.0 if label == OTHERS else value / row.per
-            for client_id, label in self._labels.items()
-            for row, value, _ in in_force(self.limits[client_id], {})
+            (*label, ROWS[name].noun): 0.0 if OTHERS in label else value / ROWS[name].per
+            for entity, label in self._labels.items()
+            for name, value in self.limits[entity].items()
         }
         for labels in self._metrics.keys() - limits.keys():
             del self._metrics[labels]
@@ -272,20 +293,24 @@ class Quotas:
 
     # Who is asking
 
-    def account(self, client_id: str | None) -> Account | None:
+    def account(self, user: str, client_id: str | None) -> Account | None:
         """The client's account; None if it has no quota. Ask again after a while."""
-        name = client_id or ""
-        return self._accounts.get(name) or self._open(name)
+        who = Entity(user, client_id or "")
+        return self._accounts.get(who) or self._open(who)
 
-    def _open(self, client_id: str) -> Account | None:
-        is_known = client_id in self.limits and client_id != DEFAULT_ENTITY
-        if not (is_known or DEFAULT_ENTITY in self.limits):
+    def _open(self, who: Entity) -> Account | None:
+        user, client_id = who
+        if not any(in_force(self.limits, user or "", client_id or "")):
             return None
         self._maybe_forget()
-        if len(self._accounts) >= CLIENTS_MAX and not is_known:
-            return self._shared
-        account = self._accounts[client_id] = Account(self, client_id)
-        account.meters = self._meters(client_id, {})
+        if len(self._accounts) >= CLIENTS_MAX and not any(
+            Entity(each, client_id) in self.limits for each in (user, DEFAULT_ENTITY, None)
+        ):
+            who = Entity(user, None)
+            if who in self._accounts:
+                return self._accounts[who]
+        account = self._accounts[who] = Account(self)
+        account.meters = self._meters(who)
         return account
 
     def _maybe_forget(self) -> None:
@@ -293,26 +318,39 @@ class Quotas:
         now_s = self.now_s()
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + (1.0 if len(self._accounts) >= _CROWD else _LOOK_EVERY_S)
-            self._accounts = {
-                client_id: account
-                for client_id, account in self._accounts.items()
-                if not account.is_new(now_s)
-            }
+            self._keep(
+                {who: each for who, each in self._accounts.items() if not each.is_new(now_s)}
+            )
 
-    def say(self, row: QuotaRow, client_id: str, pause_s: float) -> None:
-        """Name a client that is throttled in the log, now and then one."""
+    def say(self, row: QuotaRow, payer: Entity, pause_s: float) -> None:
+        """Name one that is throttled in the log, now and then one."""
         now_s = self.now_s()
         if now_s >= self._next_sentence_s:
             self._next_sentence_s = now_s + _SENTENCE_EVERY_S
-            name = client_id[:_LONGEST_NAME]
-            logger.info("client %r is over its %s: it pauses for %.3f s", name, row.name, pause_s)
+            name = Entity(*(each and each[:_LONGEST_NAME] for each in payer))
+            logger.info("%s is over its %s: it pauses for %.3f s", name, row.name, pause_s)
 
 
-def _labels(given: Mapping[str, Limits]) -> dict[str, str]:
-    """What metrics call each of them (pure)."""
-    # A client whose id is what the others are called is one of them.
-    named = {*sorted(given.keys() - {DEFAULT_ENTITY, OTHERS})[:NAMED_MAX], DEFAULT_ENTITY}
-    return {client_id: client_id if client_id in named else OTHERS for client_id in given}
+def _payer(entity: Entity, who: Entity) -> Entity:
+    """Whose budget a quota of `entity` is for one of its clients (pure).
+
+    Clients that share one, for want of room, do so among those of their user.
+    """
+    if entity.client_id is None:
+        return Entity(who.user, None)
+    if who.client_id is None:
+        return Entity(who.user, OTHERS)
+    return Entity(None if entity.user is None else who.user, who.client_id)
+
+
+def _labels(given: Collection[Entity]) -> dict[Entity, tuple[str, str]]:
+    """What metrics call each of them: user and client (pure)."""
+    texts = {each: (each.user or "", each.client_id or "") for each in given}
+    of_all = {each for each in given if {*each} <= {None, DEFAULT_ENTITY}}
+    # One whose name is what the others are called is one of them.
+    own = [each for each in given if OTHERS not in each and each not in of_all]
+    named = of_all.union(sorted(own, key=lambda each: texts[each])[:NAMED_MAX])
+    return {each: text if each in named else ("", OTHERS) for each, text in texts.items()}
 
 
 class StoredQuotas:
@@ -326,36 +364,65 @@ class StoredQuotas:
         self._zk = zk
         self.quotas = quotas
 
+    async def load(self, kind: str) -> None:
+        """Read all quotas that there are of one kind of owner."""
+        found = await read_all(self._zk, kind)
+        others = {
+            entity: limits
+            for entity, limits in self.quotas.limits.items()
+            if not entity.owner.path.startswith(f"/config/{kind}/")
+        }
+        self.quotas.replace(others | {each: limits_of(each, found[each]) for each in found})
+
+    async def reload(self, entity: Entity) -> None:
+        """Re-read those of one entity."""
+        stored = (await read(self._zk, entity))[entity]
+        self.quotas.set(entity, limits_of(entity, stored))
+
+    def follower(self, kind: str) -> FollowedQuotas:
+        """For the changes of one kind of owner, a znode's name below `/config`."""
+        return FollowedQuotas(self, kind)
+
+
+@dataclass(frozen=True)
+class FollowedQuotas:
+    """The quotas of one kind of owner, as `SettingsChanges` follows them."""
+
+    stored: StoredQuotas
+    kind: str
+
     async def load_all(self) -> None:
-        """Read all quotas that there are."""
-        stored = await read_all(self._zk)
-        self.quotas.replace({name: limits_of(name, each) for name, each in stored.items()})
+        await self.stored.load(self.kind)
 
     reload_all = load_all
 
-    async def reload(self, *nodes: str) -> None:
-        """Re-read the quotas of clients, by the names of their znodes."""
-        for node in nodes:
-            client_id = client_of(node)
-            if client_id is not None:
-                await self.reload_client(client_id)
-
-    async def reload_client(self, client_id: str) -> None:
-        """Re-read the quotas of a client, or of `DEFAULT_ENTITY`."""
-        stored = await read_one(self._zk, client_id)
-        self.quotas.set(client_id, limits_of(client_id, stored))
+    async def reload(self, *names: str) -> None:
+        for name in names:
+            entity = entity_of(f"/config/{self.kind}/{name}")
+            if entity is not None:
+                await self.stored.reload(entity)
 
 
 class Throttle:
     """Owner: the request's `Call`. `pause_s` is the longest of the pauses it has led to."""
 
-    __slots__ = ("_busy_ns", "_client_id", "_key", "_quotas", "is_held", "pause_s", "timed_ns")
+    __slots__ = (
+        "_busy_ns",
+        "_key",
+        "_mutated_s",
+        "_quotas",
+        "_who",
+        "is_held",
+        "pause_s",
+        "timed_ns",
+    )
 
-    def __init__(self, quotas: Quotas, client_id: str | None, key: int) -> None:
+    def __init__(self, quotas: Quotas, who: tuple[str, str | None], key: int) -> None:
         self._quotas = quotas
-        self._client_id = client_id
+        self._who = who
         self._key = key
         self._busy_ns = 0
+        self._mutated_s = 0.0
         self.timed_ns = 0  # since when its handler is running; 0 if it is not
         self.is_held = False  # whether it is a fetch that gets nothing
         self.pause_s = 0.0
@@ -371,19 +438,31 @@ class Throttle:
             if most is not None and version >= _FIRST_FETCH_OF_WHOLE_BATCHES:
                 request.max_bytes = min(request.max_bytes, most)
 
+    def take(self, partitions: int, *, is_strict: bool) -> bool:
+        """Charge partitions that are to be created or deleted; whether they may be.
+
+        If it `is_strict`, none may be while the client owes for others.
+        """
+        account = self._quotas.account(*self._who)
+        if account is None:
+            return True
+        may = not (is_strict and account.owes_for_mutations)
+        self._mutated_s = account.mutated(partitions if may else 0)
+        return may
+
     def charge(self, size: int, now_ns: int) -> float:
         """Charge the answer's bytes, and the time that the request has taken.
 
         Returns for how many seconds the client has to pause because of these.
         """
         self.end_step(now_ns)
-        account = self._quotas.account(self._client_id)
+        account = self._quotas.account(*self._who)
         if account is None:
             return 0.0
         is_fetched = self._key == fetch.API.key and not self.is_held
         fetched_s = account.fetched(size) if is_fetched else 0.0
         busy_s = account.kept_busy(self._busy_ns / _NS_PER_S)
-        pause_s = max(fetched_s, busy_s)
+        pause_s = max(fetched_s, busy_s, self._mutated_s)
         self.pause_s = max(self.pause_s, pause_s)
         return pause_s
 
@@ -439,12 +518,13 @@ class Throttles:
         self.quotas = quotas
         self._is_broker = is_broker
 
-    def begin(self, header: RequestHeader, request: Any, size: int) -> Throttle | None:
+    def begin(self, user: str, header: RequestHeader, request: Any, size: int) -> Throttle | None:
         """Charge a request of that many bytes; None if it costs its client nothing."""
-        account = self.quotas.account(header.client_id)
+        who = user, header.client_id
+        account = self.quotas.account(*who)
         if account is None or self._is_free(header.api_key, request):
             return None
-        throttle = Throttle(self.quotas, header.client_id, header.api_key)
+        throttle = Throttle(self.quotas, who, header.api_key)
         throttle.begin(header.api_version, request, size, account)
         return throttle
 

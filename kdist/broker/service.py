@@ -40,6 +40,7 @@ from kdist.broker.routes import Handlers, routes_to
 from kdist.broker.settings.dynamic import TopicOverrides
 from kdist.broker.settings.resources import Resources
 from kdist.broker.settings.stored import Owner, StoredSettings
+from kdist.broker.stored_quotas import entity_of
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.replication import RACK_AWARE
 from kdist.controller.controller import Controller
@@ -316,9 +317,9 @@ class Service:
     async def _reload_settings(self, owner: Owner) -> None:
         """Re-read the owner's settings from ZooKeeper and apply them."""
         if owner.row is znodes.TOPIC_SETTINGS:
-            await self._overrides.reload(owner.name)
-        elif owner.row is znodes.CLIENT_SETTINGS:
-            await self._quotas.reload_client(owner.name)
+            await self._overrides.reload(*owner.names)
+        elif (entity := entity_of(owner.path)) is not None:
+            await self._quotas.reload(entity)
         else:
             await self._dynamic.load()
 

@@ -91,9 +91,9 @@ IGNORED = {
     "a client may use quota.window.size.seconds' worth at once, and nothing is averaged": (
         "quota.window.num",
     ),
-    "quotas are set by kdist configs, and only clients have any yet": (
+    "quotas are set by kdist configs, and only users and clients have any yet": (
         "quota.producer.default", "quota.consumer.default", "replication.quota.*",
-        "alter.log.dirs.replication.quota.*", "controller.quota.*",
+        "alter.log.dirs.replication.quota.*",
         "max.connection.creation.rate", "max.connections.per.ip.overrides",
     ),
     "metrics are served at /metrics in Prometheus's format": (

@@ -73,3 +73,12 @@ class NetworkSettings(Settings):
         doc="How many seconds' worth of its quota a client may use at once before it has to pause "
         "(Kafka averages over quota.window.num windows of this size instead).",
     )
+    controller_quota_window_num: int32 = setting(
+        default=11,
+        minimum=1,
+        doc="With the next, how many seconds' worth of its controller_mutation_rate a client may "
+        "use at once: their product.",
+    )
+    controller_quota_window_size_seconds: int32 = setting(
+        default=1, minimum=1, doc="The length of one of those windows."
+    )

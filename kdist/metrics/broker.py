@@ -87,10 +87,11 @@ class NetworkMetrics(Metrics):
 
 @metrics
 class QuotaMetrics(Metrics):
-    """One quota of one client. The labels are `client` and `quota` (`produce`, `fetch`, `request`).
+    """One quota, as it was set. The labels are `user`, `client` and `quota` (`produce`, `fetch`,
+    `request`).
 
-    `client` is `<default>` for all without a quota of their own, and `<others>` for those with one
-    beyond the first 200.
+    `user` or `client` is empty where the quota names none, and `<default>` for all that have none
+    of their own; `client` is `<others>` for those beyond the first 200.
     """
 
     PREFIX = "kdist_quota_"

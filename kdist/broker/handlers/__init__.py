@@ -36,3 +36,14 @@ class Call(Protocol):
     def crash(self, error: BaseException, /) -> None:
         """Instead of `answer`, if the request met a bug or the disk has failed."""
         ...
+
+
+class Charged(Protocol):
+    """A request for partitions to be created or deleted, for which there may be a quota."""
+
+    @property
+    def version(self) -> int: ...
+
+    def take(self, partitions: int, *, is_strict: bool) -> bool:
+        """Charge so many; whether they may be created or deleted. Below 0, give them back."""
+        ...

@@ -7,27 +7,35 @@ Metadata names. That error is each topic's; as in Apache Kafka, for ElectLeaders
 and not the response's, so that clients report it; for reassignments the response's. While a broker
 does not know whether it is the controller, requests wait, within their timeout. An ElectLeaders for
 all partitions is answered for those that needed an election.
+
+Partitions that are created and deleted are charged to who asks (KIP-599): in the order of the
+request, before the controller is asked, and given back where it refuses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import Any, TypeVar
 
+from kdist.broker.handlers import Charged
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.config.broker_config import BrokerConfig
 from kdist.controller.commands import PartitionErrors, TopicOutcome
 from kdist.controller.controller import Controller
 from kdist.controller.reassignments import Target
-from kdist.controller.topics import completed
+from kdist.controller.topics import BROKER_DEFAULT, completed
 from kdist.errors import ApiError, Error
 from kdist.model import ZERO_UUID, TopicPartition
+from kdist.protocol import create_partitions, create_topics, delete_topics
 from kdist.protocol.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
+from kdist.protocol.api import Api
 from kdist.protocol.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -66,6 +74,14 @@ Overrides = tuple[tuple[str, str], ...]
 
 _FIRST_VERSION_OF_IDS = 6  # of DeleteTopics
 _FIRST_VERSION_OF_DELETION_DISABLED = 3
+# From these on, clients know what THROTTLING_QUOTA_EXCEEDED is.
+_FIRST_STRICT_VERSIONS = {
+    create_topics.API.key: 6,
+    delete_topics.API.key: 5,
+    create_partitions.API.key: 3,
+}
+
+T = TypeVar("T")
 
 
 class CommandsHandler:
@@ -78,11 +94,19 @@ class CommandsHandler:
         self._cache = cache
         self._config = config
 
-    async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    async def create_topics(
+        self, request: CreateTopicsRequest, call: Charged
+    ) -> CreateTopicsResponse:
         """One result for each topic of the request, also for one that it names twice."""
         topics = [completed(new, self._config()) for new in request.topics]
-        outcomes = await self._controller.create_topics(
-            topics, request.timeout_ms, request.validate_only
+        sizes = [0 if request.validate_only else self._size(new) for new in topics]
+        outcomes = await self._charged(
+            call,
+            create_topics.API,
+            list(zip(topics, sizes, strict=True)),
+            lambda some: self._controller.create_topics(
+                some, request.timeout_ms, request.validate_only
+            ),
         )
         described: dict[Overrides, list[TopicSettingResult]] = {}  # a hundred topics have the same
         results = {
@@ -90,6 +114,33 @@ class CommandsHandler:
             for new, outcome in zip(topics, outcomes, strict=True)
         }
         return CreateTopicsResponse(topics=list(results.values()))
+
+    async def _charged(
+        self,
+        call: Charged,
+        api: Api,
+        asked: Sequence[tuple[T, int]],
+        ask: Callable[[list[T]], Awaitable[Sequence[TopicOutcome]]],
+    ) -> list[TopicOutcome]:
+        """An outcome for each that is asked for, with its number of partitions."""
+        is_strict = call.version >= _FIRST_STRICT_VERSIONS[api.key]
+        taken = [not size or call.take(size, is_strict=is_strict) for _, size in asked]
+        outcomes = iter(
+            await ask([each for (each, _), is_ in zip(asked, taken, strict=True) if is_])
+        )
+        found = []
+        for (each, size), is_taken in zip(asked, taken, strict=True):
+            outcome = next(outcomes) if is_taken else _exceeded(each)
+            if size and is_taken and outcome.error is not Error.NONE:
+                call.take(-size, is_strict=False)
+            found.append(outcome)
+        return found
+
+    def _size(self, new: NewTopic) -> int:
+        if new.assignments:
+            return len(new.assignments)
+        wanted = new.num_partitions
+        return self._config().broker.num_partitions if wanted == BROKER_DEFAULT else max(0, wanted)
 
     def _created(
         self,
@@ -124,13 +175,18 @@ class CommandsHandler:
         ]
 
     async def delete_topics(
-        self, request: DeleteTopicsRequest, version: int
+        self, request: DeleteTopicsRequest, call: Charged
     ) -> DeleteTopicsResponse:
         """As `create_topics`."""
-        deleted = request.topics
+        deleted, version = request.topics, call.version
         if version < _FIRST_VERSION_OF_IDS:
             deleted = [TopicToDelete(name=name) for name in request.topic_names]
-        outcomes = await self._controller.delete_topics(deleted, request.timeout_ms)
+        outcomes = await self._charged(
+            call,
+            delete_topics.API,
+            [(each, self._known_size(each.name, each.topic_id)) for each in deleted],
+            lambda some: self._controller.delete_topics(some, request.timeout_ms),
+        )
         results = {
             (each.name, each.topic_id): DeletedTopicResult(
                 name=outcome.name,
@@ -142,10 +198,27 @@ class CommandsHandler:
         }
         return DeleteTopicsResponse(responses=list(results.values()))
 
-    async def create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    def _known_size(self, name: str | None, topic_id: uuid.UUID | None = None) -> int:
+        """How many partitions a topic has; 0 for one that does not exist."""
+        if name is None and topic_id is not None:
+            name = self._cache.name_of(topic_id)
+        topic = self._cache.topics.get(name or "")
+        return 0 if topic is None else len(topic.partitions)
+
+    async def create_partitions(
+        self, request: CreatePartitionsRequest, call: Charged
+    ) -> CreatePartitionsResponse:
         """As `create_topics`."""
-        outcomes = await self._controller.create_partitions(
-            request.topics, request.timeout_ms, request.validate_only
+        outcomes = await self._charged(
+            call,
+            create_partitions.API,
+            [
+                (each, 0 if request.validate_only else self._growth(each.name, each.count))
+                for each in request.topics
+            ],
+            lambda some: self._controller.create_partitions(
+                some, request.timeout_ms, request.validate_only
+            ),
         )
         results = {
             grown.name: GrownTopicResult(
@@ -154,6 +227,9 @@ class CommandsHandler:
             for grown, outcome in zip(request.topics, outcomes, strict=True)
         }
         return CreatePartitionsResponse(results=list(results.values()))
+
+    def _growth(self, name: str, count: int) -> int:
+        return max(0, count - (self._known_size(name) or count))
 
     async def elect_leaders(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
         """INVALID_REQUEST for an election type that does not exist."""
@@ -247,6 +323,10 @@ class CommandsHandler:
                 for name, partitions in _by_topic(found)
             ],
         )
+
+
+def _exceeded(asked: Any) -> TopicOutcome:
+    return TopicOutcome(asked.name, Error.THROTTLING_QUOTA_EXCEEDED)
 
 
 def _deletion_error(error: Error, version: int) -> Error:

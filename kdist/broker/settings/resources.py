@@ -46,7 +46,7 @@ class Resource(ABC):
 
     @property
     def owner(self) -> Owner:
-        return Owner(self.row, self.name)
+        return Owner(self.row, (self.name,))
 
     @abstractmethod
     def describe(self, own: Overrides) -> Iterable[Described]:

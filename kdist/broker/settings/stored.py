@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple, Protocol
 from urllib.parse import unquote
 from weakref import WeakValueDictionary
@@ -21,7 +22,7 @@ from kdist.runtime.clock import Clock
 from kdist.runtime.tasks import raise_bug
 from kdist.zk import znodes
 from kdist.zk.client import Check, Create, Set, Znode, ZooKeeper
-from kdist.zk.errors import CorruptZnode, MultiFailed, NoNode, ZooKeeperError
+from kdist.zk.errors import CorruptZnode, MultiFailed, NodeExists, NoNode, ZooKeeperError
 from kdist.zk.values import EntitySettings, SettingsChange
 from kdist.zk.watching import ChildrenWatcher
 from kdist.zk.znodes import ZnodeRow
@@ -37,15 +38,18 @@ _NOT_THERE = -1  # the version of a znode that does not exist
 
 
 class Owner(NamedTuple):
-    """Whose settings: a topic's name, a client's or a broker's id, or `<default>` for all."""
+    """Whose settings: a topic's name, a broker's id, a user's and a client's name.
+
+    A name may be `<default>`, for all that have none of their own.
+    """
 
     row: ZnodeRow[EntitySettings]
-    name: str
+    names: tuple[str, ...]
 
     @property
     def path(self) -> str:
         """The znode of its settings."""
-        return self.row.path(self.name)
+        return self.row.path(*self.names)
 
 
 class StoredSettings:
@@ -112,7 +116,7 @@ class StoredSettings:
         entity = path.removeprefix("/config/")
         change = znodes.SETTINGS_CHANGE.encode(SettingsChange(entity))
         is_topic = owner.row is znodes.TOPIC_SETTINGS
-        checks = [Check(znodes.TOPIC.path(owner.name))] if is_topic else []
+        checks = [Check(znodes.TOPIC.path(*owner.names))] if is_topic else []
         try:
             await self._zk.multi(
                 [
@@ -124,13 +128,23 @@ class StoredSettings:
         except MultiFailed as failure:
             if failure.index < len(checks):
                 raise ApiError(
-                    Error.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {owner.name}"
+                    Error.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {owner.names[0]}"
                 ) from failure
             has_no_place = version == _NOT_THERE and isinstance(failure.error, NoNode)
+            if has_no_place and owner.row is znodes.USER_CLIENT_SETTINGS:
+                await self._make_place(path.rpartition("/")[0])
+                return False
             if failure.index != len(checks) or has_no_place:
                 raise  # not a concurrent change of these settings
             return False
         return True
+
+    async def _make_place(self, path: str) -> None:
+        """For the first quotas of one of a user's clients."""
+        try:
+            await self._zk.create(path, make_parents=True)
+        except NodeExists:
+            pass  # another broker was faster
 
 
 class Follower(Protocol):
@@ -157,7 +171,9 @@ class SettingsChanges:
     everything.
     """
 
-    def __init__(self, zk: ZooKeeper, clock: Clock, followers: Mapping[str, Follower]) -> None:
+    def __init__(
+        self, zk: ZooKeeper, clock: Clock, followers: Mapping[str, Sequence[Follower]]
+    ) -> None:
         """`followers`, by the kind of their owners: the znode's name below `/config`."""
         self._zk = zk
         self._clock = clock
@@ -172,7 +188,7 @@ class SettingsChanges:
         """Have all settings read. `watch` tells of all changes from here."""
         self._read_in = self._zk.session_id
         self._seen.update(await self._zk.children(znodes.SETTINGS_CHANGES.path()))
-        for follower in self._followers.values():
+        for follower in chain.from_iterable(self._followers.values()):
             await follower.load_all()
 
     def watch(self) -> None:
@@ -207,7 +223,7 @@ class SettingsChanges:
         if before is not None:
             await asyncio.wait([before])
         try:
-            for follower in self._followers.values() if is_elsewhere else ():
+            for follower in chain.from_iterable(self._followers.values()) if is_elsewhere else ():
                 await follower.reload_all()
         except ZooKeeperError as error:
             self._read_in = 0
@@ -238,8 +254,9 @@ class SettingsChanges:
         except CorruptZnode as error:
             logger.warning("ignored a notification of changed settings: %s", error)
         else:
-            if kind in self._followers and unquote(name) not in znodes.IMPOSSIBLE:
-                await self._followers[kind].reload(name)
+            if unquote(name) not in znodes.IMPOSSIBLE:
+                for follower in self._followers.get(kind, ()):
+                    await follower.reload(name)
         if self._clock.now_ms() - stat.created_ms > _KEPT_MS:
             await self._remove(path)
 

@@ -14,6 +14,7 @@ from kdist.protocol.alter_client_quotas import (
 from kdist.protocol.describe_client_quotas import (
     ANY,
     CLIENT_ID,
+    USER,
     DescribeClientQuotasRequest,
     QuotaEntity,
     QuotaFilter,
@@ -34,16 +35,18 @@ async def change(
     client: Client,
     name: str | None,
     *,
+    user: tuple[str | None, ...] = (),
     unset: tuple[str, ...] = (),
     kind: str = CLIENT_ID,
     version: int = 1,
     is_trial: bool = False,
     **quotas: float,
 ) -> AlteredQuotasResult:
-    """Change the quotas of one client, or with None the default."""
+    """Change the quotas of one client, or with None the default, or of those of a user."""
     ops = [QuotaChange(key=key, value=value, remove=False) for key, value in quotas.items()]
     ops += [QuotaChange(key=key, value=0, remove=True) for key in unset]
-    entity = [QuotaEntity(entity_type=kind, entity_name=name)]
+    entity = [QuotaEntity(entity_type=USER, entity_name=each) for each in user]
+    entity.append(QuotaEntity(entity_type=kind, entity_name=name))
     request = AlterClientQuotasRequest(
         entries=[AlteredQuotas(entity=entity, ops=ops)], validate_only=is_trial
     )
@@ -74,6 +77,19 @@ async def quotas(
     assert answer.error_code == 0, answer.error_message
     return {
         entry.entity[0].entity_name: {each.key: each.value for each in entry.values}
+        for entry in answer.entries
+    }
+
+
+async def entities(
+    client: Client, *filters: tuple[str, int, str | None], is_strict: bool
+) -> set[tuple[tuple[str, str | None], ...]]:
+    """Who has quotas, of those that match: each as pairs of kind and name."""
+    wanted = [QuotaFilter(entity_type=k, match_type=t, match=m) for k, t, m in filters]
+    answer = await ask(client, *wanted, is_strict=is_strict)
+    assert answer.error_code == 0, answer.error_message
+    return {
+        tuple((part.entity_type, part.entity_name) for part in entry.entity)
         for entry in answer.entries
     }
 

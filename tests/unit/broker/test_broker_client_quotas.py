@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kdist.broker.quotas import Quotas
+from kdist.broker.stored_quotas import Entity
 from kdist.errors import Error
 from kdist.network.client import Client
 from kdist.protocol.alter_client_quotas import (
@@ -33,6 +34,7 @@ from tests.unit.broker.broker_quotas import (
     REQUEST,
     ask,
     change,
+    entities,
     named,
     quotas,
     set_,
@@ -41,9 +43,10 @@ from tests.unit.broker.broker_quotas import (
 ODD = "etl of Zürich ~/*+%<1>"
 
 
-def in_force(cluster: Cluster, broker: int = 1) -> dict[str, dict[str, float]]:
+def in_force(cluster: Cluster, broker: int = 1) -> dict[str | None, dict[str, float]]:
+    """The quotas of clients, whichever their users."""
     kept: Quotas = cluster.brokers[broker]._quotas.quotas
-    return {name: dict(each) for name, each in kept.limits.items()}
+    return {each.client_id: dict(kept.limits[each]) for each in kept.limits if each.user is None}
 
 
 def told(scenario: Callable[[Cluster, Client], Any]) -> None:
@@ -148,7 +151,7 @@ async def test_a_request_while_zookeeper_is_lost_times_out(
 async def test_what_others_have_stored_wrongly_is_ignored_and_can_be_removed(
     cluster: Cluster, client: Client, /
 ) -> None:
-    config = {PRODUCE: "fast", FETCH: "7", "controller_mutation_rate": "1.0", REQUEST: "-1"}
+    config = {PRODUCE: "fast", FETCH: "7", "connection_creation_rate": "1.0", REQUEST: "-1"}
     zk = cluster.zks[1]
     await zk.create("/config/clients/etl", json.dumps({"version": 1, "config": config}).encode())
     await zk.create("/config/clients/broken", b"{")
@@ -158,7 +161,7 @@ async def test_what_others_have_stored_wrongly_is_ignored_and_can_be_removed(
     await zk.create("/config/changes/config_change_", change_, sequential=True)
     await cluster.until(lambda: in_force(cluster) == {"etl": {FETCH: 7.0}})
     assert await quotas(client) == {"etl": {FETCH: 7.0}}
-    result = await change(client, "etl", unset=(PRODUCE, "controller_mutation_rate"))
+    result = await change(client, "etl", unset=(PRODUCE, "connection_creation_rate"))
     assert result.error_code == 0, result.error_message
     stored = json.loads((await zk.get("/config/clients/etl")).data)["config"]
     assert stored == {FETCH: "7", REQUEST: "-1"}
@@ -181,7 +184,7 @@ async def test_a_trial_checks_and_changes_nothing(cluster: Cluster, client: Clie
         (REQUEST, 5e-324, "request_percentage is 4.94066e-324, and must be above 0"),
         (PRODUCE, 1.5, "producer_byte_rate is 1.5, and must be a whole number"),
         (PRODUCE, 1e19, "producer_byte_rate is 1e+19, and must be a whole number of at most"),
-        ("controller_mutation_rate", 1.0, "kdist has no controller_mutation_rate yet"),
+        ("connection_creation_rate", 1.0, "kdist has no connection_creation_rate yet"),
         ("speed", 1.0, "'speed' is not a quota: there are producer_byte_rate"),
     ],
 )
@@ -196,12 +199,18 @@ async def test_an_impossible_quota_is_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("kind", "name", "error", "reason"),
     [
-        (USER, "alice", Error.INVALID_REQUEST, "kdist has no users yet"),
+        (USER, "..", Error.INVALID_REQUEST, "no user can be named '..'"),
+        (USER, "<default>", Error.INVALID_REQUEST, "no user can be named '<default>'"),
         (IP, "10.0.0.1", Error.INVALID_REQUEST, "kdist has no quotas of addresses"),
-        ("rack", "a", Error.UNSUPPORTED_VERSION, "quotas are for a client-id, not a 'rack'"),
-        (CLIENT_ID, "", Error.INVALID_REQUEST, "no client can be named ''"),
-        (CLIENT_ID, "..", Error.INVALID_REQUEST, "no client can be named '..'"),
-        (CLIENT_ID, "<default>", Error.INVALID_REQUEST, "no client can be named '<default>'"),
+        (
+            "rack",
+            "a",
+            Error.UNSUPPORTED_VERSION,
+            "quotas are for a user or client-id, not a 'rack'",
+        ),
+        (CLIENT_ID, "", Error.INVALID_REQUEST, "no client-id can be named ''"),
+        (CLIENT_ID, "..", Error.INVALID_REQUEST, "no client-id can be named '..'"),
+        (CLIENT_ID, "<default>", Error.INVALID_REQUEST, "no client-id can be named '<default>'"),
     ],
 )
 async def test_an_entity_that_can_have_no_quota_is_refused_with_the_reason(
@@ -226,7 +235,7 @@ async def test_entities_fail_one_by_one_and_none_may_be_named_twice(
             entry((CLIENT_ID, "good")),
             entry(twice),
             entry(twice),
-            entry((CLIENT_ID, "a"), (USER, "b")),
+            entry((CLIENT_ID, "a"), (IP, "10.0.0.1")),
             entry((CLIENT_ID, "a"), (CLIENT_ID, "b")),
             entry(),
             entry((CLIENT_ID, "same"), keys=(FETCH, FETCH)),
@@ -265,25 +274,116 @@ async def test_without_filters_all_are_described_unless_the_match_is_strict(
 
 
 @pytest.mark.parametrize("is_strict", [False, True])
-@pytest.mark.parametrize(
-    "filters",
-    [
-        [(USER, ANY, None)],
-        [(USER, DEFAULT, None)],
-        [(USER, EXACT, "alice")],
-        [(CLIENT_ID, ANY, None), (USER, ANY, None)],
-        [(CLIENT_ID, EXACT, "a"), (USER, DEFAULT, None)],
-        [(IP, ANY, None)],
-        [(IP, EXACT, "10.0.0.1")],
-    ],
-)
-async def test_users_and_addresses_are_described_as_having_no_quotas(
+@pytest.mark.parametrize("filters", [[(IP, ANY, None)], [(IP, EXACT, "10.0.0.1")]])
+async def test_addresses_are_described_as_having_no_quotas(
     _: Cluster, client: Client, /, filters: list[tuple[str, int, str | None]], is_strict: bool
 ) -> None:
     await set_(client, "a", **{PRODUCE: 5.0})
-    given = [QuotaFilter(entity_type=k, match_type=t, match=m) for k, t, m in filters]
-    answer = await ask(client, *given, is_strict=is_strict)
-    assert (answer.error_code, answer.entries) == (0, [])
+    assert await entities(client, *filters, is_strict=is_strict) == set()
+
+
+A, OF_A, ALL = ((USER, "a"),), ((USER, "a"), (CLIENT_ID, "c")), ((USER, None),)
+OF_ALL, C = ((USER, None), (CLIENT_ID, None)), ((CLIENT_ID, "c"),)
+
+
+@pytest.mark.parametrize(
+    ("filters", "strictly", "besides"),
+    [
+        ([], set(), {A, OF_A, ALL, OF_ALL, C}),
+        ([(USER, EXACT, "a")], {A}, {OF_A}),
+        ([(USER, DEFAULT, None)], {ALL}, {OF_ALL}),
+        ([(USER, ANY, None)], {A, ALL}, {OF_A, OF_ALL}),
+        ([(CLIENT_ID, ANY, None)], {C}, {OF_A, OF_ALL}),
+        ([(CLIENT_ID, EXACT, "c")], {C}, {OF_A}),
+        ([(USER, ANY, None), (CLIENT_ID, ANY, None)], {OF_A, OF_ALL}, set()),
+        ([(USER, DEFAULT, None), (CLIENT_ID, DEFAULT, None)], {OF_ALL}, set()),
+        ([(USER, EXACT, "a"), (CLIENT_ID, DEFAULT, None)], set(), set()),
+    ],
+)
+async def test_filters_find_users_and_their_clients(
+    _: Cluster,
+    client: Client,
+    /,
+    filters: list[tuple[str, int, str | None]],
+    strictly: set[Any],
+    besides: set[Any],
+) -> None:
+    for user, name in (("a", "c"), (None, None)):
+        result = await change(client, name, user=(user,), **{PRODUCE: 5.0})
+        assert result.error_code == 0, result.error_message
+        assert (await change(client, user, kind=USER, **{PRODUCE: 5.0})).error_code == 0
+    await set_(client, "c", **{PRODUCE: 5.0})
+    assert await entities(client, *filters, is_strict=True) == strictly
+    assert await entities(client, *filters, is_strict=False) == strictly | besides
+
+
+async def test_quotas_of_users_are_stored_as_kafka_stores_them_beside_their_credentials(
+    cluster: Cluster, client: Client, /
+) -> None:
+    zk = cluster.zks[1]
+    credential = {"SCRAM-SHA-256": "salt=,stored_key=,server_key=,iterations=4096"}
+    stored = json.dumps({"version": 1, "config": credential}).encode()
+    await zk.create("/config/users/al%20ice", stored)
+    for user in ("al ice", None):
+        assert (await change(client, user, kind=USER, **{PRODUCE: 7.0})).error_code == 0
+        assert (await change(client, ODD, user=(user,), **{FETCH: 8.0})).error_code == 0
+    stored_ = json.loads((await zk.get("/config/users/al%20ice")).data)["config"]
+    assert stored_ == credential | {PRODUCE: "7"}
+    node = "etl%20of%20Z%C3%BCrich%20%7E%2F%2A%2B%25%3C1%3E"
+    assert await zk.children("/config/users/<default>/clients") == [node]
+    changes = [
+        json.loads((await zk.get(f"/config/changes/{each}")).data)["entity_path"]
+        for each in await zk.children("/config/changes")
+    ]
+    assert changes == [
+        "users/al%20ice",
+        f"users/al%20ice/clients/{node}",
+        "users/<default>",
+        f"users/<default>/clients/{node}",
+    ]
+    assert (await change(client, "al ice", kind=USER, unset=(PRODUCE,))).error_code == 0
+    stored_ = json.loads((await zk.get("/config/users/al%20ice")).data)["config"]
+    assert stored_ == credential
+
+
+async def test_every_broker_follows_the_quotas_of_users_and_reads_all_at_its_start(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def known(broker: int) -> dict[Entity, dict[str, float]]:
+        kept: Quotas = cluster.brokers[broker]._quotas.quotas
+        return {each: dict(limits) for each, limits in kept.limits.items()}
+
+    await cluster.started(1)
+    await cluster.started(2)
+    client = await named(cluster, "admin", 2)
+    await cluster.zks[1].create("/config/users/bob", b"")  # the place of his clients' alone
+    await set_(client, "etl", **{PRODUCE: 1.0})
+    await change(client, ODD, kind=USER, **{PRODUCE: 2.0})
+    await change(client, ODD, user=(ODD,), **{PRODUCE: 3.0})
+    await change(client, None, user=("bob",), **{PRODUCE: 4.0})
+    everything = {
+        Entity(None, "etl"): {PRODUCE: 1.0},
+        Entity(ODD, None): {PRODUCE: 2.0},
+        Entity(ODD, ODD): {PRODUCE: 3.0},
+        Entity("bob", "<default>"): {PRODUCE: 4.0},
+    }
+    assert known(2) == everything
+    await cluster.until(lambda: known(1) == everything)
+    await cluster.started(3)
+    assert known(3) == everything
+    await change(client, ODD, user=(ODD,), unset=(PRODUCE,))
+    await cluster.until(lambda: Entity(ODD, ODD) not in known(1))
+    assert not [line for line in caplog.messages if "ignored" in line]
+
+
+async def test_who_has_proven_no_name_is_the_user_anonymous(
+    cluster: Cluster, client: Client, /
+) -> None:
+    await change(client, "ANONYMOUS", kind=USER, **{REQUEST: 0.001})
+    await ask(client)
+    await ask(await named(cluster, "other"))
+    kept: Quotas = cluster.brokers[1]._quotas.quotas
+    assert {*kept._accounts} == {Entity("ANONYMOUS", each) for each in ("admin", "other")}
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from kdist.broker import quotas as module
 from kdist.broker.quotas import CLIENTS_MAX, OTHERS, Account, Budget, Quotas
-from kdist.broker.stored_quotas import FETCH, PRODUCE, REQUEST
+from kdist.broker.stored_quotas import FETCH, PRODUCE, REQUEST, Entity, levels
 from kdist.metrics.broker import QuotaMetrics
 from kdist.metrics.declare import Family
 from kdist.testing.virtual_clock import VirtualClock
 from kdist.zk.znodes import DEFAULT_ENTITY
 
 P, F, R = PRODUCE.name, FETCH.name, REQUEST.name
+NOBODY = "ANONYMOUS"
 
 
 class World:
@@ -25,18 +26,18 @@ class World:
 
     def __init__(self, **limits: dict[str, float]) -> None:
         self.clock = VirtualClock()
-        self.metrics = Family(QuotaMetrics, "client", "quota")
+        self.metrics = Family(QuotaMetrics, "user", "client", "quota")
         self.changes = 0
         self.quotas = Quotas(self.clock, 1.0, self.metrics, self._count)
         if limits:
-            named = {DEFAULT_ENTITY if n == "default" else n: each for n, each in limits.items()}
-            self.quotas.replace(named)
+            names = ((DEFAULT_ENTITY if n == "default" else n, each) for n, each in limits.items())
+            self.quotas.replace({Entity(None, name): each for name, each in names})
 
     def _count(self) -> None:
         self.changes += 1
 
-    def account(self, client_id: str | None = "etl") -> Account:
-        found = self.quotas.account(client_id)
+    def account(self, client_id: str | None = "etl", user: str = NOBODY) -> Account:
+        found = self.quotas.account(user, client_id)
         assert found is not None
         return found
 
@@ -46,13 +47,13 @@ class World:
 
 def test_without_quotas_nobody_has_an_account() -> None:
     world = World()
-    assert world.quotas.account("etl") is None
+    assert world.quotas.account(NOBODY, "etl") is None
     assert len(world.quotas) == 0
 
 
 def test_a_client_without_a_quota_of_its_own_or_a_default_has_none() -> None:
     world = World(etl={P: 10})
-    assert world.quotas.account("other") is None
+    assert world.quotas.account(NOBODY, "other") is None
     assert len(world.quotas) == 0
 
 
@@ -91,23 +92,23 @@ def test_a_pause_for_the_brokers_time_is_as_long_as_the_burst_at_most() -> None:
 def test_what_is_owed_stays_owed_when_a_quota_changes() -> None:
     world = World(etl={P: 100})
     assert world.account().produced(1100) == 10
-    world.quotas.set("etl", {P: 1000})
+    world.quotas.set(Entity(None, "etl"), {P: 1000})
     assert world.account().produced(0) == 1
-    world.quotas.set(DEFAULT_ENTITY, {P: 100})
-    world.quotas.set("etl", {})
+    world.quotas.set(Entity(None, DEFAULT_ENTITY), {P: 100})
+    world.quotas.set(Entity(None, "etl"), {})
     assert world.account().produced(0) == 10  # by the default now
-    world.quotas.set(DEFAULT_ENTITY, {})
-    assert world.quotas.account("etl") is None
+    world.quotas.set(Entity(None, DEFAULT_ENTITY), {})
+    assert world.quotas.account(NOBODY, "etl") is None
 
 
 def test_only_real_changes_are_told() -> None:
     world = World(etl={P: 10})
     for _ in range(2):
-        world.quotas.set("etl", {P: 10})
-        world.quotas.set("other", {})
-        world.quotas.replace({"etl": {P: 10}})
+        world.quotas.set(Entity(None, "etl"), {P: 10})
+        world.quotas.set(Entity(None, "other"), {})
+        world.quotas.replace({Entity(None, "etl"): {P: 10}})
     assert world.changes == 1
-    world.quotas.set("etl", {P: 11})
+    world.quotas.set(Entity(None, "etl"), {P: 11})
     assert world.changes == 2
 
 
@@ -131,11 +132,11 @@ def test_made_up_client_ids_take_a_bounded_memory_and_share_a_budget(
     world = World(etl={P: 100}, default={P: 1})
     for number in range(200):
         world.account(f"random {number}").produced(1000)
-    assert len(world.quotas) == 50
+    assert len(world.quotas) == 50 + 1
     # A new one owes what others have used; one that an operator named does not.
     assert world.account("innocent").produced(0) > 1000
     assert world.account("etl").produced(100) == 0
-    assert len(world.quotas) == 51
+    assert len(world.quotas) == 52
     assert CLIENTS_MAX == 10_000
 
 
@@ -149,14 +150,17 @@ def test_metrics_name_those_that_an_operator_named_and_no_others() -> None:
         for labels, each in world.metrics.items()
     }
     assert found == {
-        ("etl", "produce"): (100, 210, 1, pytest.approx(1.1)),
-        (DEFAULT_ENTITY, "produce"): (10, 420, 2, 40),
-        (DEFAULT_ENTITY, "request"): (0.5, 4.5, 3, 3),
+        ("", "etl", "produce"): (100, 210, 1, pytest.approx(1.1)),
+        ("", DEFAULT_ENTITY, "produce"): (10, 420, 2, 40),
+        ("", DEFAULT_ENTITY, "request"): (0.5, 4.5, 3, 3),
     }
-    world.quotas.set("etl", {})
-    assert world.metrics.keys() == {(DEFAULT_ENTITY, "produce"), (DEFAULT_ENTITY, "request")}
+    world.quotas.set(Entity(None, "etl"), {})
+    assert world.metrics.keys() == {
+        ("", DEFAULT_ENTITY, "produce"),
+        ("", DEFAULT_ENTITY, "request"),
+    }
     assert world.account("etl").produced(0) > 0
-    world.quotas.set(DEFAULT_ENTITY, {})
+    world.quotas.set(Entity(None, DEFAULT_ENTITY), {})
     assert not world.metrics
 
 
@@ -165,7 +169,7 @@ def test_many_clients_with_quotas_of_their_own_are_counted_together_in_metrics()
     for number in (199, 200, 249):
         world.account(f"client {number:03}").produced(number)
     assert len(world.metrics) == 200 + 2
-    named, others = world.metrics["client 199", "produce"], world.metrics[OTHERS, "produce"]
+    named, others = world.metrics["", "client 199", "produce"], world.metrics["", OTHERS, "produce"]
     assert (named.limit, named.used) == (209, 199)
     assert (others.limit, others.used) == (0, 449)
 
@@ -174,10 +178,10 @@ def test_a_client_that_calls_itself_the_others_is_counted_among_them() -> None:
     world = World(**{OTHERS: {P: 10.0}}, etl={P: 10.0})
     world.account(OTHERS).produced(5)
     assert {labels: each.limit for labels, each in world.metrics.items()} == {
-        (OTHERS, "produce"): 0,
-        ("etl", "produce"): 10,
+        ("", OTHERS, "produce"): 0,
+        ("", "etl", "produce"): 10,
     }
-    assert world.metrics[OTHERS, "produce"].used == 5
+    assert world.metrics["", OTHERS, "produce"].used == 5
 
 
 def test_the_log_names_a_throttled_client_every_half_minute_at_most(
@@ -192,6 +196,84 @@ def test_the_log_names_a_throttled_client_every_half_minute_at_most(
     assert caplog.messages[0] == (
         "client 'client 0' is over its producer_byte_rate: it pauses for 99.000 s"
     )
+
+
+# --- users ---------------------------------------------------------------------------------------
+
+D = DEFAULT_ENTITY
+ORDER = [("u", "c"), ("u", D), ("u", None), (D, "c"), (D, D), (D, None), (None, "c"), (None, D)]
+
+
+def test_whose_quota_goes_first_is_as_in_kafka() -> None:
+    assert [*levels("u", "c")] == ORDER
+    world = World()
+    for value, entity in enumerate(reversed(ORDER), 1):
+        world.quotas.set(Entity(*entity), {P: 100.0 * value})
+        assert world.account("c", "u").produced(0) == 0
+        assert world.account("c", "u").meters[PRODUCE].budget.at_once == 100 * value
+
+
+def test_a_users_quota_is_one_for_all_its_clients_and_one_of_client_ids_is_for_each() -> None:
+    world = World()
+    world.quotas.replace({Entity("alice", None): {P: 100}, Entity(D, D): {F: 100}})
+    assert world.account("a", "alice").produced(200) == 1
+    assert world.account("b", "alice").produced(100) == 2
+    assert world.account("a", "alice").fetched(200) == 1
+    assert world.account("b", "alice").fetched(100) == 0
+    assert world.account("a", "bob").produced(10_000) == 0
+    assert world.account("a", "bob").fetched(100) == 0
+
+
+def test_the_default_of_users_is_for_each_user() -> None:
+    world = World()
+    world.quotas.set(Entity(D, None), {P: 100})
+    assert world.account("a", "alice").produced(200) == 1
+    assert world.account("b", "alice").produced(0) == 1
+    assert world.account("a", "bob").produced(100) == 0
+    assert world.account("a", NOBODY).produced(100) == 0
+
+
+def test_a_users_quota_that_is_shared_is_forgotten_by_none_of_its_clients_alone() -> None:
+    world = World()
+    world.quotas.replace({Entity("alice", None): {P: 100}, Entity(None, D): {F: 1}})
+    world.account("busy", "alice").produced(10_000)
+    world.account("idle", "alice")
+    world.passes(61)
+    assert world.account("new", "alice").produced(0) == pytest.approx(38)
+    assert world.account("idle", "alice").produced(0) == pytest.approx(38)
+
+
+def test_made_up_client_ids_of_one_user_take_nothing_from_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "CLIENTS_MAX", 50)
+    world = World(default={P: 1})
+    for number in range(200):
+        world.account(f"random {number}", "mallory").produced(1000)
+    assert len(world.quotas) == 51
+    assert world.account("new", "mallory").produced(0) > 1000
+    assert world.account("new", "alice").produced(1) == 0
+
+
+def test_metrics_and_log_tell_users_from_clients(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    world = World()
+    world.quotas.replace(
+        {Entity("alice", None): {P: 1}, Entity("bob", "etl"): {P: 2}, Entity(None, "etl"): {P: 3}}
+    )
+    for user in ("alice", "bob", "carol"):
+        world.passes(60)
+        world.account("etl", user).produced(30)
+    assert {labels: each.limit for labels, each in world.metrics.items()} == {
+        ("alice", "", "produce"): 1,
+        ("bob", "etl", "produce"): 2,
+        ("", "etl", "produce"): 3,
+    }
+    assert [message.partition(" is over")[0] for message in caplog.messages] == [
+        "user 'alice'",
+        "client 'etl' of user 'bob'",
+        "client 'etl'",
+    ]
 
 
 # --- a budget by itself: what it lets through, and what it forgets ------------------------------

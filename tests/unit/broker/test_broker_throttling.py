@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kdist.broker.quotas import Quotas, Throttles
+from kdist.broker.stored_quotas import Entity
 from kdist.client import cluster as clients
 from kdist.client.fetch_once import fetch_at
 from kdist.errors import Error
@@ -300,13 +301,17 @@ def test_time_is_charged_where_a_handler_takes_it(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("api", [fetch.API, list_offsets.API, offset_for_leader_epoch.API])
 def test_what_followers_ask_costs_nothing(api: Api) -> None:
-    quotas = Quotas(VirtualClock(), 1.0, Family(QuotaMetrics, "client", "quota"), lambda: None)
-    quotas.replace({DEFAULT_ENTITY: {REQUEST: 1.0}})
+    quotas = Quotas(
+        VirtualClock(), 1.0, Family(QuotaMetrics, "user", "client", "quota"), lambda: None
+    )
+    quotas.replace({Entity(None, DEFAULT_ENTITY): {REQUEST: 1.0}})
     throttles = Throttles(quotas, {1}.__contains__)
     header = RequestHeader(api.key, 4, 1, "kdist")
     known = {"max_wait_ms": 0, "min_bytes": 0} if api is fetch.API else {}
     costs = {
-        replica: throttles.begin(header, api.request(replica_id=replica, topics=[], **known), 99)
+        replica: throttles.begin(
+            "", header, api.request(replica_id=replica, topics=[], **known), 99
+        )
         for replica in (-2, -1, 1, 7)
     }
     assert [replica for replica, throttle in costs.items() if throttle is None] == [1]
