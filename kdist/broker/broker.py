@@ -170,7 +170,7 @@ class Broker:
             self._overrides,
             self._quotas,
             cluster_id,
-            self._gateway.inter_broker_listener,
+            context.config.inter_broker_listener,
             self.fail,
         )
         await self._open_logs(service.directory)
