@@ -42,7 +42,7 @@ def table_by(settings: AuthorizationSettings) -> AclTable:
     return AclTable(super_users, settings.allow_everyone_if_no_acl_found)
 
 
-class _Store(NamedTuple):
+class Store(NamedTuple):
     """Where the ACLs of one kind of patterns are."""
 
     types: ZnodeRow[None]
@@ -53,7 +53,7 @@ class _Store(NamedTuple):
 
 
 _STORES = {
-    PatternType.LITERAL: _Store(
+    PatternType.LITERAL: Store(
         znodes.ACL_TYPE,
         znodes.ACLS,
         znodes.ACL_CHANGES,
@@ -62,7 +62,7 @@ _STORES = {
         ),
         znodes.ACL_CHANGE.decode,
     ),
-    PatternType.PREFIXED: _Store(
+    PatternType.PREFIXED: Store(
         znodes.PREFIXED_ACL_TYPE,
         znodes.PREFIXED_ACLS,
         znodes.EXTENDED_ACL_CHANGES,
@@ -72,6 +72,11 @@ _STORES = {
         znodes.EXTENDED_ACL_CHANGE.decode,
     ),
 }
+
+
+def store_of(pattern: Pattern) -> Store:
+    """Where a pattern's ACLs are."""
+    return _STORES[pattern.kind]
 
 
 class StoredAcls:
@@ -214,7 +219,7 @@ async def _is_written(zk: ZooKeeper, pattern: Pattern, read: Znode | None, acls:
     """Whether nobody else changed them since they were read."""
     write = _write(_path(pattern), read, StoredAclEntries(acls).encode() if acls else b"")
     try:
-        await zk.multi([write, _STORES[pattern.kind].notification(pattern)])
+        await zk.multi([write, store_of(pattern).notification(pattern)])
     except MultiFailed as failure:
         has_no_place = read is None and isinstance(failure.error, NoNode)
         if failure.index != 0 or has_no_place:
@@ -234,7 +239,7 @@ def _write(path: str, read: Znode | None, data: bytes) -> Operation:
 
 
 def _path(pattern: Pattern) -> str:
-    return _STORES[pattern.kind].acls.path(pattern.type.text, pattern.name)
+    return store_of(pattern).acls.path(pattern.type.text, pattern.name)
 
 
 def _decoded(path: str, znode: Znode | None) -> Acls:
