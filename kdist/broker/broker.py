@@ -30,12 +30,14 @@ from kdist.broker.http import Page
 from kdist.broker.measures import Measures
 from kdist.broker.membership import Membership, find_cluster_id, make_starting_paths
 from kdist.broker.quotas import Quotas, StoredQuotas
-from kdist.broker.service import Service
+from kdist.broker.service import Followed, Service
 from kdist.broker.session_file import SessionFile
 from kdist.broker.settings.dynamic import DynamicSettings, TopicOverrides
 from kdist.broker.settings.stored import Follower, SettingsChanges
 from kdist.broker.stored_quotas import CLIENTS, USERS
+from kdist.broker.stored_security import StoredAcls, table_by
 from kdist.config.broker_config import BrokerConfig
+from kdist.config.security import AuthorizationSettings
 from kdist.config.topic import TopicSettings
 from kdist.errors import DiskFailed, UserError
 from kdist.metrics.exposition import CONTENT_TYPE
@@ -112,6 +114,7 @@ class Broker:
             **{kind: [self._quotas.follower(kind)] for kind in (CLIENTS, USERS)},
         }
         self._changes = SettingsChanges(context.zk, context.process.clock, followers)
+        self._acls = self._make_acls(config.authorization)
         self._gateway = Gateway(context, self.measures.network)
         self._epoch = -1
         self._vetted: str | None = None  # the content id by which replicas were judged last
@@ -124,6 +127,14 @@ class Broker:
             SessionFile(context.files, config.broker.directory, self.id, context.boot_id),
             context.process.blocking,
         )
+
+    def _make_acls(self, settings: AuthorizationSettings) -> StoredAcls | None:
+        """None if everybody may do everything."""
+        if settings.authorizer_class_name is None:
+            return None
+        acls = StoredAcls(self.context.zk, self._process.clock, table_by(settings))
+        self.measures.watch_acls(acls)
+        return acls
 
     @property
     def service(self) -> Service:
@@ -173,10 +184,9 @@ class Broker:
         self._service = service = Service(
             context,
             self.measures,
-            self._overrides,
-            self._quotas,
+            Followed(self._overrides, self._quotas, self._acls),
             cluster_id,
-            self._gateway.inter_broker_listener,
+            context.config.inter_broker_listener,
             self.fail,
         )
         await self._open_logs(service.directory)
@@ -215,6 +225,8 @@ class Broker:
         cluster_id = await find_cluster_id(zk, self._process.rng)
         await self._dynamic.load()
         await self._changes.load_all()
+        if self._acls is not None:
+            await self._acls.load_all()
         try:
             vetted = await znodes.VETTED_DISK.read(zk, self.id)
         except CorruptZnode as error:
@@ -264,6 +276,8 @@ class Broker:
             await self._patiently(register)
             self._dynamic.watch()
             self._changes.watch()
+            if self._acls is not None:
+                self._acls.watch()
         except ZooKeeperError as error:
             raise UserError(f"ZooKeeper on {config.zookeeper.connect}: {error}") from error
         service.coordinator.start()
@@ -384,6 +398,8 @@ class Broker:
     async def _cancel_running(self) -> None:
         self._dynamic.stop()
         self._changes.stop()
+        if self._acls is not None:
+            self._acls.stop()
         await self._process.cancel_started()
 
     async def abandon(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from functools import partial
+from typing import NamedTuple
 
 from kdist.broker.context import BrokerContext
 from kdist.broker.controller_access import AutoCreation, ControllerAccess
@@ -17,6 +18,7 @@ from kdist.broker.fast_path import FastPath, FastPaths
 from kdist.broker.fast_path.fetch import FetchFastPath
 from kdist.broker.fast_path.produce import ProduceFastPath
 from kdist.broker.fetch_sessions import FetchSessions
+from kdist.broker.handlers.acls import AclsHandler
 from kdist.broker.handlers.client_quotas import ClientQuotasHandler
 from kdist.broker.handlers.commands import CommandsHandler
 from kdist.broker.handlers.configs import ConfigsHandler, Loggers
@@ -41,6 +43,7 @@ from kdist.broker.settings.dynamic import TopicOverrides
 from kdist.broker.settings.resources import Resources
 from kdist.broker.settings.stored import Owner, StoredSettings
 from kdist.broker.stored_quotas import entity_of
+from kdist.broker.stored_security import StoredAcls
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.replication import RACK_AWARE
 from kdist.controller.controller import Controller
@@ -70,6 +73,14 @@ from kdist.storage.meta import Identity
 from kdist.zk import znodes
 
 
+class Followed(NamedTuple):
+    """What the broker follows in ZooKeeper; `acls` is None if everybody may do everything."""
+
+    overrides: TopicOverrides
+    quotas: StoredQuotas
+    acls: StoredAcls | None
+
+
 class Service:
     """Owner: the broker. `fail` is called with a disk failure or a bug."""
 
@@ -77,8 +88,7 @@ class Service:
         self,
         context: BrokerContext,
         measures: Measures,
-        overrides: TopicOverrides,
-        quotas: StoredQuotas,
+        followed: Followed,
         cluster_id: str,
         listener: str,
         fail: Callable[[BaseException], None],
@@ -90,9 +100,8 @@ class Service:
         self._context = context
         self._process = context.process
         self._measures = measures
-        self._overrides = overrides
-        self._quotas = quotas
-        self._dynamic = overrides.broker
+        self._overrides, self._quotas, self._acls = followed
+        self._dynamic = self._overrides.broker
         self._fail = fail
         self._cluster_id = cluster_id
         self._listener = listener
@@ -312,6 +321,7 @@ class Service:
             ),
             configs=ConfigsHandler(stored, resources, loggers, self.cache.loaded),
             client_quotas=ClientQuotasHandler(context.zk, stored),
+            acls=AclsHandler(self._acls),
         )
 
     async def _reload_settings(self, owner: Owner) -> None:
