@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from kdist.client.consumer.batch import NotDecoded as NotDecoded
     from kdist.client.consumer.commits import CommitFailed as CommitFailed
     from kdist.client.consumer.consumer import Consumer as Consumer
-    from kdist.client.consumer.faults import ConsumerClosed as ConsumerClosed
-    from kdist.client.consumer.faults import WakenUp as WakenUp
+    from kdist.client.consumer.context import ConsumerClosed as ConsumerClosed
+    from kdist.client.consumer.context import WakenUp as WakenUp
     from kdist.client.consumer.fetcher import LogTruncated as LogTruncated
     from kdist.client.consumer.fetcher import OffsetOutOfRange as OffsetOutOfRange
     from kdist.client.consumer.interceptors import ConsumerInterceptor as ConsumerInterceptor
@@ -72,7 +72,7 @@ _HOMES = {
     "kdist.client.consumer.batch": "Batch ConsumedRecord NotDecoded",
     "kdist.client.consumer.commits": "CommitFailed",
     "kdist.client.consumer.consumer": "Consumer",
-    "kdist.client.consumer.faults": "ConsumerClosed WakenUp",
+    "kdist.client.consumer.context": "ConsumerClosed WakenUp",
     "kdist.client.consumer.fetcher": "LogTruncated OffsetOutOfRange",
     "kdist.client.consumer.interceptors": "ConsumerInterceptor",
     "kdist.client.consumer.positions": "NoOffset",

@@ -11,14 +11,13 @@ import asyncio
 import difflib
 import itertools
 import os
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from kdist.client.backoff import backoff_s
 from kdist.client.outages import CLUSTER, Outages
-from kdist.client.racing import Answered, first_answer
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import NO_LEADER, TopicPartition, read_digits
 from kdist.network.client import Client, ClientSettings
@@ -34,7 +33,9 @@ from kdist.protocol.schema import NEVER
 RETRY_MS = 30_000
 MISSING_S = 10.0
 """A topic that no broker knows for so long was deleted; sooner, one may not have heard of it."""
+NEXT_AFTER_S = 2.0  # far longer than a healthy broker takes
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -243,7 +244,7 @@ class Cluster:
     async def ask_any(self, request: Any) -> Any:
         """The first answer from any broker: known ones are tried first, then the bootstrap.
 
-        A hanging broker delays the next one only briefly (`racing`). `NoBroker` if none answers.
+        A hanging broker delays the next one only briefly. `NoBroker` if none answers.
         """
         known = (self.brokers[each] for each in self.in_turn())
 
@@ -476,3 +477,48 @@ def why_not(error: ApiError, address: Address) -> str:
         known = cause.errno > 0  # name resolution errors have negative numbers of their own
         return (os.strerror(cause.errno) if known else str(cause.strerror)).lower()
     return error.detail.removeprefix(str(address)).lstrip(": ")
+
+
+class Answered(NamedTuple):
+    """The first answer, and who gave it."""
+
+    by: Any
+    answer: Any
+
+
+async def first_answer(
+    those: Iterable[K], ask: Callable[[K], Coroutine[Any, Any, Any]]
+) -> Answered | dict[K, ApiError]:
+    """The first answer of those asked in order; if all fail, each one's error in that order.
+
+    A broker that is down refuses at once. A host that is frozen, or drops packets, stays silent for
+    the whole connect or request timeout, and waiting for it first would cost that every time. So
+    the next is asked as well after `NEXT_AFTER_S`, and the requests left are cancelled in the end.
+    """
+    order = list(those)
+    left = deque(order)
+    asked: dict[asyncio.Task[Any], K] = {}
+    failures: dict[K, ApiError] = {}
+    try:
+        while left or asked:
+            if left:
+                each = left.popleft()
+                asked[asyncio.create_task(ask(each))] = each
+            done, _ = await asyncio.wait(
+                asked,
+                timeout=NEXT_AFTER_S if left else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            answers = []
+            for task in done:
+                each = asked.pop(task)
+                try:
+                    answers.append(Answered(each, task.result()))
+                except ApiError as error:
+                    failures[each] = error
+            if answers:
+                return answers[0]
+    finally:
+        for task in asked:
+            task.cancel()
+    return {each: failures[each] for each in order}

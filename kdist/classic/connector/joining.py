@@ -11,8 +11,7 @@ from kdist.classic.connector.feed import Feed
 from kdist.classic.connector.rebalancing import ConsumerRebalanceListener, Rebalancer, Tell
 from kdist.classic.connector.registry import Registry
 from kdist.classic.connector.settings import ConnectorSettings
-from kdist.classic.connector.stream import Stream
-from kdist.classic.connector.streams import Streams
+from kdist.classic.connector.stream import Stream, Streams
 from kdist.classic.connector.subscription import Subscription
 from kdist.client.cluster import Address
 from kdist.client.coding import Coder

@@ -16,8 +16,7 @@ from functools import partial
 
 from kdist.client.cluster import api_error, raise_for
 from kdist.client.coding import Coder
-from kdist.client.consumer.batch import CorruptFetch
-from kdist.client.consumer.batch_run import RUN_BYTES_MAX
+from kdist.client.consumer.batch import RUN_BYTES_MAX, CorruptFetch
 from kdist.client.consumer.context import ConsumerContext
 from kdist.client.consumer.fetch_session import FetchSession, SessionRequest, Wanted
 from kdist.client.consumer.metadata import Metadata

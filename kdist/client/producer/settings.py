@@ -14,8 +14,8 @@ from kdist.client import settings as shared
 from kdist.client.coding import Coder, Encoder, checked_coder
 from kdist.client.metrics import OnStatistics
 from kdist.client.partitioner import Partitioner
-from kdist.client.producer.callbacks import CallbackHandler
 from kdist.client.producer.interceptors import ProducerInterceptor
+from kdist.client.producer.message import CallbackHandler
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.kinds import INT32_MAX, int32, int64
 from kdist.errors import UserError

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.client.consumer.batch import CorruptFetch, NotDecoded
-from kdist.client.consumer.batch_run import RUN_BYTES_MAX, BatchRun
+from kdist.client.consumer.batch import RUN_BYTES_MAX, BatchRun, CorruptFetch, NotDecoded
 from kdist.client.consumer.fetch_session import FetchSession
 from kdist.client.consumer.iteration import Iteration
 from kdist.client.consumer.opening import Opening, Ready, open_fetched
