@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kdist.client.admin.client_settings import AdminKeywords as AdminKeywords
+    from kdist.client.admin.clients import Admin as Admin
     from kdist.client.admin.outcomes import SomeFailed as SomeFailed
     from kdist.client.admin.resets import ShiftBy as ShiftBy
     from kdist.client.admin.resets import ToEarliest as ToEarliest
     from kdist.client.admin.resets import ToLatest as ToLatest
     from kdist.client.admin.resets import ToOffset as ToOffset
     from kdist.client.admin.resets import ToTime as ToTime
-    from kdist.client.admin.sync import Admin as Admin
     from kdist.client.admin.topics import NewTopic as NewTopic
     from kdist.client.cluster import NoBroker as NoBroker
     from kdist.client.coding import CodingContext as CodingContext
@@ -65,7 +65,7 @@ _HOMES = {
     "kdist.client.admin.client_settings": "AdminKeywords",
     "kdist.client.admin.outcomes": "SomeFailed",
     "kdist.client.admin.resets": "ShiftBy ToEarliest ToLatest ToOffset ToTime",
-    "kdist.client.admin.sync": "Admin",
+    "kdist.client.admin.clients": "Admin",
     "kdist.client.admin.topics": "NewTopic",
     "kdist.client.cluster": "NoBroker",
     "kdist.client.coding": "CodingContext",

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from kdist.client.admin.asynchronous import AsyncAdmin
+from kdist.client.admin.clients import AsyncAdmin
 from kdist.client.admin.topics import NewTopic, create_topics
 from kdist.client.cluster import Address, NoBroker
 from kdist.client.cluster import Cluster as Asking
