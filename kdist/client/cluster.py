@@ -222,15 +222,25 @@ class Cluster:
 
     # Metadata
 
-    async def metadata(self, topics: Iterable[str] | None = ()) -> MetadataResponse:
-        """Request metadata of brokers and `topics`, with None of all topics. Creates no topic."""
+    async def look_up(
+        self, topics: Iterable[str] | None = (), *, may_create: bool = False
+    ) -> MetadataResponse:
+        """Request metadata of brokers and `topics`, with None of all topics. Notes the brokers.
+
+        With `may_create`, brokers that create topics automatically create those that are missing.
+        """
         named = None if topics is None else [MetadataTopic(name=name) for name in topics]
-        request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
+        request = MetadataRequest(topics=named, allow_auto_topic_creation=may_create)
         answer: MetadataResponse = await self.ask_any(request)
         # We ask by name, so a topic without a name answers nothing.
         answer.topics = [topic for topic in answer.topics if topic.name is not None]
         self.brokers = {each.node_id: Address(each.host, each.port) for each in answer.brokers}
         self.controller_id = answer.controller_id
+        return answer
+
+    async def metadata(self, topics: Iterable[str] | None = ()) -> MetadataResponse:
+        """As `look_up`, which notes the leaders too. Creates no topic."""
+        answer = await self.look_up(topics)
         gone = {t.name for t in answer.topics if t.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION}
         if gone:
             self.leaders = {k: leader for k, leader in self.leaders.items() if k.topic not in gone}
