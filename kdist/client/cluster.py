@@ -470,13 +470,19 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def in_topics(
-    kind: type[T], partitions: Iterable[TopicPartition], one: Callable[[TopicPartition], object]
+    kind: type[T],
+    partitions: Iterable[TopicPartition],
+    one: Callable[[TopicPartition], object],
+    name: str = "name",
+    rows: str = "partitions",
 ) -> list[T]:
-    """The topics of a request, of its class `kind`; `one` makes the row of a partition."""
-    make: Callable[..., T] = kind
+    """The topics of a request, of its class `kind`; `one` makes the row of a partition.
+
+    `name` and `rows` are the fields that have a topic's name and its rows.
+    """
     return [
-        make(name=name, partitions=[one(TopicPartition(name, number)) for number in numbers])
-        for name, numbers in by_topic(partitions).items()
+        kind(**{name: topic, rows: [one(TopicPartition(topic, number)) for number in numbers]})
+        for topic, numbers in by_topic(partitions).items()
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from kdist.client.cluster import MISSING_S, Cluster, Outcome, Outcomes, by_topic, in_topics
+from kdist.client.cluster import MISSING_S, Cluster, Outcome, Outcomes, in_topics
 from kdist.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, OffsetRange, TopicPartition
 from kdist.protocol.list_offsets import (
     EARLIEST_TIMESTAMP,
@@ -133,16 +133,12 @@ async def find_epoch_ends(
     """
 
     async def ask(leader: int, wanted: list[TopicPartition]) -> Outcomes:
-        topics = [
-            AskedEpochTopic(
-                topic=name,
-                partitions=[
-                    AskedEpoch(partition=each, leader_epoch=epochs[TopicPartition(name, each)])
-                    for each in numbers
-                ],
-            )
-            for name, numbers in by_topic(wanted).items()
-        ]
+        topics = in_topics(
+            AskedEpochTopic,
+            wanted,
+            lambda key: AskedEpoch(partition=key.partition, leader_epoch=epochs[key]),
+            name="topic",
+        )
         request = OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=topics)
         answer = await cluster.ask(request, leader)
         return {
