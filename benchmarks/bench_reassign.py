@@ -24,7 +24,7 @@ from typing import NamedTuple
 from cluster_contenders import kdist_cluster
 from confluent_kafka import Producer
 
-from kdist.client.admin.sync import Admin
+from kdist.client.admin.clients import Admin
 from kdist.client.admin.topics import NewTopic
 from kdist.model import TopicPartition
 from kdist.ops.reassignment.balance import TOLERANCE

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kdist.client.admin.client_settings import AdminKeywords as AdminKeywords
+    from kdist.client.admin.clients import Admin as Admin
     from kdist.client.admin.outcomes import SomeFailed as SomeFailed
     from kdist.client.admin.resets import ShiftBy as ShiftBy
     from kdist.client.admin.resets import ToEarliest as ToEarliest
     from kdist.client.admin.resets import ToLatest as ToLatest
     from kdist.client.admin.resets import ToOffset as ToOffset
     from kdist.client.admin.resets import ToTime as ToTime
-    from kdist.client.admin.sync import Admin as Admin
     from kdist.client.admin.topics import NewTopic as NewTopic
     from kdist.client.cluster import NoBroker as NoBroker
     from kdist.client.coding import CodingContext as CodingContext
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from kdist.client.consumer.batch import NotDecoded as NotDecoded
     from kdist.client.consumer.commits import CommitFailed as CommitFailed
     from kdist.client.consumer.consumer import Consumer as Consumer
-    from kdist.client.consumer.faults import ConsumerClosed as ConsumerClosed
-    from kdist.client.consumer.faults import WakenUp as WakenUp
+    from kdist.client.consumer.context import ConsumerClosed as ConsumerClosed
+    from kdist.client.consumer.context import WakenUp as WakenUp
     from kdist.client.consumer.fetcher import LogTruncated as LogTruncated
     from kdist.client.consumer.fetcher import OffsetOutOfRange as OffsetOutOfRange
     from kdist.client.consumer.interceptors import ConsumerInterceptor as ConsumerInterceptor
@@ -65,14 +65,14 @@ _HOMES = {
     "kdist.client.admin.client_settings": "AdminKeywords",
     "kdist.client.admin.outcomes": "SomeFailed",
     "kdist.client.admin.resets": "ShiftBy ToEarliest ToLatest ToOffset ToTime",
-    "kdist.client.admin.sync": "Admin",
+    "kdist.client.admin.clients": "Admin",
     "kdist.client.admin.topics": "NewTopic",
     "kdist.client.cluster": "NoBroker",
     "kdist.client.coding": "CodingContext",
     "kdist.client.consumer.batch": "Batch ConsumedRecord NotDecoded",
     "kdist.client.consumer.commits": "CommitFailed",
     "kdist.client.consumer.consumer": "Consumer",
-    "kdist.client.consumer.faults": "ConsumerClosed WakenUp",
+    "kdist.client.consumer.context": "ConsumerClosed WakenUp",
     "kdist.client.consumer.fetcher": "LogTruncated OffsetOutOfRange",
     "kdist.client.consumer.interceptors": "ConsumerInterceptor",
     "kdist.client.consumer.positions": "NoOffset",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kdist.client.admin.asynchronous import AsyncAdmin as Admin
+from kdist.client.admin.clients import AsyncAdmin as Admin
 from kdist.client.consumer.aio import Consumer
 from kdist.client.foreign import CLASSES, hint
 from kdist.client.producer.asynchronous import AsyncProducer as Producer

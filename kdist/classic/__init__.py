@@ -29,8 +29,7 @@ from kdist.classic.simple import (
     OutOfRange,
     SimpleConsumer,
 )
-from kdist.client.producer.callbacks import CallbackHandler
-from kdist.client.producer.message import Message
+from kdist.client.producer.message import CallbackHandler, Message
 
 __all__ = [
     "EARLIEST_TIME",

@@ -11,14 +11,13 @@ import asyncio
 import difflib
 import itertools
 import os
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from kdist.client.backoff import backoff_s
 from kdist.client.outages import CLUSTER, Outages
-from kdist.client.racing import Answered, first_answer
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import NO_LEADER, TopicPartition, read_digits
 from kdist.network.client import Client, ClientSettings
@@ -34,7 +33,9 @@ from kdist.protocol.schema import NEVER
 RETRY_MS = 30_000
 MISSING_S = 10.0
 """A topic that no broker knows for so long was deleted; sooner, one may not have heard of it."""
+NEXT_AFTER_S = 2.0  # far longer than a healthy broker takes
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -221,15 +222,25 @@ class Cluster:
 
     # Metadata
 
-    async def metadata(self, topics: Iterable[str] | None = ()) -> MetadataResponse:
-        """Request metadata of brokers and `topics`, with None of all topics. Creates no topic."""
+    async def look_up(
+        self, topics: Iterable[str] | None = (), *, may_create: bool = False
+    ) -> MetadataResponse:
+        """Request metadata of brokers and `topics`, with None of all topics. Notes the brokers.
+
+        With `may_create`, brokers that create topics automatically create those that are missing.
+        """
         named = None if topics is None else [MetadataTopic(name=name) for name in topics]
-        request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
+        request = MetadataRequest(topics=named, allow_auto_topic_creation=may_create)
         answer: MetadataResponse = await self.ask_any(request)
         # We ask by name, so a topic without a name answers nothing.
         answer.topics = [topic for topic in answer.topics if topic.name is not None]
         self.brokers = {each.node_id: Address(each.host, each.port) for each in answer.brokers}
         self.controller_id = answer.controller_id
+        return answer
+
+    async def metadata(self, topics: Iterable[str] | None = ()) -> MetadataResponse:
+        """As `look_up`, which notes the leaders too. Creates no topic."""
+        answer = await self.look_up(topics)
         gone = {t.name for t in answer.topics if t.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION}
         if gone:
             self.leaders = {k: leader for k, leader in self.leaders.items() if k.topic not in gone}
@@ -243,7 +254,7 @@ class Cluster:
     async def ask_any(self, request: Any) -> Any:
         """The first answer from any broker: known ones are tried first, then the bootstrap.
 
-        A hanging broker delays the next one only briefly (`racing`). `NoBroker` if none answers.
+        A hanging broker delays the next one only briefly. `NoBroker` if none answers.
         """
         known = (self.brokers[each] for each in self.in_turn())
 
@@ -459,13 +470,19 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def in_topics(
-    kind: type[T], partitions: Iterable[TopicPartition], one: Callable[[TopicPartition], object]
+    kind: type[T],
+    partitions: Iterable[TopicPartition],
+    one: Callable[[TopicPartition], object],
+    name: str = "name",
+    rows: str = "partitions",
 ) -> list[T]:
-    """The topics of a request, of its class `kind`; `one` makes the row of a partition."""
-    make: Callable[..., T] = kind
+    """The topics of a request, of its class `kind`; `one` makes the row of a partition.
+
+    `name` and `rows` are the fields that have a topic's name and its rows.
+    """
     return [
-        make(name=name, partitions=[one(TopicPartition(name, number)) for number in numbers])
-        for name, numbers in by_topic(partitions).items()
+        kind(**{name: topic, rows: [one(TopicPartition(topic, number)) for number in numbers]})
+        for topic, numbers in by_topic(partitions).items()
     ]
 
 
@@ -476,3 +493,48 @@ def why_not(error: ApiError, address: Address) -> str:
         known = cause.errno > 0  # name resolution errors have negative numbers of their own
         return (os.strerror(cause.errno) if known else str(cause.strerror)).lower()
     return error.detail.removeprefix(str(address)).lstrip(": ")
+
+
+class Answered(NamedTuple):
+    """The first answer, and who gave it."""
+
+    by: Any
+    answer: Any
+
+
+async def first_answer(
+    those: Iterable[K], ask: Callable[[K], Coroutine[Any, Any, Any]]
+) -> Answered | dict[K, ApiError]:
+    """The first answer of those asked in order; if all fail, each one's error in that order.
+
+    A broker that is down refuses at once. A host that is frozen, or drops packets, stays silent for
+    the whole connect or request timeout, and waiting for it first would cost that every time. So
+    the next is asked as well after `NEXT_AFTER_S`, and the requests left are cancelled in the end.
+    """
+    order = list(those)
+    left = deque(order)
+    asked: dict[asyncio.Task[Any], K] = {}
+    failures: dict[K, ApiError] = {}
+    try:
+        while left or asked:
+            if left:
+                each = left.popleft()
+                asked[asyncio.create_task(ask(each))] = each
+            done, _ = await asyncio.wait(
+                asked,
+                timeout=NEXT_AFTER_S if left else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            answers = []
+            for task in done:
+                each = asked.pop(task)
+                try:
+                    answers.append(Answered(each, task.result()))
+                except ApiError as error:
+                    failures[each] = error
+            if answers:
+                return answers[0]
+    finally:
+        for task in asked:
+            task.cancel()
+    return {each: failures[each] for each in order}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kdist.client.cluster import by_topic, in_topics
+from kdist.client.cluster import in_topics
 from kdist.client.offsets import OffsetAndMetadata
 from kdist.model import NO_OFFSET, TopicPartition
 from kdist.protocol.offset_commit import (
@@ -50,10 +50,9 @@ def fetch_request(
     """
     topics = None
     if partitions is not None:
-        topics = [
-            OffsetFetchTopic(name=name, partition_indexes=numbers)
-            for name, numbers in by_topic(partitions).items()
-        ]
+        topics = in_topics(
+            OffsetFetchTopic, partitions, lambda key: key.partition, rows="partition_indexes"
+        )
     is_stable = is_stable and version >= _VERSION_OF_STABLE
     if version >= _VERSION_OF_MANY:
         groups = [OffsetFetchGroup(group_id=group, topics=topics)]

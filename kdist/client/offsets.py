@@ -1,4 +1,4 @@
-"""Asks partition leaders for offsets: the first, the end, the first at or after a time.
+"""Asks partition leaders for offsets: the first, the end, that of a time, a leader epoch's end.
 
 For groups' committed offsets see `admin/offsets.py`.
 """
@@ -16,6 +16,13 @@ from kdist.protocol.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
+)
+from kdist.protocol.offset_for_leader_epoch import (
+    CONSUMER,
+    UNDEFINED,
+    AskedEpoch,
+    AskedEpochTopic,
+    OffsetForLeaderEpochRequest,
 )
 
 TIMESTAMPS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
@@ -114,3 +121,31 @@ async def find_ranges(
         for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
     ]
     return {each: OffsetRange(starts[each], max(starts[each], ends[each])) for each in wanted}
+
+
+async def find_epoch_ends(
+    cluster: Cluster, epochs: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """The end offset of each partition's leader epoch, or of the newest one before it.
+
+    An end before an offset that was read says that it was lost (KIP-101, KIP-320). Partitions
+    whose leader does not know are left out.
+    """
+
+    async def ask(leader: int, wanted: list[TopicPartition]) -> Outcomes:
+        topics = in_topics(
+            AskedEpochTopic,
+            wanted,
+            lambda key: AskedEpoch(partition=key.partition, leader_epoch=epochs[key]),
+            name="topic",
+        )
+        request = OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=topics)
+        answer = await cluster.ask(request, leader)
+        return {
+            TopicPartition(topic.topic, each.partition): Outcome(each.error_code, each.end_offset)
+            for topic in answer.topics
+            for each in topic.partitions
+        }
+
+    found = await cluster.ask_leaders(epochs, ask)
+    return {key: end for key, end in found.items() if end != UNDEFINED}

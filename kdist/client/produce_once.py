@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kdist.client.cluster import Cluster, Outcome, Outcomes, by_topic
+from kdist.client.cluster import Cluster, Outcome, Outcomes, in_topics
 from kdist.model import TopicPartition
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.wire.primitives import Buffer
@@ -26,7 +26,14 @@ async def produce(cluster: Cluster, batches: Batches) -> dict[TopicPartition, in
     """
 
     async def ask(leader: int, partitions: list[TopicPartition]) -> Outcomes:
-        answer = await cluster.ask(_request(batches, partitions), leader)
+        topics = in_topics(
+            ProduceTopic,
+            partitions,
+            lambda key: ProducePartition(index=key.partition, records=batches[key]),
+            rows="partition_data",
+        )
+        request = ProduceRequest(acks=ACKS_ALL, timeout_ms=TIMEOUT_MS, topic_data=topics)
+        answer = await cluster.ask(request, leader)
         return {
             TopicPartition(topic.name, each.index): Outcome(
                 each.error_code, each.error_message if each.error_code else each.base_offset
@@ -36,20 +43,3 @@ async def produce(cluster: Cluster, batches: Batches) -> dict[TopicPartition, in
         }
 
     return await cluster.ask_leaders(batches, ask)
-
-
-def _request(batches: Batches, partitions: list[TopicPartition]) -> ProduceRequest:
-    return ProduceRequest(
-        acks=ACKS_ALL,
-        timeout_ms=TIMEOUT_MS,
-        topic_data=[
-            ProduceTopic(
-                name=name,
-                partition_data=[
-                    ProducePartition(index=number, records=batches[TopicPartition(name, number)])
-                    for number in numbers
-                ],
-            )
-            for name, numbers in by_topic(partitions).items()
-        ],
-    )

@@ -8,7 +8,7 @@ in each client's `...Keywords`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from kdist.client.cluster import did_you_mean
 from kdist.client.foreign import SETTINGS, hint
@@ -25,6 +25,14 @@ _TEXT_BYTES_MAX = 32767  # a string's length is an int16 on the wire
 Servers = str | Iterable[str]
 """`host:port`, several separated by commas, or a list of such strings."""
 SERVERS = ("bootstrap_servers", "broker_list")  # the settings of that type
+
+
+class ClientKeywords(TypedDict, total=False):
+    """What every client takes by name, beside `bootstrap_servers`."""
+
+    zk_connect: str
+    client_id: str
+    request_timeout_ms: int
 
 
 def server_list(name: str, servers: Servers | None) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from peer.kafka_broker import KafkaBroker
 from peer.kfake_peer import kfake
 
-from kdist.client.admin.sync import Admin
+from kdist.client.admin.clients import Admin
 from kdist.client.admin.topics import NewTopic
 from kdist.network.client import Client
 from kdist.protocol import heartbeat, join_group, leave_group, sync_group

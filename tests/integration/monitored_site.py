@@ -15,7 +15,7 @@ from typing import NamedTuple
 from unittest import mock
 
 from kdist.cli.standalone import zookeeper_server
-from kdist.client.admin.sync import Admin
+from kdist.client.admin.clients import Admin
 from kdist.metrics.agent import DataDiskMetrics, SmartMetrics
 from kdist.metrics.declare import Family
 from kdist.metrics.exposition import Exposition

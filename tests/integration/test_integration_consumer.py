@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from kdist.client.consumer import aio
 from kdist.client.consumer.commits import CommitFailed
 from kdist.client.consumer.consumer import Consumer
-from kdist.client.consumer.faults import WakenUp
+from kdist.client.consumer.context import WakenUp
 from kdist.client.consumer.fetcher import OffsetOutOfRange
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
 from kdist.client.offsets import OffsetAndMetadata

@@ -14,11 +14,11 @@ from confluent_kafka import Producer as TransactionalProducer
 from foreign_servers import ADMINISTERED, WAIT_S, Server
 
 from kdist.cli.main import kdist
+from kdist.client.admin.clients import Admin
 from kdist.client.admin.outcomes import SomeFailed
 from kdist.client.admin.records import HIGH_WATERMARK
 from kdist.client.admin.resets import ShiftBy, ToEarliest, ToTime
 from kdist.client.admin.settings import OF_TOPIC
-from kdist.client.admin.sync import Admin
 from kdist.client.admin.topics import NewTopic
 from kdist.client.consumer.consumer import Consumer
 from kdist.client.producer.sync import Producer

@@ -15,7 +15,7 @@ from foreign_servers import ADMINISTERED, SERVERS, WAIT_S, Server
 from peer.kafka_broker import KafkaBroker
 
 from kdist.cli.main import kdist
-from kdist.client.admin.sync import Admin
+from kdist.client.admin.clients import Admin
 from kdist.client.consumer.aio import Consumer as AsyncConsumer
 from kdist.client.consumer.batch import ConsumedRecord
 from kdist.client.consumer.consumer import Consumer

@@ -18,8 +18,8 @@ from kafka.admin import KafkaAdminClient
 from kafka.structs import TopicPartitionReplica
 from peer.go_program import ensure_program
 
+from kdist.client.admin.clients import Admin
 from kdist.client.admin.reassignments import Reassignment
-from kdist.client.admin.sync import Admin
 from kdist.client.admin.topics import NewTopic
 from kdist.model import TopicPartition
 from tests.integration.broker_processes import BrokerProcess, broker_processes, settled

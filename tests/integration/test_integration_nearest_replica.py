@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from peer.kafka_peer import run_tool
 
-from kdist.client.admin.sync import Admin
+from kdist.client.admin.clients import Admin
 from kdist.client.consumer.consumer import Consumer
 from kdist.client.producer.sync import Producer
 from kdist.model import TopicPartition

@@ -23,11 +23,10 @@ from standalone_process import Standalone, free_ports, standalone
 
 from kdist.classic import producer as classic
 from kdist.client.cluster import NoBroker
-from kdist.client.producer import asynchronous, at_exit, callbacks, faults, message, results, sync
+from kdist.client.producer import asynchronous, at_exit, faults, message, results, sync
 from kdist.client.producer.asynchronous import AsyncProducer
-from kdist.client.producer.callbacks import CallbackHandler
 from kdist.client.producer.faults import BufferFull, ProducerClosed
-from kdist.client.producer.message import Message
+from kdist.client.producer.message import CallbackHandler, Message
 from kdist.client.producer.results import Sent
 from kdist.client.producer.sync import Producer
 from kdist.errors import ApiError, Error, UserError, WrongType
@@ -389,7 +388,7 @@ def test_the_examples_run_as_they_are_written(cluster: Standalone) -> None:
     world |= {"Message": Message}
     finder = doctest.DocTestFinder()
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    modules = (message, callbacks, sync, asynchronous, results, faults, _reference_keys, classic)
+    modules = (message, sync, asynchronous, results, faults, _reference_keys, classic)
     for module in modules:
         own = {"Producer": classic.Producer} if module is classic else {}
         tests = finder.find(module, extraglobs=world | own)

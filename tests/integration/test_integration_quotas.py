@@ -16,7 +16,7 @@ import pytest
 from peer.go_program import ensure_program
 from peer.kafka_peer import java_command
 
-from kdist.client.admin.sync import Admin
+from kdist.client.admin.clients import Admin
 from tests.integration.broker_clients import create
 from tests.integration.broker_processes import BrokerProcess, broker_processes
 from tests.integration.zookeeper_server import ZooKeeperHost

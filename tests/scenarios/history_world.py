@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from kdist.client.consumer.batch import ConsumedRecord
 from kdist.client.producer.asynchronous import AsyncProducer
-from kdist.client.producer.context import ProducerContext
+from kdist.client.producer.core import ProducerContext
 from kdist.client.producer.results import Sent
 from kdist.model import TopicPartition
 from kdist.network.network import CLIENT_PATIENCE, Patience

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import pytest
 
 from kdist.broker.broker import Broker
-from kdist.client.admin.asynchronous import AsyncAdmin
+from kdist.client.admin.clients import AsyncAdmin
 from kdist.replication.partition import Partition
 from tests.simulator.cluster import PORT, Cluster
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kdist.broker.broker import Broker
-from kdist.client.admin.asynchronous import AsyncAdmin
+from kdist.client.admin.clients import AsyncAdmin
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from kdist.client.admin.asynchronous import AsyncAdmin
+from kdist.client.admin.clients import AsyncAdmin
 from kdist.controller import elections, isr_proposals
 from kdist.model import TopicPartition
 from kdist.records.batch import BatchHeader

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from kdist.broker.broker import Broker
-from kdist.client.admin.asynchronous import AsyncAdmin
+from kdist.client.admin.clients import AsyncAdmin
 from kdist.client.admin.settings import Setting
 from kdist.client.offsets import EARLIEST_TIMESTAMP
 from kdist.errors import ApiError, Error, KdistError

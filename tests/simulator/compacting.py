@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kdist.client.consumer.batch import ConsumedRecord
 from kdist.client.producer.asynchronous import AsyncProducer
-from kdist.client.producer.context import ProducerContext
+from kdist.client.producer.core import ProducerContext
 from kdist.client.producer.results import Sent
 from kdist.errors import KdistError
 from kdist.model import OFFSETS_TOPIC, TopicPartition

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from kdist.client.admin.asynchronous import AsyncAdmin
+from kdist.client.admin.clients import AsyncAdmin
 from kdist.errors import KdistError
 from kdist.groups.context import partition_for
 from kdist.model import OFFSETS_TOPIC, TopicPartition

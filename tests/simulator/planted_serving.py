@@ -13,7 +13,7 @@ from kdist.broker.handlers import delete_records
 from kdist.broker.offsets_log import OffsetsLoader
 from kdist.client.consumer.fetcher import Fetcher
 from kdist.client.consumer.rebalancing import Rebalancing
-from kdist.client.producer import verdicts
+from kdist.client.producer import settling
 from kdist.client.producer.batch import PartitionQueue
 from kdist.client.producer.sender import Sender
 from kdist.groups import membership, offsets
@@ -79,7 +79,7 @@ PLANTED_IN_SERVING: dict[str, Planted] = {
         *(Spot.GIVEN, Rebalancing._give_back), "partition.is_revoked = True", "pass"
     ),
     "the first batch waits for one before it": Edit(
-        *(Spot.EPOCHS, verdicts.judge), "and not is_first", "and is_idempotent"
+        *(Spot.EPOCHS, settling.judge), "and not is_first", "and is_idempotent"
     ),
     "batches are numbered anew while others are in flight": (
         Edit(

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kdist.client.producer.asynchronous import AsyncProducer
-from kdist.client.producer.context import ProducerContext
+from kdist.client.producer.core import ProducerContext
 from kdist.client.producer.results import Sent
 from kdist.errors import ApiError, Error, KdistError
 from kdist.model import TopicPartition

@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
-from kdist.client.admin.asynchronous import AsyncAdmin
+from kdist.client.admin.clients import AsyncAdmin
 from kdist.client.admin.records import HIGH_WATERMARK
 from kdist.client.committed import commit_request
 from kdist.client.coordinators import find_coordinator

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from kdist.client.admin.asynchronous import AsyncAdmin
+from kdist.client.admin.clients import AsyncAdmin
 from kdist.errors import ApiError, Error, KdistError
 from kdist.model import TopicPartition
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic

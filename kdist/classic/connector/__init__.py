@@ -1,11 +1,11 @@
 """The first design's consumer: groups that live in ZooKeeper, and streams that never end.
 
 Applications use `connector`, and the streams (`stream`) that it returns. Beneath, on an event loop,
-`joining` assembles the parts, `rebalancing` runs the group's rebalances, `registry` reads and
-writes its znodes, and `feed` fetches from the brokers into `streams`; an `ownership` is of one
-partition. Pure: `settings`, `subscription` and `assignment`, the papers' Algorithm 1. For groups
-managed by the brokers' coordinators see `kdist.client.consumer`; a cluster can serve both kinds,
-under different group names.
+`rebalancing` runs the group's rebalances, `registry` reads and writes its znodes, and `feed`
+fetches from the brokers into the streams; an `ownership` is of one partition. Pure: `settings`,
+`subscription` and `assignment`, the papers' Algorithm 1. For groups managed by the brokers'
+coordinators see `kdist.client.consumer`; a cluster can serve both kinds, under different group
+names.
 """
 
 from kdist.classic.connector.connector import (

@@ -12,8 +12,7 @@ import logging
 from collections.abc import Sequence
 
 from kdist.classic.connector.ownership import Ownership
-from kdist.classic.connector.stream import Chunk, Stream
-from kdist.classic.connector.streams import Streams
+from kdist.classic.connector.stream import Chunk, Stream, Streams
 from kdist.client.cluster import Address
 from kdist.client.consumer.aio import Consumer
 from kdist.client.consumer.batch import Batch

@@ -27,7 +27,7 @@ from kdist.classic.connector.feed import Feed
 from kdist.classic.connector.ownership import Ownership
 from kdist.classic.connector.registry import Lost, Registry
 from kdist.classic.connector.settings import ConnectorSettings
-from kdist.classic.connector.streams import Streams
+from kdist.classic.connector.stream import Streams
 from kdist.errors import KdistError, UserError
 from kdist.model import TopicPartition
 from kdist.zk.client import SessionState, ZooKeeper

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any
 
 from kdist.client import settings as shared
 from kdist.client.cluster import RETRY_MS
@@ -38,12 +38,9 @@ class AdminSettings(Settings):
         return ClientSettings(self.client_id, request_timeout_ms=self.request_timeout_ms)
 
 
-class AdminKeywords(TypedDict, total=False):
+class AdminKeywords(shared.ClientKeywords, total=False):
     """The type of a dict of settings for `Admin`; what it takes by name."""
 
-    zk_connect: str
-    client_id: str
-    request_timeout_ms: int
     default_api_timeout_ms: int
 
 

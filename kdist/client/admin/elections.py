@@ -8,7 +8,7 @@ from typing import Any
 from kdist.client.admin.asking import TIMEOUT_MS, ask_controller
 from kdist.client.admin.outcomes import fault_of, listed, settled
 from kdist.client.admin.topics import require_partitions
-from kdist.client.cluster import Cluster, by_topic, raise_for
+from kdist.client.cluster import Cluster, in_topics, raise_for
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
 from kdist.protocol.elect_leaders import (
@@ -32,20 +32,17 @@ async def elect_leaders(
     preferred replica is not in sync. `is_unclean`: have those that nobody leads led by any replica
     that is alive. The records that it lacks are lost.
     """
-    wanted = None if partitions is None else listed(partitions)
-    if wanted is not None:
+    topics = None
+    if partitions is not None:
+        wanted = listed(partitions)
         await require_partitions(cluster, wanted)
+        topics = in_topics(ElectionTopic, wanted, lambda key: key.partition, name="topic")
     request = ElectLeadersRequest(
         election_type=UNCLEAN if is_unclean else PREFERRED,
-        topic_partitions=None if wanted is None else _topics(wanted),
+        topic_partitions=topics,
         timeout_ms=TIMEOUT_MS,
     )
     return settled(await ask_controller(cluster, request, _outcomes))
-
-
-def _topics(partitions: Iterable[TopicPartition]) -> list[ElectionTopic]:
-    named = by_topic(partitions)
-    return [ElectionTopic(topic=name, partitions=numbers) for name, numbers in named.items()]
 
 
 def _outcomes(answer: ElectLeadersResponse) -> dict[TopicPartition, bool | ApiError]:

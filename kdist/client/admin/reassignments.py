@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kdist.client.admin.asking import TIMEOUT_MS, ask_controller
 from kdist.client.admin.outcomes import fault_of, settled
 from kdist.client.admin.topics import Partition, Topic
-from kdist.client.cluster import Cluster, by_topic, raise_for
+from kdist.client.cluster import Cluster, in_topics, raise_for
 from kdist.errors import ApiError
 from kdist.model import TopicPartition
 from kdist.protocol.alter_partition_reassignments import (
@@ -48,16 +48,14 @@ async def alter_partition_reassignments(
     It returns once the moves have begun. `SomeFailed` with those that could not:
     INVALID_REPLICA_ASSIGNMENT, UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS.
     """
-    topics: dict[str, list[ReassignablePartition]] = {}
-    for partition, replicas in targets.items():
+
+    def one(key: TopicPartition) -> ReassignablePartition:
+        replicas = targets[key]
         asked = None if replicas is None else [*replicas]
-        topics.setdefault(partition.topic, []).append(
-            ReassignablePartition(partition_index=partition.partition, replicas=asked)
-        )
-    request = AlterPartitionReassignmentsRequest(
-        timeout_ms=TIMEOUT_MS,
-        topics=[ReassignableTopic(name=name, partitions=each) for name, each in topics.items()],
-    )
+        return ReassignablePartition(partition_index=key.partition, replicas=asked)
+
+    topics = in_topics(ReassignableTopic, targets, one)
+    request = AlterPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS, topics=topics)
     settled(await ask_controller(cluster, request, _outcomes))
 
 
@@ -65,14 +63,11 @@ async def list_partition_reassignments(
     cluster: Cluster, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, Reassignment]:
     """The moves under way, of these partitions or of all."""
-    topics = (
-        None
-        if partitions is None
-        else [
-            AskedReassignmentTopic(name=name, partition_indexes=numbers)
-            for name, numbers in by_topic(partitions).items()
-        ]
-    )
+    topics = None
+    if partitions is not None:
+        topics = in_topics(
+            AskedReassignmentTopic, partitions, lambda key: key.partition, rows="partition_indexes"
+        )
     request = ListPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS, topics=topics)
     return await ask_controller(cluster, request, _moves)
 

@@ -23,8 +23,8 @@ from typing import Any, Self, TypeVar, Unpack
 
 from kdist.client.consumer.arguments import checked_end, checked_max
 from kdist.client.consumer.batch import Batch, ConsumedRecord
+from kdist.client.consumer.context import ConsumerClosed
 from kdist.client.consumer.core import CLOSE_TIMEOUT_S, Core
-from kdist.client.consumer.faults import ConsumerClosed
 from kdist.client.consumer.methods import ConsumerMethods
 from kdist.client.consumer.settings import ConsumerKeywords, read_config
 from kdist.client.discovery import find_brokers, given_brokers

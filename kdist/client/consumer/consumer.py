@@ -12,6 +12,7 @@ Only one thread may use it at a time: while it is in a call, calls of other thre
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from itertools import chain
@@ -20,11 +21,10 @@ from typing import Any, Self, TypeVar, Unpack
 from kdist.client.background import BackgroundLoop
 from kdist.client.consumer.arguments import checked_end, checked_max
 from kdist.client.consumer.batch import Batch, ConsumedRecord
+from kdist.client.consumer.context import ConsumerClosed
 from kdist.client.consumer.core import CLOSE_TIMEOUT_S, Core
-from kdist.client.consumer.faults import ConsumerClosed
 from kdist.client.consumer.methods import ConsumerMethods
 from kdist.client.consumer.settings import ConsumerKeywords, read_config
-from kdist.client.consumer.sole_use import SoleUse
 from kdist.client.discovery import find_brokers
 from kdist.client.foreign import understanding
 from kdist.client.operation import Blocking, check_timeout
@@ -35,6 +35,28 @@ from kdist.runtime.process import system_rng
 
 T = TypeVar("T")
 _SOON_S = 0.05
+
+
+class SoleUse:
+    """Lets only one thread at a time use a consumer: `check()`, then `with lock`.
+
+    They are two steps, so that no signal handler runs between a call and its result. The thread
+    inside may call again, as a listener does. Of two that pass `check` at once, one waits.
+    """
+
+    def __init__(self, check_caller: Callable[[], None]) -> None:
+        self.lock = threading.RLock()
+        self.is_ending = False  # `close` was called: others wait for the thread inside
+        self._check_caller = check_caller
+
+    def check(self) -> None:
+        """`UserError` while another thread is inside, or whatever `check_caller` raises."""
+        if self.lock.acquire(blocking=False):
+            self.lock.release()
+            return
+        self._check_caller()  # in a forked process the lock is never released
+        if not self.is_ending:
+            raise UserError("another thread is using the consumer: only one may at a time")
 
 
 class Consumer(ConsumerMethods, Blocking):

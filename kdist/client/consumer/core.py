@@ -29,8 +29,7 @@ from kdist.client.consumer.arguments import (
     to_commit,
 )
 from kdist.client.consumer.commits import Commits, OnCommitted, log_failure
-from kdist.client.consumer.context import ConsumerContext
-from kdist.client.consumer.faults import ConsumerClosed, WakenUp
+from kdist.client.consumer.context import ConsumerClosed, ConsumerContext, WakenUp
 from kdist.client.consumer.fetcher import Fetcher, OffsetOutOfRange
 from kdist.client.consumer.interceptors import ConsumerInterceptors
 from kdist.client.consumer.iteration import Iteration

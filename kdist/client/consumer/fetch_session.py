@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kdist.client.cluster import by_topic
+from kdist.client.cluster import in_topics
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import FetchPartition, FetchTopic, ForgottenTopic
@@ -55,10 +55,7 @@ class FetchSession:
         changed = {key: each for key, each in wanted.items() if self._known.get(key) != each}
         gone = [key for key in self._known if key not in wanted]
         self._known = dict(wanted)
-        forgotten = [
-            ForgottenTopic(topic=topic, partitions=numbers)
-            for topic, numbers in by_topic(gone).items()
-        ]
+        forgotten = in_topics(ForgottenTopic, gone, lambda key: key.partition, name="topic")
         return SessionRequest(self._id, self._next_epoch, _topics(changed), forgotten)
 
     def answered(self, session_id: int, sent: SessionRequest) -> None:

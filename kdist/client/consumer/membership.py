@@ -17,13 +17,13 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from kdist.client.consumer.assignors import ASSIGNORS, NO_GENERATION, Assignor, Member
 from kdist.client.consumer.context import ConsumerContext, may_pass
-from kdist.client.consumer.coordinator import Coordinator
 from kdist.client.consumer.subscriptions import (
     read_member,
     read_partitions,
     write_assignment,
     write_subscription,
 )
+from kdist.client.coordinators import Coordinator
 from kdist.errors import ApiError, Error, ProtocolError
 from kdist.model import TopicPartition
 from kdist.protocol import leave_group
@@ -51,7 +51,7 @@ class Membership:
 
     def __init__(self, context: ConsumerContext, group_id: str, count: CountPartitions) -> None:
         settings = context.settings
-        self.coordinator = Coordinator(context, group_id)
+        self.coordinator = Coordinator(context.cluster, context.group, group_id)
         self.assignors = [ASSIGNORS[name] for name in settings.partition_assignment_strategy]
         # As in Java's consumer: one eager assignor in the list makes the member eager, since other
         # members of its group may be.

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from kdist.client.coding import Coder
-from kdist.client.consumer.batch import Batch, CorruptFetch
-from kdist.client.consumer.batch_run import BatchRun
+from kdist.client.consumer.batch import Batch, BatchRun, CorruptFetch
 from kdist.errors import CorruptRecords
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import AbortedTransaction

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 from kdist.client.committed import Offsets
-from kdist.client.consumer.batch import Batch, ConsumedRecord, CorruptFetch, NotDecoded
-from kdist.client.consumer.batch_run import BatchRun
+from kdist.client.consumer.batch import Batch, BatchRun, ConsumedRecord, CorruptFetch, NotDecoded
 from kdist.client.consumer.opening import Ready
 from kdist.errors import ApiError
 from kdist.metrics.clients import ConsumerTopicMetrics

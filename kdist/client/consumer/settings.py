@@ -6,7 +6,7 @@ Defaults are those of Java's consumer unless a row says why.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple
 
 from kdist.client import settings as shared
 from kdist.client.coding import Coder, Decoder, checked_coder
@@ -134,10 +134,9 @@ class ConsumerSettings(Settings):
         return self.isolation_level == "read_committed"
 
 
-class ConsumerKeywords(TypedDict, total=False):
+class ConsumerKeywords(shared.ClientKeywords, total=False):
     """The type of a dict of settings for `Consumer`; what it takes by name."""
 
-    zk_connect: str
     group_id: str | None
     group_instance_id: str | None
     partition_assignment_strategy: Strategy | Sequence[Strategy]
@@ -155,9 +154,7 @@ class ConsumerKeywords(TypedDict, total=False):
     max_partition_fetch_bytes: int
     check_crcs: bool
     client_rack: str
-    client_id: str
     metadata_max_age_ms: int
-    request_timeout_ms: int
     default_api_timeout_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int

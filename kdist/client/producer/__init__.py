@@ -5,6 +5,6 @@
     sending    `Sender`, on the event loop, puts due batches into requests and handles the answers
 
 Everything turns on `ProducerBatch`. A `Sent` is only a batch and an index in it, so a record costs
-one list entry and one small object. `PartitionQueue` numbers batches for idempotence, `verdicts`
-(pure) decides what an error means for its batch, and `Metadata` knows the leaders.
+one list entry and one small object. `PartitionQueue` numbers batches for idempotence, `Settling`
+decides what an error means for its batch, and `Metadata` knows the leaders.
 """

@@ -11,8 +11,7 @@ from kdist.client.metrics import Measured
 from kdist.client.operation import check_timeout
 from kdist.client.producer.arguments import checked_partition
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
-from kdist.client.producer.context import ProducerContext
-from kdist.client.producer.core import Core
+from kdist.client.producer.core import Core, ProducerContext
 from kdist.client.producer.message import Message
 from kdist.client.producer.meter import ProducerMeter
 from kdist.client.producer.results import RecordMetadata, Sent, SentMany, telling

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from os import getpid
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kdist.client.background import ENDING, FORKED
 from kdist.client.backoff import backoff_s
@@ -40,7 +40,6 @@ from kdist.client.producer.arguments import (
 )
 from kdist.client.producer.batch import PartitionQueue, ProducerBatch
 from kdist.client.producer.bulk import Bulk, refused
-from kdist.client.producer.context import ProducerContext
 from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, RequestEncoder
 from kdist.client.producer.faults import BufferFull, ProducerClosed, RecordTooLarge
 from kdist.client.producer.identity import NOBODY, Identities
@@ -58,8 +57,11 @@ from kdist.client.producer.topic import Topic
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import NO_LEADER
 from kdist.network.client import ClientSettings
+from kdist.network.network import AsyncioNetwork, Network
 from kdist.records.compression import Codec
 from kdist.records.record import Headers
+from kdist.runtime.clock import Clock, SystemClock
+from kdist.runtime.process import system_rng
 from kdist.runtime.unix import keep_freed_blocks
 
 T = TypeVar("T")
@@ -68,6 +70,19 @@ Steps = Generator[Need, None, T]
 _LOCK_S = 1.0
 _METADATA_PAUSE_S = 0.1  # at least, even if batches are to be sent again at once
 _ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
+
+
+class ProducerContext(NamedTuple):
+    """The outside world of a producer: the real machine's (`of`), or a simulator's."""
+
+    network: Network
+    clock: Clock
+    rng: random.Random
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> ProducerContext:
+        """The real machine's, on this event loop."""
+        return cls(AsyncioNetwork(loop), SystemClock(), system_rng())
 
 
 class Core:

@@ -15,17 +15,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from kdist.client.cluster import Address, Cluster, NoBroker
+from kdist.client.cluster import Cluster, NoBroker
 from kdist.client.producer.batch import PartitionQueue
 from kdist.client.producer.topic import Topic
 from kdist.errors import ApiError, Error
 from kdist.model import NO_LEADER, ZERO_UUID
-from kdist.protocol.metadata import (
-    MetadataRequest,
-    MetadataResponse,
-    MetadataTopic,
-    MetadataTopicResult,
-)
+from kdist.protocol.metadata import MetadataTopicResult
 
 _CALM_S = 1.0  # who is not wanted for so long is asked for at once, the next time
 
@@ -54,9 +49,8 @@ class Metadata:
         shrink: Callable[[Topic, int], None],
         on_change: Callable[[], None],
     ) -> None:
-        self.addresses: dict[int, Address] = {}
         self.last_error: ApiError | NoBroker | None = None
-        self._cluster = cluster
+        self.cluster = cluster
         self._known = known
         self._pause_s = pause_s
         self._shrink = shrink
@@ -156,7 +150,7 @@ class Metadata:
         self._wanted.difference_update(names)
         self._lacking.update(names)
         try:
-            answer = await self._metadata(names)
+            answer = await self.cluster.look_up(names, may_create=True)
         except (ApiError, NoBroker) as error:
             self.last_error = error
         else:
@@ -166,15 +160,6 @@ class Metadata:
             )
             self._on_change()
         self._tell_changed()
-
-    async def _metadata(self, names: list[str]) -> MetadataResponse:
-        request = MetadataRequest(
-            topics=[MetadataTopic(name=name) for name in names], allow_auto_topic_creation=True
-        )
-        answer: MetadataResponse = await self._cluster.ask_any(request)
-        self.addresses = {each.node_id: Address(each.host, each.port) for each in answer.brokers}
-        self._cluster.brokers = self.addresses
-        return answer
 
     def _update(self, result: MetadataTopicResult) -> bool:
         """Store a topic's metadata. False if it has to be requested again: a leader is missing,

@@ -234,7 +234,7 @@ class Sender:
         leader = queue.leader
         if leader == NO_LEADER:
             return ApiError(Error.LEADER_NOT_AVAILABLE, "the partition has no leader")
-        if leader not in self._metadata.addresses:
+        if leader not in self._metadata.cluster.brokers:
             return ApiError(Error.LEADER_NOT_AVAILABLE, f"its leader {leader} is no known broker")
         link = self._links.get(leader)
         return link.error if link is not None else None
@@ -262,7 +262,7 @@ class Sender:
     # Sending
 
     def _send_to(self, leader: int, queues: deque[PartitionQueue], now_s: float) -> None:
-        if leader == NO_LEADER or leader not in self._metadata.addresses:
+        if leader == NO_LEADER or leader not in self._metadata.cluster.brokers:
             self._metadata.want({queue.topic for queue in queues})
             return
         link = self._links.get(leader)
@@ -272,7 +272,7 @@ class Sender:
         if link.resting_until_s > now_s:
             return
         if not link.may_send():
-            link.maybe_connect(self._metadata.addresses, leader, now_s)
+            link.maybe_connect(self._metadata.cluster.brokers, leader, now_s)
             if link.is_down:
                 self._metadata.want({queue.topic for queue in queues})  # it may lead no more
             return

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple
 
 from kdist.client import settings as shared
 from kdist.client.coding import Coder, Encoder, checked_coder
 from kdist.client.metrics import OnStatistics
 from kdist.client.partitioner import Partitioner
-from kdist.client.producer.callbacks import CallbackHandler
 from kdist.client.producer.interceptors import ProducerInterceptor
+from kdist.client.producer.message import CallbackHandler
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.kinds import INT32_MAX, int32, int64
 from kdist.errors import UserError
@@ -141,12 +141,10 @@ class Callables(NamedTuple):
     on_statistics: OnStatistics | None = None
 
 
-class ProducerKeywords(TypedDict, total=False):
+class ProducerKeywords(shared.ClientKeywords, total=False):
     """The type of a dict of settings for `Producer`; what it takes by name."""
 
     broker_list: shared.Servers
-    zk_connect: str
-    client_id: str
     metadata_max_age_ms: int
     metadata_max_idle_ms: int
     reconnect_backoff_ms: int
@@ -163,7 +161,6 @@ class ProducerKeywords(TypedDict, total=False):
     retries: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
-    request_timeout_ms: int
     delivery_timeout_ms: int
     statistics_interval_ms: int
     partitioner: Partitioner | Literal["sticky", "round_robin"]

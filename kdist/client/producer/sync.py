@@ -15,8 +15,7 @@ from kdist.client.metrics import Measured
 from kdist.client.operation import check_timeout
 from kdist.client.producer.arguments import checked_partition
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
-from kdist.client.producer.context import ProducerContext
-from kdist.client.producer.core import Core, Steps
+from kdist.client.producer.core import Core, ProducerContext, Steps
 from kdist.client.producer.faults import BufferFull
 from kdist.client.producer.message import Message
 from kdist.client.producer.results import Sent, SentMany, telling

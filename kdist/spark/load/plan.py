@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from kdist.client.cluster import Cluster
 from kdist.client.consumer.settings import read_settings
-from kdist.client.epochs import find_epoch_ends
 from kdist.client.fetch_once import fetch_at
-from kdist.client.offsets import OffsetAndTimestamp, find_offsets, list_offsets
+from kdist.client.offsets import OffsetAndTimestamp, find_epoch_ends, find_offsets, list_offsets
 from kdist.errors import KdistError, UserError
 from kdist.model import NO_EPOCH, ZERO_UUID, OffsetRange, TopicPartition
 from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP

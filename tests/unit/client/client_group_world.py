@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from kdist.client.cluster import Address, NoBroker
-from kdist.client.consumer.aio import Consumer
+from kdist.client.consumer.aio import Consumer, call_back
 from kdist.client.consumer.core import Core
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
 from kdist.client.consumer.settings import read_config
@@ -31,19 +30,13 @@ HASTY = {
 }
 
 
-async def call(function: Callable[..., object], *arguments: object) -> None:
-    outcome = function(*arguments)
-    if inspect.isawaitable(outcome):
-        await outcome
-
-
 def consumer_on(cluster: Cluster, host: str, **settings: Any) -> Consumer:
     """A consumer on a host of its own."""
     network = cluster.network.host(host)
     found, decoders, hooks = read_config(settings)
     rng = random.Random(cluster.rng.random())
     brokers = [Address(f"m{each}", PORT) for each in cluster.brokers or (1,)]
-    return Consumer.over(Core(network, brokers, found, rng, decoders, call, hooks))
+    return Consumer.over(Core(network, brokers, found, rng, decoders, call_back, hooks))
 
 
 def with_topic(scenario: Scenario, partitions: int = 1) -> None:

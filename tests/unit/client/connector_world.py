@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from kdist.classic.connector.joining import ConnectorContext, Joined
+from kdist.classic.connector.connector import ConnectorContext, Joined
 from kdist.classic.connector.rebalancing import ConsumerRebalanceListener
 from kdist.classic.connector.settings import read_settings
 from kdist.classic.connector.stream import ConsumerTimeout, Message, Stream

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
 from kdist.client.producer.asynchronous import AsyncProducer
-from kdist.client.producer.context import ProducerContext
+from kdist.client.producer.core import ProducerContext
 from kdist.errors import Error, ProtocolError
 from kdist.model import NO_PRODUCER_ID, ZERO_UUID, TopicPartition
 from kdist.network.connection_state import CLOSED

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kdist.client.admin.asynchronous import AsyncAdmin
+from kdist.client.admin.clients import Admin, AsyncAdmin
 from kdist.client.admin.groups import DEAD
 from kdist.client.admin.outcomes import SomeFailed
 from kdist.client.admin.records import HIGH_WATERMARK
 from kdist.client.admin.resets import ShiftBy, ToEarliest, ToOffset, ToTime
-from kdist.client.admin.sync import Admin
 from kdist.client.admin.topics import NewTopic
 from kdist.client.consumer.consumer import Consumer
 from kdist.client.producer.sync import Producer

@@ -11,7 +11,7 @@ import pytest
 
 from kdist import Admin, NewTopic, ShiftBy, ToEarliest, TopicPartition, ToTime, aio
 from kdist.client.admin.arguments import checked
-from kdist.client.admin.operations import Operations
+from kdist.client.admin.clients import Operations
 from kdist.client.operation import Operation
 from kdist.errors import WrongType
 

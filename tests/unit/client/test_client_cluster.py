@@ -20,9 +20,8 @@ from kdist.client.cluster import (
     parse_addresses,
     raise_worst,
 )
-from kdist.client.epochs import find_epoch_ends
 from kdist.client.fetch_once import fetch_at
-from kdist.client.offsets import TIMESTAMPS, find_offsets
+from kdist.client.offsets import TIMESTAMPS, find_epoch_ends, find_offsets
 from kdist.client.produce_once import produce
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import NO_LEADER, TopicPartition

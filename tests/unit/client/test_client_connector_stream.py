@@ -20,8 +20,7 @@ from kdist.classic.connector.assignment import assign, ordered
 from kdist.classic.connector.feed import Feed
 from kdist.classic.connector.ownership import Ownership
 from kdist.classic.connector.settings import read_settings
-from kdist.classic.connector.stream import Chunk, ConsumerTimeout, Stream
-from kdist.classic.connector.streams import Streams
+from kdist.classic.connector.stream import Chunk, ConsumerTimeout, Stream, Streams
 from kdist.classic.connector.subscription import (
     Blacklist,
     Filtered,

@@ -21,13 +21,12 @@ from kdist.client.committed import Offsets
 from kdist.client.consumer.batch import ConsumedRecord
 from kdist.client.consumer.commits import Commits
 from kdist.client.consumer.consumer import Consumer
-from kdist.client.consumer.faults import WakenUp
+from kdist.client.consumer.context import WakenUp, Wakeup
 from kdist.client.consumer.interceptors import ConsumerInterceptor, ConsumerInterceptors
 from kdist.client.consumer.metadata import Metadata
 from kdist.client.consumer.opening import Opening, Ready, open_fetched
 from kdist.client.consumer.partition import Partition
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
-from kdist.client.consumer.wakeup import Wakeup
 from kdist.errors import KdistError, UserError
 from kdist.model import TopicPartition
 from kdist.records.build import build_batch

@@ -11,7 +11,7 @@ import pytest
 from kdist.client.consumer.aio import Consumer
 from kdist.client.consumer.batch import ConsumedRecord
 from kdist.client.consumer.commits import CommitFailed
-from kdist.client.consumer.faults import ConsumerClosed
+from kdist.client.consumer.context import ConsumerClosed
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
 from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import ApiError, Error

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kdist.client.consumer.aio import Consumer
-from kdist.client.consumer.faults import ConsumerClosed
+from kdist.client.consumer.context import ConsumerClosed
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
 from kdist.client.offsets import OffsetAndMetadata
 from kdist.model import TopicPartition

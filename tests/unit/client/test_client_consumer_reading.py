@@ -9,7 +9,7 @@ import pytest
 
 from kdist.client.cluster import NoBroker
 from kdist.client.consumer.aio import Consumer
-from kdist.client.consumer.faults import WakenUp
+from kdist.client.consumer.context import WakenUp
 from kdist.client.consumer.fetcher import Fetcher, LogTruncated, OffsetOutOfRange
 from kdist.client.consumer.positions import NoOffset
 from kdist.client.offsets import OffsetAndMetadata

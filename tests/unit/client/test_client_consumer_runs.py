@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.client.consumer.batch import CorruptFetch, NotDecoded
-from kdist.client.consumer.batch_run import RUN_BYTES_MAX, BatchRun
+from kdist.client.consumer.batch import RUN_BYTES_MAX, BatchRun, CorruptFetch, NotDecoded
 from kdist.client.consumer.fetch_session import FetchSession
+from kdist.client.consumer.fetcher import RepeatedFetch
 from kdist.client.consumer.iteration import Iteration
 from kdist.client.consumer.opening import Opening, Ready, open_fetched
 from kdist.client.consumer.partition import CompletedFetches, Partition
-from kdist.client.consumer.repeated import RepeatedFetch
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
 from kdist.network.client import Client

@@ -12,7 +12,7 @@ import pytest
 
 from kdist import Admin, Producer, aio
 from kdist.classic import SimpleConsumer
-from kdist.client.admin.asynchronous import AsyncAdmin
+from kdist.client.admin.clients import AsyncAdmin
 from kdist.client.cluster import Address
 from kdist.client.consumer import settings as consuming
 from kdist.client.consumer.aio import Consumer as AsyncConsumer

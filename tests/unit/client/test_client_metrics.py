@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kdist.client.admin.asynchronous import AsyncAdmin
+from kdist.client.admin.clients import AsyncAdmin
 from kdist.client.consumer.aio import Consumer
 from kdist.client.consumer.settings import read_config as read_consumer
 from kdist.client.metrics import ClientMeter

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from kdist.client.admin.asynchronous import AsyncAdmin
+from kdist.client.admin.clients import AsyncAdmin
 from kdist.client.admin.topics import NewTopic, create_topics
 from kdist.client.cluster import Address, NoBroker
 from kdist.client.cluster import Cluster as Asking
 from kdist.client.producer.asynchronous import AsyncProducer
-from kdist.client.producer.context import ProducerContext
+from kdist.client.producer.core import ProducerContext
 from kdist.errors import ApiError
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings

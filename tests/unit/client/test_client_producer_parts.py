@@ -13,12 +13,11 @@ from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
 from kdist.classic.producer import MessageSet
 from kdist.client import partitioner
-from kdist.client.producer.accumulator import Accumulator
+from kdist.client.producer.accumulator import Accumulator, Memory
 from kdist.client.producer.faults import RecordTooLarge
-from kdist.client.producer.memory import Memory
 from kdist.client.producer.settings import ProducerSettings, read_settings
+from kdist.client.producer.settling import Verdict, judge
 from kdist.client.producer.sync import Producer
-from kdist.client.producer.verdicts import Verdict, judge
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
 from kdist.records import _compiled_keys, _reference_keys

@@ -6,7 +6,7 @@ from kdist.client.admin.quotas import alter_client_quotas
 from kdist.client.cluster import Address
 from kdist.client.cluster import Cluster as Asking
 from kdist.client.producer.asynchronous import AsyncProducer
-from kdist.client.producer.context import ProducerContext
+from kdist.client.producer.core import ProducerContext
 from kdist.network.client import ClientSettings
 from tests.simulator.cluster import PORT, Cluster, create
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
+from kdist.client.producer.accumulator import Memory
 from kdist.client.producer.asynchronous import AsyncProducer
-from kdist.client.producer.callbacks import CallbackHandler
 from kdist.client.producer.encoding import RequestEncoder
 from kdist.client.producer.faults import DeliveryTimedOut, ProducerClosed
-from kdist.client.producer.memory import Memory
-from kdist.client.producer.message import Message
+from kdist.client.producer.message import CallbackHandler, Message
 from kdist.client.producer.results import Sent
 from kdist.errors import Error
 from kdist.model import TopicPartition

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 
-from kdist.classic.simple.messages import FetchedSet
 from kdist.client.background import BackgroundLoop
 from kdist.client.cluster import api_error, raise_for
+from kdist.client.consumer.opening import Opening, open_fetched
 from kdist.client.settings import check_text
 from kdist.errors import ApiError, Error, UserError, WrongType
 from kdist.model import TopicPartition
@@ -34,6 +34,103 @@ from kdist.protocol.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from kdist.records.record import HeaderPairs, Record
+from kdist.wire.primitives import Buffer
+
+__all__ = [
+    "EARLIEST_TIME",
+    "LATEST_TIME",
+    "FetchRequest",
+    "FetchedSet",
+    "Message",
+    "MessageAndOffset",
+    "OutOfRange",
+    "SimpleConsumer",
+]
+
+
+class Message(NamedTuple):
+    """A message. `timestamp` is ms since the epoch, -1 for none; `key` and `value` may be None."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: HeaderPairs = ()
+
+    def payload(self) -> bytes | None:
+        """The first design's name for `value`."""
+        return self.value
+
+
+class MessageAndOffset(NamedTuple):
+    """A message and its offset."""
+
+    message: Message
+    offset: int
+
+    @property
+    def next_offset(self) -> int:
+        """The offset at which to fetch the message after this one."""
+        return self.offset + 1
+
+
+class FetchedSet:
+    """The messages of one fetch, in order: an iterable of `MessageAndOffset`.
+
+    `error` is the broker's error, if there was one; iteration raises it. `high_watermark` is the
+    offset behind the last message that consumers may read.
+    """
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        buffer: Buffer = b"",
+        high_watermark: int = -1,
+        error: ApiError | None = None,
+    ) -> None:
+        self.partition = partition
+        self.offset = offset
+        self.high_watermark = high_watermark
+        self.error = error
+        self._buffer = buffer
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes the broker sent."""
+        return len(self._buffer)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset at which to fetch what follows this set; raises `error`."""
+        self.raise_error()
+        found = self.offset
+        for ready in open_fetched(self._buffer, self._opening(check_crcs=False)):
+            found = max(found, ready.next_offset)
+        return found
+
+    def raise_error(self) -> None:
+        """Raise `error`, if there is one."""
+        if self.error is not None:
+            raise self.error
+
+    def __iter__(self) -> Iterator[MessageAndOffset]:
+        """Yields the messages; raises `CorruptRecords` where the broker sent corrupt data."""
+        self.raise_error()
+        for ready in open_fetched(self._buffer, self._opening()):
+            if ready.error is not None:
+                raise ready.error
+            if ready.batch is not None:
+                yield from map(_with_offset, ready.batch.raw_records())
+
+    def _opening(self, *, check_crcs: bool = True) -> Opening:
+        return Opening(self.partition, self.offset, check_crcs=check_crcs)
+
+
+def _with_offset(record: Record) -> MessageAndOffset:
+    message = Message(record.key, record.value, record.timestamp, record.headers)
+    return MessageAndOffset(message, record.offset)
+
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 T = TypeVar("T")
