@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kdist.client.admin.client_settings import AdminKeywords as AdminKeywords
     from kdist.client.admin.clients import Admin as Admin
     from kdist.client.admin.outcomes import SomeFailed as SomeFailed
+    from kdist.client.admin.quotas import QuotaOwner as QuotaOwner
     from kdist.client.admin.resets import ShiftBy as ShiftBy
     from kdist.client.admin.resets import ToEarliest as ToEarliest
     from kdist.client.admin.resets import ToLatest as ToLatest
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "kdist.client.admin.client_settings": "AdminKeywords",
     "kdist.client.admin.outcomes": "SomeFailed",
+    "kdist.client.admin.quotas": "QuotaOwner",
     "kdist.client.admin.resets": "ShiftBy ToEarliest ToLatest ToOffset ToTime",
     "kdist.client.admin.clients": "Admin",
     "kdist.client.admin.topics": "NewTopic",

@@ -17,6 +17,7 @@ from peer.go_program import ensure_program
 from peer.kafka_peer import java_command
 
 from kdist.client.admin.clients import Admin
+from kdist.client.admin.quotas import QuotaOwner
 from tests.integration.broker_clients import create
 from tests.integration.broker_processes import BrokerProcess, broker_processes
 from tests.integration.zookeeper_server import ZooKeeperHost
@@ -53,8 +54,9 @@ def run(command: list[str]) -> str:
 # The tools
 
 
-def kafka_configs(broker: BrokerProcess, *words: str) -> str:
-    where = ("--bootstrap-server", broker.address, "--entity-type", "clients")
+def kafka_configs(broker: BrokerProcess, *words: str, kinds: tuple[str, ...] = ("clients",)) -> str:
+    where = ["--bootstrap-server", broker.address]
+    where += [word for kind in kinds for word in ("--entity-type", kind)]
     return run(java_command("kafka.admin.ConfigCommand", *where, *words))
 
 
@@ -79,6 +81,26 @@ def test_kafkas_own_tool_sets_describes_and_removes_quotas(
     )
     kafka_configs(broker, *default, "--alter", "--delete-config", "consumer_byte_rate")
     assert admin.describe_client_quotas() == {}
+
+
+def test_kafkas_own_tool_sets_quotas_of_users_and_of_their_clients(
+    broker: BrokerProcess, admin: Admin
+) -> None:
+    both = ("--entity-type", "users", "--entity-name", "al ice", "--entity-type", "clients")
+    change = ("--alter", "--add-config", "producer_byte_rate=7,controller_mutation_rate=2.5")
+    kafka_configs(broker, "--entity-default", *change, kinds=("users",))
+    kafka_configs(broker, *both, "--entity-name", "java tool*", *change, kinds=())
+    quotas = {"producer_byte_rate": 7.0, "controller_mutation_rate": 2.5}
+    everybody = QuotaOwner(user="<default>")
+    assert admin.describe_quotas() == {
+        QuotaOwner("al ice", "java tool*"): quotas,
+        everybody: quotas,
+    }
+    told = kafka_configs(broker, *both, "--describe", kinds=())
+    assert "user-principal 'al ice', client-id 'java tool*' are" in told
+    for owner in admin.describe_quotas():
+        admin.alter_quotas(owner, unset=quotas)
+    assert admin.describe_quotas() == {}
 
 
 @pytest.mark.parametrize("library", ["sarama", "kafka-go"])

@@ -49,6 +49,8 @@ class Operations(Measured, OtherNames):
     describe_default_broker_configs = Operation(settings.describe_default_broker_configs)
     incremental_alter_broker_configs = Operation(settings.incremental_alter_broker_configs)
 
+    describe_quotas = Operation(quotas.describe_quotas)
+    alter_quotas = Operation(quotas.alter_quotas)
     describe_client_quotas = Operation(quotas.describe_client_quotas)
     alter_client_quotas = Operation(quotas.alter_client_quotas)
 

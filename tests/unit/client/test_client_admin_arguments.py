@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from kdist import Admin, NewTopic, ShiftBy, ToEarliest, TopicPartition, ToTime, aio
+from kdist import (
+    Admin,
+    NewTopic,
+    QuotaOwner,
+    ShiftBy,
+    ToEarliest,
+    TopicPartition,
+    ToTime,
+    aio,
+)
 from kdist.client.admin.arguments import checked
 from kdist.client.admin.clients import Operations
 from kdist.client.operation import Operation
@@ -69,6 +78,13 @@ TABLE: dict[str, dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "incremental_alter_broker_configs": {
         "broker": NUMBER,
         "given": SETTINGS,
+        "unset": NAMES,
+        "validate_only": FLAG,
+    },
+    "describe_quotas": {},
+    "alter_quotas": {
+        "owner": (QuotaOwner("t"), ("t", None, 5)),
+        "given": QUOTAS,
         "unset": NAMES,
         "validate_only": FLAG,
     },
