@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from flow_world import FlowScene, flow_of, is_stopped, play, stream_of
 
-from kdist.cli.mirror.status import verdict
+from kdist.cli.mirror.status import print_status, verdict
 from kdist.client.cluster import Address, Cluster, NoBroker, Outcome
 from kdist.client.offsets import list_offsets_once
 from kdist.errors import ApiError, Error
@@ -449,3 +449,12 @@ def test_a_flow_with_a_stopped_partition_is_not_up_to_date() -> None:
     assert verdict(FlowStatus("f", [row], {})) == "f is up to date."
     stopped = row._replace(stopped="gone")
     assert verdict(FlowStatus("f", [row, stopped], {})) == "f has 1 stopped partition."
+
+
+def test_the_table_shows_a_partition_of_unknown_lag(capsys: pytest.CaptureFixture[str]) -> None:
+    partition = TopicPartition("t", 0)
+    row = PartitionStatus(partition, partition, 1, None, None, 0, None, "LEADER_NOT_AVAILABLE")
+    print_status([FlowStatus("f", [row], {})])
+    _, shown, below, _ = capsys.readouterr().out.splitlines()
+    assert shown.split() == ["f", "t-0", "t-0", "1", "-", "-", "-", "-"]
+    assert below == "    its leader in the source does not answer: LEADER_NOT_AVAILABLE"
