@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flow_world import FlowScene, flow_of, play
 
-from kdist.cli.mirror.status import print_status
+from kdist.cli.mirror.operating import print_status
 from kdist.client.admin.outcomes import SomeFailed
 from kdist.client.admin.settings import Settings, describe_topic_configs
 from kdist.client.admin.topics import NewTopic, create_partitions, create_topics

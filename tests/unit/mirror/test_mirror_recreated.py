@@ -9,7 +9,7 @@ import logging
 import pytest
 from flow_world import FlowScene, flow_of, is_stopped, play, stream_of
 
-from kdist.cli.mirror.seek import passed_over
+from kdist.cli.mirror.operating import passed_over
 from kdist.client.admin.topics import delete_topics
 from kdist.client.cluster import Address, Cluster
 from kdist.config.mirror import Flow, FlowSettings

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from flow_world import FlowScene, flow_of, is_stopped, play, stream_of
 
-from kdist.cli.mirror.status import print_status, verdict
+from kdist.cli.mirror.operating import print_status, verdict
 from kdist.client.cluster import Address, Cluster, NoBroker, Outcome
 from kdist.client.offsets import list_offsets_once
 from kdist.errors import ApiError, Error
