@@ -44,7 +44,7 @@ def run(path: str, log_level: str) -> None:
     before they are mirrored, the mirror of their partition stops and logs an error; with
     mirror.on.loss=stop-mirror the process ends with status 1. Exits with 0 after an orderly stop.
     """
-    from kdist.mirror.process import run_mirror
+    from kdist.mirror.mirror import run_mirror
     from kdist.runtime import diagnostics
 
     diagnostics.set_up(log_level, sys.stderr, os.environ)

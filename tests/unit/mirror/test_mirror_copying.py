@@ -229,7 +229,7 @@ async def test_a_leader_that_hangs_delays_no_position_in_another_ones_partitions
             await asyncio.Event().wait()
         return dict.fromkeys(wanted, Outcome(0, OffsetAndTimestamp(7)))
 
-    monkeypatch.setattr("kdist.mirror.target.list_offsets_once", ask)
+    monkeypatch.setattr("kdist.mirror.lag.list_offsets_once", ask)
     target.cluster.leaders.update({hanging: 8, well: 9})
     waiting = asyncio.ensure_future(target.offsets(hanging))
     await asyncio.sleep(0)

@@ -13,12 +13,12 @@ from kdist.client.cluster import Address
 from kdist.client.cluster import Cluster as Asking
 from kdist.client.consumer.batch import Batch
 from kdist.config.mirror import Flow, FlowSettings
-from kdist.mirror.loss import Loss
 from kdist.mirror.origins import read_origins, write_origins
 from kdist.mirror.position_marker import mark_of, run_for
 from kdist.mirror.rewritten_batch import RewrittenBatch
 from kdist.mirror.selection import Origin, begin_at, select
 from kdist.mirror.status import flow_status
+from kdist.mirror.trouble import Loss
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.records.batch import read_header

@@ -18,13 +18,12 @@ from kdist.config.mirror import Flow, FlowSettings, load_mirror
 from kdist.errors import ApiError, Error, UserError
 from kdist.mirror.flow import MirrorFlow
 from kdist.mirror.joined import Joined
-from kdist.mirror.loss import Loss
-from kdist.mirror.mirror import Mirror
-from kdist.mirror.process import run_mirror
+from kdist.mirror.mirror import Mirror, run_mirror
 from kdist.mirror.seeking import seek
 from kdist.mirror.selection import Origin, Selection, select, without
 from kdist.mirror.status import flow_status
 from kdist.mirror.stream import State
+from kdist.mirror.trouble import Loss
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
