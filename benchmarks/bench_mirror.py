@@ -31,7 +31,7 @@ from measuring import cpu_ns
 from kdist import Producer
 from kdist.config.mirror import load_mirror
 from kdist.mirror import rewritten_batch as rewritten
-from kdist.mirror.process import run_mirror
+from kdist.mirror.mirror import run_mirror
 
 PORT, APART = 19430, 30  # below the kernel's ephemeral ports
 RECORD_BYTES = 200

@@ -11,11 +11,9 @@ import inspect
 import itertools
 import pkgutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-import kdist.cli.main
 import kdist.metrics
 from kdist.classic.connector.settings import ConnectorSettings
 from kdist.client.admin.client_settings import AdminSettings
@@ -28,7 +26,6 @@ from kdist.config.declare import Setting, Synonym, show_human
 from kdist.config.kinds import LIMITS, Kind, show_text
 from kdist.config.load_job import LoadSettings, TopicLoadSettings
 from kdist.config.security import ListenerLimits
-from kdist.config.texts import escape_properties
 from kdist.config.topic import TopicSettings
 from kdist.errors import Error
 from kdist.metrics.declare import Metrics
@@ -36,18 +33,10 @@ from kdist.protocol import versions
 from kdist.protocol.api import Api
 from kdist.protocol.schema import flexible_since
 from tools.classes_page import classes_page
-from tools.cli_page import cli_page
-from tools.page_text import NOTICE, doc_of, page_head, said, table
+from tools.page_text import doc_of, page_head, said, table
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
-
-# Values in the sample for settings that have no default.
-EXAMPLES = {
-    "broker.id": "1",
-    "log.dir": "/var/lib/kdist/d01",
-    "zookeeper.connect": "zk1.example.com:2181,zk2.example.com:2181,zk3.example.com:2181/kdist",
-}
 
 
 def settings_page() -> str:
@@ -194,35 +183,6 @@ def nothing_asked() -> str:
     return f"Accepted, with a warning, where they ask for nothing: no value; {'; '.join(values)}.\n"
 
 
-def sample_file() -> str:
-    """A broker's file with every setting: required ones are set, the others commented out."""
-    lines = [
-        "# A broker's settings. What is commented out shows its default.",
-        f"# {NOTICE}",
-    ]
-    rows = (*BROKER_TABLE, *(row for row in TopicSettings.TABLE if row.broker_names))
-    for subject, group in by_subject(rows):
-        lines += ["", "", f"# ---- {subject} ----"]
-        for row in group:
-            lines += ["", *sample_lines(row)]
-    return "\n".join(lines) + "\n"
-
-
-def sample_lines(row: Setting) -> Iterator[str]:
-    name = row.broker_names[0].name
-    text, said = show_text(row.default), show_human(row, row.default)
-    is_plain = said.startswith((text, "not set", "must be given"))
-    yield from textwrap.wrap(
-        row.doc.replace("`", ""), 98, initial_indent="# ", subsequent_indent="# "
-    )
-    if not is_plain:
-        yield f"# Default: {said}."
-    if row.is_required:
-        yield escape_properties(name, EXAMPLES[name])
-    else:
-        yield f"#{escape_properties(name, text)}"
-
-
 def clients_page() -> str:
     """The settings of producers, consumers and connectors, as they are given in Python."""
     parts = [page_head("Settings of the clients", CLIENTS_INTRO)]
@@ -338,13 +298,11 @@ def meaning_of(api: Api) -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
-    "broker.properties.sample": sample_file,
     "metrics.md": metrics_page,
     "errors.md": errors_page,
     "classes.md": classes_page,
     "clients.md": clients_page,
     "protocol.md": protocol_page,
-    "cli.md": lambda: cli_page(kdist.cli.main.kdist),
 }
 
 

@@ -9,7 +9,7 @@ import click
 
 from kdist.agent.process import run_agent
 from kdist.cli.shared.files import read_settings_file
-from kdist.cli.shared.running import config_option, level_option
+from kdist.cli.shared.options import config_option, level_option
 from kdist.config.agent import load_agent
 from kdist.runtime import diagnostics
 

@@ -10,7 +10,7 @@ import click
 from kdist.broker.process import BrokerProcess, WrongDisk, check_marker
 from kdist.cli.release import release, release_digest
 from kdist.cli.shared.files import read_settings_file
-from kdist.cli.shared.running import config_option, level_option
+from kdist.cli.shared.options import config_option, level_option
 from kdist.config.load import load_broker
 from kdist.runtime import diagnostics
 from kdist.runtime.disk import Disk

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kdist.cli.shared.files import read_settings_file
-from kdist.cli.shared.running import config_option
+from kdist.cli.shared.options import config_option
 
 
 @click.command("end-session")

@@ -15,8 +15,7 @@ import click
 from kdist.cli.release import release
 from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.files import read_settings_file, readonly_files
-from kdist.cli.shared.options import json_option, print_json
-from kdist.cli.shared.running import config_option
+from kdist.cli.shared.options import config_option, json_option, print_json
 from kdist.cli.shared.show import show_count, show_error, show_size, show_time
 from kdist.cli.shared.table import Field, print_rows
 from kdist.config.load_job import LoadJob, load_job

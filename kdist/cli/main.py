@@ -51,7 +51,7 @@ _COMMANDS = {
     "produce": ("kdist.cli.produce.produce:produce", "Write lines to a topic, each as a record."),
     "consume": ("kdist.cli.consume.consume:consume", "Show topics' records as they arrive."),
     "groups": (
-        "kdist.cli.groups.groups:groups",
+        "kdist.cli.groups:groups",
         "Show consumer groups, members, offsets and lag; reset and delete them.",
     ),
     "configs": (
@@ -59,14 +59,14 @@ _COMMANDS = {
         "Show and alter settings of topics and brokers in a running cluster.",
     ),
     "cluster": (
-        "kdist.cli.cluster.cluster:cluster",
+        "kdist.cli.cluster:cluster",
         "Describe the cluster, its health, its disks.",
     ),
     "reassign": (
         "kdist.cli.reassign.reassign:reassign",
         "Move partitions to other brokers: plan, execute, verify, cancel.",
     ),
-    "bench": ("kdist.cli.bench.bench:bench", "Measure producing, consuming and latency."),
+    "bench": ("kdist.cli.bench:bench", "Measure producing, consuming and latency."),
     "load": ("kdist.cli.load:load", "Load topics into Parquet files, each record exactly once."),
     "gate": (
         "kdist.cli.gate.gate:gate",

@@ -14,26 +14,26 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from kdist.client.cluster import Cluster, NoBroker, parse_addresses
-from kdist.client.consumer.aio import Consumer
+from kdist.client.consumer.aio import Consumer, call_back
 from kdist.client.consumer.batch import Batch, CorruptFetch
+from kdist.client.consumer.core import Core
 from kdist.client.consumer.fetcher import OffsetOutOfRange
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
+from kdist.client.consumer.settings import read_settings
 from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, list_offsets
 from kdist.config.mirror import Flow, MirrorSettings
 from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.metrics.declare import Family
 from kdist.metrics.mirror import FlowMetrics, RefusedMetrics, StreamMetrics
-from kdist.mirror.consuming import core_of
 from kdist.mirror.flow_topics import FlowTopics, id_of
 from kdist.mirror.joined import Joined
 from kdist.mirror.lag import Lag, LagMeter, ask_ranges, held_lag
-from kdist.mirror.loss import Loss, loss_of, position_lost
 from kdist.mirror.position_marker import mark_of
 from kdist.mirror.selection import Selection
 from kdist.mirror.stream import Route, State, Stream
 from kdist.mirror.target import RETRY_MS, Target
 from kdist.mirror.topic_settings import TopicSettings
-from kdist.mirror.trouble import Trouble
+from kdist.mirror.trouble import Loss, Trouble, loss_of, position_lost
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.network.network import Network
@@ -46,6 +46,7 @@ _POLL_S = 0.5
 _BATCHES_MAX = 200  # per poll, so that answers of the target are handled in between
 _PAUSE_S = 0.5
 _COMMIT_S_MAX = 10.0
+_FETCH_BYTES = 16 << 20
 DRAIN_S = 10.0
 
 
@@ -525,3 +526,21 @@ class MirrorFlow(RebalanceListener):
         await self._consumer.close(DRAIN_S)
         self.source.close()
         self.target.close()
+
+
+def core_of(flow: Flow, settings: MirrorSettings, network: Network, rng: random.Random) -> Core:
+    """A member of the flow's group that commits nothing by itself."""
+    values = {
+        "group_id": flow.group,
+        "client_id": flow.group,
+        "enable_auto_commit": False,
+        "auto_offset_reset": "none",
+        "isolation_level": "read_committed",
+        "partition_assignment_strategy": ("cooperative-sticky",),
+        "fetch_max_bytes": _FETCH_BYTES,
+        "session_timeout_ms": settings.session_timeout_ms,
+        "heartbeat_interval_ms": max(settings.session_timeout_ms // 3, 1),
+        "metadata_max_age_ms": settings.refresh_interval_ms,
+    }
+    addresses = parse_addresses(flow.settings.source)
+    return Core(network, addresses, read_settings(values), rng, (None, None), call_back)

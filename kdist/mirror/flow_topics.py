@@ -17,7 +17,6 @@ from kdist.client.cluster import Cluster
 from kdist.config.mirror import Flow
 from kdist.errors import UserError
 from kdist.mirror.copying import count_partitions, follow_topics
-from kdist.mirror.loss import Loss, loss_of_topic
 from kdist.mirror.origins import read_origins, write_origins
 from kdist.mirror.position_marker import mark_of
 from kdist.mirror.selection import (
@@ -29,6 +28,7 @@ from kdist.mirror.selection import (
     vanished,
     without,
 )
+from kdist.mirror.trouble import Loss, loss_of_topic
 from kdist.model import TopicPartition
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from kdist.client.cluster import Cluster, NoBroker, Outcome
+from kdist.client.cluster import Cluster, NoBroker
 from kdist.client.fetch_once import fetch_at
 from kdist.client.offsets import list_offsets_once
 from kdist.errors import ApiError, Error
@@ -54,17 +54,26 @@ async def ask_ranges(cluster: Cluster, partitions: Collection[TopicPartition]) -
 
     Not of committed records only: if a transaction is never ended, these end where it begins.
     """
-    ends: list[Mapping[TopicPartition, Outcome]] = []
-    for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
-        wanted = dict.fromkeys(partitions, timestamp)
-        found = await list_offsets_once(cluster, wanted, is_committed_only=False)
-        again = {each: timestamp for each in wanted if found[each].error_code}
-        if again:  # leaders that have moved are known by now
-            found |= await list_offsets_once(cluster, again, is_committed_only=False)
-        ends.append(found)
+    known, unknown = await ask_ranges_once(cluster, partitions)
+    if unknown:  # leaders that have moved are known by now
+        more, unknown = await ask_ranges_once(cluster, unknown)
+        known |= more
+    return Ranges(known, unknown)
+
+
+async def ask_ranges_once(cluster: Cluster, partitions: Collection[TopicPartition]) -> Ranges:
+    """As `ask_ranges`, but nobody is asked again."""
+    starts, ends = await asyncio.gather(
+        *(
+            list_offsets_once(
+                cluster, dict.fromkeys(partitions, timestamp), is_committed_only=False
+            )
+            for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+        )
+    )
     known, unknown = {}, {}
     for each in partitions:
-        start, end = (found[each] for found in ends)
+        start, end = starts[each], ends[each]
         if failed := start.error_code or end.error_code:
             unknown[each] = Error.of(failed).name
         elif start.answer is not None and end.answer is not None:

@@ -16,7 +16,6 @@ from kdist.errors import UserError
 from kdist.mirror.copying import count_partitions, refused_topics
 from kdist.mirror.flow_topics import ids_if_released, why_gone
 from kdist.mirror.lag import Lag, LagMeter, ask_ranges
-from kdist.mirror.loss import position_lost
 from kdist.mirror.origins import read_origins
 from kdist.mirror.position_lookup import why_stopped
 from kdist.mirror.selection import (
@@ -29,6 +28,7 @@ from kdist.mirror.selection import (
     without,
 )
 from kdist.mirror.topic_settings import ask_differing, merged
+from kdist.mirror.trouble import position_lost
 from kdist.model import TopicPartition
 
 

@@ -19,21 +19,19 @@ import asyncio
 import enum
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from kdist.client.cluster import NoBroker
 from kdist.client.consumer.batch import Batch, CorruptFetch
 from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import ApiError, CorruptRecords, Error, KdistError, UserError
 from kdist.metrics.mirror import FlowMetrics
-from kdist.mirror.loss import Loss, lost_since
 from kdist.mirror.position_lookup import check_end, copy_recreated, look_up_position, note_of
 from kdist.mirror.position_marker import Run, read_run, run_for
 from kdist.mirror.rewritten_batch import RewrittenBatch
-from kdist.mirror.source import Source
 from kdist.mirror.target import Target, result_of
-from kdist.mirror.trouble import FROM_TARGET, Trouble, may_pass
+from kdist.mirror.trouble import FROM_TARGET, Loss, Trouble, lost_since, may_pass
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.runtime.tasks import raise_bug
 
@@ -73,6 +71,45 @@ class _Flight(NamedTuple):
     rewritten: RewrittenBatch
     answered: asyncio.Future[Any]
     posted_at_s: float
+
+
+class Source(Protocol):
+    """How a stream uses its flow's source. `MirrorFlow` implements it."""
+
+    async def committed(self, partition: TopicPartition) -> OffsetAndMetadata | None:
+        """The offset that the flow's group has committed, if any."""
+        ...
+
+    async def begin(self, partition: TopicPartition) -> OffsetAndMetadata | None:
+        """Commit where to begin with a partition that has no commit, and return it.
+
+        None if that cannot be said before the target is asked: it may have been mirrored before, or
+        begins with its earliest record.
+        """
+        ...
+
+    async def start_offset(self, partition: TopicPartition, *, is_emptied: bool) -> int:
+        """The first offset to mirror of a partition that was never mirrored.
+
+        `is_emptied`: the target's partition had records once. `Loss` if they may have been ours.
+        """
+        ...
+
+    def fault_of(self, partition: TopicPartition) -> KdistError | None:
+        """Why the source's records do not continue those that were mirrored; None if they do."""
+        ...
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit these offsets for the flow's group."""
+        ...
+
+    def read_from(self, partition: TopicPartition, offset: int, leader_epoch: int) -> None:
+        """Pass the partition's batches from `offset` on to `Stream.put`."""
+        ...
+
+    def read_no_more(self, partition: TopicPartition) -> None:
+        """Pass no more batches until the next `read_from`."""
+        ...
 
 
 class Stream:

@@ -12,16 +12,16 @@ from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 from kdist.client.cluster import Address, Cluster, raise_for
-from kdist.client.offsets import find_ranges, list_offsets_once
+from kdist.client.offsets import find_ranges
 from kdist.client.produce_once import ACKS_ALL
 from kdist.errors import ApiError, Error
 from kdist.mirror.joined import Joined
+from kdist.mirror.lag import ask_ranges_once
 from kdist.mirror.rewritten_batch import RewrittenBatch
 from kdist.model import NO_LEADER, OffsetRange, TopicPartition
 from kdist.network.client import Client, ClientSettings
 from kdist.network.network import Network
 from kdist.protocol import produce
-from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kdist.protocol.produce import (
     ProducePartition,
     ProducePartitionResult,
@@ -129,20 +129,7 @@ class Target:
     async def _ask_offsets(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, OffsetRange]:
-        starts, ends = await asyncio.gather(
-            *(
-                list_offsets_once(
-                    self.cluster, dict.fromkeys(partitions, timestamp), is_committed_only=False
-                )
-                for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
-            )
-        )
-        return {
-            each: OffsetRange(start.offset, max(start.offset, end.offset))
-            for each in partitions
-            if (start := starts[each].answer) and not starts[each].error_code
-            if (end := ends[each].answer) and not ends[each].error_code
-        }
+        return (await ask_ranges_once(self.cluster, partitions)).known
 
     def forget_leader(self, partition: TopicPartition) -> None:
         """Forget a partition's leader, so that `connection` looks it up again."""

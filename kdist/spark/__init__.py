@@ -1,9 +1,9 @@
 """Spark: the PySpark data source `kdist`, and the load of topics into Parquet files.
 
-`source` is the data source. On the driver, `options` parses its options, `offsets` the JSON in
-them; `resolving` asks the cluster, through `asking`, which offsets they mean; `ranges` cuts these
-into tasks. On the executors, `reading` reads the batches of a range, and `columns` turns them into
-Arrow. `workers` says which Python they run. The load is in `kdist.spark.load`.
+`source` is the data source. On the driver, `options` parses its options; `resolving` asks the
+cluster, through `asking`, which offsets they mean; `ranges` cuts these into tasks. On the
+executors, `reading` reads the batches of a range, and `columns` turns them into Arrow. `workers`
+says which Python they run. The load is in `kdist.spark.load`.
 """
 
 from __future__ import annotations

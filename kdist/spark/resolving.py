@@ -16,8 +16,17 @@ from kdist.client.offsets import OffsetAndTimestamp, list_offsets
 from kdist.errors import UserError
 from kdist.model import TopicPartition
 from kdist.spark.asking import ask_once
-from kdist.spark.offsets import LATEST, AtOffsets, AtTime, AtTimes, ByPartition, Everywhere, Place
-from kdist.spark.options import ReadOptions, Selection
+from kdist.spark.options import (
+    LATEST,
+    AtOffsets,
+    AtTime,
+    AtTimes,
+    ByPartition,
+    Everywhere,
+    Place,
+    ReadOptions,
+    Selection,
+)
 from kdist.spark.ranges import Range, cut
 
 

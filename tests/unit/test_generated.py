@@ -1,4 +1,4 @@
-"""The pages under docs/reference are what the code says, and the sample file is one kdist takes."""
+"""The pages under docs/reference are what the code says."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-import click
 import pytest
 
-from kdist.config.broker_config import BROKER_NAMES, BROKER_TABLE, TOPIC_NAMES
-from kdist.config.load import load_broker
-from kdist.config.topic import TopicSettings
+from kdist.config.broker_config import BROKER_NAMES, TOPIC_NAMES
 from kdist.errors import Error
 from kdist.protocol import versions
 
@@ -63,25 +60,6 @@ def test_a_stale_missing_or_unknown_page_is_named(
     ]
 
 
-def test_the_sample_file_is_taken_without_a_word(generate: ModuleType) -> None:
-    config = load_broker(generate.sample_file(), "sample")
-    assert not config.warnings
-    assert config.topic_defaults == TopicSettings()
-
-
-def test_the_sample_file_with_every_default_written_out_says_the_same(
-    generate: ModuleType,
-) -> None:
-    sample = generate.sample_file()
-    everything = load_broker(re.sub(r"(?m)^#(?=[a-z.]+=)", "", sample), "sample")
-    of_topics = [row for row in TopicSettings.TABLE if row.broker_names]
-    assert len(everything.layers[0].given) == len(BROKER_TABLE) + len(of_topics)
-    as_it_is = load_broker(sample, "sample")
-    assert everything.broker == as_it_is.broker
-    assert everything.storage == as_it_is.storage
-    assert everything.topic_defaults == as_it_is.topic_defaults
-
-
 def test_every_name_of_a_setting_is_on_its_page(generate: ModuleType) -> None:
     page = generate.settings_page()
     assert not [name for name in BROKER_NAMES | TOPIC_NAMES if f"`{name}`" not in page]
@@ -108,45 +86,3 @@ def test_every_api_is_on_its_page_with_its_range_and_meaning(generate: ModuleTyp
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         assert cells[1:3] == [api.name, f"{api.oldest} to {api.newest}"]
         assert cells[-1].endswith(".")
-
-
-def test_every_command_is_on_the_page_of_the_command_line(generate: ModuleType) -> None:
-    @click.group()
-    def program() -> None:
-        """A log."""
-
-    @program.group()
-    def log() -> None:
-        """Look at a log."""
-
-    @log.command()
-    @click.argument("directory")
-    @click.option("--json/--table", help="How to print.")
-    def dump(directory: str, json: bool) -> None:
-        """Print the batches of DIRECTORY."""
-
-    page = generate.cli_page(program)
-    assert re.findall("(?m)^## .*$", page) == ["## kdist", "## kdist log", "## kdist log dump"]
-    assert "kdist log dump [OPTIONS] DIRECTORY" in page
-    assert "Print the batches of DIRECTORY." in page
-    assert "| `--json`, `--table` | How to print. |" in page
-
-
-def test_the_page_of_the_command_line_says_what_help_says(generate: ModuleType) -> None:
-    @click.command()
-    @click.option("--codec", type=click.Choice(["gzip", "zstd"]), default="gzip", show_default=True)
-    @click.option("--broker", metavar="HOST:PORT", envvar="BROKER", show_envvar=True, help="Whom.")
-    @click.option("--old", hidden=True, help="Nobody is told of it.")
-    def program(codec: str, broker: str, old: str) -> None:
-        """Write.
-
-        \b
-        Examples:
-          program --codec zstd
-        """
-
-    page = generate.cli_page(program)
-    assert "| `--codec` `[gzip\\|zstd]` | [default: gzip]" in page
-    assert "| `--broker` `HOST:PORT`   | Whom. [env var: BROKER]" in page
-    assert "--old" not in page
-    assert "```\nExamples:\n  program --codec zstd\n```\n" in page

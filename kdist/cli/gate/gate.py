@@ -8,33 +8,65 @@ The exit status is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
-from kdist.cli.gate.asking import (
-    CANNOT_TELL,
-    NO,
-    YES,
-    ask,
-    lease_option,
-    say_unknown,
-    zookeeper_option,
-)
-from kdist.cli.gate.lock import holder, lock, unlock
-from kdist.cli.gate.plan import plan
-from kdist.cli.gate.rollback import rollback
+from kdist.cli.gate.playbook import plan, rollback
 from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.files import complete_files, read_settings_file
-from kdist.cli.shared.options import json_option, not_empty, print_json
-from kdist.cli.shared.show import show_count, show_error, show_size
+from kdist.cli.shared.options import json_option, not_empty, print_json, say
+from kdist.cli.shared.show import show_count, show_error, show_size, show_time
 from kdist.errors import KdistError, UserError
 from kdist.model import read_digits
 
 if TYPE_CHECKING:
     from kdist.ops.gate import Verdict, View
     from kdist.zk.client import ZooKeeper
+
+
+T = TypeVar("T")
+
+YES, NO, CANNOT_TELL = 0, 1, 2
+
+zookeeper_option = click.option(
+    "--zookeeper",
+    envvar="KDIST_ZOOKEEPER",
+    show_envvar=True,
+    metavar="HOST:PORT[/PATH]",
+    help="The cluster's ZooKeeper.",
+)
+lease_option = click.option(
+    "--lease",
+    "lease_s",
+    type=click.IntRange(min=1),
+    default=900,
+    show_default=True,
+    metavar="SECONDS",
+    help="For how long the lock stays a run's that does not renew it.",
+)
+
+
+def ask(address: str, work: Callable[[ZooKeeper], Awaitable[T]]) -> T:
+    """Run `work` with a ZooKeeper session of its own, and return its result."""
+    import asyncio
+
+    from kdist.client.zookeeper_session import zookeeper_at
+
+    async def run() -> T:
+        async with zookeeper_at(address) as zookeeper:
+            return await work(zookeeper)
+
+    return asyncio.run(run())
+
+
+def say_unknown(sentence: str, as_json: bool) -> None:
+    """Say why there is no answer."""
+    if as_json:
+        print_json({"answer": "unknown", "reasons": [sentence]})
+    else:
+        click.echo(f"kdist: {sentence}", err=True)
 
 
 class Subject(NamedTuple):
@@ -313,8 +345,8 @@ def _show(subject: Subject, found: Found, verdict: Verdict, is_after: bool, as_j
             asked = f"host {subject.host} (brokers {ids})"
         click.echo(click.style("yes   ", fg="green") + f"{asked} {sentence}")
     if found.lack and found.lack.partitions:
-        size = "-" if found.lack.bytes is None else show_size(found.lack.bytes)
-        click.echo(f"note  it lacks {size} of {show_count(found.lack.partitions, 'partition')}")
+        of = show_count(found.lack.partitions, "partition")
+        click.echo(f"note  it lacks {show_size(found.lack.bytes)} of {of}")
     if verdict.single_replica and not is_after:
         count = len(verdict.single_replica)
         click.echo(f"note  partitions with no replica elsewhere: {count}")
@@ -322,5 +354,101 @@ def _show(subject: Subject, found: Found, verdict: Verdict, is_after: bool, as_j
 
 gate.add_command(plan)
 gate.add_command(rollback)
-for _each in (lock, unlock, holder):
-    gate.add_command(_each)
+
+
+# The lock of whatever stops brokers
+
+
+@gate.command()
+@click.option(
+    "--owner",
+    required=True,
+    metavar="TEXT",
+    callback=not_empty,
+    help="The holder's name, for people to read.",
+)
+@click.option(
+    "--run",
+    required=True,
+    metavar="ID",
+    callback=not_empty,
+    help="The run that holds the lock; whoever gives the same one resumes it.",
+)
+@lease_option
+@zookeeper_option
+@json_option
+def lock(owner: str, run: str, lease_s: int, zookeeper: str | None, as_json: bool) -> int:
+    """Take the roll's lock, or renew its lease if run ID already holds it."""
+    from kdist.ops.roll_lock import take_lock
+    from kdist.runtime.clock import SystemClock
+
+    taken = _ask_of_lock(
+        zookeeper, lambda keeper: take_lock(keeper, owner, run, lease_s * 1000, SystemClock())
+    )
+    sentence = f"{owner!r} has the lock" + ("." if taken.is_new else ", as before.")
+    since_ms = taken.holder.timestamp_ms
+    say(sentence, as_json, owner=owner, run=run, since_ms=since_ms, taken=taken.is_new)
+    return YES
+
+
+@gate.command()
+@click.option("--run", metavar="ID", callback=not_empty, help="Free it if this run holds it.")
+@click.option("--force", "forced", is_flag=True, help="Free it, whoever holds it.")
+@zookeeper_option
+@json_option
+def unlock(run: str | None, forced: bool, zookeeper: str | None, as_json: bool) -> int:
+    """Free the roll's lock."""
+    from kdist.ops.roll_lock import release_lock
+
+    if run is None and not forced:
+        raise click.UsageError("Whose lock? Give --run, or --force.")
+    was_held = _ask_of_lock(
+        zookeeper, lambda keeper: release_lock(keeper, run or "", forced=forced)
+    )
+    whose = "Nobody" if forced else f"Run {run} has not"
+    sentence = "The lock is free." if was_held else f"{whose} held the lock."
+    say(sentence, as_json, run=run, released=was_held)
+    return YES
+
+
+@gate.command()
+@zookeeper_option
+@json_option
+def holder(zookeeper: str | None, as_json: bool) -> int:
+    """Say who holds the roll's lock, by which run, and until when."""
+    from kdist.ops.roll_lock import lock_holder
+
+    found = _ask_of_lock(zookeeper, lock_holder)
+    row = dict.fromkeys(("owner", "run", "since_ms", "until_ms"))
+    sentence = "Nobody holds the lock."
+    if found:
+        row = {
+            "owner": found.holder,
+            "run": found.run,
+            "since_ms": found.timestamp_ms,
+            "until_ms": found.until_ms,
+        }
+        sentence = f"{found.holder!r} has held the lock since {show_time(found.timestamp_ms)}"
+        if found.until_ms is not None:
+            sentence += f" by run {found.run}, whose lease ends at {show_time(found.until_ms)}"
+        sentence += "."
+    say(sentence, as_json, **row)
+    return YES
+
+
+def _ask_of_lock(zookeeper: str | None, work: Callable[[ZooKeeper], Awaitable[T]]) -> T:
+    """Run `work` and return its result. `LockHeld` if another run holds the lock.
+
+    Exits with `CANNOT_TELL` if ZooKeeper cannot be asked.
+    """
+    from kdist.ops.roll_lock import LockHeld
+
+    if not zookeeper:
+        raise click.UsageError("Give the cluster's ZooKeeper by --zookeeper.")
+    try:
+        return ask(zookeeper, work)
+    except LockHeld:
+        raise
+    except (KdistError, OSError) as error:
+        say_unknown(show_error(error), as_json=False)
+        raise click.exceptions.Exit(CANNOT_TELL) from None

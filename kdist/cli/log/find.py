@@ -7,11 +7,17 @@ import os.path
 import click
 
 from kdist.cli.shared.files import readonly_files
-from kdist.cli.shared.options import json_option, path_argument, print_json, terminal_width
+from kdist.cli.shared.options import (
+    TIME_FORMS,
+    Time,
+    json_option,
+    path_argument,
+    print_json,
+    terminal_width,
+)
 from kdist.cli.shared.record_lines import json_record, record_text
 from kdist.cli.shared.show import clip, show_time
 from kdist.cli.shared.table import Field, print_rows
-from kdist.cli.shared.times import TIME_FORMS, Time
 from kdist.errors import UserError
 from kdist.inspection.place import locate
 from kdist.inspection.reading import Found, find_offset, find_time

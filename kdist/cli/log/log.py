@@ -13,10 +13,10 @@ _COMMANDS = {
         "Check every byte; exit with 1 if there is damage.",
     ),
     "find": ("kdist.cli.log.find:find", "Find the record of an offset or a time."),
-    "trim": ("kdist.cli.log.trim:trim", "Cut off the end of a partition's log."),
-    "clean": ("kdist.cli.log.clean:clean", "Compact partitions, or show what would go."),
+    "trim": ("kdist.cli.log.repair:trim", "Cut off the end of a partition's log."),
+    "clean": ("kdist.cli.log.repair:clean", "Compact partitions, or show what would go."),
     "rebuild-indexes": (
-        "kdist.cli.log.rebuild:rebuild_indexes",
+        "kdist.cli.log.repair:rebuild_indexes",
         "Rebuild the indexes from the log.",
     ),
 }

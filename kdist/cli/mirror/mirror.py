@@ -10,8 +10,7 @@ import click
 
 from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.files import read_settings_file
-from kdist.cli.shared.options import json_option
-from kdist.cli.shared.running import config_option, level_option
+from kdist.cli.shared.options import config_option, json_option, level_option
 
 if TYPE_CHECKING:
     from kdist.config.mirror import MirrorConfig
@@ -45,7 +44,7 @@ def run(path: str, log_level: str) -> None:
     before they are mirrored, the mirror of their partition stops and logs an error; with
     mirror.on.loss=stop-mirror the process ends with status 1. Exits with 0 after an orderly stop.
     """
-    from kdist.mirror.process import run_mirror
+    from kdist.mirror.mirror import run_mirror
     from kdist.runtime import diagnostics
 
     diagnostics.set_up(log_level, sys.stderr, os.environ)
@@ -59,7 +58,7 @@ def check(path: str) -> None:
 
     Of a flow whose source answers within 3 s, patterns that match no topic there are named, too.
     """
-    from kdist.cli.mirror.status import unmatched_patterns
+    from kdist.cli.mirror.operating import unmatched_patterns
 
     config = load(path)
     for flow in config.flows:
@@ -81,7 +80,7 @@ def status(path: str, as_json: bool, name: str | None) -> None:
     size of records in the first batch that is behind. If a cluster or a partition's leader does
     not answer, shows the others all the same and exits with 1. --json prints a line for each flow.
     """
-    from kdist.cli.mirror.status import show_status
+    from kdist.cli.mirror.operating import show_status
 
     show_status(load(path), name, as_json=as_json)
 
@@ -100,7 +99,7 @@ def seek(path: str, name: str, topic: str, partition: int | None, to: str) -> No
     Stop the mirror first. Nothing is mirrored twice: if the target already has records beyond the
     offset, the mirror goes on after them.
     """
-    from kdist.cli.mirror.seek import seek_to
+    from kdist.cli.mirror.operating import seek_to
 
     seek_to(load(path), name, (topic, partition), to)
 
@@ -115,7 +114,7 @@ def release(path: str, name: str, topic: str) -> None:
     For a failover: a flow in the other direction may then mirror it back, and sends only what did
     not come from there. Take it out of this flow first, or the flow records the origin again.
     """
-    from kdist.cli.mirror.seek import release_topic
+    from kdist.cli.mirror.operating import release_topic
 
     release_topic(load(path), name, topic)
 

@@ -15,9 +15,16 @@ import click
 from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.connecting import ask_cluster, check_partition, count_partitions
 from kdist.cli.shared.files import complete_files
-from kdist.cli.shared.options import acks_option, codec_option, json_option, not_empty, say_rate
+from kdist.cli.shared.options import (
+    TIME_FORMS,
+    Time,
+    acks_option,
+    codec_option,
+    json_option,
+    not_empty,
+    say_rate,
+)
 from kdist.cli.shared.show import show_count, show_error, show_size
-from kdist.cli.shared.times import TIME_FORMS, Time
 from kdist.cli.shared.topic_arguments import topic_argument
 from kdist.errors import KdistError, UserError
 from kdist.runtime.clock import Clock, SystemClock

@@ -1,19 +1,21 @@
 """Shared by the commands that talk to a cluster: an event loop, first checks.
 
+That a broker throttles a command is said once on standard error: else it only seems slow.
+
 The client is imported only when a command runs: that takes 0.1 s, too long for `--help`.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from kdist.cli.shared.show import show_count
-from kdist.cli.shared.throttling import throttling_said
 from kdist.errors import UserError
 
 if TYPE_CHECKING:
@@ -117,3 +119,33 @@ async def require_no_members(cluster: Cluster, group: str) -> None:
     if members:
         count = show_count(len(members), "member")
         raise UserError(f"group {group} has {count}: stop all members to change its offsets")
+
+
+@contextmanager
+def throttling_said() -> Iterator[None]:
+    """The first answer within the block that tells of a used-up quota is said."""
+    from kdist.network import client
+
+    handler, level = _Once(client.THROTTLED), client.logger.level
+    client.logger.addHandler(handler)
+    client.logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        client.logger.setLevel(level)
+        client.logger.removeHandler(handler)
+
+
+class _Once(logging.Handler):
+    """Prints the first of the messages of one form."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self._form = form
+        self._is_said = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg == self._form and not self._is_said:
+            self._is_said = True
+            begin = "\r\x1b[K" if sys.stderr.isatty() else ""  # where progress may be shown
+            click.echo(f"{begin}kdist: {record.getMessage()}", err=True)

@@ -1,4 +1,4 @@
-"""Shared by the commands: paths, common options, JSON output."""
+"""Shared by the commands: common options and arguments, types of times, JSON output."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import click
 
 from kdist.cli.shared.files import complete_files
 from kdist.cli.shared.show import show_count, show_size
+from kdist.errors import UserError
+from kdist.runtime import diagnostics
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -114,3 +116,61 @@ def terminal_width() -> int | None:
     from rich.console import Console  # takes 50 ms
 
     return Console().width
+
+
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+level_option = click.option(
+    "--log-level",
+    type=click.Choice(diagnostics.LEVELS, case_sensitive=False),
+    default="INFO",
+    show_default=True,
+    help="How much is written to standard error.",
+)
+
+
+def config_option(whose: str, *, required: bool = True) -> Option:
+    """`--config FILE`, passed as `path`; `whose` settings these are, such as "broker"."""
+    return click.option(
+        "--config",
+        "path",
+        required=required,
+        metavar="FILE",
+        callback=not_empty,
+        shell_complete=complete_files,
+        help=f"The {whose}'s settings, .properties.",
+    )
+
+
+TIME_FORMS = "milliseconds since 1970, or ISO 8601 (in UTC unless it names a zone)"
+"""The forms of a `Time`, for the help of options."""
+
+
+class Time(click.ParamType):  # type: ignore[type-arg]  # generic as of click 8.3
+    """A moment, in milliseconds since the epoch."""
+
+    name = "time"
+
+    def parse(self, text: str) -> int:
+        from kdist.config.times import parse_time
+
+        return parse_time(text)
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        try:
+            return self.parse(str(value))
+        except UserError as error:
+            self.fail(f"{error}.", param, ctx)
+
+
+class Duration(Time):
+    """An amount of time in milliseconds."""
+
+    name = "duration"
+
+    def parse(self, text: str) -> int:
+        from kdist.config.times import parse_duration
+
+        return parse_duration(text)

@@ -20,8 +20,10 @@ def show_plain(value: object) -> str:
     return "-" if value is None or value == "" else str(value)
 
 
-def show_size(size_bytes: int) -> str:
-    """`61 B`, `93.3 KiB`."""
+def show_size(size_bytes: int | None) -> str:
+    """`61 B`, `93.3 KiB`; `-` for none."""
+    if size_bytes is None:
+        return "-"
     if size_bytes < 1024:
         return f"{size_bytes} B"
     power = min((size_bytes.bit_length() - 1) // 10, len(_UNITS))

@@ -22,16 +22,7 @@ _BY_OPTION = "kdist.topic"
 
 def topic_argument(function: F) -> F:
     """Decorates a command, which gets one `topic`, given either way."""
-    option = click.option(
-        "--topic",
-        "topic_option",
-        metavar="TOPIC",
-        shell_complete=complete_topics,
-        callback=_keep,
-        is_eager=True,  # parsed before the argument
-        expose_value=False,
-        help="The same as the argument TOPIC, as in Kafka's tools.",
-    )
+    option = _topic_option("topic_option", "The same as the argument TOPIC, as in Kafka's tools.")
     argument = click.argument(
         "topic", metavar="TOPIC", required=False, shell_complete=complete_topics, callback=_choose
     )
@@ -40,25 +31,26 @@ def topic_argument(function: F) -> F:
 
 def topics_argument(function: F) -> F:
     """As `topic_argument`, for any number of `topics`, of which there may be none."""
-    option = click.option(
+    told = "The same as an argument TOPIC, as in Kafka's tools; may be repeated."
+    option = _topic_option("topics_option", told, multiple=True)
+    argument = click.argument(
+        "topics", metavar="TOPIC...", nargs=-1, shell_complete=complete_topics, callback=_join
+    )
+    return argument(option(function))
+
+
+def _topic_option(name: str, help_text: str, *, multiple: bool = False) -> Callable[[F], F]:
+    return click.option(
         "--topic",
-        "topics_option",
+        name,
         metavar="TOPIC",
-        multiple=True,
+        multiple=multiple,
         shell_complete=complete_topics,
         callback=_keep,
         is_eager=True,  # parsed before the argument
         expose_value=False,
-        help="The same as an argument TOPIC, as in Kafka's tools; may be repeated.",
+        help=help_text,
     )
-    argument = click.argument(
-        "topics",
-        metavar="TOPIC...",
-        nargs=-1,
-        shell_complete=complete_topics,
-        callback=_join,
-    )
-    return argument(option(function))
 
 
 def _join(ctx: click.Context, argument: click.Parameter, values: tuple[str, ...]) -> Any:

@@ -14,9 +14,8 @@ from kdist.cli.shared.client_settings import DEFAULT_BROKER
 from kdist.cli.shared.options import print_json
 from kdist.cli.shared.show import show_count
 from kdist.cli.shared.table import Column, Row, print_table
-from kdist.cli.standalone.children import Children, Death
+from kdist.cli.standalone.children import Children, Death, Supervision
 from kdist.cli.standalone.home import HOST, BrokerPlan, Home
-from kdist.cli.standalone.supervision import Supervision
 from kdist.cli.standalone.zookeeper_server import ServerSettings, find_jars, start_server
 from kdist.client.cluster import Address, Cluster, NoBroker
 from kdist.errors import ApiError, UserError

@@ -19,7 +19,7 @@ from kdist.spark.load.layout import Run, probe_name
 from kdist.spark.load.ledger import Ledger
 from kdist.spark.load.plan import PLANNING, hanging, look_at_topic, plan_load
 from kdist.spark.load.report import require_directory
-from kdist.spark.load.spark_java import require_java
+from kdist.spark.load.spark_session import require_java
 
 
 class Finding(NamedTuple):

@@ -18,8 +18,7 @@ from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
 from kdist.spark.load.columns_named import require_compatible
 from kdist.spark.load.commit import Commit, OnStep, go_on
-from kdist.spark.load.counts import Tally, add_up, count_records
-from kdist.spark.load.footers import count_rows, rows_before, tallies
+from kdist.spark.load.counts import Tally, add_up, count_records, count_rows, rows_before, tallies
 from kdist.spark.load.layout import FILE_SUFFIX, Run
 from kdist.spark.load.ledger import Ledger
 from kdist.spark.load.manifest import DataFile, Manifest, RowsDisagree
@@ -35,8 +34,12 @@ from kdist.spark.load.plan import (
 )
 from kdist.spark.load.progress import Progress, Watch, told_at_intervals
 from kdist.spark.load.report import RunReport, TopicReport, require_directory, write_report
-from kdist.spark.load.spark_java import ended_java, require_java
-from kdist.spark.load.spark_session import spark_session, told_in_a_sentence
+from kdist.spark.load.spark_session import (
+    ended_java,
+    require_java,
+    spark_session,
+    told_in_a_sentence,
+)
 from kdist.spark.load.table import Shape, columns_of, records, rows, warn_of_outside, write
 from kdist.spark.ranges import Range, cut
 

@@ -14,7 +14,7 @@ from kdist.spark.load.columns_named import DATE, EVENT_TIME, OFFSET, PARTITION, 
 from kdist.spark.load.manifest import Column
 from kdist.spark.load.plan import LoadPlan
 from kdist.spark.load.spark_session import sentence_of
-from kdist.spark.offsets import show_assign, show_offsets
+from kdist.spark.options import show_assign, show_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn

@@ -17,8 +17,7 @@ import pyarrow.compute
 from kdist.errors import UserError
 from kdist.runtime.files import Files
 from kdist.spark.load.columns_named import OFFSET, PARTITION
-from kdist.spark.load.counts import Tally, add_up
-from kdist.spark.load.footers import count_rows, read_all, read_columns, tallies
+from kdist.spark.load.counts import Tally, add_up, count_rows, read_all, read_columns, tallies
 from kdist.spark.load.layout import FILE_SUFFIX, load_name
 from kdist.spark.load.ledger import Ledger
 from kdist.spark.load.manifest import DataFile, Manifest, chain_fault

@@ -9,9 +9,8 @@ from typing import cast
 
 import pytest
 
-from kdist.cli.bench import consume
-from kdist.cli.bench.produce import Load, Run, started_producer
-from kdist.cli.bench.report import show_summary, summarise
+from kdist.cli import bench
+from kdist.cli.bench import Load, Run, show_summary, started_producer, summarise
 from kdist.cli.shared.progress import progress
 from kdist.client.producer.sync import Producer
 from tests.unit.cli.cli_cluster import CliCluster
@@ -56,8 +55,8 @@ def test_all_written_records_are_read(cluster: CliCluster) -> None:
 def test_a_poll_without_records_does_not_end_it_before_all_are_read() -> None:
     polls = iter([(2, 20), (0, 0), (1, 10), (0, 0)])  # the first pause is a quota's
     over = iter([False, True])  # the second is what compaction has left out
-    read, _ = consume._run(
-        lambda: consume.Read(*next(polls)), 4, lambda _: None, lambda: next(over)
+    read, _ = bench._read_all(
+        lambda: bench.Read(*next(polls)), 4, lambda _: None, lambda: next(over)
     )
     assert read == (3, 30)
 

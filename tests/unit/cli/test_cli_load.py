@@ -61,7 +61,7 @@ def test_without_pyarrow_a_load_and_verify_say_so_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    for name in ("verify", "footers", "job"):
+    for name in ("verify", "counts", "job"):
         monkeypatch.delitem(sys.modules, f"kdist.spark.load.{name}", raising=False)
         if (package := sys.modules.get("kdist.spark.load")) is not None:
             monkeypatch.delattr(package, name, raising=False)

@@ -27,6 +27,14 @@ def good(tmp_path: Path) -> str:
     return str(file)
 
 
+def flow_file(directory: Path, cluster: CliCluster, name: str, **given: str) -> Path:
+    """A file with a flow, from the cluster into itself if nothing else is given."""
+    file = directory / "m.properties"
+    rows = {"source": cluster.address, "target": cluster.address, **given}
+    file.write_text("".join(f"flow.{name}.{key}={value}\n" for key, value in rows.items()))
+    return file
+
+
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(kdist, ["mirror", *arguments], standalone_mode=False)
 
@@ -62,9 +70,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_a_check_names_patterns_that_match_no_topic(cluster: CliCluster, tmp_path: Path) -> None:
     cluster.done("topics", "create", "re12")
-    file = tmp_path / "m.properties"
-    given = {"source": cluster.address, "target": "127.0.0.1:1", "topics": r"re\\d{1,2},never.*"}
-    file.write_text("".join(f"flow.f.{name}={value}\n" for name, value in given.items()))
+    topics = r"re\\d{1,2},never.*"
+    file = flow_file(tmp_path, cluster, "f", target="127.0.0.1:1", topics=topics)
     assert cluster.done("mirror", "check", "--config", file) == (
         f"f: the pattern never.* matches no topic of the source\n{file} is good: it has flow f.\n"
     )
@@ -92,10 +99,7 @@ def test_a_seek_needs_an_offset_that_every_partition_has(
 ) -> None:
     cluster.done("topics", "create", "sought", "--partitions", 2)
     cluster.done("produce", "sought", "--partition", 0, text="one\ntwo\n")
-    file = tmp_path / "m.properties"
-    file.write_text(f"flow.s.source={cluster.address}\nflow.s.target={cluster.address}\n")
-    with file.open("a") as text:
-        text.write("flow.s.prefix=copy.\n")
+    file = flow_file(tmp_path, cluster, "s", prefix="copy.")
     words = ("mirror", "seek", "--config", file, "--flow", "s", "--topic", "sought", "--to")
     assert cluster.refused(*words, 2) == (
         "sought-1 has no offset 2: it now begins at 0 and ends at 0"
@@ -109,14 +113,7 @@ def test_a_seek_needs_an_offset_that_every_partition_has(
 
 def test_a_seek_is_in_a_topic_that_the_flow_mirrors(cluster: CliCluster, tmp_path: Path) -> None:
     cluster.done("topics", "create", "unwanted")
-    file = tmp_path / "m.properties"
-    given = {
-        "source": cluster.address,
-        "target": cluster.address,
-        "topics": "wanted",
-        "prefix": "w.",
-    }
-    file.write_text("".join(f"flow.w.{name}={value}\n" for name, value in given.items()))
+    file = flow_file(tmp_path, cluster, "w", topics="wanted", prefix="w.")
     words = ("mirror", "seek", "--config", file, "--flow", "w", "--topic", "unwanted")
     assert cluster.refused(*words, "--to", "earliest") == "flow w does not mirror topic unwanted"
     assert "no group" in cluster.refused("groups", "describe", "kdist-mirror-w")
@@ -139,10 +136,7 @@ def test_an_unreachable_flow_does_not_hide_the_others(cluster: CliCluster, tmp_p
 def test_a_flow_without_topics_is_not_shown_as_up_to_date(
     cluster: CliCluster, tmp_path: Path
 ) -> None:
-    file = tmp_path / "m.properties"
-    given = {"source": cluster.address, "target": cluster.address, "prefix": "dc1."}
-    lines = [f"flow.f.{name}={value}\n" for name, value in given.items()]
-    file.write_text("".join(lines) + "flow.f.topics=not-there\n")
+    file = flow_file(tmp_path, cluster, "f", prefix="dc1.", topics="not-there")
     assert cluster.done("mirror", "status", "--config", file) == (
         "f: there is no topic to mirror in the source.\n"
     )
@@ -158,14 +152,7 @@ def test_the_reason_of_a_stopped_partition_is_below_its_row(
         await alter_group_offsets(asked, "kdist-mirror-h", halted, "target=0 stopped: no room")
 
     ask_cluster(Clients.at(cluster.address), stop)
-    file = tmp_path / "m.properties"
-    given = {
-        "source": cluster.address,
-        "target": cluster.address,
-        "prefix": "b.",
-        "topics": "halted",
-    }
-    file.write_text("".join(f"flow.h.{name}={value}\n" for name, value in given.items()))
+    file = flow_file(tmp_path, cluster, "h", prefix="b.", topics="halted")
     lines = cluster.done("mirror", "status", "--config", file).splitlines()
     assert lines[1].split()[:3] == ["h", "halted-0", "b.halted-0"]
     assert lines[2] == "    stopped: no room"

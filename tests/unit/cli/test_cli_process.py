@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from kdist.cli.consume.reading import ended_when_unread
 from kdist.cli.shared import connecting
 from kdist.cli.shared.client_settings import Clients
-from kdist.cli.shared.unread import ended_when_unread
 from kdist.client.cluster import Address, Cluster
 from kdist.records.build import build_batch
 from tests.unit.cli.cli_cluster import CliCluster

@@ -10,12 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.config.broker_config import BROKER_NAMES, TOPIC_NAMES
+from kdist.config.broker_config import BROKER_NAMES, BROKER_TABLE, TOPIC_NAMES
 from kdist.config.faults import ConfigError
 from kdist.config.foreign import TABLE, find_foreign
+from kdist.config.kinds import show_text
 from kdist.config.load import broker_from, load_broker
 from kdist.config.load_job import Step, load_job
 from kdist.config.mirror import load_mirror
+from kdist.config.texts import escape_properties
+from kdist.config.topic import TopicSettings
 from kdist.errors import UserError
 
 LEAST = {"broker.id": "1", "log.dir": "/d", "zookeeper.connect": "zk:2181"}
@@ -68,6 +71,18 @@ def test_a_minimal_file_gives_the_defaults() -> None:
     assert config.storage.producer_id_expiration_ms == 86_400_000
     assert config.topic_defaults.segment_bytes == 1 << 30
     assert not config.warnings
+
+
+def test_every_default_written_out_changes_nothing() -> None:
+    of_topics = [row for row in TopicSettings.TABLE if row.broker_names]
+    optional = [row for row in (*BROKER_TABLE, *of_topics) if not row.is_required]
+    texts = {row.broker_names[0].name: show_text(row.default) for row in optional}
+    lines = [escape_properties(*each) for each in (texts | LEAST).items()]
+    everything, least = load_broker("\n".join(lines), "f"), load_broker(LEAST_TEXT, "f")
+    assert len(everything.layers[0].given) == len(BROKER_TABLE) + len(of_topics)
+    assert (everything.broker, everything.storage) == (least.broker, least.storage)
+    assert everything.topic_defaults == least.topic_defaults == TopicSettings()
+    assert not least.warnings
 
 
 def test_apache_kafkas_sample_file_is_accepted() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flow_world import FlowScene, flow_of, play
 
-from kdist.cli.mirror.status import print_status
+from kdist.cli.mirror.operating import print_status
 from kdist.client.admin.outcomes import SomeFailed
 from kdist.client.admin.settings import Settings, describe_topic_configs
 from kdist.client.admin.topics import NewTopic, create_partitions, create_topics
@@ -229,7 +229,7 @@ async def test_a_leader_that_hangs_delays_no_position_in_another_ones_partitions
             await asyncio.Event().wait()
         return dict.fromkeys(wanted, Outcome(0, OffsetAndTimestamp(7)))
 
-    monkeypatch.setattr("kdist.mirror.target.list_offsets_once", ask)
+    monkeypatch.setattr("kdist.mirror.lag.list_offsets_once", ask)
     target.cluster.leaders.update({hanging: 8, well: 9})
     waiting = asyncio.ensure_future(target.offsets(hanging))
     await asyncio.sleep(0)

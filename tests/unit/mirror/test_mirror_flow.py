@@ -18,13 +18,12 @@ from kdist.config.mirror import Flow, FlowSettings, load_mirror
 from kdist.errors import ApiError, Error, UserError
 from kdist.mirror.flow import MirrorFlow
 from kdist.mirror.joined import Joined
-from kdist.mirror.loss import Loss
-from kdist.mirror.mirror import Mirror
-from kdist.mirror.process import run_mirror
+from kdist.mirror.mirror import Mirror, run_mirror
 from kdist.mirror.seeking import seek
 from kdist.mirror.selection import Origin, Selection, select, without
 from kdist.mirror.status import flow_status
 from kdist.mirror.stream import State
+from kdist.mirror.trouble import Loss
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -467,36 +466,35 @@ def test_a_connection_error_does_not_end_the_mirror(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
-def test_a_mirror_whose_position_is_nowhere_stops_instead_of_beginning_anew(start: str) -> None:
-    async def work(scene: FlowScene) -> None:
-        await create(scene.client, "t")
-        scene.start(flow_f_start="earliest")
-        await produce(scene.client, "t", b"1", b"2")
-        await scene.until_copied("t", b"1", b"2")
+async def test_a_mirror_whose_position_is_nowhere_stops_instead_of_beginning_anew(
+    scene: FlowScene, /, start: str
+) -> None:
+    await create(scene.client, "t")
+    scene.start(flow_f_start="earliest")
+    await produce(scene.client, "t", b"1", b"2")
+    await scene.until_copied("t", b"1", b"2")
+    await scene.stop()
+    network = scene.cluster.network.host("asks")
+    asking = Cluster(network, [Address("m1", PORT)], ClientSettings("asks"))
+    await delete_groups(asking, ["kdist-mirror-f"])  # as if the commit had expired
+    assert (await trim(scene.client, 2, topic="copy.t")).error_code == 0
+    await produce(scene.client, "t", b"3")
+    for _ in range(2):
+        mirror = scene.start(flow_f_start=start)
+        await scene.cluster.until(lambda each=mirror: is_stopped(each))
         await scene.stop()
-        network = scene.cluster.network.host("asks")
-        asking = Cluster(network, [Address("m1", PORT)], ClientSettings("asks"))
-        await delete_groups(asking, ["kdist-mirror-f"])  # as if the commit had expired
-        assert (await trim(scene.client, 2, topic="copy.t")).error_code == 0
-        await produce(scene.client, "t", b"3")
-        for _ in range(2):
-            mirror = scene.start(flow_f_start=start)
-            await scene.cluster.until(lambda each=mirror: is_stopped(each))
-            await scene.stop()
-        flow = flow_of(scene.mirror).flow
-        (row,) = (await flow_status(flow, asking, asking, 0)).partitions
-        assert "nobody knows up to where t-0 was mirrored" in (row.stopped or "")
-        await seek(flow, asking, asking, {TopicPartition("t", 0): 2}, 0)
-        scene.start(flow_f_start=start)
-        await scene.cluster.until(lambda: stream_of(scene.mirror) is not None)
-        await asyncio.sleep(5)
-        stream = stream_of(scene.mirror)
-        assert stream is not None
-        assert (stream.position, stream.target_end) == (3, 3)
-        asking.close()
-        await scene.stop()
-
-    play(work)
+    flow = flow_of(scene.mirror).flow
+    (row,) = (await flow_status(flow, asking, asking, 0)).partitions
+    assert "nobody knows up to where t-0 was mirrored" in (row.stopped or "")
+    await seek(flow, asking, asking, {TopicPartition("t", 0): 2}, 0)
+    scene.start(flow_f_start=start)
+    await scene.cluster.until(lambda: stream_of(scene.mirror) is not None)
+    await asyncio.sleep(5)
+    stream = stream_of(scene.mirror)
+    assert stream is not None
+    assert (stream.position, stream.target_end) == (3, 3)
+    asking.close()
+    await scene.stop()
 
 
 HOURS_S = 3 * 3600.0
@@ -559,19 +557,18 @@ async def test_several_mirrors_that_begin_together_all_begin_at_the_latest(
     await scene.stop()
 
 
-def test_a_first_mirror_into_a_partition_that_others_have_emptied_begins() -> None:
-    async def work(scene: FlowScene) -> None:
-        await create(scene.client, "t")
-        await create(scene.client, "copy.t")
-        await produce(scene.client, "copy.t", b"other")
-        assert (await trim(scene.client, 1, topic="copy.t")).error_code == 0
-        await produce(scene.client, "t", b"1")
-        scene.start()
-        await scene.cluster.until(lambda: stream_of(scene.mirror) is not None)
-        await asyncio.sleep(5)
-        stream = stream_of(scene.mirror)
-        assert stream is not None
-        assert (stream.position, stream.target_end) == (1, 2)
-        await scene.stop()
-
-    play(work)
+async def test_a_first_mirror_into_a_partition_that_others_have_emptied_begins(
+    scene: FlowScene, /
+) -> None:
+    await create(scene.client, "t")
+    await create(scene.client, "copy.t")
+    await produce(scene.client, "copy.t", b"other")
+    assert (await trim(scene.client, 1, topic="copy.t")).error_code == 0
+    await produce(scene.client, "t", b"1")
+    scene.start()
+    await scene.cluster.until(lambda: stream_of(scene.mirror) is not None)
+    await asyncio.sleep(5)
+    stream = stream_of(scene.mirror)
+    assert stream is not None
+    assert (stream.position, stream.target_end) == (1, 2)
+    await scene.stop()

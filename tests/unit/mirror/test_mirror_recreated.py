@@ -9,7 +9,7 @@ import logging
 import pytest
 from flow_world import FlowScene, flow_of, is_stopped, play, stream_of
 
-from kdist.cli.mirror.seek import passed_over
+from kdist.cli.mirror.operating import passed_over
 from kdist.client.admin.topics import delete_topics
 from kdist.client.cluster import Address, Cluster
 from kdist.config.mirror import Flow, FlowSettings
@@ -248,53 +248,47 @@ def test_only_what_somebody_must_mend_is_refused() -> None:
     assert Selection({}, {}).refused == frozenset()
 
 
-def test_a_topic_that_the_source_no_longer_has_is_seen_everywhere_until_its_copy_is_released() -> (
-    None
-):
-    async def work(scene: FlowScene) -> None:
-        await create(scene.client, "t.a")
-        await create(scene.client, "t.b")
-        await produce(scene.client, "t.a", b"1")
-        mirror = scene.start()
-        await scene.until_copied("t.a", b"1")
-        assert mirror._health_page().status == 200
-        network = scene.cluster.network.host("asks")
-        asking = Cluster(network, [Address("m1", PORT)], ClientSettings("asks"))
-        await delete_topics(asking, ["t.a"])
-        await scene.cluster.until(lambda: mirror._health_page().status == 503)
-        await scene.stop()
-        mirror = scene.start()  # a mirror that has never seen it says so, too
-        await scene.cluster.until(lambda: mirror._health_page().status == 503)
-        refused = json.loads(mirror._health_page().body)["flows"]["f"]["refused"]
-        assert [*refused] == ["t.a"]
-        assert (await status(scene)).held == refused
-        assert flow_of(mirror).metrics.held_topics == 1
-        assert [labels[1] for labels in mirror.measures.refused] == ["t.a"]
-        origins = await read_origins(asking)
-        released = origins["copy.t.a"]._replace(is_released=True)
-        await write_origins(asking, {"copy.t.a": released}, 1)
-        await scene.cluster.until(lambda: mirror._health_page().status == 200)
-        await scene.cluster.until(lambda: not [*mirror.measures.refused])  # one request later
-        asking.close()
-        await scene.stop()
-
-    play(work)
+async def test_a_topic_that_the_source_no_longer_has_is_seen_everywhere_until_its_copy_is_released(
+    scene: FlowScene, /
+) -> None:
+    await create(scene.client, "t.a")
+    await create(scene.client, "t.b")
+    await produce(scene.client, "t.a", b"1")
+    mirror = scene.start()
+    await scene.until_copied("t.a", b"1")
+    assert mirror._health_page().status == 200
+    network = scene.cluster.network.host("asks")
+    asking = Cluster(network, [Address("m1", PORT)], ClientSettings("asks"))
+    await delete_topics(asking, ["t.a"])
+    await scene.cluster.until(lambda: mirror._health_page().status == 503)
+    await scene.stop()
+    mirror = scene.start()  # a mirror that has never seen it says so, too
+    await scene.cluster.until(lambda: mirror._health_page().status == 503)
+    refused = json.loads(mirror._health_page().body)["flows"]["f"]["refused"]
+    assert [*refused] == ["t.a"]
+    assert (await status(scene)).held == refused
+    assert flow_of(mirror).metrics.held_topics == 1
+    assert [labels[1] for labels in mirror.measures.refused] == ["t.a"]
+    origins = await read_origins(asking)
+    released = origins["copy.t.a"]._replace(is_released=True)
+    await write_origins(asking, {"copy.t.a": released}, 1)
+    await scene.cluster.until(lambda: mirror._health_page().status == 200)
+    await scene.cluster.until(lambda: not [*mirror.measures.refused])  # one request later
+    asking.close()
+    await scene.stop()
 
 
-def test_a_topic_whose_copy_was_deleted_with_it_is_forgotten() -> None:
-    async def work(scene: FlowScene) -> None:
-        await create(scene.client, "t.a")
-        await produce(scene.client, "t.a", b"1")
-        mirror = scene.start()
-        await scene.until_copied("t.a", b"1")
-        network = scene.cluster.network.host("asks")
-        asking = Cluster(network, [Address("m1", PORT)], ClientSettings("asks"))
-        await delete_topics(asking, ["t.a"])
-        await scene.cluster.until(lambda: mirror._health_page().status == 503)
-        await delete_topics(asking, ["copy.t.a"])
-        await scene.cluster.until(lambda: mirror._health_page().status == 200)
-        assert (await status(scene)).held == {}
-        asking.close()
-        await scene.stop()
-
-    play(work)
+async def test_a_topic_whose_copy_was_deleted_with_it_is_forgotten(scene: FlowScene, /) -> None:
+    await create(scene.client, "t.a")
+    await produce(scene.client, "t.a", b"1")
+    mirror = scene.start()
+    await scene.until_copied("t.a", b"1")
+    network = scene.cluster.network.host("asks")
+    asking = Cluster(network, [Address("m1", PORT)], ClientSettings("asks"))
+    await delete_topics(asking, ["t.a"])
+    await scene.cluster.until(lambda: mirror._health_page().status == 503)
+    await delete_topics(asking, ["copy.t.a"])
+    await scene.cluster.until(lambda: mirror._health_page().status == 200)
+    assert (await status(scene)).held == {}
+    asking.close()
+    await scene.stop()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from flow_world import FlowScene, flow_of, is_stopped, play, stream_of
 
-from kdist.cli.mirror.status import verdict
+from kdist.cli.mirror.operating import print_status, verdict
 from kdist.client.cluster import Address, Cluster, NoBroker, Outcome
 from kdist.client.offsets import list_offsets_once
 from kdist.errors import ApiError, Error
@@ -223,24 +223,23 @@ def hold(scene: FlowScene, monkeypatch: pytest.MonkeyPatch, offset: int) -> None
     monkeypatch.setattr(ProducerStates, "first_unstable_offset", unstable)
 
 
-def test_what_an_open_transaction_holds_back_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(scene: FlowScene) -> None:
-        await create(scene.client, "t")
-        mirror = scene.start()
-        await produce(scene.client, "t", b"1")
-        await scene.until_copied("t", b"1")
-        hold(scene, monkeypatch, 1)
-        for value in (b"2", b"3"):
-            await produce(scene.client, "t", value)
-        shown = flow_of(mirror).measures.streams[LABELS]
-        await scene.cluster.until(lambda: shown.lag_records == 2)
-        assert shown.lag_seconds > 0
-        assert await scene.values("copy.t") == [b"1"]
-        monkeypatch.undo()
-        await scene.until_copied("t", b"1", b"2", b"3")
-        await scene.cluster.until(lambda: shown.lag_records == 0)
-
-    play(work)
+async def test_what_an_open_transaction_holds_back_is_behind(
+    scene: FlowScene, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(scene.client, "t")
+    mirror = scene.start()
+    await produce(scene.client, "t", b"1")
+    await scene.until_copied("t", b"1")
+    hold(scene, monkeypatch, 1)
+    for value in (b"2", b"3"):
+        await produce(scene.client, "t", value)
+    shown = flow_of(mirror).measures.streams[LABELS]
+    await scene.cluster.until(lambda: shown.lag_records == 2)
+    assert shown.lag_seconds > 0
+    assert await scene.values("copy.t") == [b"1"]
+    monkeypatch.undo()
+    await scene.until_copied("t", b"1", b"2", b"3")
+    await scene.cluster.until(lambda: shown.lag_records == 0)
 
 
 def fetched(flow: MirrorFlow, monkeypatch: pytest.MonkeyPatch) -> list[FetchRequest]:
@@ -334,113 +333,101 @@ async def partly(
     return {each: found.get(each, lost) for each in timestamps}
 
 
-def test_while_one_partition_has_no_leader_the_lag_of_the_others_is_measured(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_while_one_partition_has_no_leader_the_lag_of_the_others_is_measured(
+    scene: FlowScene, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(scene: FlowScene) -> None:
-        for topic in ("t", "u"):
-            await create(scene.client, topic)
-        mirror = scene.start(flow_f_topics="t,u")
-        for topic in ("t", "u"):
-            await produce(scene.client, topic, b"1")
-            await scene.until_copied(topic, b"1")
-        monkeypatch.setattr(ProduceConnection, "post", never_answered)
-        shown = flow_of(mirror).measures.streams
-        for topic in ("t", "u"):
-            await produce(scene.client, topic, b"2")
-            labels = ("f", topic, "0")
-            await scene.cluster.until(lambda labels=labels: shown[labels].lag_records == 1)
-        monkeypatch.setattr("kdist.mirror.lag.list_offsets_once", partly)
-        await produce(scene.client, "t", b"3")
-        await scene.cluster.until(lambda: shown["f", "t", "0"].lag_records == 2)
-        before_s = shown["f", "u", "0"].lag_seconds
-        flows = json.loads(mirror._health_page().body)["flows"]
-        assert flows["f"]["unmeasured"] == {"u-0": "LEADER_NOT_AVAILABLE"}
-        assert mirror._health_page().status == 200  # it may be a new leader's election
-        await asyncio.sleep(70)
-        assert mirror._health_page().status == 503
-        aged_s = shown["f", "u", "0"].lag_seconds - before_s
-        assert 60 < aged_s < 75
-        monkeypatch.setattr("kdist.mirror.lag.list_offsets_once", list_offsets_once)
-        await scene.cluster.until(lambda: mirror._health_page().status == 200)
-
-    play(work)
+    for topic in ("t", "u"):
+        await create(scene.client, topic)
+    mirror = scene.start(flow_f_topics="t,u")
+    for topic in ("t", "u"):
+        await produce(scene.client, topic, b"1")
+        await scene.until_copied(topic, b"1")
+    monkeypatch.setattr(ProduceConnection, "post", never_answered)
+    shown = flow_of(mirror).measures.streams
+    for topic in ("t", "u"):
+        await produce(scene.client, topic, b"2")
+        labels = ("f", topic, "0")
+        await scene.cluster.until(lambda labels=labels: shown[labels].lag_records == 1)
+    monkeypatch.setattr("kdist.mirror.lag.list_offsets_once", partly)
+    await produce(scene.client, "t", b"3")
+    await scene.cluster.until(lambda: shown["f", "t", "0"].lag_records == 2)
+    before_s = shown["f", "u", "0"].lag_seconds
+    flows = json.loads(mirror._health_page().body)["flows"]
+    assert flows["f"]["unmeasured"] == {"u-0": "LEADER_NOT_AVAILABLE"}
+    assert mirror._health_page().status == 200  # it may be a new leader's election
+    await asyncio.sleep(70)
+    assert mirror._health_page().status == 503
+    aged_s = shown["f", "u", "0"].lag_seconds - before_s
+    assert 60 < aged_s < 75
+    monkeypatch.setattr("kdist.mirror.lag.list_offsets_once", list_offsets_once)
+    await scene.cluster.until(lambda: mirror._health_page().status == 200)
 
 
-def test_while_no_lag_can_be_measured_what_is_behind_gets_older_and_health_says_so(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_while_no_lag_can_be_measured_what_is_behind_gets_older_and_health_says_so(
+    scene: FlowScene, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(scene: FlowScene) -> None:
-        await create(scene.client, "t")
-        mirror = scene.start()
-        await produce(scene.client, "t", b"1")
-        await scene.until_copied("t", b"1")
-        monkeypatch.setattr(ProduceConnection, "post", never_answered)
-        await produce(scene.client, "t", b"2")
-        shown = flow_of(mirror).measures.streams[LABELS]
-        await scene.cluster.until(lambda: shown.lag_records == 1)
-        monkeypatch.setattr("kdist.mirror.flow.ask_ranges", refuse)
-        before_s = shown.lag_seconds
-        await asyncio.sleep(70)
-        assert shown.lag_seconds > before_s + 60
-        assert mirror._health_page().status == 503
-
-    play(work)
+    await create(scene.client, "t")
+    mirror = scene.start()
+    await produce(scene.client, "t", b"1")
+    await scene.until_copied("t", b"1")
+    monkeypatch.setattr(ProduceConnection, "post", never_answered)
+    await produce(scene.client, "t", b"2")
+    shown = flow_of(mirror).measures.streams[LABELS]
+    await scene.cluster.until(lambda: shown.lag_records == 1)
+    monkeypatch.setattr("kdist.mirror.flow.ask_ranges", refuse)
+    before_s = shown.lag_seconds
+    await asyncio.sleep(70)
+    assert shown.lag_seconds > before_s + 60
+    assert mirror._health_page().status == 503
 
 
-def test_a_partition_whose_batches_are_refused_again_and_again_is_seen(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_partition_whose_batches_are_refused_again_and_again_is_seen(
+    scene: FlowScene, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(scene: FlowScene) -> None:
-        await create(scene.client, "t")
-        mirror = scene.start()
-        await produce(scene.client, "t", b"1")
-        await scene.until_copied("t", b"1")
-        monkeypatch.setattr(ProduceConnection, "post", refused_batch)
-        await produce(scene.client, "t", b"2")
-        await asyncio.sleep(30)
-        page = mirror._health_page()
-        (said,) = json.loads(page.body)["flows"]["f"]["troubled"].values()
-        assert "out of sequence" in said
-        assert page.status == 200
-        await asyncio.sleep(40)
-        assert mirror._health_page().status == 503
-        monkeypatch.undo()
-        await scene.until_copied("t", b"1", b"2")
-        assert mirror._health_page().status == 200
-
-    play(work)
+    await create(scene.client, "t")
+    mirror = scene.start()
+    await produce(scene.client, "t", b"1")
+    await scene.until_copied("t", b"1")
+    monkeypatch.setattr(ProduceConnection, "post", refused_batch)
+    await produce(scene.client, "t", b"2")
+    await asyncio.sleep(30)
+    page = mirror._health_page()
+    (said,) = json.loads(page.body)["flows"]["f"]["troubled"].values()
+    assert "out of sequence" in said
+    assert page.status == 200
+    await asyncio.sleep(40)
+    assert mirror._health_page().status == 503
+    monkeypatch.undo()
+    await scene.until_copied("t", b"1", b"2")
+    assert mirror._health_page().status == 200
 
 
 def refused_batch(*_: object) -> asyncio.Future[Any]:
     raise ApiError(Error.OUT_OF_ORDER_SEQUENCE_NUMBER, "out of sequence")
 
 
-def test_status_shows_the_other_partitions_while_one_has_no_leader(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_status_shows_the_other_partitions_while_one_has_no_leader(
+    scene: FlowScene, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(scene: FlowScene) -> None:
-        for topic in ("t", "u"):
-            await create(scene.client, topic)
-            await produce(scene.client, topic, b"1")
-        mirror = scene.start(flow_f_topics="t,u")
-        await scene.until_copied("t", b"1")
-        await scene.until_copied("u", b"1")
-        await scene.stop()
-        await produce(scene.client, "t", b"2", b"3")
-        network = scene.cluster.network.host("asking")
-        cluster = Cluster(network, [Address("m1", PORT)], ClientSettings("c"))
-        monkeypatch.setattr("kdist.mirror.lag.list_offsets_once", partly)
-        now_ms = scene.cluster.clock.now_ms()
-        found = await flow_status(flow_of(mirror).flow, cluster, cluster, now_ms)
-        cluster.close()
-        t, u = found.partitions
-        assert t.lag is not None
-        assert (t.end, t.lag.records, t.unknown) == (3, 2, None)
-        assert (u.position, u.end, u.lag, u.unknown) == (1, None, None, "LEADER_NOT_AVAILABLE")
-        assert verdict(found) == "f is 2 records behind and has 1 partition of unknown lag."
-
-    play(work)
+    for topic in ("t", "u"):
+        await create(scene.client, topic)
+        await produce(scene.client, topic, b"1")
+    mirror = scene.start(flow_f_topics="t,u")
+    await scene.until_copied("t", b"1")
+    await scene.until_copied("u", b"1")
+    await scene.stop()
+    await produce(scene.client, "t", b"2", b"3")
+    network = scene.cluster.network.host("asking")
+    cluster = Cluster(network, [Address("m1", PORT)], ClientSettings("c"))
+    monkeypatch.setattr("kdist.mirror.lag.list_offsets_once", partly)
+    now_ms = scene.cluster.clock.now_ms()
+    found = await flow_status(flow_of(mirror).flow, cluster, cluster, now_ms)
+    cluster.close()
+    t, u = found.partitions
+    assert t.lag is not None
+    assert (t.end, t.lag.records, t.unknown) == (3, 2, None)
+    assert (u.position, u.end, u.lag, u.unknown) == (1, None, None, "LEADER_NOT_AVAILABLE")
+    assert verdict(found) == "f is 2 records behind and has 1 partition of unknown lag."
 
 
 def test_a_flow_with_a_stopped_partition_is_not_up_to_date() -> None:
@@ -449,3 +436,12 @@ def test_a_flow_with_a_stopped_partition_is_not_up_to_date() -> None:
     assert verdict(FlowStatus("f", [row], {})) == "f is up to date."
     stopped = row._replace(stopped="gone")
     assert verdict(FlowStatus("f", [row, stopped], {})) == "f has 1 stopped partition."
+
+
+def test_the_table_shows_a_partition_of_unknown_lag(capsys: pytest.CaptureFixture[str]) -> None:
+    partition = TopicPartition("t", 0)
+    row = PartitionStatus(partition, partition, 1, None, None, 0, None, "LEADER_NOT_AVAILABLE")
+    print_status([FlowStatus("f", [row], {})])
+    _, shown, below, _ = capsys.readouterr().out.splitlines()
+    assert shown.split() == ["f", "t-0", "t-0", "1", "-", "-", "-", "-"]
+    assert below == "    its leader in the source does not answer: LEADER_NOT_AVAILABLE"

@@ -559,22 +559,19 @@ async def test_lag_is_measured_by_the_first_record_that_is_behind(scene: Scene, 
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b'{"topic": "x"}', b'{"through": []}'])
-def test_a_record_that_is_not_an_origin_holds_back_its_topic_alone_until_it_is_mended(
-    value: bytes,
+async def test_a_record_that_is_not_an_origin_holds_back_its_topic_alone_until_it_is_mended(
+    scene: Scene, /, value: bytes
 ) -> None:
-    async def work(scene: Scene) -> None:
-        log = scene.brokers.log(TopicPartition(TOPIC, 0))
-        log.append(bytes(build_batch([value], [b"t"], timestamp_ms=0)))
-        cluster = cluster_of(scene)
-        await write_origins(cluster, {"flights": FLIGHTS}, 1)
-        origins = await read_origins(cluster)
-        assert origins == {"t": UNREADABLE, "flights": FLIGHTS}
-        flow = Flow("f", FlowSettings(source="a:1", target="b:1"))
-        found = select(flow, ["t", "flights"], origins, "B")
-        assert ([*found.mirrored], found.refused) == (["flights"], {"t"})
-        released = origins["t"]._replace(is_released=True)
-        await write_origins(cluster, {"t": released}, 2)
-        assert await read_origins(cluster) == {"flights": FLIGHTS}
-        cluster.close()
-
-    play(work)
+    log = scene.brokers.log(TopicPartition(TOPIC, 0))
+    log.append(bytes(build_batch([value], [b"t"], timestamp_ms=0)))
+    cluster = cluster_of(scene)
+    await write_origins(cluster, {"flights": FLIGHTS}, 1)
+    origins = await read_origins(cluster)
+    assert origins == {"t": UNREADABLE, "flights": FLIGHTS}
+    flow = Flow("f", FlowSettings(source="a:1", target="b:1"))
+    found = select(flow, ["t", "flights"], origins, "B")
+    assert ([*found.mirrored], found.refused) == (["flights"], {"t"})
+    released = origins["t"]._replace(is_released=True)
+    await write_origins(cluster, {"t": released}, 2)
+    assert await read_origins(cluster) == {"flights": FLIGHTS}
+    cluster.close()

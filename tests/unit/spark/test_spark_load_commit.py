@@ -97,6 +97,24 @@ def crashes(
             at += 1 + seed % 5  # each seed tries other calls
 
 
+MADE = [manifest(1, 0, 10), manifest(2, 10, 20), manifest(3, 20, 30)]
+REPLAYED = manifest(2, 10, 40)
+
+
+def crashes_in_a_replay(seeds: range, *, may_precede_it: bool = False) -> Iterator[SimulatedDisk]:
+    """What power losses leave of three loads and a replay of the latter two."""
+    is_replaying: list[bool] = []
+
+    def history(disk: SimulatedDisk) -> None:
+        is_replaying.clear()
+        for each in MADE:
+            commit_load(disk, each)
+        is_replaying.append(True)
+        commit_load(disk, REPLAYED, supersedes=(2, 3))
+
+    return (left for left in crashes(history, seeds) if is_replaying or may_precede_it)
+
+
 @pytest.mark.parametrize("seeds", SEEDS)
 def test_after_a_power_loss_a_load_is_there_whole_or_not_at_all(seeds: range) -> None:
     first, second = manifest(1, 0, 10), manifest(2, 10, 20)
@@ -116,45 +134,25 @@ def test_after_a_power_loss_a_load_is_there_whole_or_not_at_all(seeds: range) ->
 
 @pytest.mark.parametrize("seeds", SEEDS)
 def test_after_a_power_loss_in_a_replay_the_chain_is_whole(seeds: range) -> None:
-    made = [manifest(1, 0, 10), manifest(2, 10, 20), manifest(3, 20, 30)]
-    replayed = manifest(2, 10, 40)
-
-    def history(disk: SimulatedDisk) -> None:
-        for each in made:
-            commit_load(disk, each)
-        commit_load(disk, replayed, supersedes=(2, 3))
-
-    for left in crashes(history, seeds):
-        assert loads(left) in ([], made[:1], made[:2], made, [made[0], replayed])
+    for left in crashes_in_a_replay(seeds, may_precede_it=True):
+        assert loads(left) in ([], MADE[:1], MADE[:2], MADE, [MADE[0], REPLAYED])
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
 def test_after_a_power_loss_in_a_replay_readers_see_the_old_loads_or_the_new_one(
     seeds: range,
 ) -> None:
-    made = [manifest(1, 0, 10), manifest(2, 10, 20), manifest(3, 20, 30)]
-    replayed = manifest(2, 10, 40)
-    is_replaying: list[bool] = []
     seen = []
-
-    def history(disk: SimulatedDisk) -> None:
-        is_replaying.clear()
-        for each in made:
-            commit_load(disk, each)
-        is_replaying.append(True)
-        commit_load(disk, replayed, supersedes=(2, 3))
-
-    for left in crashes(history, seeds):
-        if is_replaying:
-            seen.append(loads(left))
-            assert seen[-1] in (made, [made[0], replayed])
-            Ledger(left, OUTPUT, "clicks").sweep()
-            assert loads(left) == seen[-1]
-            assert left.list(OUTPUT) == ["topic=clicks"]
-            assert [n for n in left.list(f"{OUTPUT}/topic=clicks") if n[0] == "_"] == ["_lock"]
-            commit_load(left, manifest(seen[-1][-1].load + 1, seen[-1][-1].offsets[0].end, 50))
-    assert made in seen
-    assert [made[0], replayed] in seen
+    for left in crashes_in_a_replay(seeds):
+        seen.append(loads(left))
+        assert seen[-1] in (MADE, [MADE[0], REPLAYED])
+        Ledger(left, OUTPUT, "clicks").sweep()
+        assert loads(left) == seen[-1]
+        assert left.list(OUTPUT) == ["topic=clicks"]
+        assert [n for n in left.list(f"{OUTPUT}/topic=clicks") if n[0] == "_"] == ["_lock"]
+        commit_load(left, manifest(seen[-1][-1].load + 1, seen[-1][-1].offsets[0].end, 50))
+    assert MADE in seen
+    assert [MADE[0], REPLAYED] in seen
 
 
 @pytest.mark.parametrize("start", [1, 2, 3])
@@ -162,8 +160,7 @@ def test_at_no_moment_of_a_replay_readers_see_a_gap_or_a_record_twice(
     start: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SimulatedDisk(random.Random(1))
-    made = [manifest(1, 0, 10), manifest(2, 10, 20), manifest(3, 20, 30)]
-    for each in made:
+    for each in MADE:
         commit_load(disk, each)
     replayed = manifest(start, 10 * (start - 1), 40)
     seen = [loads(disk)]
@@ -181,9 +178,9 @@ def test_at_no_moment_of_a_replay_readers_see_a_gap_or_a_record_twice(
     for name in ("rename", "exchange", "link", "make_directory", "remove_tree"):
         watched(name)
     commit_load(disk, replayed, supersedes=tuple(range(start, 4)))
-    after = [*made[: start - 1], replayed]
+    after = [*MADE[: start - 1], replayed]
     switch = seen.index(after)
-    assert seen[:switch] == [made] * switch
+    assert seen[:switch] == [MADE] * switch
     assert seen[switch:] == [after] * (len(seen) - switch)
 
 
@@ -236,24 +233,12 @@ def test_loads_that_a_replay_removed_and_did_not_replace_are_restored(
     seeds: range, lacking: tuple[str, Callable[..., object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SimulatedDisk, *lacking)
-    made = [manifest(1, 0, 10), manifest(2, 10, 20), manifest(3, 20, 30)]
-    replayed = manifest(2, 10, 40)
-    is_replaying: list[bool] = []
     missed = 0
-
-    def history(disk: SimulatedDisk) -> None:
-        is_replaying.clear()
-        for each in made:
-            commit_load(disk, each)
-        is_replaying.append(True)
-        commit_load(disk, replayed, supersedes=(2, 3))
-
-    for left in crashes(history, seeds):
-        if is_replaying:
-            missed += loads(left) in (made[:1], made[:2])
-            Ledger(left, OUTPUT, "clicks").sweep()
-            assert loads(left) in (made, [made[0], replayed])
-            assert [n for n in left.list(f"{OUTPUT}/topic=clicks") if n[0] == "_"] == ["_lock"]
+    for left in crashes_in_a_replay(seeds):
+        missed += loads(left) in (MADE[:1], MADE[:2])
+        Ledger(left, OUTPUT, "clicks").sweep()
+        assert loads(left) in (MADE, [MADE[0], REPLAYED])
+        assert [n for n in left.list(f"{OUTPUT}/topic=clicks") if n[0] == "_"] == ["_lock"]
     assert missed
 
 

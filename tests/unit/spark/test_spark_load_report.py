@@ -21,12 +21,12 @@ from kdist.spark.load.counts import Tally, tally
 from kdist.spark.load.layout import MANIFEST, load_name, topic_directory
 from kdist.spark.load.manifest import Column, DataFile, Manifest, write_manifest
 from kdist.spark.load.report import RunReport, TopicReport, register_job, write_report
-from kdist.spark.load.spark_java import words_of
 from kdist.spark.load.spark_session import (
     is_no_call_to_java,
     put_off_interrupts,
     sentence_of,
     settings_of,
+    words_of,
 )
 from kdist.spark.load.verify import Checked, verify
 from kdist.testing.simulated_disk import SimulatedDisk

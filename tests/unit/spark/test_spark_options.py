@@ -21,8 +21,17 @@ from kdist.network.client import ClientSettings
 from kdist.records.batch import HEADER, read_header
 from kdist.records.build import build_batch
 from kdist.spark.columns import SCHEMA, to_arrow
-from kdist.spark.offsets import EARLIEST, LATEST, AtOffsets, AtTime, AtTimes, Everywhere
-from kdist.spark.options import Selection, read_options, wants_headers
+from kdist.spark.options import (
+    EARLIEST,
+    LATEST,
+    AtOffsets,
+    AtTime,
+    AtTimes,
+    Everywhere,
+    Selection,
+    read_options,
+    wants_headers,
+)
 from kdist.spark.ranges import Range, cut
 from kdist.spark.resolving import Resolver, plan_read
 from kdist.spark.source import KdistDataSource, Task

@@ -1,1 +1,0 @@
-"""`kdist bench`: measures a cluster."""

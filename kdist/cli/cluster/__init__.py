@@ -1,1 +1,0 @@
-"""`kdist cluster`: the cluster as a whole."""

@@ -1,1 +1,0 @@
-"""`kdist groups`: consumer groups, and their committed offsets."""
