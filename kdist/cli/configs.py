@@ -1,6 +1,6 @@
-"""`kdist configs`: shows and alters settings of topics, brokers and clients in a running cluster.
+"""`kdist configs`: shows and alters settings of topics, brokers, clients and users while they run.
 
-A client's settings are its quotas.
+The settings of a client or user are its quotas.
 
 `kdist config`, without the s, is about a broker's file.
 """
@@ -31,15 +31,16 @@ from kdist.model import read_digits
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from kdist.client.admin.quotas import QuotaOwner
     from kdist.client.admin.settings import Setting
     from kdist.client.cluster import Cluster
 
-TOPIC, BROKER, CLIENT = "topic", "broker", "client"
-# Instead of a broker's or client's id: the value of all that have none of their own. A client may
-# have it as its id, too.
+TOPIC, BROKER, CLIENT, USER = "topic", "broker", "client", "user"
+_WITH_QUOTAS = (CLIENT, USER)
+# Instead of a broker's or client's id, or a user's name: the value of all that have none of their
+# own. A client may have it as its id, too, and a user as its name.
 ALL = "all"
 IGNORED = "Ignored: "  # so begins what a broker of kdist says of a setting without effect
-_OF_CLIENT, _OF_CLIENTS = "client", "all clients"  # sources of quotas
 
 _SETTINGS: tuple[Field[Setting], ...] = (
     Field("SETTING", lambda each: each.name, "setting"),
@@ -66,35 +67,45 @@ _UNCHANGED = ("default", "file")  # sources of settings that were not altered at
 
 
 class Resource(NamedTuple):
-    """A topic, a broker or a client, with its settings by name.
+    """A topic, a broker, a client or a user, with its settings by name.
 
-    `name` is None for all brokers, or clients, that have no settings of their own.
+    `name` is None for all brokers, clients or users that have no settings of their own. `user` is
+    whose client it is, `ALL` for each user's, "" for whichever.
     """
 
     kind: str
     name: str | None
     settings: Mapping[str, Setting]
+    user: str = ""
 
 
 def _shown_name(each: Resource) -> str:
-    """The name that the commands take; a client's is quoted if it needs `--named`."""
-    if each.name is None:
-        return ALL
-    return f'"{ALL}"' if (each.kind, each.name) == (CLIENT, ALL) else each.name
+    """The name that the commands take, quoted if it needs `--named`; and whose client it is."""
+    is_odd = each.kind in _WITH_QUOTAS and each.name == ALL
+    name = ALL if each.name is None else f'"{ALL}"' if is_odd else each.name
+    if not each.user:
+        return name
+    return f"{name} of all users" if each.user == ALL else f"{name} of user {each.user}"
 
 
 def _complete_names(ctx: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
     return complete_topics(ctx, param, begun) if ctx.params.get("kind") == TOPIC else []
 
 
-kind_argument = click.argument("kind", type=click.Choice([TOPIC, BROKER, CLIENT]))
+kind_argument = click.argument("kind", type=click.Choice([TOPIC, BROKER, CLIENT, USER]))
 name_argument = click.argument(
     "name", metavar="NAME", callback=not_empty, shell_complete=_complete_names
 )
 named_option = click.option(
     "--named/--default",
     default=None,
-    help="`all` is the id of a client, or stands for all clients: needed if one has that id.",
+    help="`all` is the name of one client or user, or stands for all: needed if one has that name.",
+)
+user_option = click.option(
+    "--user",
+    default="",
+    metavar="NAME",
+    help="Of a client: whose it is; `all` stands for each user's. Unset, whichever user's.",
 )
 
 
@@ -135,13 +146,13 @@ def list_them(clients: Clients, as_json: bool) -> int:
                 Resource(BROKER, str(id_), _own(BROKER, found, but=SHARED))
                 for id_, found in of_brokers.items()
             ),
-            *await _clients(cluster),
+            *await _with_quotas(cluster),
         ]
         return of_all, await missing_brokers(cluster)
 
     listed, missing = ask_cluster(clients, work)
     found = [(of, each) for of in listed for each in sorted(of.settings.values())]
-    none = "No topic and no broker has settings of its own, and no client has quotas."
+    none = "No topic and no broker has settings of its own, and no client or user has quotas."
     print_rows(_OWN, found, as_json=as_json, if_none=none)
     for broker in missing:
         click.echo(f"kdist: broker {broker} is down: its settings are not listed", err=True)
@@ -159,26 +170,46 @@ def _own(kind: str, settings: Mapping[str, Setting], but: str = "") -> dict[str,
 def _is_own(kind: str, source: str, but: str) -> bool:
     from kdist.client.admin.settings import OF_TOPIC
 
-    own = {TOPIC: OF_TOPIC, CLIENT: _OF_CLIENT}.get(kind)
-    return source == own if own else source not in (*_UNCHANGED, but)
+    if kind in _WITH_QUOTAS:
+        return "all " not in source
+    return source == OF_TOPIC if kind == TOPIC else source not in (*_UNCHANGED, but)
 
 
-async def _clients(cluster: Cluster) -> list[Resource]:
-    """All clients that have quotas; none if the brokers are too old to know any."""
-    from kdist.client.admin.quotas import describe_client_quotas
+async def _with_quotas(cluster: Cluster) -> list[Resource]:
+    """All that have quotas; none if the brokers are too old to know any."""
+    from kdist.client.admin.quotas import EACH, describe_quotas
     from kdist.errors import ApiError, Error
 
     try:
-        found = await describe_client_quotas(cluster)
+        found = await describe_quotas(cluster)
     except ApiError as error:
         if error.error is Error.UNSUPPORTED_VERSION:
             return []
         raise
-    return [
-        Resource(CLIENT, name, _quotas(quotas, source))
-        for name, quotas in found.items()
-        for source in (_OF_CLIENTS if name is None else _OF_CLIENT,)
-    ]
+    listed = []
+    for owner, quotas in found.items():
+        is_client = owner.client_id is not None
+        name = owner.client_id if is_client else owner.user
+        user = owner.user or "" if is_client else ""
+        listed.append(
+            Resource(
+                CLIENT if is_client else USER,
+                None if name == EACH else name,
+                _quotas(quotas, _source(owner)),
+                ALL if user == EACH else user,
+            )
+        )
+    return listed
+
+
+def _source(owner: QuotaOwner) -> str:
+    """`client`, `all clients of user`, ..."""
+    from kdist.client.admin.quotas import EACH
+
+    parts = ((CLIENT, owner.client_id), (USER, owner.user))
+    return " of ".join(
+        f"all {kind}s" if name == EACH else kind for kind, name in parts if name is not None
+    )
 
 
 def _quotas(quotas: Mapping[str, float], source: str) -> dict[str, Setting]:
@@ -202,14 +233,16 @@ def _number_text(value: float) -> str:
 @name_argument
 @click.argument("settings", metavar="[SETTING...]", nargs=-1, callback=not_empty)
 @click.option("--own", is_flag=True, help="Only what differs from brokers' files and defaults.")
+@user_option
 @named_option
 @client_options()
 @json_option
-def describe(
+def describe(  # noqa: PLR0913 - one for each option
     kind: str,
     name: str,
     settings: tuple[str, ...],
     own: bool,
+    user: str,
     named: bool | None,
     clients: Clients,
     as_json: bool,
@@ -218,8 +251,8 @@ def describe(
 
     With SETTINGs, shows only these; `*` in one matches any text. Secrets are hidden. `all` instead
     of a broker's id shows the cluster-wide settings that were altered at runtime. A client, named
-    by its client id, has quotas; `all` shows those of all clients that have none of their own. A
-    client whose id is `all` is told apart by --named.
+    by its client id, and a user have quotas; `all` shows those of all that have none of their own.
+    A client or user that is called `all` is told apart by --named.
 
     \b
     Examples:
@@ -227,13 +260,14 @@ def describe(
       kdist configs describe broker 1 'log.retention.*'
       kdist configs describe broker all
       kdist configs describe client etl
+      kdist configs describe client etl --user alice
     """
 
-    meant = _meant(kind, name, is_named=named)
+    meant = _meant(kind, name, user, is_named=named)
 
     async def work(cluster: Cluster) -> Mapping[str, Setting]:
         await _require_unambiguous(cluster, kind, meant, is_named=named)
-        return await _describe(cluster, kind, name, meant)
+        return await _describe(cluster, kind, name, meant, user)
 
     found = ask_cluster(clients, work)
     if own:
@@ -241,34 +275,38 @@ def describe(
     picked = sorted(pick(found.values(), settings, lambda each: [each.name]))
     is_all = meant is None
     has = f"All {kind}s together have" if is_all else f"{kind.capitalize()} {name} has"
-    what = "quotas" if kind == CLIENT else f"settings of {'their' if is_all else 'its'} own"
+    what = "quotas" if kind in _WITH_QUOTAS else f"settings of {'their' if is_all else 'its'} own"
     none = f"{has} no {what}."
     print_rows(_SETTINGS, picked, as_json=as_json, if_none=none)
 
 
-def _meant(kind: str, name: str, *, is_named: bool | None) -> str | None:
-    """The name of one topic, broker or client; None for all brokers or clients."""
-    if is_named is not None and (kind, name) != (CLIENT, ALL):
-        raise click.UsageError("--named and --default are for the client `all`.")
+def _meant(kind: str, name: str, user: str, *, is_named: bool | None) -> str | None:
+    """The name of one topic, broker, client or user; None for all of them but topics."""
+    if is_named is not None and not (kind in _WITH_QUOTAS and name == ALL):
+        raise click.UsageError("--named and --default are for the client or user `all`.")
+    if user and kind != CLIENT:
+        raise click.UsageError("--user is for a client: it says whose.")
     return None if name == ALL and kind != TOPIC and not is_named else name
 
 
 async def _require_unambiguous(
     cluster: Cluster, kind: str, meant: str | None, *, is_named: bool | None
 ) -> None:
-    """`UserError` if all clients are meant by a word that is the id of one that has quotas."""
-    from kdist.client.admin.quotas import describe_client_quotas
+    """`UserError` if all are meant by a word that is the name of one that has quotas."""
+    from kdist.client.admin.quotas import describe_quotas
 
-    is_sure = kind != CLIENT or meant is not None or is_named is not None
-    if not is_sure and ALL in await describe_client_quotas(cluster):
+    if kind not in _WITH_QUOTAS or meant is not None or is_named is not None:
+        return
+    found = await describe_quotas(cluster)
+    if ALL in {owner.client_id if kind == CLIENT else owner.user for owner in found}:
         raise UserError(
-            f"a client whose id is {ALL!r} has quotas: --named is for that one, --default for all"
-            " that have none of their own"
+            f"a {kind} called {ALL!r} has quotas: --named is for that one, --default for"
+            " all that have none of their own"
         )
 
 
 async def _describe(
-    cluster: Cluster, kind: str, name: str, meant: str | None
+    cluster: Cluster, kind: str, name: str, meant: str | None, user: str = ""
 ) -> Mapping[str, Setting]:
     from kdist.client.admin.settings import (
         describe_broker_configs,
@@ -277,8 +315,8 @@ async def _describe(
     )
     from kdist.client.admin.topics import describe_topics
 
-    if kind == CLIENT:
-        return await _describe_client(cluster, meant)
+    if kind in _WITH_QUOTAS:
+        return await _describe_quotas(cluster, _quota_owner(kind, meant, user))
     if meant is None:
         return await describe_default_broker_configs(cluster, with_docs=True)
     if kind == BROKER:
@@ -288,13 +326,30 @@ async def _describe(
     return (await describe_topic_configs(cluster, [name], with_docs=True))[name]
 
 
-async def _describe_client(cluster: Cluster, name: str | None) -> Mapping[str, Setting]:
-    """For each quota its own value, else that of all clients."""
-    from kdist.client.admin.quotas import describe_client_quotas
+def _quota_owner(kind: str, name: str | None, user: str) -> QuotaOwner:
+    from kdist.client.admin.quotas import EACH, QuotaOwner
 
-    found = await describe_client_quotas(cluster)
-    shared = _quotas(found.get(None, {}), _OF_CLIENTS)
-    return shared if name is None else shared | _quotas(found.get(name, {}), _OF_CLIENT)
+    named = EACH if name is None else name
+    if kind == USER:
+        return QuotaOwner(named)
+    return QuotaOwner((EACH if user == ALL else user) or None, named)
+
+
+async def _describe_quotas(cluster: Cluster, owner: QuotaOwner) -> Mapping[str, Setting]:
+    """Each quota in force, and whose it is: the first that is set (docs/guides/quotas.md)."""
+    from kdist.client.admin.quotas import EACH, QuotaOwner, describe_quotas
+
+    found = await describe_quotas(cluster)
+    user, client_id = owner
+    levels = [
+        QuotaOwner(each, part)
+        for each in dict.fromkeys((user, None if user is None else EACH, None))
+        for part in dict.fromkeys((client_id, None if client_id is None else EACH, None))
+    ]
+    in_force: dict[str, Setting] = {}
+    for each in reversed(levels):
+        in_force |= _quotas(found.get(each, {}), _source(each))
+    return in_force
 
 
 def _broker_id(name: str) -> int:
@@ -317,6 +372,7 @@ def _shown(each: Setting) -> str:
 @settings_option("--set", "A setting to change")
 @unset_option("A setting whose own value to remove")
 @click.option("--dry-run", is_flag=True, help="Have the cluster check the change, not make it.")
+@user_option
 @named_option
 @client_options()
 @json_option
@@ -326,19 +382,21 @@ def alter(  # noqa: PLR0913 - one for each option
     texts: tuple[str, ...],
     removed: tuple[str, ...],
     dry_run: bool,
+    user: str,
     named: bool | None,
     clients: Clients,
     as_json: bool,
 ) -> None:
-    """Set and unset settings of a topic, a broker by its id, or a client; all of them or none.
+    """Set and unset settings of a topic, a broker by its id, a client or a user; all or none.
 
     `all` instead of an id sets the cluster-wide values. A broker's own value overrides the
     cluster-wide one, and both override its file. Settings that a broker reads only at startup are
     refused; `kdist configs describe broker ID --json` shows them as `is_read_only`.
 
-    A client's settings are its quotas on each broker: producer_byte_rate and consumer_byte_rate in
-    bytes a second, request_percentage of the broker's time. `all` sets those of each client that
-    has none of its own; a client whose id is `all` is told apart by --named.
+    The settings of a client or user are its quotas on each broker: producer_byte_rate and
+    consumer_byte_rate in bytes a second, request_percentage of the broker's time,
+    controller_mutation_rate in partitions a second that are created and deleted. `all` sets those
+    of each that has none of its own; one that is called `all` is told apart by --named.
 
     \b
     Examples:
@@ -346,50 +404,54 @@ def alter(  # noqa: PLR0913 - one for each option
       kdist configs alter broker all --set log.retention.ms=86400000
       kdist configs alter broker 1 --set max.connections=2000 --dry-run
       kdist configs alter client etl --set producer_byte_rate=10485760
+      kdist configs alter user alice --set consumer_byte_rate=5242880
+      kdist configs alter client all --user alice --set request_percentage=10
     """
     settings = parse_settings(texts, "--set")
     if not settings and not removed:
         raise click.UsageError("Say what to change: --set or --unset.")
     require_apart(settings, removed)
 
-    change = Change(kind, _meant(kind, name, is_named=named), settings, removed, dry_run)
+    meant = _meant(kind, name, user, is_named=named)
+    change = Change(kind, meant, settings, removed, dry_run, user)
 
     async def work(cluster: Cluster) -> list[str]:
         await _require_unambiguous(cluster, kind, change.name, is_named=named)
         await _alter(cluster, change)
-        return [] if kind == CLIENT or dry_run else await _ignored(cluster, change)
+        return [] if kind in _WITH_QUOTAS or dry_run else await _ignored(cluster, change)
 
     for sentence in ask_cluster(clients, work):
         click.echo(sentence, err=True)
-    whose = f"all {kind}s" if change.name is None else f"{kind} {name}"
+    of = _shown_name(Resource(kind, meant, {}, user))
+    whose = f"{kind} {of}" if meant is not None else f"all {kind}s{of.removeprefix(ALL)}"
     what = [f"{key}={value}" for key, value in settings.items()]
     what += [f"{key} unset" for key in removed]
     sentence = f"{'Would change' if dry_run else 'Changed'} {whose}: {', '.join(what)}."
-    of = _shown_name(Resource(kind, change.name, {}))
     row = {"kind": kind, "of": of, "set": settings, "unset": removed}
     say(sentence, as_json, **row, carried_out=not dry_run)
 
 
 class Change(NamedTuple):
-    """What `alter` was told to do; `name` as in `Resource`."""
+    """What `alter` was told to do; `name` and `user` as in `Resource`."""
 
     kind: str
     name: str | None
     settings: Mapping[str, str]
     removed: tuple[str, ...]
     is_trial: bool
+    user: str
 
 
 async def _alter(cluster: Cluster, change: Change) -> None:
     from kdist.cli.shared.settings import require_known, require_known_of_broker
-    from kdist.client.admin.quotas import alter_client_quotas
+    from kdist.client.admin.quotas import alter_quotas
     from kdist.client.admin.settings import (
         incremental_alter_broker_configs,
         incremental_alter_topic_configs,
     )
     from kdist.client.admin.topics import describe_topics
 
-    kind, name, settings, removed, is_trial = change
+    kind, name, settings, removed, is_trial, user = change
     if kind == TOPIC:
         assert name is not None, "only all brokers and clients have no name"
         await describe_topics(cluster, [name])
@@ -404,7 +466,8 @@ async def _alter(cluster: Cluster, change: Change) -> None:
             cluster, number, settings, removed, validate_only=is_trial
         )
     else:
-        await alter_client_quotas(cluster, name, settings, removed, validate_only=is_trial)
+        owner = _quota_owner(kind, name, user)
+        await alter_quotas(cluster, owner, settings, removed, validate_only=is_trial)
 
 
 async def _ignored(cluster: Cluster, change: Change) -> list[str]:

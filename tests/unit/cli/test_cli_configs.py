@@ -156,7 +156,7 @@ def test_a_client_that_is_called_all_is_told_from_all_clients(cluster: CliCluste
     name = "consumer_byte_rate"
     cluster.done(*alter, "--set", f"{name}=2000000")
     told = cluster.done(*alter, "--named", "--set", f"{name}=1000000")
-    assert told == f"Changed client all: {name}=1000000.\n"
+    assert told == f'Changed client "all": {name}=1000000.\n'
     rows = [json.loads(line) for line in cluster.done("configs", "list", "--json").splitlines()]
     assert {
         (row["of"], row["value"], row["source"]) for row in rows if row["kind"] == "client"
@@ -166,7 +166,7 @@ def test_a_client_that_is_called_all_is_told_from_all_clients(cluster: CliCluste
     }
     # Which one is meant has to be said now.
     for words in (describe, (*alter, "--unset", name), (*alter, "--set", f"{name}=1")):
-        assert "a client whose id is 'all' has quotas" in cluster.refused(*words)
+        assert "a client called 'all' has quotas" in cluster.refused(*words)
     assert settings(cluster, "client", "all", "--named")[name]["value"] == "1000000"
     assert settings(cluster, "client", "all", "--default")[name]["value"] == "2000000"
     cluster.done(*alter, "--named", "--unset", name)
@@ -177,6 +177,43 @@ def test_a_client_that_is_called_all_is_told_from_all_clients(cluster: CliCluste
         result = cluster.run("configs", "describe", kind, "all", "--named")
         assert result.exit_code == 2
         assert "are for the client" in result.stderr
+
+
+def test_quotas_of_a_user_and_of_its_clients_are_set_shown_and_unset(cluster: CliCluster) -> None:
+    name = "producer_byte_rate"
+    changes = [
+        (("user", "alice"), "user alice"),
+        (("user", "all"), "all users"),
+        (("client", "etl", "--user", "alice"), "client etl of user alice"),
+        (("client", "all", "--user", "all"), "all clients of all users"),
+    ]
+    for value, (of, shown) in enumerate(changes, 1):
+        told = cluster.done("configs", "alter", *of, "--set", f"{name}={value}")
+        assert told == f"Changed {shown}: {name}={value}.\n"
+    rows = [json.loads(line) for line in cluster.done("configs", "list", "--json").splitlines()]
+    listed = {(r["kind"], r["of"], r["value"], r["source"]) for r in rows if r["setting"] == name}
+    assert listed == {
+        ("user", "alice", "1", "user"),
+        ("user", "all", "2", "all users"),
+        ("client", "etl of user alice", "3", "client of user"),
+        ("client", "all of all users", "4", "all clients of all users"),
+    }
+    in_force = {
+        ("user", "alice"): ("1", "user"),
+        ("user", "bob"): ("2", "all users"),
+        ("client", "etl", "--user", "alice"): ("3", "client of user"),
+        ("client", "x", "--user", "alice"): ("1", "user"),
+        ("client", "etl", "--user", "bob"): ("4", "all clients of all users"),
+    }
+    for of, (quota, source) in in_force.items():
+        found = settings(cluster, *of)[name]
+        assert (found["value"], found["source"]) == (quota, source), of
+    assert not settings(cluster, "client", "x", "--user", "bob", "--own")
+    for of, _ in changes:
+        cluster.done("configs", "alter", *of, "--unset", name)
+    assert cluster.done("configs", "describe", "user", "alice") == "User alice has no quotas.\n"
+    refused = cluster.run("configs", "describe", "topic", "t", "--user", "alice")
+    assert (refused.exit_code, "--user is for a client" in refused.stderr) == (2, True)
 
 
 def test_a_setting_without_effect_is_told_to_have_none(cluster: CliCluster) -> None:
