@@ -16,7 +16,7 @@ from kdist.config.network import NetworkSettings
 from kdist.errors import UserError
 from kdist.metrics.broker import NetworkMetrics
 from kdist.network.connection import Handler
-from kdist.network.listener import ConnectionQuotas, Listener
+from kdist.network.listener import Bounds, ConnectionQuotas, Listener
 from kdist.network.network import Server
 from kdist.zk.registration import Endpoint
 
@@ -59,8 +59,11 @@ class Gateway:
                 self._settings,
                 self._metrics,
                 self._process,
-                self._quotas,
-                is_spared=has_several and address.name == config.inter_broker_listener,
+                Bounds(
+                    self._quotas,
+                    config.listener(address.name).limits,
+                    is_spared=has_several and address.name == config.inter_broker_listener,
+                ),
             )
             self._listeners.append(listener)
             port = await listener.listen(address.host, address.port)
@@ -72,7 +75,7 @@ class Gateway:
         """Apply new values of dynamic settings, from the next connection on."""
         self._settings = settings
         for listener in self._listeners:
-            listener.settings = settings
+            listener.configure(settings)
 
     async def open_http(self, pages: Pages) -> int | None:
         """Serve pages on `http.address` and return the port; None if there is no such address."""
