@@ -78,13 +78,28 @@ class Gateway:
             listener.configure(settings)
 
     async def open_http(self, pages: Pages) -> int | None:
-        """Serve pages on `http.address` and return the port; None if there is no such address."""
+        """Serve pages on `http.address` and return the port; None if there is no such address.
+
+        `UserError` if `http.token.file` cannot be read.
+        """
         address = parse_host_port(self._config.http_address or "")
         if address is None:
             return None
-        self._http = HttpPages(self._network.loop, pages)
+        self._http = HttpPages(self._network.loop, pages, self._read_token())
         self._http_server = await self._network.listen(self._http.make, *address)
         return self._http_server.port
+
+    def _read_token(self) -> bytes | None:
+        path = self._config.http_token_file
+        if path is None:
+            return None
+        try:
+            token = self._context.files.read(path).strip()
+        except OSError as error:
+            raise UserError(f"http.token.file {path}: {error.strerror or error}") from error
+        if not token:
+            raise UserError(f"http.token.file {path} is empty: it must have a token")
+        return token
 
     async def close(self, drain_ms: float) -> None:
         """Stop accepting connections, give requests in flight `drain_ms` to be answered, close."""
