@@ -174,7 +174,7 @@ class Broker:
             self._overrides,
             Clients(self._quotas, self.authorizer),
             cluster_id,
-            self._gateway.inter_broker_listener,
+            context.config.inter_broker_listener,
             self.fail,
         )
         await self._open_logs(service.directory)

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from kdist.broker.context import BrokerContext
 from kdist.broker.http import HttpPages, Pages
 from kdist.config.addresses import Listener as Address
-from kdist.config.addresses import parse_host_port, parse_listener, parse_protocol_map
+from kdist.config.addresses import parse_host_port, parse_listener
 from kdist.config.network import NetworkSettings
+from kdist.errors import UserError
 from kdist.metrics.broker import NetworkMetrics
 from kdist.network.connection import Handler
 from kdist.network.listener import ConnectionQuotas, Listener
@@ -27,6 +28,7 @@ class Gateway:
 
     def __init__(self, context: BrokerContext, metrics: NetworkMetrics) -> None:
         """A listener on all addresses is advertised with `context.host`."""
+        self._context = context
         self._config = context.config.broker
         self._settings = context.config.network
         self._quotas = ConnectionQuotas(context.connections_max)
@@ -39,19 +41,15 @@ class Gateway:
         self._http_server: Server | None = None
         self.endpoints: tuple[Endpoint, ...] = ()
 
-    @property
-    def inter_broker_listener(self) -> str:
-        broker = self._config
-        named = broker.inter_broker_listener_name
-        return named.upper() if named else parse_listener(broker.listeners[0]).name
-
     async def open(self, handler_of: Callable[[str], Handler]) -> None:
         """Open all listeners and set `endpoints`. `UserError` if an address is in use.
 
         `handler_of` makes the handler for a listener, given its name.
         """
-        broker = self._config
-        protocols = parse_protocol_map(broker.listener_security_protocol_map)
+        broker, config = self._config, self._context.config
+        for security in config.listeners.values():
+            if security.protocol != "PLAINTEXT":
+                raise UserError(f"{security.name}: {security.protocol} is not built yet")
         advertised = {each.name: each for each in map(parse_listener, broker.advertised_listeners)}
         has_several = len(broker.listeners) > 1
         for address in map(parse_listener, broker.listeners):
@@ -62,13 +60,13 @@ class Gateway:
                 self._metrics,
                 self._process,
                 self._quotas,
-                is_spared=has_several and address.name == self.inter_broker_listener,
+                is_spared=has_several and address.name == config.inter_broker_listener,
             )
             self._listeners.append(listener)
             port = await listener.listen(address.host, address.port)
             host = self._host if address.host in _EVERY_ADDRESS else address.host
             reached = advertised.get(address.name, Address(address.name, host, port))
-            self.endpoints += (Endpoint(reached, protocols[address.name]),)
+            self.endpoints += (Endpoint(reached, config.listener(address.name).protocol),)
 
     def configure(self, settings: NetworkSettings) -> None:
         """Apply new values of dynamic settings, from the next connection on."""
