@@ -1,0 +1,1 @@
+"""Who may do what: principals, ACLs, the rights of each API, SASL. It does no I/O."""
