@@ -21,6 +21,7 @@ from kdist.errors import ApiError
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.groups.lag import GroupLags, WorstLags
 from kdist.metrics.broker import (
+    AuthenticationMetrics,
     AuthorizationMetrics,
     BrokerMetrics,
     BuildMetrics,
@@ -76,6 +77,7 @@ class Measures:
         self.authorization = Family(AuthorizationMetrics, "operation", "resource")
         self.build = Family(BuildMetrics, "version", "release", "settings", "unit")
         self.network = NetworkMetrics()
+        self.proofs = Family(AuthenticationMetrics, "listener", "mechanism")
         self.replication = ReplicationMetrics()
         self.groups = GroupMetrics()
         self.lags = Family(GroupLagMetrics, "group", "topic")
@@ -85,6 +87,7 @@ class Measures:
         self.cleaner = CleanerMetrics()
         self.exposition = Exposition()
         self.exposition.add_family(self.requests)
+        self.exposition.add_family(self.proofs)
         self.exposition.add_family(self.quotas)
         self.exposition.add_family(self.authorization)
         self.exposition.add_family(self.build)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
+from kdist.broker import authentication
 from kdist.broker.dispatch import DirectHandler, GeneralCall, Routes, WaitingHandler
 from kdist.broker.handlers import (
     api_versions,
@@ -98,6 +99,8 @@ def _direct(to: Handlers) -> dict[str, DirectHandler]:
         "AlterReplicaLogDirs": lambda asked, call: call.answer(
             log_dirs.alter(asked, to.replicas.directory)
         ),
+        "SaslHandshake": authentication.handshake,
+        "SaslAuthenticate": authentication.authenticate,
         "ApiVersions": lambda asked, call: call.answer_with_error(
             api_versions.answer(
                 asked, call.version, to_brokers=to.control.is_for_brokers(call.listener)

@@ -81,6 +81,12 @@ class NetworkMetrics(Metrics):
     held_connections: int = counter(
         "Times that reading from a connection was paused until the peer read its responses."
     )
+    unauthenticated_connections: int = gauge(
+        "Connections open now whose peers have not proved yet who they are."
+    )
+    unauthenticated_ended_connections: int = counter(
+        "Connections closed because a proof took too long, or for newer ones without proof."
+    )
     received_bytes: int = counter("Bytes received on all connections.")
     sent_bytes: int = counter("Bytes sent on all connections.")
 
@@ -94,6 +100,21 @@ class AuthorizationMetrics(Metrics):
     denials: int = counter(
         "Times that a request lacked a right; with authorizer.dry.run it was served all the same."
     )
+
+
+@metrics
+class AuthenticationMetrics(Metrics):
+    """Proofs of who clients and brokers are, by SASL; the labels are `listener` and `mechanism`.
+
+    `mechanism` is `none` for a peer that failed before it named one.
+    """
+
+    PREFIX = "kdist_authentication_"
+
+    succeeded: int = counter("Connections whose peers proved who they are.")
+    failed: int = counter("Proofs that failed; each cost its connection.")
+    renewed: int = counter("Sessions that were renewed on their connections before their end.")
+    expired: int = counter("Connections closed because their sessions ended.")
 
 
 @metrics

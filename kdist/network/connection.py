@@ -82,6 +82,10 @@ class Handler(Protocol):
         ...
 
 
+OnFrame = Callable[["Connection", memoryview], bool | None]
+"""`Handler.on_frame`."""
+
+
 class Connections(Protocol):
     """Admits and counts connections, and holds what they share: the listener."""
 
@@ -154,7 +158,7 @@ class Connection(RequestReceiver):
         # Set here, cleared by the listener's idle check: cheaper than reading a clock.
         self.is_active = True
         self._connections = connections
-        self._on_frame = connections.handler.on_frame
+        self._on_frame: OnFrame = connections.handler.on_frame
         self._responses: deque[ResponseSlot | Buffer] = deque()
         self._will_write = False  # whether `begin_writing` will be called when this tick ends
         self.pending_response = b""  # the one that the tick sends by itself (`Tick.will_send`)
@@ -211,6 +215,27 @@ class Connection(RequestReceiver):
         del self._sender  # a reference cycle: the two would wait for the garbage collector
 
     # Requests
+
+    @property
+    def handler(self) -> Handler:
+        """The listener's. It may have handed over what comes next (`take_frames`)."""
+        return self._connections.handler
+
+    def take_frames(
+        self,
+        on_frame: OnFrame,
+        frame_bytes_max: int | None = None,
+    ) -> None:
+        """Hand frames to `on_frame` from the next on, of any API and up to that many bytes.
+
+        Without a number the listener's limits hold.
+        """
+        self._on_frame = on_frame
+        if frame_bytes_max is None:
+            limits = self._connections.limits
+            self._limit_frames(limits.frame_bytes_max, limits.request_bytes_max)
+        else:
+            self._limit_frames(frame_bytes_max, None)
 
     def frame_received(self, frame: memoryview) -> None:
         self.is_active = True

@@ -45,6 +45,8 @@ from kdist.protocol import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sasl_authenticate,
+    sasl_handshake,
     stop_replica,
     sync_group,
     update_metadata,
@@ -86,6 +88,7 @@ _ROWS = (
     (sync_group.API, _each(160)),  # 14
     (describe_groups.API, _each(80)),  # 15
     (list_groups.API, _SMALL),  # 16
+    (sasl_handshake.API, _SMALL),  # 17
     (api_versions.API, _SMALL),  # 18
     (create_topics.API, _each(224)),  # 19
     (delete_topics.API, _each(96)),  # 20
@@ -96,6 +99,7 @@ _ROWS = (
     (alter_configs.API, _each(192)),  # 33
     (alter_replica_log_dirs.API, _each(160)),  # 34
     (describe_log_dirs.API, _each(80)),  # 35
+    (sasl_authenticate.API, _SMALL),  # 36
     (create_partitions.API, _each(160)),  # 37
     (delete_groups.API, _each(80)),  # 42
     (elect_leaders.API, _each(80)),  # 43

@@ -36,7 +36,7 @@ BROKERS = ("live_brokers", "live_leaders")
 FEW = {
     *("ControlledShutdown", "Heartbeat", "LeaveGroup", "ListGroups", "ApiVersions"),
     *("InitProducerId", "DescribeClientQuotas", "AlterClientQuotas", "DescribeCluster"),
-    *("AllocateProducerIds",),
+    *("AllocateProducerIds", "SaslHandshake", "SaslAuthenticate"),
 }
 
 
