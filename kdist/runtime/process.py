@@ -203,6 +203,11 @@ def system_rng() -> random.Random:
     return random.Random()
 
 
+def secure_rng() -> random.Random:
+    """A generator for secrets and nonces: nobody can foresee its numbers."""
+    return random.SystemRandom()
+
+
 def process_of(context: dict[str, Any]) -> Process | None:
     """The process that an exception handler's `context` is about, if it is about one."""
     handle = context.get("handle")
