@@ -19,6 +19,7 @@ from kdist.broker.fast_path import FastPath, FastPaths
 from kdist.broker.fast_path.fetch import FetchFastPath
 from kdist.broker.fast_path.produce import ProduceFastPath
 from kdist.broker.fetch_sessions import FetchSessions
+from kdist.broker.handlers.acls import AclsHandler
 from kdist.broker.handlers.client_quotas import ClientQuotasHandler
 from kdist.broker.handlers.commands import CommandsHandler
 from kdist.broker.handlers.configs import ConfigsHandler, Loggers
@@ -42,6 +43,7 @@ from kdist.broker.routes import Handlers, routes_to
 from kdist.broker.settings.dynamic import TopicOverrides
 from kdist.broker.settings.resources import Resources
 from kdist.broker.settings.stored import Owner, StoredSettings
+from kdist.broker.stored_security import StoredAcls
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.replication import RACK_AWARE
 from kdist.controller.controller import Controller
@@ -71,11 +73,12 @@ from kdist.storage.meta import Identity
 from kdist.zk import znodes
 
 
-class Clients(NamedTuple):
-    """What holds for clients: their quotas and their rights."""
+class Followed(NamedTuple):
+    """What the broker follows in ZooKeeper; `acls` is None if everybody may do everything."""
 
+    overrides: TopicOverrides
     quotas: StoredQuotas
-    authorizer: Authorizer
+    acls: StoredAcls | None
 
 
 class Service:
@@ -85,8 +88,8 @@ class Service:
         self,
         context: BrokerContext,
         measures: Measures,
-        overrides: TopicOverrides,
-        clients: Clients,
+        followed: Followed,
+        authorizer: Authorizer,
         cluster_id: str,
         listener: str,
         fail: Callable[[BaseException], None],
@@ -98,9 +101,9 @@ class Service:
         self._context = context
         self._process = context.process
         self._measures = measures
-        self._overrides = overrides
-        self._quotas, self._authorizer = clients
-        self._dynamic = overrides.broker
+        self._overrides, self._quotas, self._acls = followed
+        self._authorizer = authorizer
+        self._dynamic = self._overrides.broker
         self._fail = fail
         self._cluster_id = cluster_id
         self._listener = listener
@@ -323,6 +326,7 @@ class Service:
             ),
             configs=ConfigsHandler(stored, resources, loggers, self.cache.loaded),
             client_quotas=ClientQuotasHandler(context.zk, stored),
+            acls=AclsHandler(self._acls),
         )
 
     async def _reload_settings(self, owner: Owner) -> None:

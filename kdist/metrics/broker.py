@@ -139,3 +139,20 @@ class QuotaMetrics(Metrics):
     throttled_seconds: float = counter(
         "For how long clients were told to pause, over all their connections."
     )
+
+
+@metrics
+class AclMetrics(Metrics):
+    """The ACLs by which one broker decides, if it has an authorizer."""
+
+    PREFIX = "kdist_acl_"
+
+    patterns: Reading = reading("Names and prefixes that have ACLs.")
+    unreadable: Reading = reading(
+        "Names and prefixes that are closed to all but super users, as their ACLs cannot be read."
+    )
+    are_current: Reading = reading(
+        "1 while changes of ACLs are followed; 0 while ZooKeeper is away or could not be read, so "
+        "that those that were read last stay in force.",
+        name="kdist_acl_current",
+    )
