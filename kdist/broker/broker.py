@@ -30,10 +30,11 @@ from kdist.broker.http import Page
 from kdist.broker.measures import Measures
 from kdist.broker.membership import Membership, find_cluster_id, make_starting_paths
 from kdist.broker.quotas import Quotas, StoredQuotas
-from kdist.broker.service import Service
+from kdist.broker.service import Followed, Service
 from kdist.broker.session_file import SessionFile
 from kdist.broker.settings.dynamic import DynamicSettings, TopicOverrides
 from kdist.broker.settings.stored import Follower, SettingsChanges
+from kdist.broker.stored_users import StoredUsers
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.topic import TopicSettings
 from kdist.errors import DiskFailed, UserError
@@ -104,7 +105,12 @@ class Broker:
                 self._end_pauses,
             ),
         )
-        followers: dict[str, Follower] = {"topics": self._overrides, "clients": self._quotas}
+        self._users = StoredUsers(context.zk, context.process.rng)
+        followers: dict[str, Follower] = {
+            "topics": self._overrides,
+            "clients": self._quotas,
+            "users": self._users,
+        }
         self._changes = SettingsChanges(context.zk, context.process.clock, followers)
         self._gateway = Gateway(context, self.measures.network)
         self._epoch = -1
@@ -167,8 +173,7 @@ class Broker:
         self._service = service = Service(
             context,
             self.measures,
-            self._overrides,
-            self._quotas,
+            Followed(self._overrides, self._quotas, self._users),
             cluster_id,
             self._gateway.inter_broker_listener,
             self.fail,

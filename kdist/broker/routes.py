@@ -25,6 +25,7 @@ from kdist.broker.handlers.fetch import FetchHandler
 from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.handlers.metadata import MetadataHandler
 from kdist.broker.handlers.produce import ProduceHandler
+from kdist.broker.handlers.scram_users import ScramUsersHandler
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.protocol.versions import TABLE
 from kdist.replication.replicas import Replicas
@@ -45,6 +46,7 @@ _CHANGING = (
     "OffsetDelete",
     "DeleteGroups",
     "AlterClientQuotas",
+    "AlterUserScramCredentials",
 )
 _LONG = ("ListOffsets", "ListGroups", "DescribeGroups")
 
@@ -62,6 +64,7 @@ class Handlers(NamedTuple):
     control: ControlHandler
     configs: ConfigsHandler
     client_quotas: ClientQuotasHandler
+    scram_users: ScramUsersHandler
 
 
 def routes_to(to: Handlers) -> Routes:
@@ -131,6 +134,10 @@ def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
         "IncrementalAlterConfigs": lambda asked, _call: to.configs.change(asked),
         "DescribeClientQuotas": lambda asked, _call: to.client_quotas.describe(asked),
         "AlterClientQuotas": lambda asked, _call: to.client_quotas.alter(asked),
+        "DescribeUserScramCredentials": lambda asked, _call: to.scram_users.describe(asked),
+        "AlterUserScramCredentials": lambda asked, call: to.scram_users.alter(
+            asked, call.listener, f"{call.connection.principal.name} of {call.connection.peer}"
+        ),
         "DescribeCluster": lambda asked, call: to.metadata.describe_cluster(asked, call.listener),
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from functools import partial
+from typing import NamedTuple
 
 from kdist.broker.context import BrokerContext
 from kdist.broker.controller_access import AutoCreation, ControllerAccess
@@ -25,6 +26,7 @@ from kdist.broker.handlers.fetch import FetchHandler
 from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.handlers.metadata import MetadataHandler
 from kdist.broker.handlers.produce import ProduceHandler
+from kdist.broker.handlers.scram_users import ScramUsersHandler
 from kdist.broker.measures import (
     Collector,
     LaggingGroups,
@@ -40,6 +42,8 @@ from kdist.broker.routes import Handlers, routes_to
 from kdist.broker.settings.dynamic import TopicOverrides
 from kdist.broker.settings.resources import Resources
 from kdist.broker.settings.stored import Owner, StoredSettings
+from kdist.broker.stored_users import StoredUsers
+from kdist.config.addresses import parse_protocol_map
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.replication import RACK_AWARE
 from kdist.controller.controller import Controller
@@ -68,6 +72,16 @@ from kdist.storage.directory import LogDirectory, Schedule
 from kdist.storage.meta import Identity
 from kdist.zk import znodes
 
+_ENCRYPTED = ("SSL", "SASL_SSL")
+
+
+class Followed(NamedTuple):
+    """What this broker follows in ZooKeeper."""
+
+    overrides: TopicOverrides
+    quotas: StoredQuotas
+    users: StoredUsers
+
 
 class Service:
     """Owner: the broker. `fail` is called with a disk failure or a bug."""
@@ -76,8 +90,7 @@ class Service:
         self,
         context: BrokerContext,
         measures: Measures,
-        overrides: TopicOverrides,
-        quotas: StoredQuotas,
+        followed: Followed,
         cluster_id: str,
         listener: str,
         fail: Callable[[BaseException], None],
@@ -89,9 +102,10 @@ class Service:
         self._context = context
         self._process = context.process
         self._measures = measures
-        self._overrides = overrides
-        self._quotas = quotas
-        self._dynamic = overrides.broker
+        self._overrides = followed.overrides
+        self._quotas = followed.quotas
+        self._users = followed.users
+        self._dynamic = self._overrides.broker
         self._fail = fail
         self._cluster_id = cluster_id
         self._listener = listener
@@ -311,6 +325,9 @@ class Service:
             ),
             configs=ConfigsHandler(stored, resources, loggers, self.cache.loaded),
             client_quotas=ClientQuotasHandler(context.zk, stored),
+            scram_users=ScramUsersHandler(
+                *(context.zk, stored, lambda: self.controller.is_active, self._may_carry_secrets)
+            ),
         )
 
     async def _reload_settings(self, owner: Owner) -> None:
@@ -319,8 +336,15 @@ class Service:
             await self._overrides.reload(owner.name)
         elif owner.row is znodes.CLIENT_SETTINGS:
             await self._quotas.reload_client(owner.name)
+        elif owner.row is znodes.USER_SETTINGS:
+            await self._users.reload_user(owner.name)
         else:
             await self._dynamic.load()
+
+    def _may_carry_secrets(self, listener: str) -> bool:
+        broker = self._context.config.broker
+        protocols = parse_protocol_map(broker.listener_security_protocol_map)
+        return broker.scram_alter_over_clear_enable or protocols[listener] in _ENCRYPTED
 
     def _on_metadata_update(self, gone: Collection[TopicPartition]) -> None:
         if (alive := self.cache.brokers.keys()) != self._alive:

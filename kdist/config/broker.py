@@ -52,6 +52,11 @@ class BrokerSettings(Settings):
         default=None,
         doc="The listener that brokers use among themselves; unset, the first of the `listeners`.",
     )
+    scram_alter_over_clear_enable: bool = setting(
+        default=False,
+        doc="kdist's own: whether SCRAM credentials may be set over listeners without TLS, where "
+        "who listens gets what is as good as the password.",
+    )
     http_address: str | None = setting(
         default=None,
         doc="kdist's own: the `host:port` of `/metrics` and `/health`; unset, they are not served.",

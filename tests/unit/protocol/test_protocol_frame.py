@@ -48,7 +48,7 @@ def framed(content: bytes) -> bytes:
 ADVERTISED = {  # docs: the protocol table
     0: 11, 1: 17, 2: 9, 3: 12, 8: 8, 9: 8, 10: 4, 11: 9, 12: 4, 13: 5, 14: 5, 15: 5, 16: 5, 17: 1,
     18: 4, 19: 7, 20: 6, 21: 2, 22: 4, 23: 4, 32: 4, 33: 2, 34: 2, 35: 4, 36: 2, 37: 3, 42: 2,
-    43: 2, 44: 1, 45: 0, 46: 0, 47: 0, 48: 1, 49: 1, 60: 1,
+    43: 2, 44: 1, 45: 0, 46: 0, 47: 0, 48: 1, 49: 1, 50: 0, 51: 0, 60: 1,
 }  # fmt: skip
 every_api = pytest.mark.parametrize("api", TABLE, ids=[api.name for api in TABLE])
 
