@@ -21,12 +21,13 @@ from kdist.classic.connector.settings import ConnectorSettings
 from kdist.client.admin.client_settings import AdminSettings
 from kdist.client.consumer.settings import ConsumerSettings
 from kdist.client.producer.settings import ProducerSettings
-from kdist.config import broker_rules, foreign, mirror, topic_rules
+from kdist.config import broker_rules, foreign, listener_rules, mirror, topic_rules
 from kdist.config.agent import AgentSettings
 from kdist.config.broker_config import BROKER_TABLE
 from kdist.config.declare import Setting, Synonym, show_human
 from kdist.config.kinds import LIMITS, Kind, show_text
 from kdist.config.load_job import LoadSettings, TopicLoadSettings
+from kdist.config.security import ListenerLimits
 from kdist.config.texts import escape_properties
 from kdist.config.topic import TopicSettings
 from kdist.errors import Error
@@ -55,6 +56,9 @@ def settings_page() -> str:
         page_head("Settings", SETTINGS_INTRO),
         "## Broker settings\n",
         *(subject_table(s, rows, own_row) for s, rows in by_subject(BROKER_TABLE)),
+        "### One listener's own\n",
+        LISTENER_INTRO,
+        table([own_row(row) for row in ListenerLimits.TABLE]),
         "## Topic settings\n",
         *(subject_table(s, rows, topic_row) for s, rows in by_subject(TopicSettings.TABLE)),
         "## Rules between settings\n",
@@ -84,6 +88,13 @@ A broker reads its file when it starts. While it runs, a topic's own settings ca
 (`kdist configs alter topic`), and of the broker's those that are *dynamic* below and all that stand
 first in the second column: for one broker (`kdist configs alter broker 1`) or for all of them
 (`broker all`). What is given for one goes before what is given for all, that before its file."""
+
+LISTENER_INTRO = """\
+What is given as `listener.name.<listener>.<setting>`, in lower case, holds for that listener: every
+setting of *TLS* and *SASL*, and these. `sasl.jaas.config`, `sasl.server.callback.handler.class` and
+`connections.max.reauth.ms` may also be one mechanism's, as in
+`listener.name.clients.scram-sha-512.connections.max.reauth.ms`. The longest prefix wins.
+"""
 
 LOAD_INTRO = """\
 `format`, `schema`, `keep.value`, `event.time.field` and `event.time.format` hold for all topics of
@@ -154,6 +165,7 @@ def rules_table() -> str:
     groups = (
         ("broker", "refused", broker_rules.REFUSES),
         ("topic", "refused", topic_rules.REFUSES),
+        ("listener", "refused", listener_rules.REFUSES),
         ("broker", "a warning", broker_rules.WARNS),
         ("topic", "a warning", topic_rules.WARNS),
     )

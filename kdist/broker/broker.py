@@ -23,6 +23,7 @@ from contextlib import closing
 from functools import partial
 from typing import TypeVar
 
+from kdist.broker.authorization import Authorizer
 from kdist.broker.context import BrokerContext
 from kdist.broker.controller_access import move_leaders
 from kdist.broker.gateway import Gateway
@@ -30,7 +31,7 @@ from kdist.broker.http import Page
 from kdist.broker.measures import Measures
 from kdist.broker.membership import Membership, find_cluster_id, make_starting_paths
 from kdist.broker.quotas import Quotas, StoredQuotas
-from kdist.broker.service import Followed, Service
+from kdist.broker.service import Clients, Service
 from kdist.broker.session_file import SessionFile
 from kdist.broker.settings.dynamic import DynamicSettings, TopicOverrides
 from kdist.broker.settings.stored import Follower, SettingsChanges
@@ -111,6 +112,9 @@ class Broker:
             "clients": self._quotas,
             "users": self._users,
         }
+        self.authorizer = Authorizer(
+            config.authorization, context.process.clock, self.measures.authorization
+        )
         self._changes = SettingsChanges(context.zk, context.process.clock, followers)
         self._gateway = Gateway(context, self.measures.network)
         self._epoch = -1
@@ -173,9 +177,10 @@ class Broker:
         self._service = service = Service(
             context,
             self.measures,
-            Followed(self._overrides, self._quotas, self._users),
+            self._overrides,
+            Clients(self._quotas, self.authorizer, self._users),
             cluster_id,
-            self._gateway.inter_broker_listener,
+            context.config.inter_broker_listener,
             self.fail,
         )
         await self._open_logs(service.directory)

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from kdist.broker.context import BrokerContext
 from kdist.broker.http import HttpPages, Pages
 from kdist.config.addresses import Listener as Address
-from kdist.config.addresses import parse_host_port, parse_listener, parse_protocol_map
+from kdist.config.addresses import parse_host_port, parse_listener
 from kdist.config.network import NetworkSettings
+from kdist.errors import UserError
 from kdist.metrics.broker import NetworkMetrics
 from kdist.network.connection import Handler
-from kdist.network.listener import ConnectionQuotas, Listener
+from kdist.network.listener import Bounds, ConnectionQuotas, Listener
 from kdist.network.network import Server
 from kdist.zk.registration import Endpoint
 
@@ -27,6 +28,7 @@ class Gateway:
 
     def __init__(self, context: BrokerContext, metrics: NetworkMetrics) -> None:
         """A listener on all addresses is advertised with `context.host`."""
+        self._context = context
         self._config = context.config.broker
         self._settings = context.config.network
         self._quotas = ConnectionQuotas(context.connections_max)
@@ -39,19 +41,15 @@ class Gateway:
         self._http_server: Server | None = None
         self.endpoints: tuple[Endpoint, ...] = ()
 
-    @property
-    def inter_broker_listener(self) -> str:
-        broker = self._config
-        named = broker.inter_broker_listener_name
-        return named.upper() if named else parse_listener(broker.listeners[0]).name
-
     async def open(self, handler_of: Callable[[str], Handler]) -> None:
         """Open all listeners and set `endpoints`. `UserError` if an address is in use.
 
         `handler_of` makes the handler for a listener, given its name.
         """
-        broker = self._config
-        protocols = parse_protocol_map(broker.listener_security_protocol_map)
+        broker, config = self._config, self._context.config
+        for security in config.listeners.values():
+            if security.protocol != "PLAINTEXT":
+                raise UserError(f"{security.name}: {security.protocol} is not built yet")
         advertised = {each.name: each for each in map(parse_listener, broker.advertised_listeners)}
         has_several = len(broker.listeners) > 1
         for address in map(parse_listener, broker.listeners):
@@ -61,29 +59,47 @@ class Gateway:
                 self._settings,
                 self._metrics,
                 self._process,
-                self._quotas,
-                is_spared=has_several and address.name == self.inter_broker_listener,
+                Bounds(
+                    self._quotas,
+                    config.listener(address.name).limits,
+                    is_spared=has_several and address.name == config.inter_broker_listener,
+                ),
             )
             self._listeners.append(listener)
             port = await listener.listen(address.host, address.port)
             host = self._host if address.host in _EVERY_ADDRESS else address.host
             reached = advertised.get(address.name, Address(address.name, host, port))
-            self.endpoints += (Endpoint(reached, protocols[address.name]),)
+            self.endpoints += (Endpoint(reached, config.listener(address.name).protocol),)
 
     def configure(self, settings: NetworkSettings) -> None:
         """Apply new values of dynamic settings, from the next connection on."""
         self._settings = settings
         for listener in self._listeners:
-            listener.settings = settings
+            listener.configure(settings)
 
     async def open_http(self, pages: Pages) -> int | None:
-        """Serve pages on `http.address` and return the port; None if there is no such address."""
+        """Serve pages on `http.address` and return the port; None if there is no such address.
+
+        `UserError` if `http.token.file` cannot be read.
+        """
         address = parse_host_port(self._config.http_address or "")
         if address is None:
             return None
-        self._http = HttpPages(self._network.loop, pages)
+        self._http = HttpPages(self._network.loop, pages, self._read_token())
         self._http_server = await self._network.listen(self._http.make, *address)
         return self._http_server.port
+
+    def _read_token(self) -> bytes | None:
+        path = self._config.http_token_file
+        if path is None:
+            return None
+        try:
+            token = self._context.files.read(path).strip()
+        except OSError as error:
+            raise UserError(f"http.token.file {path}: {error.strerror or error}") from error
+        if not token:
+            raise UserError(f"http.token.file {path} is empty: it must have a token")
+        return token
 
     async def close(self, drain_ms: float) -> None:
         """Stop accepting connections, give requests in flight `drain_ms` to be answered, close."""

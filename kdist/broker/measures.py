@@ -22,6 +22,7 @@ from kdist.groups.coordinator import GroupCoordinator
 from kdist.groups.lag import GroupLags, WorstLags
 from kdist.metrics.broker import (
     AuthenticationMetrics,
+    AuthorizationMetrics,
     BrokerMetrics,
     BuildMetrics,
     NetworkMetrics,
@@ -73,6 +74,7 @@ class Measures:
         self.broker = BrokerMetrics()
         self.requests = Family(RequestMetrics, "api")
         self.quotas = Family(QuotaMetrics, "client", "quota")
+        self.authorization = Family(AuthorizationMetrics, "operation", "resource")
         self.build = Family(BuildMetrics, "version", "release", "settings", "unit")
         self.network = NetworkMetrics()
         self.proofs = Family(AuthenticationMetrics, "listener", "mechanism")
@@ -87,6 +89,7 @@ class Measures:
         self.exposition.add_family(self.requests)
         self.exposition.add_family(self.proofs)
         self.exposition.add_family(self.quotas)
+        self.exposition.add_family(self.authorization)
         self.exposition.add_family(self.build)
         self.exposition.add_family(self.lags)
         self.exposition.add_family(self.retention)

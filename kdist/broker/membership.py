@@ -17,7 +17,7 @@ import logging
 import math
 import random
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 from kdist.broker.session_file import SessionFile
@@ -202,7 +202,12 @@ class Membership:
 
 async def make_starting_paths(zk: ZooKeeper) -> None:
     """Create those persistent znodes that every broker relies on and that are missing."""
-    for path in (znodes.BROKERS.path(), *znodes.STARTING_PATHS):
+    await make_paths(zk, (znodes.BROKERS.path(), *znodes.STARTING_PATHS))
+
+
+async def make_paths(zk: ZooKeeper, paths: Iterable[str]) -> None:
+    """Create those of these znodes that are missing, persistent and empty."""
+    for path in paths:
         if await zk.exists(path) is None:
             try:
                 await zk.create(path, make_parents=True)

@@ -106,7 +106,7 @@ def _direct(to: Handlers) -> dict[str, DirectHandler]:
         "SaslAuthenticate": authentication.authenticate,
         "ApiVersions": lambda asked, call: call.answer_with_error(
             api_versions.answer(
-                asked, call.version, to_brokers=to.control.is_for_brokers(call.listener)
+                asked, call.version, to_brokers=to.control.admission.lists(call.listener)
             )
         ),
     }
@@ -114,7 +114,9 @@ def _direct(to: Handlers) -> dict[str, DirectHandler]:
 
 def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
     return {
-        "Metadata": lambda asked, call: to.metadata.answer(asked, call.version, call.listener),
+        "Metadata": lambda asked, call: to.metadata.answer(
+            asked, call.version, call.listener, call.connection.subject
+        ),
         "LeaderAndIsr": to.control.leader_and_isr,
         "StopReplica": to.control.stop_replica,
         "UpdateMetadata": to.control.update_metadata,
@@ -136,7 +138,9 @@ def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
         "AlterClientQuotas": lambda asked, _call: to.client_quotas.alter(asked),
         "DescribeUserScramCredentials": lambda asked, _call: to.scram_users.describe(asked),
         "AlterUserScramCredentials": lambda asked, call: to.scram_users.alter(
-            asked, call.listener, f"{call.connection.principal.name} of {call.connection.peer}"
+            asked,
+            call.listener,
+            f"{call.connection.subject.principal.name} of {call.connection.peer}",
         ),
         "DescribeCluster": lambda asked, call: to.metadata.describe_cluster(asked, call.listener),
     }

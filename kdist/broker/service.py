@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import NamedTuple
 
+from kdist.broker.authorization import Authorizer
 from kdist.broker.context import BrokerContext
 from kdist.broker.controller_access import AutoCreation, ControllerAccess
 from kdist.broker.crashes import Crashes
@@ -21,7 +22,7 @@ from kdist.broker.fetch_sessions import FetchSessions
 from kdist.broker.handlers.client_quotas import ClientQuotasHandler
 from kdist.broker.handlers.commands import CommandsHandler
 from kdist.broker.handlers.configs import ConfigsHandler, Loggers
-from kdist.broker.handlers.control import ControlHandler
+from kdist.broker.handlers.control import Admission, ControlHandler
 from kdist.broker.handlers.fetch import FetchHandler
 from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.handlers.metadata import MetadataHandler
@@ -43,7 +44,6 @@ from kdist.broker.settings.dynamic import TopicOverrides
 from kdist.broker.settings.resources import Resources
 from kdist.broker.settings.stored import Owner, StoredSettings
 from kdist.broker.stored_users import StoredUsers
-from kdist.config.addresses import parse_protocol_map
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.replication import RACK_AWARE
 from kdist.controller.controller import Controller
@@ -72,14 +72,12 @@ from kdist.storage.directory import LogDirectory, Schedule
 from kdist.storage.meta import Identity
 from kdist.zk import znodes
 
-_ENCRYPTED = ("SSL", "SASL_SSL")
 
+class Clients(NamedTuple):
+    """What holds for clients: their quotas, their rights, and whom of them are known."""
 
-class Followed(NamedTuple):
-    """What this broker follows in ZooKeeper."""
-
-    overrides: TopicOverrides
     quotas: StoredQuotas
+    authorizer: Authorizer
     users: StoredUsers
 
 
@@ -90,7 +88,8 @@ class Service:
         self,
         context: BrokerContext,
         measures: Measures,
-        followed: Followed,
+        overrides: TopicOverrides,
+        clients: Clients,
         cluster_id: str,
         listener: str,
         fail: Callable[[BaseException], None],
@@ -102,10 +101,9 @@ class Service:
         self._context = context
         self._process = context.process
         self._measures = measures
-        self._overrides = followed.overrides
-        self._quotas = followed.quotas
-        self._users = followed.users
-        self._dynamic = self._overrides.broker
+        self._overrides = overrides
+        self._quotas, self._authorizer, self._users = clients
+        self._dynamic = overrides.broker
         self._fail = fail
         self._cluster_id = cluster_id
         self._listener = listener
@@ -267,7 +265,10 @@ class Service:
             fast_paths=FastPaths(paths, produces),
             crashes=crashes,
             throttles=Throttles(self._quotas.quotas, lambda id_: id_ in self.cache.brokers),
+            authorizer=self._authorizer,
         )
+        self._authorizer.topic_of = self.cache.name_of
+        self._authorizer.on_change.append(self._shared.fast_paths.forget)
         self._tick_hooks = (produces.end_tick, fetches.end_tick)
         for hook in self._tick_hooks:
             self._tick.at_end(hook)
@@ -320,7 +321,7 @@ class Service:
                 self._overrides,
                 self.controller,
                 producer_ids,
-                self.registered,
+                Admission.of(context.config, self.registered),
                 self._on_metadata_update,
             ),
             configs=ConfigsHandler(stored, resources, loggers, self.cache.loaded),
@@ -342,9 +343,9 @@ class Service:
             await self._dynamic.load()
 
     def _may_carry_secrets(self, listener: str) -> bool:
-        broker = self._context.config.broker
-        protocols = parse_protocol_map(broker.listener_security_protocol_map)
-        return broker.scram_alter_over_clear_enable or protocols[listener] in _ENCRYPTED
+        config = self._context.config
+        is_encrypted = config.listener(listener).tls is not None
+        return is_encrypted or config.authentication.scram_alter_over_clear_enable
 
     def _on_metadata_update(self, gone: Collection[TopicPartition]) -> None:
         if (alive := self.cache.brokers.keys()) != self._alive:

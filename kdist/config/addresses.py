@@ -9,6 +9,7 @@ host1                          the same with port 2181, and no chroot
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from typing import NamedTuple
 from kdist.errors import UserError
 from kdist.model import read_digits
 
-PROTOCOLS = ("PLAINTEXT",)
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 DEFAULT_PORT = 2181
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]:/,\s]*)):([0-9]{1,5})")
@@ -42,6 +43,31 @@ def unreachable(addresses: str) -> list[str]:
     """The items of `host1:9092,host2:9092` that lack a host or port to connect to."""
     found = [(text.strip(), parse_host_port(text.strip())) for text in addresses.split(",")]
     return [text for text, address in found if not address or not all(address)]
+
+
+def parse_numbers_by_host(items: Iterable[str]) -> dict[str, int]:
+    """The number for each address, as in `10.0.0.1:5` or `[::1]:5`; `ValueError` with a claim."""
+    numbers = {}
+    for item in items:
+        host, _, digits = item.rpartition(":")
+        number = read_digits(digits)
+        try:
+            address = ipaddress.ip_address(host.strip("[]"))
+        except ValueError:
+            number = None
+        if number is None:
+            raise ValueError(f"has {item!r}, which is not of the form address:number")
+        numbers[plain_address(str(address))] = number
+    return numbers
+
+
+def plain_address(host: str) -> str:
+    """The shortest text of an IP address, of IPv4 also where IPv6 holds it; else the host."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 class Listener(NamedTuple):
@@ -74,6 +100,21 @@ def parse_protocol_map(items: Iterable[str]) -> dict[str, str]:
             raise ValueError(f"{item!r} is not of the form NAME:PROTOCOL")
         protocols[name.upper()] = protocol.upper()
     return protocols
+
+
+def listener_protocols(listeners: Iterable[str], protocol_map: Iterable[str]) -> dict[str, str]:
+    """The protocol of each listener, by name; `ValueError` with a claim if one has none."""
+    protocols = parse_protocol_map(protocol_map)
+    found = {}
+    for name in (parse_listener(text).name for text in listeners):
+        if name not in protocols:
+            raise ValueError(f"listener.security.protocol.map has no protocol for {name}")
+        if protocols[name] not in PROTOCOLS:
+            raise ValueError(
+                f"the protocol {protocols[name]} of {name} is none of {', '.join(PROTOCOLS)}"
+            )
+        found[name] = protocols[name]
+    return found
 
 
 class ConnectString(NamedTuple):

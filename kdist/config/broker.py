@@ -5,8 +5,12 @@ Kafka 3.9's names and defaults where the meaning is the same; a row that is kdis
 
 from __future__ import annotations
 
+from typing import Literal
+
+from kdist.config.addresses import PROTOCOLS
 from kdist.config.declare import Settings, Synonym, setting, settings
 from kdist.config.kinds import int32, int64
+from kdist.config.security import Mechanism
 
 
 @settings
@@ -45,21 +49,39 @@ class BrokerSettings(Settings):
         doc="Addresses that clients and brokers are told to connect to; unset, the `listeners`.",
     )
     listener_security_protocol_map: tuple[str, ...] = setting(
-        default=("PLAINTEXT:PLAINTEXT",),
-        doc="The protocol of each listener, as `NAME:PROTOCOL`; this release knows PLAINTEXT only.",
+        default=tuple(f"{protocol}:{protocol}" for protocol in PROTOCOLS),
+        doc="The protocol of each listener, as `NAME:PROTOCOL`: PLAINTEXT, SSL, SASL_PLAINTEXT or "
+        "SASL_SSL.",
     )
     inter_broker_listener_name: str | None = setting(
         default=None,
-        doc="The listener that brokers use among themselves; unset, the first of the `listeners`.",
+        doc="The listener that brokers use among themselves; unset, that of "
+        "`security.inter.broker.protocol`, or the first of the `listeners`.",
     )
-    scram_alter_over_clear_enable: bool = setting(
-        default=False,
-        doc="kdist's own: whether SCRAM credentials may be set over listeners without TLS, where "
-        "who listens gets what is as good as the password.",
+    inter_broker_listener_former: str | None = setting(
+        default=None,
+        doc="kdist's own: the listener that brokers used before, on which their requests are taken "
+        "too, until all of them use the new one.",
+    )
+    security_inter_broker_protocol: (
+        Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] | None
+    ) = setting(
+        default=None,
+        doc="The listener that brokers use among themselves, if it has the name of its protocol.",
+    )
+    sasl_mechanism_inter_broker_protocol: Mechanism | None = setting(
+        default=None,
+        doc="The mechanism by which brokers log in to each other; unset, the only one of their "
+        "listener (Kafka's default is GSSAPI).",
     )
     http_address: str | None = setting(
         default=None,
         doc="kdist's own: the `host:port` of `/metrics` and `/health`; unset, they are not served.",
+    )
+    http_token_file: str | None = setting(
+        default=None,
+        doc="kdist's own: a file with the token that a reader of `/metrics` and `/health` must send"
+        " as `Authorization: Bearer`; unset, anybody may read them.",
     )
     num_partitions: int32 = setting(
         default=1,

@@ -8,17 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kdist.config.addresses import (
-    PROTOCOLS,
     ConnectString,
+    listener_protocols,
     parse_host_port,
     parse_listener,
-    parse_protocol_map,
+    parse_numbers_by_host,
 )
 from kdist.config.broker_config import BrokerConfig
+from kdist.config.listener_rules import jaas_can_be_read
+from kdist.config.security import prefix_of
 from kdist.errors import UserError
 
 Rule = Callable[[BrokerConfig], str | None]
 
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _EVERY_ADDRESS = {"", "0.0.0.0", "::"}
 _SESSION_TIMEOUT_MS = 45_000  # the default of Java's consumer since 3.0, of librdkafka and kdist
 _MINUTE_MS = 60_000
@@ -55,16 +58,10 @@ def listeners_can_be_read(config: BrokerConfig) -> str | None:
     if not broker.listeners:
         return "listeners is empty"
     try:
-        protocols = parse_protocol_map(broker.listener_security_protocol_map)
-        given = [parse_listener(text) for text in broker.listeners + broker.advertised_listeners]
+        every = broker.listeners + broker.advertised_listeners
+        listener_protocols(every, broker.listener_security_protocol_map)
     except ValueError as fault:
         return str(fault)
-    for listener in given:
-        protocol = protocols.get(listener.name)
-        if protocol is None:
-            return f"listener.security.protocol.map has no protocol for {listener.name}"
-        if protocol not in PROTOCOLS:
-            return f"the protocol {protocol} of {listener.name} is not supported: use PLAINTEXT"
     return None
 
 
@@ -81,7 +78,7 @@ def listeners_are_distinct(config: BrokerConfig) -> str | None:
 
 
 def advertised_listeners_exist(config: BrokerConfig) -> str | None:
-    """Advertised and inter-broker listeners are among `listeners`, with a host to reach."""
+    """Advertised listeners are among `listeners`, with a host to reach."""
     if listeners_can_be_read(config):
         return None
     names = {parse_listener(text).name for text in config.broker.listeners}
@@ -90,10 +87,89 @@ def advertised_listeners_exist(config: BrokerConfig) -> str | None:
             return f"advertised.listeners needs a host that others can reach, not '{advertised}'"
         if advertised.name not in names:
             return f"advertised.listeners has {advertised.name}, which is not in listeners"
-    inter_broker = config.broker.inter_broker_listener_name
-    if inter_broker is not None and inter_broker.upper() not in names:
-        return f"inter.broker.listener.name is {inter_broker}, which is not in listeners"
     return None
+
+
+def brokers_have_a_listener(config: BrokerConfig) -> str | None:
+    """One at most of `inter.broker.listener.name` and `security.inter.broker.protocol` is given,
+    and names one of the `listeners`, as does `inter.broker.listener.former`."""
+    broker = config.broker
+    if listeners_can_be_read(config):
+        return None
+    if broker.inter_broker_listener_name and broker.security_inter_broker_protocol:
+        return "inter.broker.listener.name and security.inter.broker.protocol are both given"
+    named = config.inter_broker_listener
+    setting = (
+        "security.inter.broker.protocol"
+        if broker.security_inter_broker_protocol
+        else "inter.broker.listener.name"
+    )
+    if named not in config.listeners:
+        return f"{setting} is {named}, which is not in listeners"
+    former = broker.inter_broker_listener_former
+    if former is not None and former.upper() not in config.listeners:
+        return f"inter.broker.listener.former is {former}, which is not in listeners"
+    return None
+
+
+def brokers_can_log_in(config: BrokerConfig) -> str | None:
+    """With SASL between brokers, their mechanism is enabled on their listener, and its JAAS text
+    has a username and a password."""
+    if brokers_have_a_listener(config) or listeners_can_be_read(config):
+        return None
+    listener = config.listener(config.inter_broker_listener)
+    if listener.sasl is None:
+        return None
+    mechanism = config.inter_broker_mechanism
+    if mechanism is None:
+        return (
+            f"sasl.mechanism.inter.broker.protocol must be given: {listener.name} has several"
+            " mechanisms"
+        )
+    if mechanism not in listener.mechanisms:
+        return (
+            f"sasl.mechanism.inter.broker.protocol is {mechanism}, which is not enabled on"
+            f" {listener.name}"
+        )
+    if mechanism == "OAUTHBEARER":
+        return "sasl.mechanism.inter.broker.protocol is OAUTHBEARER: brokers do not fetch tokens"
+    jaas = None if jaas_can_be_read(listener) else listener.jaas(mechanism)
+    if jaas is None or not (jaas.username and jaas.password):
+        return (
+            f"{prefix_of(listener.name, mechanism)}sasl.jaas.config must have the username and the"
+            " password with which brokers log in to each other"
+        )
+    return None
+
+
+def addresses_have_numbers(config: BrokerConfig) -> str | None:
+    """`max.connections.per.ip.overrides` has `address:number` each."""
+    try:
+        parse_numbers_by_host(config.network.max_connections_per_ip_overrides)
+    except ValueError as fault:
+        return f"max.connections.per.ip.overrides {fault}"
+    return None
+
+
+def failures_are_told_before_the_close(config: BrokerConfig) -> str | None:
+    """`connection.failed.authentication.delay.ms` is below `connections.max.idle.ms`."""
+    idle_ms = config.network.connections_max_idle_ms
+    if not 0 <= idle_ms <= config.authentication.connection_failed_authentication_delay_ms:
+        return None
+    return "connection.failed.authentication.delay.ms is not below connections.max.idle.ms"
+
+
+def names_on_the_page_are_shown_to_few(config: BrokerConfig) -> str | None:
+    """With an authorizer, `http.address` is on loopback or `http.token.file` is given."""
+    broker = config.broker
+    address = parse_host_port(broker.http_address or "")
+    is_open = address is not None and address.host not in _LOOPBACK and not broker.http_token_file
+    if config.authorization.authorizer_class_name is None or not is_open:
+        return None
+    return (
+        "http.address shows the names of topics and groups to whoever can reach it: give"
+        " http.token.file, or an address on loopback"
+    )
 
 
 def http_address_can_be_read(config: BrokerConfig) -> str | None:
@@ -253,6 +329,10 @@ REFUSES: tuple[Rule, ...] = (
     listeners_can_be_read,
     listeners_are_distinct,
     advertised_listeners_exist,
+    brokers_have_a_listener,
+    brokers_can_log_in,
+    addresses_have_numbers,
+    failures_are_told_before_the_close,
     http_address_can_be_read,
     http_address_is_no_listeners,
     somebody_can_connect,
@@ -265,6 +345,7 @@ WARNS: tuple[Rule, ...] = (
     commits_fit_a_batch,
     commits_fit_a_segment,
     default_session_timeout_is_allowed,
+    names_on_the_page_are_shown_to_few,
     flushes_are_checked_as_often_as_due,
     retention_is_checked_as_often_as_due,
     producers_are_checked_as_often_as_due,

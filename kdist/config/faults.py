@@ -22,6 +22,10 @@ class Given(NamedTuple):
     text: str
     where: str = ""
 
+    def __repr__(self) -> str:
+        """Without the text, which may be a secret's."""
+        return f"Given({HIDDEN}, {self.where!r})"
+
     def sentence(self, claim: str, end: str = ".") -> str:
         """`claim` as a sentence that names the place."""
         return sentence_at(self.where, claim, end)

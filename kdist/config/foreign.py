@@ -2,7 +2,7 @@
 
 A broker's file from a Kafka cluster is accepted as it is where that does no harm: a setting that
 only tunes a mechanism kdist does not have is ignored, with a warning. One that promises what kdist
-would not do (security, tiered storage, a KRaft quorum) is refused, unless its value asks for
+would not do (tiered storage, a KRaft quorum) is refused, unless its value asks for
 nothing, as in files that name every setting. The first matching pattern decides.
 """
 
@@ -34,14 +34,23 @@ REFUSED = {
         "early.start.listeners", "broker.heartbeat.interval.ms", "broker.session.timeout.ms",
         "initial.broker.registration.timeout.ms",
     ),
-    "this release has no TLS, SASL or access control, and would leave the broker open": (
-        "ssl.*", "sasl.*", "security.*", "listener.name.*", "authorizer.*", "super.users",
-        "allow.everyone.if.no.acl.found", "principal.builder.class", "delegation.token.*",
-        "password.encoder.*", "zookeeper.ssl.*", "zookeeper.set.acl", "connections.max.reauth.ms",
+    "this release does not secure its connections to ZooKeeper": (
+        "zookeeper.ssl.*", "zookeeper.set.acl",
     ),
+    "kdist has neither Kerberos nor delegation tokens": (
+        "sasl.kerberos.*", "delegation.token.*",
+    ),
+    "no password can be changed while a broker runs": ("password.encoder.*",),
+    "PEM has no such password: that of an encrypted key is ssl.key.password": (
+        "ssl.keystore.password", "ssl.truststore.password", "listener.name.*.ssl.keystore.password",
+        "listener.name.*.ssl.truststore.password",
+    ),
+    "all listeners share one event loop": ("control.plane.listener.name",),
     "kdist cannot load Java classes": (
         "create.topic.policy.class.name", "alter.config.policy.class.name",
-        "client.quota.callback.class",
+        "client.quota.callback.class", "principal.builder.class", "security.providers",
+        "ssl.engine.factory.class", "sasl.login.class", "sasl.login.callback.handler.class",
+        "sasl.client.callback.handler.class",
     ),
     "kdist keeps a log on its own disk only": (
         "remote.storage.enable", "remote.log.storage.system.enable", "remote.log.copy.disable",
@@ -60,9 +69,6 @@ NOTHING = {
     ),
     "-2": ("log.local.retention.*", "local.retention.*"),
     "-1": ("node.id",),
-    "0": ("connections.max.reauth.ms",),
-    "none": ("ssl.client.auth",),
-    "PLAINTEXT": ("security.inter.broker.protocol",),
 }  # fmt: skip
 """Values of refused settings that ask for nothing, by value: Kafka's defaults. So does no value."""
 
@@ -70,7 +76,7 @@ IGNORED = {
     "nothing is in tiered storage": ("remote.*",),
     "one thread owns all of a broker's state": (
         "num.network.threads", "num.io.threads", "background.threads", "queued.max.requests",
-        "queued.max.request.bytes", "control.plane.listener.name", "log.initial.task.delay.ms",
+        "queued.max.request.bytes", "log.initial.task.delay.ms",
     ),
     "start offsets are saved with the recovery points, and whenever they move": (
         "log.flush.start.offset.checkpoint.interval.ms",
@@ -94,7 +100,6 @@ IGNORED = {
     "quotas are set by kdist configs, and only clients have any yet": (
         "quota.producer.default", "quota.consumer.default", "replication.quota.*",
         "alter.log.dirs.replication.quota.*", "controller.quota.*",
-        "max.connection.creation.rate", "max.connections.per.ip.overrides",
     ),
     "metrics are served at /metrics in Prometheus's format": (
         "metric.reporters", "metrics.*", "kafka.metrics.*", "auto.include.jmx.reporter",
@@ -106,6 +111,7 @@ IGNORED = {
     "it concerns brokers of a KRaft quorum": (
         "unstable.*", "eligible.leader.replicas.enable", "server.max.startup.time.ms",
         "unclean.leader.election.interval.ms", "max.request.partition.size.limit",
+        "sasl.mechanism.controller.protocol",
     ),
     "kdist compresses at each codec's own default level": ("compression.*.level",),
     "one broker is one disk": ("num.replica.alter.log.dirs.threads", "log.dir.failure.timeout.ms"),
@@ -120,8 +126,12 @@ IGNORED = {
     "only the classic group protocol is supported": (
         "group.consumer.*", "group.share.*", "group.coordinator.*", "share.coordinator.*",
     ),
-    "a failed authentication cannot happen without authentication": (
-        "connection.failed.authentication.delay.ms",
+    "TLS is OpenSSL's, not Java's": (
+        "ssl.provider", "ssl.keymanager.algorithm", "ssl.trustmanager.algorithm",
+        "ssl.secure.random.implementation",
+    ),
+    "brokers log in to each other with a name and a password": (
+        "sasl.login.*", "sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.header.urlencode",
     ),
 }  # fmt: skip
 

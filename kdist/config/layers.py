@@ -29,14 +29,23 @@ class Source(enum.IntEnum):
 
 
 class Layer(NamedTuple):
-    """Values given in one place, by name."""
+    """Values given in one place, by name. Settings are looked up with `prefix` before their names.
+
+    So one place makes several layers: for a listener, `listener.name.<listener>.` is above "".
+    """
 
     source: Source
     given: Mapping[str, Given]
+    prefix: str = ""
 
     def names_of(self, row: Setting) -> tuple[Synonym, ...]:
-        is_topic = self.source is Source.DYNAMIC_TOPIC_CONFIG
-        return row.names if is_topic else row.broker_names
+        names = row.names if self.source is Source.DYNAMIC_TOPIC_CONFIG else row.broker_names
+        return tuple(each._replace(name=self.prefix + each.name) for each in names)
+
+
+def prefixed(layers: Sequence[Layer], prefixes: Iterable[str]) -> tuple[Layer, ...]:
+    """The layers looked up with each prefix; whatever its place, the first prefix wins."""
+    return tuple(layer._replace(prefix=prefix) for prefix in prefixes for layer in layers)
 
 
 def layer_of(source: Source, settings: Mapping[str, str], where: str = "") -> Layer:

@@ -33,6 +33,17 @@ class NetworkSettings(Settings):
         dynamic=True,
         doc="How many connections may be open from one address; further ones are closed at once.",
     )
+    max_connections_per_ip_overrides: tuple[str, ...] = setting(
+        default=(),
+        dynamic=True,
+        doc="That number for some addresses, as `address:number`.",
+    )
+    max_connection_creation_rate: int32 = setting(
+        default=INT32_MAX,
+        minimum=1,
+        dynamic=True,
+        doc="How many connections are accepted in a second, over all listeners; further ones wait.",
+    )
     connections_max_idle_ms: int64 = setting(
         default=600_000,
         minimum=-1,

@@ -92,6 +92,17 @@ class NetworkMetrics(Metrics):
 
 
 @metrics
+class AuthorizationMetrics(Metrics):
+    """What was refused for want of a right. The labels are `operation` and `resource`, its type."""
+
+    PREFIX = "kdist_authorization_"
+
+    denials: int = counter(
+        "Times that a request lacked a right; with authorizer.dry.run it was served all the same."
+    )
+
+
+@metrics
 class AuthenticationMetrics(Metrics):
     """Proofs of who clients and brokers are, by SASL; the labels are `listener` and `mechanism`.
 

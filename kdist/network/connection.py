@@ -40,6 +40,7 @@ from kdist.network.tick import Send, Tick
 from kdist.protocol.frame import Chunk
 from kdist.protocol.versions import request_bytes_max
 from kdist.runtime.tasks import Tasks
+from kdist.security.subjects import ANYBODY, Subject
 from kdist.wire.primitives import BUFFERS, Buffer
 
 logger = logging.getLogger(__name__)
@@ -141,6 +142,8 @@ class Connection(RequestReceiver):
     """
 
     principal = ANONYMOUS
+    """Who has proved to be its peer."""
+    subject: Subject = ANYBODY
     """Who sends on it. Whoever sets another must reset `context`, which holds for this one."""
 
     def __init__(self, connections: Connections) -> None:

@@ -27,6 +27,7 @@ _CONNECT_S_MAX = 30.0
 class _Listening(NamedTuple):
     make: Callable[[], asyncio.BaseProtocol]
     context: Context  # of the process that listens
+    wait_s: Callable[[], float]
 
 
 class SimulatedNetwork:
@@ -139,6 +140,8 @@ class SimulatedNetwork:
         listening = self._listening.get(remote)
         if listening is None:
             raise ConnectionRefusedError(f"nobody listens on {remote.host}:{remote.port}")
+        while (wait_s := listening.wait_s()) > 0:
+            await asyncio.sleep(wait_s)
         local = Address(host, self._free_port())
         protocol = make()
         mine = self._transport(local, remote, protocol, copy_context())
@@ -203,8 +206,9 @@ class SimulatedHost:
         host: str,  # noqa: ARG002 - a simulated host has one address, its name
         port: int,
         options: SocketOptions = SocketOptions(),  # noqa: ARG002, B008 - a tuple, of no meaning here
+        wait_s: Callable[[], float] = float,
     ) -> Server:
-        listening = _Listening(make, copy_context())
+        listening = _Listening(make, copy_context(), wait_s)
         return SimulatedServer(
             self._network, self._network.open(Address(self.name, port), listening)
         )

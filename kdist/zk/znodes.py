@@ -20,6 +20,8 @@ from functools import cached_property
 from typing import Generic, Protocol, Self, TypeVar
 from urllib.parse import quote, unquote
 
+from kdist.security.acls import ResourceType
+from kdist.zk.acl_values import AclChange, ExtendedAclChange, StoredAclEntries
 from kdist.zk.client import ZooKeeper
 from kdist.zk.errors import CorruptZnode, NoNode
 from kdist.zk.fields import to_int32, to_int64
@@ -191,6 +193,16 @@ IP_SETTINGS = _row("/config/ips/{address}", _P, EntitySettings)
 SETTINGS_CHANGES = _empty("/config/changes")
 SETTINGS_CHANGE = _row("/config/changes/config_change_", _S, SettingsChange)
 
+# ACLs: of literal patterns, and of prefixes. Kafka does not quote these names.
+ACL_TYPE = _empty("/kafka-acl/{type}")
+ACLS = _row("/kafka-acl/{type}/{name}", _P, StoredAclEntries)
+ACL_CHANGES = _empty("/kafka-acl-changes")
+ACL_CHANGE = _row("/kafka-acl-changes/acl_changes_", _S, AclChange)
+PREFIXED_ACL_TYPE = _empty("/kafka-acl-extended/prefixed/{type}")
+PREFIXED_ACLS = _row("/kafka-acl-extended/prefixed/{type}/{name}", _P, StoredAclEntries)
+EXTENDED_ACL_CHANGES = _empty("/kafka-acl-extended-changes")
+EXTENDED_ACL_CHANGE = _row("/kafka-acl-extended-changes/acl_changes_", _S, ExtendedAclChange)
+
 # Work for the controller
 TOPIC_DELETIONS = _empty("/admin/delete_topics")
 TOPIC_DELETION = _empty("/admin/delete_topics/{topic}")
@@ -232,4 +244,11 @@ STARTING_PATHS = (
     *(TOPIC_SETTINGS.parent, CLIENT_SETTINGS.parent, USER_SETTINGS.parent),
     *(BROKER_SETTINGS.parent, IP_SETTINGS.parent, VETTED_DISKS.path(), LOCKS.path()),
     SECRETS.path(),
+)
+
+# Created too by one that decides by ACLs.
+ACL_TYPES = tuple(kind for kind in ResourceType if kind > ResourceType.ANY)
+ACL_PATHS = (
+    *(row.path(kind.text) for row in (ACL_TYPE, PREFIXED_ACL_TYPE) for kind in ACL_TYPES),
+    *(ACL_CHANGES.path(), EXTENDED_ACL_CHANGES.path()),
 )

@@ -16,14 +16,13 @@ from typing import NamedTuple, Protocol
 from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
+from kdist.broker.change_follower import ChangeFollower
 from kdist.errors import ApiError, Error
 from kdist.runtime.clock import Clock
-from kdist.runtime.tasks import raise_bug
 from kdist.zk import znodes
 from kdist.zk.client import Check, Create, Set, Znode, ZooKeeper
 from kdist.zk.errors import CorruptZnode, MultiFailed, NoNode, ZooKeeperError
 from kdist.zk.values import EntitySettings, SettingsChange
-from kdist.zk.watching import ChildrenWatcher
 from kdist.zk.znodes import ZnodeRow
 
 logger = logging.getLogger(__name__)
@@ -31,8 +30,6 @@ logger = logging.getLogger(__name__)
 Overrides = Mapping[str, str]
 
 _READS_AT_ONCE = 200
-_KEPT_MS = 15 * 60_000  # retention of notifications, for brokers that are slow to read them
-_RETRY_MS = 5_000  # after a failed read; after a lost connection, the watcher reports anyway
 _NOT_THERE = -1  # the version of a znode that does not exist
 
 
@@ -149,105 +146,28 @@ class Follower(Protocol):
         ...
 
 
-class SettingsChanges:
-    """Follows changes of topics' and clients' settings. Owner: the broker.
+class SettingsChanges(ChangeFollower):
+    """Follows changes of topics' and clients' settings."""
 
-    For each new notification the oldest ones are checked too, and removed if they are past their
-    retention. A broker that was away for longer comes back with a new session, and re-reads
-    everything.
-    """
+    noun = "settings"
 
     def __init__(self, zk: ZooKeeper, clock: Clock, followers: Mapping[str, Follower]) -> None:
         """`followers`, by the kind of their owners: the znode's name below `/config`."""
-        self._zk = zk
-        self._clock = clock
+        super().__init__(zk, clock, znodes.SETTINGS_CHANGES.path())
         self._followers = followers
-        self._seen: set[str] = set()
-        self._read_in = 0  # the session in which the settings were last read completely
-        self._watcher: ChildrenWatcher | None = None
-        self._looking: asyncio.Task[None] | None = None
-        self._again: asyncio.TimerHandle | None = None
 
-    async def load_all(self) -> None:
-        """Have all settings read. `watch` tells of all changes from here."""
-        self._read_in = self._zk.session_id
-        self._seen.update(await self._zk.children(znodes.SETTINGS_CHANGES.path()))
+    async def _load_all(self) -> None:
         for follower in self._followers.values():
             await follower.load_all()
 
-    def watch(self) -> None:
-        """Have all changes since `load_all` applied, and those to come."""
-        self._watcher = ChildrenWatcher(self._zk, znodes.SETTINGS_CHANGES.path(), self._notified)
+    async def _reload_all(self) -> None:
+        for follower in self._followers.values():
+            await follower.reload_all()
 
-    def stop(self) -> None:
-        if self._watcher is not None:
-            self._watcher.stop()
-        if self._looking is not None:
-            self._looking.cancel()
-        if self._again is not None:
-            self._again.cancel()
-
-    def _notified(self, names: list[str] | None) -> None:
-        there = names or []
-        new = [name for name in there if name not in self._seen]
-        self._seen = set(there)
-        is_elsewhere = self._read_in != self._zk.session_id
-        self._read_in = self._zk.session_id
-        if new or is_elsewhere:
-            oldest = there[: len(new) + 1]
-            names = list(dict.fromkeys([*oldest, *new]))
-            self._looking = asyncio.ensure_future(
-                self._catch_up(names, self._looking, is_elsewhere)
-            )
-            self._looking.add_done_callback(raise_bug)
-
-    async def _catch_up(
-        self, names: list[str], before: asyncio.Task[None] | None, is_elsewhere: bool
-    ) -> None:
-        if before is not None:
-            await asyncio.wait([before])
-        try:
-            for follower in self._followers.values() if is_elsewhere else ():
-                await follower.reload_all()
-        except ZooKeeperError as error:
-            self._read_in = 0
-            self._retry_soon(error)
-        for name in names:
-            try:
-                await self._read_notification(f"{znodes.SETTINGS_CHANGES.path()}/{name}")
-            except ZooKeeperError as error:
-                self._seen.discard(name)
-                self._retry_soon(error)
-
-    def _retry_soon(self, error: ZooKeeperError) -> None:
-        """Have the watcher report again; what could not be read then counts as new."""
-        logger.warning("could not read changed settings, trying again: %s", error)
-        assert self._watcher is not None, "notifications come from it"
-        loop = asyncio.get_running_loop()
-        if self._again is not None:
-            self._again.cancel()
-        self._again = loop.call_later(_RETRY_MS / 1000, self._watcher.report_again)
-
-    async def _read_notification(self, path: str) -> None:
-        try:
-            data, stat = await self._zk.get(path)
-        except NoNode:
-            return  # removed after its retention
-        try:
-            kind, _, name = znodes.SETTINGS_CHANGE.decode(path, data).entity_path.partition("/")
-        except CorruptZnode as error:
-            logger.warning("ignored a notification of changed settings: %s", error)
-        else:
-            if kind in self._followers and unquote(name) not in znodes.IMPOSSIBLE:
-                await self._followers[kind].reload(name)
-        if self._clock.now_ms() - stat.created_ms > _KEPT_MS:
-            await self._remove(path)
-
-    async def _remove(self, path: str) -> None:
-        try:
-            await self._zk.delete(path)
-        except NoNode:
-            pass  # another broker did
+    async def _reload(self, path: str, data: bytes) -> None:
+        kind, _, name = znodes.SETTINGS_CHANGE.decode(path, data).entity_path.partition("/")
+        if kind in self._followers and unquote(name) not in znodes.IMPOSSIBLE:
+            await self._followers[kind].reload(name)
 
 
 def decode_stored(

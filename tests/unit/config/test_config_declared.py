@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.config import broker_rules, topic_rules
+from kdist.config import broker_rules, listener_rules, topic_rules
 from kdist.config.addresses import Listener, parse_listener, parse_protocol_map
 from kdist.config.broker_config import BROKER_CLASSES, BROKER_TABLE
 from kdist.config.declare import Setting, Settings, Synonym, setting, settings, show_human
@@ -16,6 +16,7 @@ from kdist.config.faults import ConfigError, broken
 from kdist.config.kinds import INT64_MAX, Kind, int32, int64, secret, show_text
 from kdist.config.layers import Source, layer_of
 from kdist.config.load import broker_from, load_broker, with_dynamic
+from kdist.config.security import ACL_AUTHORIZER
 from kdist.config.topic import TopicSettings
 
 EVERY = (*BROKER_TABLE, *TopicSettings.TABLE)
@@ -36,6 +37,19 @@ LEAST = {"broker.id": "1", "log.dir": "/d", "zookeeper.connect": "zk:2181"}
 LISTENERS, ADVERTISED = "listeners", "advertised.listeners"
 PROTOCOL_MAP, INTER_BROKER = "listener.security.protocol.map", "inter.broker.listener.name"
 
+SCRAM = "SCRAM-SHA-512"
+PLAIN = (
+    'org.apache.kafka.common.security.plain.PlainLoginModule required username="kdist"'
+    ' password="hunter2" user_alice="hunter3";'
+)
+SECURE = {
+    LISTENERS: "PLAINTEXT://:9092,IN://:9093",
+    PROTOCOL_MAP: "PLAINTEXT:PLAINTEXT,IN:SASL_SSL",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.jaas.config": PLAIN,
+    "ssl.keystore.location": "/etc/kdist/key.pem",
+}
+
 BROKEN_BY = {
     "directory_is_one": {"log.dir": "/d1,/d2"},
     "directory_is_absolute": {"log.dir": "logs"},
@@ -48,6 +62,10 @@ BROKEN_BY = {
         LISTENERS: "PLAINTEXT://:9092",
         "http.address": "127.0.0.1:9092",
     },
+    "brokers_have_a_listener": {INTER_BROKER: "OUT"},
+    "brokers_can_log_in": {LISTENERS: "SASL_PLAINTEXT://:1", "sasl.enabled.mechanisms": SCRAM},
+    "addresses_have_numbers": {"max.connections.per.ip.overrides": "host:5"},
+    "failures_are_told_before_the_close": {"connections.max.idle.ms": "100"},
     "follower_waits_within_its_timeout": {
         "replica.fetch.wait.max.ms": "20000",
         "replica.socket.timeout.ms": "10000",
@@ -63,6 +81,17 @@ BROKEN_BY = {
         "log.cleaner.max.compaction.lag.ms": "1",
     },
     "cleanup_policy_is_named_once": {"log.cleanup.policy": "delete,delete"},
+}
+OF_LISTENERS = {
+    "stores_are_pem": {"ssl.keystore.type": "JKS"},
+    "certificate_is_given": {"ssl.keystore.location": ""},
+    "trust_is_given": {"listener.name.in.ssl.client.auth": "required"},
+    "versions_are_enabled": {"ssl.enabled.protocols": ""},
+    "mechanisms_are_enabled": {"sasl.enabled.mechanisms": ""},
+    "passwords_are_not_in_clear": {PROTOCOL_MAP: "PLAINTEXT:PLAINTEXT,IN:SASL_PLAINTEXT"},
+    "jaas_can_be_read": {"sasl.jaas.config": "com.example.Evil required;"},
+    "plain_has_users": {"sasl.jaas.config": PLAIN.replace("user_", "not_")},
+    "tokens_can_be_checked": {"sasl.enabled.mechanisms": "OAUTHBEARER", "sasl.jaas.config": ""},
 }
 OF_TOPICS = {
     "throttled_replicas_are_named": {"leader.replication.throttled.replicas": "0:1,all"},
@@ -89,6 +118,10 @@ ODD = {
     "producers_are_checked_as_often_as_due": {"producer.id.expiration.ms": "599999"},
     "offsets_are_checked_as_often_as_due": {"offsets.retention.minutes": "9"},
     "follower_backs_off_within_its_lag": {"replica.fetch.backoff.ms": "30000"},
+    "names_on_the_page_are_shown_to_few": {
+        "authorizer.class.name": ACL_AUTHORIZER,
+        "http.address": ":9464",
+    },
     "exposed_records_get_flushed": {"log.flush.before.expose": "true"},
 }
 
@@ -261,6 +294,7 @@ def test_an_integer_is_bounded_by_its_width() -> None:
 def test_every_rule_has_an_example_that_breaks_it() -> None:
     refusing = {rule.__name__ for rule in (*broker_rules.REFUSES, *topic_rules.REFUSES)}
     assert refusing == {*BROKEN_BY, *OF_TOPICS}
+    assert {rule.__name__ for rule in listener_rules.REFUSES} == set(OF_LISTENERS)
     warning = {rule.__name__ for rule in (*broker_rules.WARNS, *topic_rules.WARNS)}
     assert warning == set(ODD)
 
@@ -268,6 +302,14 @@ def test_every_rule_has_an_example_that_breaks_it() -> None:
 @pytest.mark.parametrize("rule", BROKEN_BY)
 def test_a_contradiction_is_refused(rule: str) -> None:
     assert fault_of(BROKEN_BY[rule]).endswith("(f).")
+
+
+@pytest.mark.parametrize("rule", OF_LISTENERS)
+def test_a_contradiction_of_a_listener_is_refused(rule: str) -> None:
+    fault = fault_of(SECURE | OF_LISTENERS[rule])
+    assert fault.endswith("(f).")
+    assert "hunter" not in fault
+    assert not broker_from(SECURE | LEAST).warnings
 
 
 @pytest.mark.parametrize("rule", OF_TOPICS)
@@ -325,7 +367,10 @@ def test_several_contradictions_are_reported_together() -> None:
         ({"zookeeper.connect": "zk/a//b"}, "zookeeper.connect 'zk/a//b': /a//b is not a path"),
         ({LISTENERS: ""}, "listeners is empty"),
         ({LISTENERS: "A://:1"}, "listener.security.protocol.map has no protocol for A"),
-        ({LISTENERS: "A://:1", PROTOCOL_MAP: "A:SSL"}, "the protocol SSL of A is not supported"),
+        (
+            {LISTENERS: "A://:1", PROTOCOL_MAP: "A:TLS"},
+            "the protocol TLS of A is none of PLAINTEXT, SSL",
+        ),
         ({PROTOCOL_MAP: "PLAINTEXT"}, "'PLAINTEXT' is not of the form NAME:PROTOCOL"),
         ({ADVERTISED: "PLAINTEXT://:9092"}, "advertised.listeners needs a host"),
         (

@@ -188,8 +188,8 @@ def test_faults_of_overrides_name_their_topic_and_come_together() -> None:
         ("remote.log.delete.on.disable", "false", "true"),
         ("local.retention.ms", "-2", "1000"),
         ("local.retention.bytes", " -2 ", "-1"),
-        ("ssl.keystore.location", "", "keys.jks"),
-        ("security.inter.broker.protocol", "PLAINTEXT", "SSL"),
+        ("ssl.keystore.password", "", "hunter2"),
+        ("zookeeper.set.acl", "false", "true"),
         ("process.roles", "", "broker"),
     ],
 )

@@ -112,8 +112,8 @@ def test_all_faults_are_reported_at_once_in_the_order_of_the_file() -> None:
         "num.partitions is given twice: keep one (f, lines 2 and 3).",
         "nonsense is not a setting (f, line 1).",
         "num.partitions is '0', but must be an integer from 1 to 2147483647 (f, line 2).",
-        "ssl.keystore.password cannot be set: this release has no TLS, SASL or access control,"
-        " and would leave the broker open (f, line 4).",
+        "ssl.keystore.password cannot be set: PEM has no such password: that of an encrypted key is"
+        " ssl.key.password (f, line 4).",
         "log.cleanup.policy is 'shred', but must be any of delete, compact (f, line 5).",
         "log.segment.byte is not a setting: did you mean log.segment.bytes (f, line 6)?",
         "broker.id is 'x', but must be an integer from 0 to 2147483647 (f, line 7).",
@@ -172,8 +172,8 @@ def test_no_setting_is_both_declared_and_foreign(row: object) -> None:
     assert not caught
 
 
-def test_security_settings_are_refused_and_thread_settings_are_ignored() -> None:
-    refused = ("ssl.keystore.location", "sasl.enabled.mechanisms", "authorizer.class.name")
+def test_settings_that_promise_something_are_refused_and_thread_settings_are_ignored() -> None:
+    refused = ("zookeeper.ssl.client.enable", "sasl.login.class", "process.roles")
     ignored = ("num.io.threads", "log.cleaner.threads", "compression.zstd.level")
     assert all((row := find_foreign(name)) and row.is_refused for name in refused)
     assert all((row := find_foreign(name)) and not row.is_refused for name in ignored)

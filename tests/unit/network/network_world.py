@@ -14,7 +14,7 @@ from kdist.config.network import NetworkSettings
 from kdist.errors import ProtocolError
 from kdist.metrics.broker import NetworkMetrics
 from kdist.network.connection import Connection, ResponseSlot
-from kdist.network.listener import Listener
+from kdist.network.listener import Bounds, Listener
 from kdist.network.network import AsyncioNetwork, Network
 from kdist.runtime.process import AsyncioProcess, Process
 from kdist.runtime.tick_loop import TickLoop
@@ -135,7 +135,13 @@ class Answering:
 class Served:
     """A listener with its handler and metrics, and its port."""
 
-    def __init__(self, world: World, handler: Any = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        world: World,
+        handler: Any = None,
+        bounds: Bounds | None = None,
+        **settings: Any,
+    ) -> None:
         self.world = world
         self.handler = handler or Answering()
         self.metrics = NetworkMetrics()
@@ -146,6 +152,7 @@ class Served:
             NetworkSettings(**settings),
             self.metrics,
             self._process,
+            bounds,
         )
         self.port = 0
 

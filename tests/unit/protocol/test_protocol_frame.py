@@ -94,6 +94,20 @@ def test_a_size_outside_the_limit_is_refused_before_its_content_arrives(size):
         bytes_wanted(buffer, 0, 4, 100)
 
 
+@pytest.mark.parametrize(
+    ("begin", "protocol"),
+    [
+        (b"\x15\x03\x03\x00", "TLS"),
+        (b"\x16\x03\x01\x02", "TLS"),
+        (b"HTTP", "HTTP"),
+        (b"GET ", "HTTP"),
+    ],
+)
+def test_another_protocol_in_the_place_of_a_size_is_named(begin, protocol):
+    with pytest.raises(ProtocolError, match=f"looks like {protocol}"):
+        bytes_wanted(b"_" + begin, 1, 5, 100)
+
+
 def test_the_largest_frame_is_within_the_limit():
     assert bytes_wanted(framed(bytes(100)), 0, 104, 100) == 104
 

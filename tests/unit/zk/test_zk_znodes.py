@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from kdist.config.addresses import Listener
 from kdist.model import LeaderAndIsr
+from kdist.security.acls import Acl, Operation, Pattern, PatternType, Permission, ResourceType
 from kdist.zk import znodes
+from kdist.zk.acl_values import AclChange, ExtendedAclChange, StoredAclEntries
 from kdist.zk.errors import CorruptZnode
 from kdist.zk.registration import FLUSHED_BYTES_MAX, BrokerRegistration, Endpoint
 from kdist.zk.values import (
@@ -32,6 +34,9 @@ PAGE = Path(__file__).parents[3] / "docs/formats/znodes.md"
 TOPIC_ID = uuid.UUID("49d85fc5-b6d2-4ac8-bd17-ac2d056e5b9c")
 PLAIN = Endpoint(Listener("PLAINTEXT", "host1", 9092), "PLAINTEXT")
 SECURE = Endpoint(Listener("CLIENT", "fe80::1", 9093), "SSL")
+
+LITERAL = PatternType.LITERAL
+ALICE_READS = Acl("User:alice", "*", Operation.READ, Permission.ALLOW)
 
 # What Kafka's own encoders give for these values (3.9, and older where a version says so).
 KAFKA_BYTES = [
@@ -53,6 +58,14 @@ KAFKA_BYTES = [
      b'{"version":1,"config":{"retention.ms":"1000"}}'),
     (znodes.SETTINGS_CHANGE, SettingsChange("topics/clicks"),
      b'{"version":2,"entity_path":"topics/clicks"}'),
+    (znodes.ACLS, StoredAclEntries(frozenset((ALICE_READS,))),
+     b'{"version":1,"acls":[{"principal":"User:alice","permissionType":"Allow",'
+     b'"operation":"Read","host":"*"}]}'),
+    (znodes.ACL_CHANGE, AclChange(Pattern(ResourceType.TRANSACTIONAL_ID, "a:b", LITERAL)),
+     b"TRANSACTIONAL_ID:a:b"),
+    (znodes.EXTENDED_ACL_CHANGE,
+     ExtendedAclChange(Pattern(ResourceType.TOPIC, "clicks", PatternType.PREFIXED)),
+     b'{"version":1,"resourceType":"TOPIC","name":"clicks","patternType":"PREFIXED"}'),
     (znodes.PRODUCER_ID_BLOCK, ProducerIdBlock(3, 1000, 1999),
      b'{"version":1,"broker":3,"block_start":"1000","block_end":"1999"}'),
     (znodes.CONSUMER_ID, ConsumerRegistration({"clicks": 2}, "static", 1620000000000),
@@ -120,7 +133,9 @@ def test_damage_is_a_corrupt_znode_or_a_value_but_nothing_else(
     faults = [found for each in damaged if (found := fault(row, each))]
     assert all(str(found) == f"/the/path: {found.reason}" for found in faults)
     assert all(found.reason for found in faults)
-    assert len(faults) > (0 if row is znodes.CONSUMER_OWNER else len(damaged) // 4)
+    assert len(faults) > (
+        0 if row in (znodes.CONSUMER_OWNER, znodes.ACL_CHANGE) else len(damaged) // 4
+    )
 
 
 def test_a_port_of_an_old_registration_is_one() -> None:
@@ -254,6 +269,40 @@ def test_a_partition_state_of_kafka_has_no_field_of_kdists() -> None:
 def test_the_old_form_of_a_settings_change_is_read() -> None:
     old = b'{"version":1,"entity_type":"topics","entity_name":"clicks"}'
     assert znodes.SETTINGS_CHANGE.decode("/path", old) == SettingsChange("topics/clicks")
+
+
+def acl_entries(**words: object) -> bytes:
+    entry = {"principal": "User:a", "permissionType": "Allow", "operation": "Read", "host": "*"}
+    return json.dumps({"version": 1, "acls": [entry | words]}).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"version":2,"acls":[]}',
+        b'{"acls":[]}',
+        b'{"version":1,"acls":["User:a"]}',
+        acl_entries(principal="alice"),
+        acl_entries(host=None),
+        acl_entries(operation=3),
+    ],
+)
+def test_acls_that_may_mean_something_else_are_corrupt(data: bytes) -> None:
+    assert fault(znodes.ACLS, data)
+
+
+def test_a_word_of_a_newer_acl_is_unknown_and_a_known_one_may_have_any_case() -> None:
+    """KAFKA-7216."""
+    newer = acl_entries(operation="TwoPhaseCommit", permissionType="ALLOW")
+    expected = Acl("User:a", "*", Operation.UNKNOWN, Permission.ALLOW)
+    assert znodes.ACLS.decode("/path", newer).acls == {expected}
+    assert znodes.ACLS.decode("/path", b"").acls == frozenset()
+
+
+def test_both_spellings_of_a_type_in_a_notification_are_read() -> None:
+    for word in ("TRANSACTIONAL_ID", "TransactionalId"):
+        change = znodes.ACL_CHANGE.decode("/path", f"{word}:x".encode())
+        assert change.pattern.type is ResourceType.TRANSACTIONAL_ID
 
 
 def test_an_empty_settings_znode_has_no_settings() -> None:
