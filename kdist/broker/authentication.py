@@ -232,8 +232,8 @@ class Gate:
                 self._take_raw(connection, login, bytes(frame))
             else:
                 self._take_request(connection, login, frame)
-        except ProtocolError:
-            raise
+        except ProtocolError as error:
+            self._fail(connection, login, None, str(error))
         except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
             self._shared.crashes.meet(error, AUTHENTICATE, connection)
 
