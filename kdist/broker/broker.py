@@ -36,6 +36,7 @@ from kdist.broker.session_file import SessionFile
 from kdist.broker.settings.dynamic import DynamicSettings, TopicOverrides
 from kdist.broker.settings.stored import Follower, SettingsChanges
 from kdist.broker.stored_security import StoredAcls
+from kdist.broker.stored_users import StoredUsers
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.topic import TopicSettings
 from kdist.errors import DiskFailed, UserError
@@ -106,10 +107,15 @@ class Broker:
                 self._end_pauses,
             ),
         )
+        self._users = StoredUsers(context.zk, context.process.rng)
+        followers: dict[str, Follower] = {
+            "topics": self._overrides,
+            "clients": self._quotas,
+            "users": self._users,
+        }
         self.authorizer = Authorizer(
             config.authorization, context.process.clock, self.measures.authorization
         )
-        followers: dict[str, Follower] = {"topics": self._overrides, "clients": self._quotas}
         self._changes = SettingsChanges(context.zk, context.process.clock, followers)
         self._acls = self._make_acls()
         self._gateway = Gateway(context, self.measures.network)
@@ -182,7 +188,7 @@ class Broker:
         self._service = service = Service(
             context,
             self.measures,
-            Followed(self._overrides, self._quotas, self._acls),
+            Followed(self._overrides, self._quotas, self._users, self._acls),
             self.authorizer,
             cluster_id,
             context.config.inter_broker_listener,

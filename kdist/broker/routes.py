@@ -26,6 +26,7 @@ from kdist.broker.handlers.fetch import FetchHandler
 from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.handlers.metadata import MetadataHandler
 from kdist.broker.handlers.produce import ProduceHandler
+from kdist.broker.handlers.scram_users import ScramUsersHandler
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.protocol.versions import TABLE
 from kdist.replication.replicas import Replicas
@@ -49,6 +50,7 @@ _CHANGING = (
     "AlterClientQuotas",
     "CreateAcls",
     "DeleteAcls",
+    "AlterUserScramCredentials",
 )
 _LONG = ("ListOffsets", "ListGroups", "DescribeGroups")
 
@@ -67,6 +69,7 @@ class Handlers(NamedTuple):
     configs: ConfigsHandler
     client_quotas: ClientQuotasHandler
     acls: AclsHandler
+    scram_users: ScramUsersHandler
 
 
 def routes_to(to: Handlers) -> Routes:
@@ -141,6 +144,12 @@ def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
         "IncrementalAlterConfigs": lambda asked, _call: to.configs.change(asked),
         "DescribeClientQuotas": lambda asked, _call: to.client_quotas.describe(asked),
         "AlterClientQuotas": lambda asked, _call: to.client_quotas.alter(asked),
+        "DescribeUserScramCredentials": lambda asked, _call: to.scram_users.describe(asked),
+        "AlterUserScramCredentials": lambda asked, call: to.scram_users.alter(
+            asked,
+            call.listener,
+            f"{call.connection.subject.principal.name} of {call.connection.peer}",
+        ),
         "DescribeCluster": lambda asked, call: to.metadata.describe_cluster(asked, call.listener),
     }
 

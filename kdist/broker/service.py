@@ -28,6 +28,7 @@ from kdist.broker.handlers.fetch import FetchHandler
 from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.handlers.metadata import MetadataHandler
 from kdist.broker.handlers.produce import ProduceHandler
+from kdist.broker.handlers.scram_users import ScramUsersHandler
 from kdist.broker.measures import (
     Collector,
     LaggingGroups,
@@ -44,6 +45,7 @@ from kdist.broker.settings.dynamic import TopicOverrides
 from kdist.broker.settings.resources import Resources
 from kdist.broker.settings.stored import Owner, StoredSettings
 from kdist.broker.stored_security import StoredAcls
+from kdist.broker.stored_users import StoredUsers
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.replication import RACK_AWARE
 from kdist.controller.controller import Controller
@@ -78,6 +80,7 @@ class Followed(NamedTuple):
 
     overrides: TopicOverrides
     quotas: StoredQuotas
+    users: StoredUsers
     acls: StoredAcls | None
 
 
@@ -101,7 +104,7 @@ class Service:
         self._context = context
         self._process = context.process
         self._measures = measures
-        self._overrides, self._quotas, self._acls = followed
+        self._overrides, self._quotas, self._users, self._acls = followed
         self._authorizer = authorizer
         self._dynamic = self._overrides.broker
         self._fail = fail
@@ -327,6 +330,9 @@ class Service:
             configs=ConfigsHandler(stored, resources, loggers, self.cache.loaded),
             client_quotas=ClientQuotasHandler(context.zk, stored),
             acls=AclsHandler(self._acls),
+            scram_users=ScramUsersHandler(
+                *(context.zk, stored, lambda: self.controller.is_active, self._may_carry_secrets)
+            ),
         )
 
     async def _reload_settings(self, owner: Owner) -> None:
@@ -335,8 +341,15 @@ class Service:
             await self._overrides.reload(owner.name)
         elif owner.row is znodes.CLIENT_SETTINGS:
             await self._quotas.reload_client(owner.name)
+        elif owner.row is znodes.USER_SETTINGS:
+            await self._users.reload_user(owner.name)
         else:
             await self._dynamic.load()
+
+    def _may_carry_secrets(self, listener: str) -> bool:
+        config = self._context.config
+        is_encrypted = config.listener(listener).tls is not None
+        return is_encrypted or config.authentication.scram_alter_over_clear_enable
 
     def _on_metadata_update(self, gone: Collection[TopicPartition]) -> None:
         if (alive := self.cache.brokers.keys()) != self._alive:

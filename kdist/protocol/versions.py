@@ -15,6 +15,7 @@ from kdist.protocol import (
     alter_partition,
     alter_partition_reassignments,
     alter_replica_log_dirs,
+    alter_user_scram_credentials,
     api_versions,
     controlled_shutdown,
     create_acls,
@@ -30,6 +31,7 @@ from kdist.protocol import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_user_scram_credentials,
     elect_leaders,
     fetch,
     find_coordinator,
@@ -115,6 +117,8 @@ _ROWS = (
     (offset_delete.API, _each(80)),  # 47
     (describe_client_quotas.API, _SMALL),  # 48
     (alter_client_quotas.API, _each(32)),  # 49
+    (describe_user_scram_credentials.API, _SMALL),  # 50
+    (alter_user_scram_credentials.API, _SMALL),  # 51
     (alter_partition.API, _each(128)),  # 56
     (describe_cluster.API, _SMALL),  # 60
     (allocate_producer_ids.API, _SMALL),  # 67

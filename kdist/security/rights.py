@@ -177,6 +177,12 @@ ROWS = {
         _ENTRY,
         Right(Operation.ALTER_CONFIGS, _CLUSTER).whole(refusals.alter_client_quotas),
     ),
+    "DescribeUserScramCredentials": Row(
+        _of(_DESCRIBE), _WHOLE, _DESCRIBE.whole(refusals.describe_user_scram_credentials)
+    ),
+    "AlterUserScramCredentials": Row(
+        _of(_ALTER), _ENTRY, _ALTER.whole(refusals.alter_user_scram_credentials)
+    ),
     "AlterPartition": Row(_BROKERS, _WHOLE, _CLUSTER_ACTION.whole(refusals.alter_partition)),
     "DescribeCluster": Row(
         "nothing; for authorized operations: Describe on Cluster", _SILENT, rules.describe_cluster

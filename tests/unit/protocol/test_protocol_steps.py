@@ -38,6 +38,7 @@ FEW = {
     *("InitProducerId", "DescribeClientQuotas", "AlterClientQuotas", "DescribeCluster"),
     *("AllocateProducerIds", "SaslHandshake", "SaslAuthenticate"),
     *("DescribeAcls", "CreateAcls", "DeleteAcls"),
+    *("DescribeUserScramCredentials", "AlterUserScramCredentials"),
 }
 
 
