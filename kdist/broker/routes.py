@@ -103,7 +103,7 @@ def _direct(to: Handlers) -> dict[str, DirectHandler]:
         "SaslAuthenticate": authentication.authenticate,
         "ApiVersions": lambda asked, call: call.answer_with_error(
             api_versions.answer(
-                asked, call.version, to_brokers=to.control.is_for_brokers(call.listener)
+                asked, call.version, to_brokers=to.control.admission.lists(call.listener)
             )
         ),
     }

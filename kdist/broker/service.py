@@ -22,7 +22,7 @@ from kdist.broker.fetch_sessions import FetchSessions
 from kdist.broker.handlers.client_quotas import ClientQuotasHandler
 from kdist.broker.handlers.commands import CommandsHandler
 from kdist.broker.handlers.configs import ConfigsHandler, Loggers
-from kdist.broker.handlers.control import ControlHandler
+from kdist.broker.handlers.control import Admission, ControlHandler
 from kdist.broker.handlers.fetch import FetchHandler
 from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.handlers.metadata import MetadataHandler
@@ -318,7 +318,7 @@ class Service:
                 self._overrides,
                 self.controller,
                 producer_ids,
-                self.registered,
+                Admission.of(context.config, self.registered),
                 self._on_metadata_update,
             ),
             configs=ConfigsHandler(stored, resources, loggers, self.cache.loaded),

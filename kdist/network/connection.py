@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from kdist.errors import ProtocolError
 from kdist.metrics.broker import NetworkMetrics
+from kdist.model import ANONYMOUS
 from kdist.network.connection_state import (
     CLOSED,
     FINISHING,
@@ -140,6 +141,8 @@ class Connection(RequestReceiver):
     pipelined. With asyncio's own transports it was 8, 6 and 1.3.
     """
 
+    principal = ANONYMOUS
+    """Who has proved to be its peer."""
     subject: Subject = ANYBODY
     """Who sends on it. Whoever sets another must reset `context`, which holds for this one."""
 

@@ -41,6 +41,7 @@ class Process(ABC):
         self.loop = loop
         self.clock = clock
         self.rng = rng
+        self.secrets = rng  # makes what nobody may foresee
         self.on_failure: Callable[[BaseException], None] | None = None
         self.context = copy_context()
         self.context.run(CURRENT.set, self)
@@ -164,6 +165,7 @@ class AsyncioProcess(Process):
         self, loop: asyncio.AbstractEventLoop, rng: random.Random | None = None, threads: int = 4
     ) -> None:
         super().__init__(loop, SystemClock(), rng or system_rng())
+        self.secrets = secure_rng()
         loop.set_exception_handler(self._take_exception)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="kdist-blocking")
         self._results: deque[tuple[Done, BaseException | None]] = deque()  # its append is atomic

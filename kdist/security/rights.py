@@ -95,6 +95,8 @@ ROWS = {
     "DescribeGroups": Row("Describe on Group", _ENTRY, rules.describe_groups),
     "ListGroups": Row("Describe on Cluster, or on Group", _SILENT, rules.list_groups),
     "ApiVersions": Row("nothing", "", free),
+    "SaslHandshake": Row("nothing", "", free),
+    "SaslAuthenticate": Row("nothing", "", free),
     "CreateTopics": Row(
         "Create on Cluster or on Topic; for settings: DescribeConfigs on Topic",
         _ENTRY,
