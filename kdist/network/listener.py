@@ -124,8 +124,8 @@ class Listener:
                 send_buffer_bytes=settings.socket_send_buffer_bytes,
                 receive_buffer_bytes=settings.socket_receive_buffer_bytes,
             ),
-            tls,
             self._wait_s,
+            tls,
         )
         self._servers.append(server)
         if self._idle_timer is None:
