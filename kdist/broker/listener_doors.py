@@ -1,9 +1,9 @@
 """What stands before the handler of a listener's requests, and how brokers pass it at each other's.
 
-    protocol               who a peer is
-    PLAINTEXT              nobody knows: `User:ANONYMOUS`
-    SSL                    whom its certificate names; without one, `User:ANONYMOUS`
-    SASL_PLAINTEXT, _SSL   who it has proved to be, by a mechanism (`Gate`)
+protocol               who a peer is
+PLAINTEXT              nobody knows: `User:ANONYMOUS`
+SSL                    whom its certificate names; without one, `User:ANONYMOUS`
+SASL_PLAINTEXT, _SSL   who it has proved to be, by a mechanism (`Gate`)
 """
 
 from __future__ import annotations
@@ -83,7 +83,12 @@ class Doors:
         return inner
 
     def _gate(
-        self, listener: ListenerSecurity, inner: Handler, shared: GateShared, *, is_for_brokers: bool
+        self,
+        listener: ListenerSecurity,
+        inner: Handler,
+        shared: GateShared,
+        *,
+        is_for_brokers: bool,
     ) -> Gate:
         limits = self._config.authentication
         settings = GateSettings(
@@ -154,7 +159,7 @@ class Doors:
             sasl = with_password(mechanism, *own, self._process.secrets)
         if sasl is None and contexts is None:
             return None
-        return ClientSecurity(sasl, contexts and contexts.client)
+        return ClientSecurity(sasl, contexts.client if contexts is not None else None)
 
 
 class CertificateReader:
@@ -175,7 +180,9 @@ class CertificateReader:
         if certificate:
             user = self._user(certificate)
             if user is None:
-                logger.info("closing the connection of %s: its certificate is nobody's", connection.peer)
+                logger.info(
+                    "closing the connection of %s: its certificate is nobody's", connection.peer
+                )
                 connection.abort()
                 return
             connection.principal = Principal("User", user)
