@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kdist.client.admin import (
+    acls,
     brokers,
     disks,
     elections,
@@ -37,6 +38,10 @@ class Operations(Measured, OtherNames):
 
     describe_client_quotas = Operation(quotas.describe_client_quotas)
     alter_client_quotas = Operation(quotas.alter_client_quotas)
+
+    describe_acls = Operation(acls.describe_acls)
+    create_acls = Operation(acls.create_acls)
+    delete_acls = Operation(acls.delete_acls)
 
     list_groups = Operation(groups.list_groups)
     describe_groups = Operation(groups.describe_groups)
