@@ -235,7 +235,7 @@ async def _in_zookeeper(address: str, work: Callable[[Send], Awaitable[T]]) -> T
 
         async def send(request: Any) -> Any:
             if isinstance(request, DescribeAclsRequest):
-                return handler.describe(request)
+                return await handler.describe(request)
             if isinstance(request, CreateAclsRequest):
                 return await handler.create(request, "kdist acls")
             return await handler.delete(request, "kdist acls")
