@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import functools
 import json
 import random
-import ssl
-
-import pytest
 
 from kdist.broker.broker import Broker
 from kdist.config.security import ACL_AUTHORIZER
-from kdist.errors import ApiError, Error, UserError
+from kdist.errors import Error
 from kdist.model import ANONYMOUS, Principal
 from kdist.network.client import Client, ClientSettings
 from kdist.network.client_security import ClientSecurity, with_password
 from kdist.network.tls import ClientTls
-from kdist.protocol.api_versions import ApiVersionsRequest
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic
 from kdist.protocol.metadata import MetadataRequest
 from kdist.security.scram import format_credential, new_credential
 from tests.certificates import Authority, Issued, client_context
-from tests.refusals import refused
-from tests.simulator.cluster import Cluster, create, produce
+from tests.simulator.cluster import Cluster
 
 SCRAM = "SCRAM-SHA-512"
 MODULES = "org.apache.kafka.common.security"
