@@ -23,6 +23,7 @@ from contextlib import closing
 from functools import partial
 from typing import TypeVar
 
+from kdist.broker.authorization import Authorizer
 from kdist.broker.context import BrokerContext
 from kdist.broker.controller_access import move_leaders
 from kdist.broker.gateway import Gateway
@@ -30,7 +31,7 @@ from kdist.broker.http import Page
 from kdist.broker.measures import Measures
 from kdist.broker.membership import Membership, find_cluster_id, make_starting_paths
 from kdist.broker.quotas import Quotas, StoredQuotas
-from kdist.broker.service import Service
+from kdist.broker.service import Clients, Service
 from kdist.broker.session_file import SessionFile
 from kdist.broker.settings.dynamic import DynamicSettings, TopicOverrides
 from kdist.broker.settings.stored import Follower, SettingsChanges
@@ -104,6 +105,9 @@ class Broker:
                 self._end_pauses,
             ),
         )
+        self.authorizer = Authorizer(
+            config.authorization, context.process.clock, self.measures.authorization
+        )
         followers: dict[str, Follower] = {"topics": self._overrides, "clients": self._quotas}
         self._changes = SettingsChanges(context.zk, context.process.clock, followers)
         self._gateway = Gateway(context, self.measures.network)
@@ -168,7 +172,7 @@ class Broker:
             context,
             self.measures,
             self._overrides,
-            self._quotas,
+            Clients(self._quotas, self.authorizer),
             cluster_id,
             context.config.inter_broker_listener,
             self.fail,

@@ -21,6 +21,7 @@ from kdist.errors import ApiError
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.groups.lag import GroupLags, WorstLags
 from kdist.metrics.broker import (
+    AuthorizationMetrics,
     BrokerMetrics,
     BuildMetrics,
     NetworkMetrics,
@@ -72,6 +73,7 @@ class Measures:
         self.broker = BrokerMetrics()
         self.requests = Family(RequestMetrics, "api")
         self.quotas = Family(QuotaMetrics, "client", "quota")
+        self.authorization = Family(AuthorizationMetrics, "operation", "resource")
         self.build = Family(BuildMetrics, "version", "release", "settings", "unit")
         self.network = NetworkMetrics()
         self.replication = ReplicationMetrics()
@@ -84,6 +86,7 @@ class Measures:
         self.exposition = Exposition()
         self.exposition.add_family(self.requests)
         self.exposition.add_family(self.quotas)
+        self.exposition.add_family(self.authorization)
         self.exposition.add_family(self.build)
         self.exposition.add_family(self.lags)
         self.exposition.add_family(self.retention)

@@ -108,7 +108,9 @@ def _direct(to: Handlers) -> dict[str, DirectHandler]:
 
 def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
     return {
-        "Metadata": lambda asked, call: to.metadata.answer(asked, call.version, call.listener),
+        "Metadata": lambda asked, call: to.metadata.answer(
+            asked, call.version, call.listener, call.connection.subject
+        ),
         "LeaderAndIsr": to.control.leader_and_isr,
         "StopReplica": to.control.stop_replica,
         "UpdateMetadata": to.control.update_metadata,

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from functools import partial
+from typing import NamedTuple
 
+from kdist.broker.authorization import Authorizer
 from kdist.broker.context import BrokerContext
 from kdist.broker.controller_access import AutoCreation, ControllerAccess
 from kdist.broker.crashes import Crashes
@@ -69,6 +71,13 @@ from kdist.storage.meta import Identity
 from kdist.zk import znodes
 
 
+class Clients(NamedTuple):
+    """What holds for clients: their quotas and their rights."""
+
+    quotas: StoredQuotas
+    authorizer: Authorizer
+
+
 class Service:
     """Owner: the broker. `fail` is called with a disk failure or a bug."""
 
@@ -77,7 +86,7 @@ class Service:
         context: BrokerContext,
         measures: Measures,
         overrides: TopicOverrides,
-        quotas: StoredQuotas,
+        clients: Clients,
         cluster_id: str,
         listener: str,
         fail: Callable[[BaseException], None],
@@ -90,7 +99,7 @@ class Service:
         self._process = context.process
         self._measures = measures
         self._overrides = overrides
-        self._quotas = quotas
+        self._quotas, self._authorizer = clients
         self._dynamic = overrides.broker
         self._fail = fail
         self._cluster_id = cluster_id
@@ -253,7 +262,10 @@ class Service:
             fast_paths=FastPaths(paths, produces),
             crashes=crashes,
             throttles=Throttles(self._quotas.quotas, lambda id_: id_ in self.cache.brokers),
+            authorizer=self._authorizer,
         )
+        self._authorizer.topic_of = self.cache.name_of
+        self._authorizer.on_change.append(self._shared.fast_paths.forget)
         self._tick_hooks = (produces.end_tick, fetches.end_tick)
         for hook in self._tick_hooks:
             self._tick.at_end(hook)

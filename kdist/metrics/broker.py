@@ -86,6 +86,17 @@ class NetworkMetrics(Metrics):
 
 
 @metrics
+class AuthorizationMetrics(Metrics):
+    """What was refused for want of a right. The labels are `operation` and `resource`, its type."""
+
+    PREFIX = "kdist_authorization_"
+
+    denials: int = counter(
+        "Times that a request lacked a right; with authorizer.dry.run it was served all the same."
+    )
+
+
+@metrics
 class QuotaMetrics(Metrics):
     """One quota of one client. The labels are `client` and `quota` (`produce`, `fetch`, `request`).
 

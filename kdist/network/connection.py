@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from kdist.errors import ProtocolError
 from kdist.metrics.broker import NetworkMetrics
-from kdist.model import ANONYMOUS
 from kdist.network.connection_state import (
     CLOSED,
     FINISHING,
@@ -40,6 +39,7 @@ from kdist.network.tick import Send, Tick
 from kdist.protocol.frame import Chunk
 from kdist.protocol.versions import request_bytes_max
 from kdist.runtime.tasks import Tasks
+from kdist.security.subjects import ANYBODY, Subject
 from kdist.wire.primitives import BUFFERS, Buffer
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class Connection(RequestReceiver):
     pipelined. With asyncio's own transports it was 8, 6 and 1.3.
     """
 
-    principal = ANONYMOUS
+    subject: Subject = ANYBODY
     """Who sends on it. Whoever sets another must reset `context`, which holds for this one."""
 
     def __init__(self, connections: Connections) -> None:
