@@ -8,8 +8,6 @@ What is received goes into one buffer, is decrypted to where the protocol wants 
 its own buffer for a large frame), and is handed over as from a socket. What is sent is encrypted in
 pieces, of which the one below has at most one to send: a slow reader's answers wait as plaintext,
 once. A buffer of OpenSSL's never shrinks, so what enters one at a time is bounded.
-
-A session is never resumed: that would skip the check of the peer's certificate.
 """
 
 from __future__ import annotations
