@@ -26,6 +26,7 @@ from typing import TypeVar
 from kdist.broker.authorization import Authorizer
 from kdist.broker.context import BrokerContext
 from kdist.broker.controller_access import move_leaders
+from kdist.broker.disconnects import Disconnects
 from kdist.broker.gateway import Gateway
 from kdist.broker.http import Page
 from kdist.broker.measures import Measures
@@ -117,6 +118,7 @@ class Broker:
         )
         self._changes = SettingsChanges(context.zk, context.process.clock, followers)
         self._gateway = Gateway(context, self.measures.network)
+        self._disconnects = Disconnects(context.zk, context.process.clock, self._gateway.disconnect)
         self._epoch = -1
         self._vetted: str | None = None  # the content id by which replicas were judged last
         self._membership = Membership(
@@ -219,6 +221,7 @@ class Broker:
         cluster_id = await find_cluster_id(zk, self._process.rng)
         await self._dynamic.load()
         await self._changes.load_all()
+        await self._disconnects.load_all()
         try:
             vetted = await znodes.VETTED_DISK.read(zk, self.id)
         except CorruptZnode as error:
@@ -268,6 +271,7 @@ class Broker:
             await self._patiently(register)
             self._dynamic.watch()
             self._changes.watch()
+            self._disconnects.watch()
         except ZooKeeperError as error:
             raise UserError(f"ZooKeeper on {config.zookeeper.connect}: {error}") from error
         service.coordinator.start()
@@ -388,6 +392,7 @@ class Broker:
     async def _cancel_running(self) -> None:
         self._dynamic.stop()
         self._changes.stop()
+        self._disconnects.stop()
         await self._process.cancel_started()
 
     async def abandon(self) -> None:
