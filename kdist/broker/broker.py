@@ -32,10 +32,11 @@ from kdist.broker.http import Page
 from kdist.broker.measures import Measures
 from kdist.broker.membership import Membership, find_cluster_id, make_starting_paths
 from kdist.broker.quotas import Quotas, StoredQuotas
-from kdist.broker.service import Clients, Service
+from kdist.broker.service import Followed, Service
 from kdist.broker.session_file import SessionFile
 from kdist.broker.settings.dynamic import DynamicSettings, TopicOverrides
 from kdist.broker.settings.stored import Follower, SettingsChanges
+from kdist.broker.stored_security import StoredAcls
 from kdist.broker.stored_users import StoredUsers
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.topic import TopicSettings
@@ -117,6 +118,7 @@ class Broker:
             config.authorization, context.process.clock, self.measures.authorization
         )
         self._changes = SettingsChanges(context.zk, context.process.clock, followers)
+        self._acls = self._make_acls()
         self._gateway = Gateway(context, self.measures.network)
         self._disconnects = Disconnects(context.zk, context.process.clock, self._gateway.disconnect)
         self._epoch = -1
@@ -130,6 +132,15 @@ class Broker:
             SessionFile(context.files, config.broker.directory, self.id, context.boot_id),
             context.process.blocking,
         )
+
+    def _make_acls(self) -> StoredAcls | None:
+        """None if everybody may do everything."""
+        if not self.authorizer.is_on:
+            return None
+        acls = StoredAcls(self.context.zk, self._process.clock, self.authorizer.table)
+        acls.on_change.append(self.authorizer.changed)
+        self.measures.watch_acls(acls)
+        return acls
 
     @property
     def service(self) -> Service:
@@ -179,8 +190,8 @@ class Broker:
         self._service = service = Service(
             context,
             self.measures,
-            self._overrides,
-            Clients(self._quotas, self.authorizer, self._users),
+            Followed(self._overrides, self._quotas, self._users, self._acls),
+            self.authorizer,
             cluster_id,
             context.config.inter_broker_listener,
             self.fail,
@@ -222,6 +233,8 @@ class Broker:
         await self._dynamic.load()
         await self._changes.load_all()
         await self._disconnects.load_all()
+        if self._acls is not None:
+            await self._acls.load_all()
         try:
             vetted = await znodes.VETTED_DISK.read(zk, self.id)
         except CorruptZnode as error:
@@ -272,6 +285,8 @@ class Broker:
             self._dynamic.watch()
             self._changes.watch()
             self._disconnects.watch()
+            if self._acls is not None:
+                self._acls.watch()
         except ZooKeeperError as error:
             raise UserError(f"ZooKeeper on {config.zookeeper.connect}: {error}") from error
         service.coordinator.start()
@@ -393,6 +408,8 @@ class Broker:
         self._dynamic.stop()
         self._changes.stop()
         self._disconnects.stop()
+        if self._acls is not None:
+            self._acls.stop()
         await self._process.cancel_started()
 
     async def abandon(self) -> None:

@@ -17,6 +17,7 @@ from kdist.broker.handlers import (
     log_dirs,
     offset_lookups,
 )
+from kdist.broker.handlers.acls import AclsHandler
 from kdist.broker.handlers.client_quotas import ClientQuotasHandler
 from kdist.broker.handlers.commands import CommandsHandler
 from kdist.broker.handlers.configs import ConfigsHandler
@@ -29,6 +30,7 @@ from kdist.broker.handlers.scram_users import ScramUsersHandler
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.protocol.versions import TABLE
 from kdist.replication.replicas import Replicas
+from kdist.security.principals import format_principal
 
 Handler = TypeVar("Handler")
 
@@ -46,6 +48,8 @@ _CHANGING = (
     "OffsetDelete",
     "DeleteGroups",
     "AlterClientQuotas",
+    "CreateAcls",
+    "DeleteAcls",
     "AlterUserScramCredentials",
 )
 _LONG = ("ListOffsets", "ListGroups", "DescribeGroups")
@@ -64,6 +68,7 @@ class Handlers(NamedTuple):
     control: ControlHandler
     configs: ConfigsHandler
     client_quotas: ClientQuotasHandler
+    acls: AclsHandler
     scram_users: ScramUsersHandler
 
 
@@ -104,6 +109,7 @@ def _direct(to: Handlers) -> dict[str, DirectHandler]:
         ),
         "SaslHandshake": authentication.handshake,
         "SaslAuthenticate": authentication.authenticate,
+        "DescribeAcls": lambda asked, call: call.answer_with_error(to.acls.describe(asked)),
         "ApiVersions": lambda asked, call: call.answer_with_error(
             api_versions.answer(
                 asked, call.version, to_brokers=to.control.admission.lists(call.listener)
@@ -131,6 +137,8 @@ def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
         "AlterPartitionReassignments": lambda asked, _call: to.commands.reassign(asked),
         "ListPartitionReassignments": lambda asked, _call: to.commands.list_reassignments(asked),
         "DeleteRecords": lambda asked, _call: delete_records.answer(asked, to.replicas),
+        "CreateAcls": lambda asked, call: to.acls.create(asked, _who(call)),
+        "DeleteAcls": lambda asked, call: to.acls.delete(asked, _who(call)),
         "DescribeConfigs": lambda asked, _call: to.configs.describe(asked),
         "AlterConfigs": lambda asked, _call: to.configs.replace(asked),
         "IncrementalAlterConfigs": lambda asked, _call: to.configs.change(asked),
@@ -144,6 +152,12 @@ def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
         ),
         "DescribeCluster": lambda asked, call: to.metadata.describe_cluster(asked, call.listener),
     }
+
+
+def _who(call: GeneralCall) -> str:
+    """Who sends a request, and from where, as log lines say it."""
+    connection = call.connection
+    return f"{format_principal(connection.principal)!r} from {connection.host}"
 
 
 def _by_key(handlers: Mapping[str, Handler]) -> dict[int, Handler]:

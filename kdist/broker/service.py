@@ -19,6 +19,7 @@ from kdist.broker.fast_path import FastPath, FastPaths
 from kdist.broker.fast_path.fetch import FetchFastPath
 from kdist.broker.fast_path.produce import ProduceFastPath
 from kdist.broker.fetch_sessions import FetchSessions
+from kdist.broker.handlers.acls import AclsHandler
 from kdist.broker.handlers.client_quotas import ClientQuotasHandler
 from kdist.broker.handlers.commands import CommandsHandler
 from kdist.broker.handlers.configs import ConfigsHandler, Loggers
@@ -43,6 +44,7 @@ from kdist.broker.routes import Handlers, routes_to
 from kdist.broker.settings.dynamic import TopicOverrides
 from kdist.broker.settings.resources import Resources
 from kdist.broker.settings.stored import Owner, StoredSettings
+from kdist.broker.stored_security import StoredAcls
 from kdist.broker.stored_users import StoredUsers
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.replication import RACK_AWARE
@@ -73,12 +75,13 @@ from kdist.storage.meta import Identity
 from kdist.zk import znodes
 
 
-class Clients(NamedTuple):
-    """What holds for clients: their quotas, their rights, and whom of them are known."""
+class Followed(NamedTuple):
+    """What the broker follows in ZooKeeper; `acls` is None if everybody may do everything."""
 
+    overrides: TopicOverrides
     quotas: StoredQuotas
-    authorizer: Authorizer
     users: StoredUsers
+    acls: StoredAcls | None
 
 
 class Service:
@@ -88,8 +91,8 @@ class Service:
         self,
         context: BrokerContext,
         measures: Measures,
-        overrides: TopicOverrides,
-        clients: Clients,
+        followed: Followed,
+        authorizer: Authorizer,
         cluster_id: str,
         listener: str,
         fail: Callable[[BaseException], None],
@@ -101,9 +104,9 @@ class Service:
         self._context = context
         self._process = context.process
         self._measures = measures
-        self._overrides = overrides
-        self._quotas, self._authorizer, self._users = clients
-        self._dynamic = overrides.broker
+        self._overrides, self._quotas, self._users, self._acls = followed
+        self._authorizer = authorizer
+        self._dynamic = self._overrides.broker
         self._fail = fail
         self._cluster_id = cluster_id
         self._listener = listener
@@ -326,6 +329,7 @@ class Service:
             ),
             configs=ConfigsHandler(stored, resources, loggers, self.cache.loaded),
             client_quotas=ClientQuotasHandler(context.zk, stored),
+            acls=AclsHandler(self._acls),
             scram_users=ScramUsersHandler(
                 *(context.zk, stored, lambda: self.controller.is_active, self._may_carry_secrets)
             ),

@@ -78,6 +78,7 @@ class NetworkMetrics(Metrics):
         "Connections closed because they were idle for connections.max.idle.ms."
     )
     failed_connections: int = counter("Connections closed because the peer violated the protocol.")
+    failed_handshakes: int = counter("Connections that ended in their TLS handshake.")
     held_connections: int = counter(
         "Times that reading from a connection was paused until the peer read its responses."
     )
@@ -138,4 +139,21 @@ class QuotaMetrics(Metrics):
     )
     throttled_seconds: float = counter(
         "For how long clients were told to pause, over all their connections."
+    )
+
+
+@metrics
+class AclMetrics(Metrics):
+    """The ACLs by which one broker decides, if it has an authorizer."""
+
+    PREFIX = "kdist_acl_"
+
+    patterns: Reading = reading("Names and prefixes that have ACLs.")
+    unreadable: Reading = reading(
+        "Names and prefixes that are closed to all but super users, as their ACLs cannot be read."
+    )
+    are_current: Reading = reading(
+        "1 while changes of ACLs are followed; 0 while ZooKeeper is away or could not be read, so "
+        "that those that were read last stay in force.",
+        name="kdist_acl_current",
     )

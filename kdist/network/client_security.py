@@ -59,10 +59,10 @@ async def authenticate(sasl: Sasl, ask: Ask, broker: str) -> float:
     """
     if sasl.prepare is not None:
         await sasl.prepare()
-    exchange = sasl.exchange()
-    _check_handshake(await ask(SaslHandshakeRequest(mechanism=sasl.mechanism)), sasl, broker)
     session_ms, challenge = 0, None
     try:
+        exchange = sasl.exchange()
+        _check_handshake(await ask(SaslHandshakeRequest(mechanism=sasl.mechanism)), sasl, broker)
         while (message := exchange.respond(challenge)) is not None:
             answer = await ask(SaslAuthenticateRequest(auth_bytes=message))
             _check_answer(answer, sasl, broker)

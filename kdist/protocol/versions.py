@@ -18,11 +18,14 @@ from kdist.protocol import (
     alter_user_scram_credentials,
     api_versions,
     controlled_shutdown,
+    create_acls,
     create_partitions,
     create_topics,
+    delete_acls,
     delete_groups,
     delete_records,
     delete_topics,
+    describe_acls,
     describe_client_quotas,
     describe_cluster,
     describe_configs,
@@ -97,6 +100,9 @@ _ROWS = (
     (delete_records.API, _each(96)),  # 21
     (init_producer_id.API, _SMALL),  # 22
     (offset_for_leader_epoch.API, _each(96)),  # 23
+    (describe_acls.API, _SMALL),  # 29
+    (create_acls.API, _each(32)),  # 30
+    (delete_acls.API, _each(32)),  # 31
     (describe_configs.API, _each(160)),  # 32
     (alter_configs.API, _each(192)),  # 33
     (alter_replica_log_dirs.API, _each(160)),  # 34

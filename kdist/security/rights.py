@@ -132,6 +132,9 @@ ROWS = {
         "whole; before version 3, by an empty answer",
         _DESCRIBE.whole(refusals.describe_log_dirs),
     ),
+    "DescribeAcls": Row(_of(_DESCRIBE), _WHOLE, _DESCRIBE.whole(refusals.describe_acls)),
+    "CreateAcls": Row(_of(_ALTER), _ENTRY, _ALTER.whole(refusals.create_acls)),
+    "DeleteAcls": Row(_of(_ALTER), _ENTRY, _ALTER.whole(refusals.delete_acls)),
     "CreatePartitions": Row(
         "Alter on Topic",
         _ENTRY,

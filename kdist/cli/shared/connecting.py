@@ -76,7 +76,9 @@ async def _cluster(clients: Clients) -> AsyncIterator[Cluster]:
     from kdist.client.discovery import find_brokers
 
     settings = clients.admin(_CLIENT_ID)
-    addresses = await find_brokers(settings.bootstrap_servers, settings.zk_connect)
+    addresses = await find_brokers(
+        settings.bootstrap_servers, settings.zk_connect, settings.security_protocol
+    )
     with cluster_at(addresses, settings.connections, settings.default_api_timeout_ms) as cluster:
         yield cluster
 

@@ -99,6 +99,13 @@ async def test_a_refused_password_or_token_is_told_and_not_shown(
         await until(lambda: len(served.handler.lost) == 1)
 
 
+async def test_a_token_that_cannot_be_sent_is_a_failed_authentication(world: World) -> None:
+    broker = SaslBroker("OAUTHBEARER", MAKE["OAUTHBEARER"])
+    async with Served(world, broker) as served:
+        with refused(Error.SASL_AUTHENTICATION_FAILED, "no token may have"):
+            await connect(served, Sasl("OAUTHBEARER", lambda: OAuthClient("a b"), RNG))
+
+
 async def test_a_mechanism_that_is_not_enabled_is_told_with_those_that_are(world: World) -> None:
     async with Served(world, SaslBroker("PLAIN", MAKE["PLAIN"])) as served:
         with refused(Error.UNSUPPORTED_SASL_MECHANISM, "it has PLAIN"):

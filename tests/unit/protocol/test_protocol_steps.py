@@ -37,6 +37,7 @@ FEW = {
     *("ControlledShutdown", "Heartbeat", "LeaveGroup", "ListGroups", "ApiVersions"),
     *("InitProducerId", "DescribeClientQuotas", "AlterClientQuotas", "DescribeCluster"),
     *("AllocateProducerIds", "SaslHandshake", "SaslAuthenticate"),
+    *("DescribeAcls", "CreateAcls", "DeleteAcls"),
     *("DescribeUserScramCredentials", "AlterUserScramCredentials"),
 }
 
