@@ -78,6 +78,7 @@ class NetworkMetrics(Metrics):
         "Connections closed because they were idle for connections.max.idle.ms."
     )
     failed_connections: int = counter("Connections closed because the peer violated the protocol.")
+    failed_handshakes: int = counter("Connections that ended in their TLS handshake.")
     held_connections: int = counter(
         "Times that reading from a connection was paused until the peer read its responses."
     )

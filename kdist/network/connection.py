@@ -37,6 +37,7 @@ from kdist.network.receiving import NotYet, RequestReceiver
 from kdist.network.sending import Sender, release, waiting_size
 from kdist.network.socket_transport import PeekingTransport
 from kdist.network.tick import Send, Tick
+from kdist.network.tls import TlsFailed
 from kdist.protocol.frame import Chunk
 from kdist.protocol.versions import request_bytes_max
 from kdist.runtime.tasks import Tasks
@@ -66,7 +67,7 @@ class Handler(Protocol):
     """Serves the requests of a listener's connections. Called on the loop's thread only."""
 
     def on_connect(self, connection: Connection) -> None:
-        """A connection was admitted."""
+        """A connection was admitted, and its TLS handshake, if any, is done."""
         ...
 
     def on_frame(self, connection: Connection, frame: memoryview) -> bool | None:
@@ -79,7 +80,10 @@ class Handler(Protocol):
         ...
 
     def on_disconnect(self, connection: Connection) -> None:
-        """The connection is gone. Sending a response that was still due does nothing."""
+        """The connection is gone. Sending a response that was still due does nothing.
+
+        Not called where `on_connect` was not.
+        """
         ...
 
 
@@ -103,6 +107,10 @@ class Connections(Protocol):
 
     def forget(self, connection: Connection) -> None:
         """An admitted connection is gone."""
+        ...
+
+    def handshake_failed(self, connection: Connection, error: TlsFailed) -> None:
+        """As `forget`, for one that ended in its TLS handshake."""
         ...
 
 
@@ -191,7 +199,16 @@ class Connection(RequestReceiver):
         self._sender = Sender(
             self._transport, self._metrics, self._progressed, tasks, self._tick.turn
         )
+        if not self._transport.is_handshaking:
+            self.handshake_done()
+
+    def handshake_done(self) -> None:
+        """As `tls.Admitted`: it may be served."""
         self._connections.handler.on_connect(self)
+
+    def get_extra_info(self, name: str) -> Any:
+        """What the transport knows, such as "peer_der"."""
+        return self._transport.get_extra_info(name)
 
     def pause_writing(self) -> None:
         self._sender.is_blocked = True
@@ -205,7 +222,7 @@ class Connection(RequestReceiver):
         self._connections.loop.call_soon(self.close)
         return True
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - any cause
+    def connection_lost(self, exc: Exception | None) -> None:
         if self._enter(CLOSED):
             self._release_all()
         elif not self.number:
@@ -214,7 +231,10 @@ class Connection(RequestReceiver):
             self._end_timer.cancel()  # it would keep this connection alive
         self._forget_throttle()
         self._connections.forget(self)
-        self._connections.handler.on_disconnect(self)
+        if not self._transport.is_handshaking:
+            self._connections.handler.on_disconnect(self)
+        elif isinstance(exc, TlsFailed):
+            self._connections.handshake_failed(self, exc)
         del self._sender  # a reference cycle: the two would wait for the garbage collector
 
     # Requests

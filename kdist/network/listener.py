@@ -14,10 +14,13 @@ from kdist.config.security import ListenerLimits
 from kdist.metrics.broker import NetworkMetrics
 from kdist.network.connection import Connection, Handler, Limits
 from kdist.network.network import Network, Server, SocketOptions
+from kdist.network.tls import ServerTls, TlsFailed
 from kdist.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
+_HANDSHAKE_SENTENCE_S = 60.0  # at most one for each address
+_SILENT_HOSTS_MAX = 1000
 _IDLE_CHECKS = 10  # per `connections.max.idle.ms`, which is thus kept to a tenth
 
 
@@ -94,6 +97,7 @@ class Listener:
         self.connections: dict[Connection, int] = {}  # with the successive checks that were idle
         self.quotas, self._own, self._is_spared = bounds or Bounds(ConnectionQuotas())
         self._rate = CreationRate()
+        self._silent_until_s: dict[str, float] = {}  # by the host whose handshakes failed
         self._servers: list[Server] = []
         self._is_closing = False
         self._is_empty = asyncio.Event()
@@ -105,8 +109,11 @@ class Listener:
         self.settings = settings
         self._overrides = parse_numbers_by_host(settings.max_connections_per_ip_overrides)
 
-    async def listen(self, host: str, port: int) -> int:
-        """Accept connections there, and return the port. `UserError` if it cannot listen."""
+    async def listen(self, host: str, port: int, tls: ServerTls | None = None) -> int:
+        """Accept connections there, and return the port. `UserError` if it cannot listen.
+
+        None for `tls` is in clear.
+        """
         settings = self.settings
         server = await self.network.listen(
             self._make,
@@ -118,6 +125,7 @@ class Listener:
                 receive_buffer_bytes=settings.socket_receive_buffer_bytes,
             ),
             self._wait_s,
+            tls,
         )
         self._servers.append(server)
         if self._idle_timer is None:
@@ -174,6 +182,15 @@ class Listener:
             del quotas.hosts[host]
         if not self.connections:
             self._is_empty.set()
+
+    def handshake_failed(self, connection: Connection, error: TlsFailed) -> None:
+        self.metrics.failed_handshakes += 1
+        host, now_s = connection.host, self.loop.time()
+        if now_s >= self._silent_until_s.get(host, 0.0):
+            if len(self._silent_until_s) >= _SILENT_HOSTS_MAX:
+                self._silent_until_s.clear()
+            self._silent_until_s[host] = now_s + _HANDSHAKE_SENTENCE_S
+            logger.warning("no TLS connection with %s: %s", connection.peer, error)
 
     # Idle connections
 

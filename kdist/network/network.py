@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from kdist.errors import UserError
 from kdist.network.socket_transport import SocketTransport, begin_unpaced
 from kdist.network.tick import Tick
+from kdist.network.tls import ClientTls, ServerTls, TlsTransport
 from kdist.runtime.tick_loop import READABLE, watch
 
 logger = logging.getLogger(__name__)
@@ -97,10 +98,12 @@ class Network(Protocol):
         port: int,
         options: SocketOptions = SocketOptions(),  # noqa: B008 - a tuple
         wait_s: Callable[[], float] = float,
+        tls: ServerTls | None = None,
     ) -> Server:
         """Accept connections; an empty host is every address. `UserError` if it cannot listen.
 
-        `wait_s` is asked before each how long it has to wait.
+        `wait_s` is asked before each how long it has to wait. What is made, and how it may be
+        called before the handshake: see `TlsTransport`.
         """
         ...
 
@@ -110,8 +113,12 @@ class Network(Protocol):
         host: str,
         port: int,
         patience: Patience = CLIENT_PATIENCE,
+        tls: ClientTls | None = None,
     ) -> P:
-        """Connect, and return the connected protocol. `OSError` if nobody answers."""
+        """Connect, and return the connected protocol. `OSError` if nobody answers.
+
+        `TlsFailed`, which is one, if the handshake fails.
+        """
         ...
 
 
@@ -129,6 +136,7 @@ class AsyncioNetwork:
         port: int,
         options: SocketOptions = SocketOptions(),  # noqa: B008 - a tuple
         wait_s: Callable[[], float] = float,
+        tls: ServerTls | None = None,
     ) -> Server:
         sockets: list[socket.socket] = []
         try:
@@ -142,7 +150,7 @@ class AsyncioNetwork:
             for each in sockets:
                 each.close()
             raise UserError(_sentence(error, host, port)) from error
-        return Accepting(self.loop, sockets, make, wait_s)
+        return Accepting(self.loop, sockets, encrypting(make, tls, self), wait_s)
 
     async def connect(
         self,
@@ -150,11 +158,26 @@ class AsyncioNetwork:
         host: str,
         port: int,
         patience: Patience = CLIENT_PATIENCE,
+        tls: ClientTls | None = None,
     ) -> P:
         connected = await _connected(self.loop, host, port, patience)
         protocol = make()
-        SocketTransport(self.loop, connected, connected.getpeername(), protocol)
+        if tls is None:
+            SocketTransport(self.loop, connected, connected.getpeername(), protocol)
+        else:
+            transport = TlsTransport(protocol, tls, self.tick, self.loop, host)
+            SocketTransport(self.loop, connected, connected.getpeername(), transport)
+            await transport.ready()
         return protocol
+
+
+def encrypting(
+    make: Callable[[], asyncio.BaseProtocol], tls: ServerTls | None, network: Network
+) -> Callable[[], asyncio.BaseProtocol]:
+    """What makes the protocol of a connection that a listener accepts."""
+    if tls is None:
+        return make
+    return lambda: TlsTransport(make(), tls, network.tick, network.loop)
 
 
 class Accepting:

@@ -13,8 +13,9 @@ from contextvars import Context, copy_context
 from typing import NamedTuple, TypeVar
 
 from kdist.errors import UserError
-from kdist.network.network import CLIENT_PATIENCE, Patience, Server, SocketOptions
+from kdist.network.network import CLIENT_PATIENCE, Patience, Server, SocketOptions, encrypting
 from kdist.network.tick import Tick
+from kdist.network.tls import ClientTls, ServerTls, TlsTransport
 from kdist.testing.simulated_transport import Address, Conditions, Line, SimulatedTransport
 from kdist.testing.virtual_loop import VirtualLoop
 
@@ -207,8 +208,9 @@ class SimulatedHost:
         port: int,
         options: SocketOptions = SocketOptions(),  # noqa: ARG002, B008 - a tuple, of no meaning here
         wait_s: Callable[[], float] = float,
+        tls: ServerTls | None = None,
     ) -> Server:
-        listening = _Listening(make, copy_context(), wait_s)
+        listening = _Listening(encrypting(make, tls, self), copy_context(), wait_s)
         return SimulatedServer(
             self._network, self._network.open(Address(self.name, port), listening)
         )
@@ -219,5 +221,13 @@ class SimulatedHost:
         host: str,
         port: int,
         patience: Patience = CLIENT_PATIENCE,  # noqa: ARG002 - the simulation has its own
+        tls: ClientTls | None = None,
     ) -> P:
-        return await self._network.connect(self.name, make, Address(host, port))
+        remote = Address(host, port)
+        if tls is None:
+            return await self._network.connect(self.name, make, remote)
+        protocol = make()
+        transport = TlsTransport(protocol, tls, self.tick, self.loop, host)
+        await self._network.connect(self.name, lambda: transport, remote)
+        await transport.ready()
+        return protocol

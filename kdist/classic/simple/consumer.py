@@ -26,6 +26,7 @@ from kdist.errors import ApiError, Error, UserError, WrongType
 from kdist.model import TopicPartition
 from kdist.network.client import Client, ClientSettings
 from kdist.network.network import CLIENT_PATIENCE, NEXT_ADDRESS_S, AsyncioNetwork, Patience
+from kdist.network.tls import ClientTls, TlsTransport
 from kdist.protocol import fetch, list_offsets
 from kdist.protocol.fetch import FetchPartition, FetchTopic
 from kdist.protocol.list_offsets import (
@@ -280,10 +281,15 @@ class _Network(AsyncioNetwork):
         host: str,
         port: int,
         patience: Patience = CLIENT_PATIENCE,  # noqa: ARG002 - as long as the kernel waits
+        tls: ClientTls | None = None,
     ) -> P:
-        transport, protocol = await self.loop.create_connection(
-            make, host, port, happy_eyeballs_delay=NEXT_ADDRESS_S
+        protocol = make()
+        encrypting = tls and TlsTransport(protocol, tls, self.tick, self.loop, host)
+        transport, _ = await self.loop.create_connection(
+            lambda: encrypting or protocol, host, port, happy_eyeballs_delay=NEXT_ADDRESS_S
         )
         connected = transport.get_extra_info("socket")
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer_bytes)
+        if encrypting:
+            await encrypting.ready()
         return protocol

@@ -40,8 +40,8 @@ async def send_garbage(peer: RawPeer, rng: random.Random) -> None:
         peer.send(b"good", b"bad", b"unseen")
 
 
-async def test_a_connection_over_max_connections_is_closed_at_once(world: World) -> None:
-    async with Served(world, max_connections=2) as served:
+async def test_a_connection_over_max_connections_is_closed_at_once(clear_world: World) -> None:
+    async with Served(clear_world, max_connections=2) as served:
         first, second = await served.peer(), await served.peer()
         third = await served.peer()
         await third.closed()
@@ -55,8 +55,8 @@ async def test_a_connection_over_max_connections_is_closed_at_once(world: World)
         assert await fourth.answers(1) == [b"room again"]
 
 
-async def test_a_connection_over_the_limit_of_its_address_is_closed(world: World) -> None:
-    async with Served(world, max_connections_per_ip=1) as served:
+async def test_a_connection_over_the_limit_of_its_address_is_closed(clear_world: World) -> None:
+    async with Served(clear_world, max_connections_per_ip=1) as served:
         first, second = await served.peer(), await served.peer()
         await second.closed()
         first.send(b"one is allowed")
