@@ -113,8 +113,8 @@ class GateSettings(NamedTuple):
     frame_bytes_max: int = 64 << 10
     deadline_ms: int = 10_000
     failed_delay_ms: int = 100
-    waiting_max: int = 2000
-    waiting_per_host_max: int = 500
+    waiting_max: int = 1000
+    waiting_per_host_max: int = 100
 
 
 class GateShared(NamedTuple):
@@ -232,8 +232,8 @@ class Gate:
                 self._take_raw(connection, login, bytes(frame))
             else:
                 self._take_request(connection, login, frame)
-        except ProtocolError:
-            raise
+        except ProtocolError as error:
+            self._fail(connection, login, None, str(error))
         except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
             self._shared.crashes.meet(error, AUTHENTICATE, connection)
 

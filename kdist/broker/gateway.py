@@ -18,6 +18,7 @@ from kdist.metrics.broker import NetworkMetrics
 from kdist.network.connection import Handler
 from kdist.network.listener import Bounds, ConnectionQuotas, Listener
 from kdist.network.network import Server
+from kdist.network.tls import ServerTls
 from kdist.zk.registration import Endpoint
 
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")
@@ -41,15 +42,15 @@ class Gateway:
         self._http_server: Server | None = None
         self.endpoints: tuple[Endpoint, ...] = ()
 
-    async def open(self, handler_of: Callable[[str], Handler]) -> None:
+    async def open(
+        self, handler_of: Callable[[str], Handler], tls_of: Callable[[str], ServerTls | None]
+    ) -> None:
         """Open all listeners and set `endpoints`. `UserError` if an address is in use.
 
-        `handler_of` makes the handler for a listener, given its name.
+        `handler_of` makes the handler for a listener, given its name; `tls_of` says how its
+        connections begin TLS.
         """
         broker, config = self._config, self._context.config
-        for security in config.listeners.values():
-            if security.protocol != "PLAINTEXT":
-                raise UserError(f"{security.name}: {security.protocol} is not built yet")
         advertised = {each.name: each for each in map(parse_listener, broker.advertised_listeners)}
         has_several = len(broker.listeners) > 1
         for address in map(parse_listener, broker.listeners):
@@ -66,7 +67,10 @@ class Gateway:
                 ),
             )
             self._listeners.append(listener)
-            port = await listener.listen(address.host, address.port)
+            tls = tls_of(address.name)
+            has_tls = config.listener(address.name).tls is not None
+            assert has_tls == (tls is not None), "no listener is opened in clear instead"
+            port = await listener.listen(address.host, address.port, tls)
             host = self._host if address.host in _EVERY_ADDRESS else address.host
             reached = advertised.get(address.name, Address(address.name, host, port))
             self.endpoints += (Endpoint(reached, config.listener(address.name).protocol),)

@@ -58,6 +58,7 @@ _COMMANDS = {
         "kdist.cli.configs:configs",
         "Show and alter settings of topics and brokers in a running cluster.",
     ),
+    "users": ("kdist.cli.users:users", "List, create and delete users who log in by SCRAM."),
     "cluster": (
         "kdist.cli.cluster.cluster:cluster",
         "Describe the cluster, its health, its disks.",

@@ -104,6 +104,22 @@ class AuthorizationMetrics(Metrics):
 
 
 @metrics
+class TlsMetrics(Metrics):
+    """The certificates of one listener; the label is its name."""
+
+    PREFIX = "kdist_tls_"
+
+    certificate_seconds: Reading = reading("How long its certificate is valid yet.")
+    authority_seconds: Reading = reading(
+        "How long the first of the CAs is valid yet that it trusts, or that its chain has."
+    )
+    refused: int = gauge(
+        "1 while a changed certificate cannot be used, and the old one stays.",
+        name="kdist_tls_change_refused",
+    )
+
+
+@metrics
 class AuthenticationMetrics(Metrics):
     """Proofs of who clients and brokers are, by SASL; the labels are `listener` and `mechanism`.
 
@@ -139,4 +155,21 @@ class QuotaMetrics(Metrics):
     )
     throttled_seconds: float = counter(
         "For how long clients were told to pause, over all their connections."
+    )
+
+
+@metrics
+class AclMetrics(Metrics):
+    """The ACLs by which one broker decides, if it has an authorizer."""
+
+    PREFIX = "kdist_acl_"
+
+    patterns: Reading = reading("Names and prefixes that have ACLs.")
+    unreadable: Reading = reading(
+        "Names and prefixes that are closed to all but super users, as their ACLs cannot be read."
+    )
+    are_current: Reading = reading(
+        "1 while changes of ACLs are followed; 0 while ZooKeeper is away or could not be read, so "
+        "that those that were read last stay in force.",
+        name="kdist_acl_current",
     )

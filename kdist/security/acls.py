@@ -42,6 +42,10 @@ class _Code(IntEnum):
         return "".join(word.capitalize() for word in self.name.split("_"))
 
     @classmethod
+    def _missing_(cls, _value: object) -> Self:
+        return cls(0)
+
+    @classmethod
     def parse(cls, text: str) -> Self:
         """The code of a text in any case, without underscores; UNKNOWN for any other."""
         return cls(_codes(cls).get(text.lower(), 0))
@@ -163,6 +167,10 @@ class AclTable:
         for pattern, acls in self._stored.items():
             for acl in acls:
                 yield pattern, acl
+
+    def patterns(self) -> Collection[Pattern]:
+        """Each pattern that has ACLs, or has some that cannot be read."""
+        return self._in_force.keys()
 
     def permits(
         self,

@@ -132,6 +132,9 @@ ROWS = {
         "whole; before version 3, by an empty answer",
         _DESCRIBE.whole(refusals.describe_log_dirs),
     ),
+    "DescribeAcls": Row(_of(_DESCRIBE), _WHOLE, _DESCRIBE.whole(refusals.describe_acls)),
+    "CreateAcls": Row(_of(_ALTER), _ENTRY, _ALTER.whole(refusals.create_acls)),
+    "DeleteAcls": Row(_of(_ALTER), _ENTRY, _ALTER.whole(refusals.delete_acls)),
     "CreatePartitions": Row(
         "Alter on Topic",
         _ENTRY,
@@ -173,6 +176,12 @@ ROWS = {
         "AlterConfigs on Cluster",
         _ENTRY,
         Right(Operation.ALTER_CONFIGS, _CLUSTER).whole(refusals.alter_client_quotas),
+    ),
+    "DescribeUserScramCredentials": Row(
+        _of(_DESCRIBE), _WHOLE, _DESCRIBE.whole(refusals.describe_user_scram_credentials)
+    ),
+    "AlterUserScramCredentials": Row(
+        _of(_ALTER), _ENTRY, _ALTER.whole(refusals.alter_user_scram_credentials)
     ),
     "AlterPartition": Row(_BROKERS, _WHOLE, _CLUSTER_ACTION.whole(refusals.alter_partition)),
     "DescribeCluster": Row(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kdist.cli.shared.client_settings import Clients
     from kdist.client.cluster import Cluster
     from kdist.model import TopicPartition
+    from kdist.zk.client import ZooKeeper
 
 T = TypeVar("T")
 
@@ -49,6 +50,19 @@ def ask_cluster(clients: Clients, work: Callable[[Cluster], Awaitable[T]]) -> T:
         raise UserError(
             f"{error}: start one with `kdist standalone`, or name another with --broker"
         ) from None
+
+
+def ask_zookeeper(address: str, work: Callable[[ZooKeeper], Awaitable[T]]) -> T:
+    """Run `work` with a ZooKeeper session of its own, and return its result."""
+    import asyncio
+
+    from kdist.client.zookeeper_session import zookeeper_at
+
+    async def run() -> T:
+        async with zookeeper_at(address) as zookeeper:
+            return await work(zookeeper)
+
+    return asyncio.run(run())
 
 
 @asynccontextmanager

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import random
 import struct
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kdist.broker.authentication import Mechanism
+from kdist.broker.authentication import Gate, GateSettings, GateShared, Mechanism
+from kdist.broker.crashes import Crashes
 from kdist.errors import Error
+from kdist.metrics.broker import AuthenticationMetrics, NetworkMetrics, RequestMetrics
+from kdist.metrics.declare import Family
 from kdist.protocol.api_versions import ApiVersionsRequest
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kdist.protocol.find_coordinator import FindCoordinatorRequest
+from kdist.protocol.frame import RequestHeader, encode_request
 from kdist.protocol.heartbeat import HeartbeatRequest
 from kdist.protocol.metadata import MetadataRequest
 from kdist.protocol.sasl_authenticate import SaslAuthenticateRequest
 from kdist.protocol.sasl_handshake import SaslHandshakeRequest
 from kdist.protocol.versions import advertised_versions
+from kdist.runtime.clock import SystemClock
 from kdist.security.scram import ScramClient, ScramLogin, ScramServer, new_credential
-from tests.simulator.cluster import PORT, create
+from tests.simulator.cluster import PORT, create, produce
 from tests.unit.broker.broker_gates import Gated, Peer, Word
+from tests.unit.network.network_world import Answering, Served, World, turning_world, until
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 VERSIONS = ApiVersionsRequest(client_software_name="t", client_software_version="1")
@@ -39,8 +48,21 @@ def run(scenario: Callable[[Gated], Any], **settings: Any) -> None:
     cluster.run(opened())
 
 
+def run_on_sockets(scenario: Callable[[World], Any]) -> None:
+    for world in turning_world():
+        world.run(scenario(world))
+
+
 pytestmark = pytest.mark.played(by=run)
 renewing = pytest.mark.played(by=run, mechanisms={"WORD": Mechanism(Word, reauth_ms=10_000)})
+
+
+_CREDENTIAL = new_credential("SCRAM-SHA-256", "secret", b"salt")
+
+
+def scram() -> ScramServer:
+    known = {"alice": _CREDENTIAL}
+    return ScramServer("SCRAM-SHA-256", known.get, "a-nonce-of-the-server", b"cluster")
 
 
 async def took_s(work: Any) -> tuple[Any, float]:
@@ -260,6 +282,76 @@ async def test_the_log_tells_of_an_address_once_a_minute_and_of_no_password(
     assert "WORD: said wrong" in told[0]
 
 
+@pytest.mark.parametrize("word", ["wrong", "more", "alice"])
+@pytest.mark.played(by=run_on_sockets)
+async def test_a_connection_that_has_ended_is_freed_without_the_garbage_collector(
+    world: World, /, word: str
+) -> None:
+    shared = GateShared(
+        SystemClock(),
+        Crashes(Family(RequestMetrics, "api"), pytest.fail),
+        NetworkMetrics(),
+        Family(AuthenticationMetrics, "listener", "mechanism"),
+    )
+    settings = GateSettings({"WORD": Mechanism(Word)}, failed_delay_ms=1)
+    inner = Answering()
+    gate = Gate("SECURE", inner, settings, shared)
+    async with Served(world, gate) as served:
+        peer = await world.client.connect(Peer, world.host, served.port)
+        await peer.handshake()
+        await peer.say(word)
+        (gone,) = map(weakref.ref, gate._logins)
+        gc.disable()
+        try:
+            inner.connected.clear()
+            peer.transport.close()
+            await until(lambda: not gate._logins)
+            inner.lost.clear()
+            await until(lambda: gone() is None)
+        finally:
+            gc.enable()
+
+
+# Hostile
+
+
+def hostile_frame(rng: random.Random) -> bytes:
+    """A frame of the protocol with a few bytes changed, or cut, or of anything."""
+    requests = (
+        (VERSIONS, 3),
+        (SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), rng.randrange(2)),
+        (SaslAuthenticateRequest(auth_bytes=b"n,,n=alice,r=nonce"), rng.randrange(3)),
+        (SaslAuthenticateRequest(auth_bytes=b"c=biws,r=nonce,p=AAAA"), rng.randrange(3)),
+    )
+    request, version = rng.choice(requests)
+    header = RequestHeader(request.api.key, version, 1, "hostile")
+    frame = bytearray(encode_request(header, request)[4:])
+    match rng.randrange(5):
+        case 0:
+            return rng.randbytes(rng.randrange(60))
+        case 1:
+            del frame[rng.randrange(len(frame)) :]
+        case 2 | 3:
+            for _ in range(rng.randrange(1, 4)):
+                frame[rng.randrange(len(frame))] = rng.randrange(256)
+    return bytes(frame)
+
+
+@pytest.mark.played(by=run, mechanisms={"SCRAM-SHA-256": Mechanism(scram)})
+async def test_hostile_frames_get_nobody_in_and_meet_no_bug(cluster: Gated, /) -> None:
+    rng = random.Random(7)
+    for number in range(400):
+        peer = await cluster.peer(host=f"peer{number}")
+        peer.send(*(hostile_frame(rng) for _ in range(rng.randrange(1, 6))))
+        await asyncio.sleep(0.01)
+        peer.transport.abort()
+    await cluster.until(lambda: not cluster.gate._logins)
+    requests = cluster.brokers[1].measures.requests
+    assert not any(each.crashed for each in requests.values())
+    assert cluster.proofs("SCRAM-SHA-256").failed > 10
+    assert cluster.proofs("SCRAM-SHA-256").succeeded == 0
+
+
 # Limits before the proof
 
 
@@ -375,6 +467,28 @@ async def test_a_renewed_session_lasts_anew_and_answers_keep_their_order(cluster
 
 
 @renewing
+async def test_a_request_that_waits_is_answered_before_the_session_is_renewed(
+    cluster: Gated, /
+) -> None:
+    client = await cluster.client()
+    await create(client, "clicks")
+    peer = await cluster.peer()
+    await peer.prove()
+    await asyncio.sleep(5)
+    fetch, handshake = waiting_fetch("clicks"), SaslHandshakeRequest(mechanism="WORD")
+    peer.send_request(fetch, 11)
+    peer.send_request(handshake, 1)
+    peer.send_request(SaslAuthenticateRequest(auth_bytes=b"alice"), 1)
+    await asyncio.sleep(1)
+    assert peer.frames()[peer.read :] == []
+    await produce(client, "clicks", b"one")
+    assert (await peer.response(fetch, 11)).responses[0].partitions[0].records
+    assert (await peer.response(handshake, 1)).error_code == Error.NONE
+    proved = await peer.response(SaslAuthenticateRequest(auth_bytes=b""), 1)
+    assert proved.session_lifetime_ms == 10_000
+
+
+@renewing
 async def test_a_session_is_not_renewed_by_another_principal(cluster: Gated, /) -> None:
     peer = await cluster.peer()
     await peer.prove()
@@ -447,13 +561,6 @@ async def test_an_exchange_under_way_does_not_outlive_its_users_credential(
 
 
 # A real mechanism
-
-_CREDENTIAL = new_credential("SCRAM-SHA-256", "secret", b"salt")
-
-
-def scram() -> ScramServer:
-    known = {"alice": _CREDENTIAL}
-    return ScramServer("SCRAM-SHA-256", known.get, "a-nonce-of-the-server", b"cluster")
 
 
 @pytest.mark.played(by=run, mechanisms={"SCRAM-SHA-256": Mechanism(scram)})

@@ -12,7 +12,7 @@ import random
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from unittest.mock import patch
@@ -40,8 +40,9 @@ _real_zookeeper_at = zookeeper_session.zookeeper_at
 class CliCluster:
     """Brokers, and a way to run `kdist` against them. Owner: the test's thread."""
 
-    def __init__(self, directory: Path, brokers: int) -> None:
+    def __init__(self, directory: Path, brokers: int, settings: Mapping[str, str]) -> None:
         self._directory = directory
+        self._settings = {name.replace("_", "."): value for name, value in settings.items()}
         self._count = brokers
         self._starts = 0
         self._loop = TickLoop()
@@ -146,6 +147,7 @@ class CliCluster:
             "group.initial.rebalance.delay.ms": "0",
             "offsets.topic.num.partitions": "4",
             "controlled.shutdown.retry.backoff.ms": "50",  # they stop together
+            **self._settings,
         }
         world = BrokerContext(
             config=broker_from(settings),
@@ -164,9 +166,9 @@ class CliCluster:
 
 
 @contextlib.contextmanager
-def cli_cluster(directory: Path, brokers: int = 2) -> Iterator[CliCluster]:
-    """A running cluster, stopped in the end."""
-    cluster = CliCluster(directory, brokers)
+def cli_cluster(directory: Path, brokers: int = 2, **settings: str) -> Iterator[CliCluster]:
+    """A running cluster, stopped in the end. `settings` are the brokers', with underscores."""
+    cluster = CliCluster(directory, brokers, settings)
     started: Future[None] = Future()
     ending = threading.Event()
     sessions = patch.object(zookeeper_session, "zookeeper_at", cluster.zookeeper_at)

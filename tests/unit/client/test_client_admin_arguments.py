@@ -73,6 +73,13 @@ TABLE: dict[str, dict[str, tuple[Any, tuple[Any, ...]]]] = {
         "validate_only": FLAG,
     },
     "describe_client_quotas": {},
+    "describe_user_scram_credentials": {"names": (["a"], (*NEITHER, "a", b"a", [5], [None]))},
+    "upsert_user_scram_credentials": {
+        "passwords": ({"alice": "secret"}, (5, "a", ["a"], {"a": None}, {5: "a"}, {"a": b"b"})),
+        "mechanism": NAME,
+        "iterations": (4096, ("3", b"3", 1.5, True, [3], {"t": 3})),
+    },
+    "delete_user_scram_credentials": {"names": NAMES, "mechanism": NAME},
     "alter_client_quotas": {
         "client_id": ("t", (*NEITHER, b"t", ["t"])),
         "given": QUOTAS,

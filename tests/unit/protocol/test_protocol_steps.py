@@ -37,6 +37,8 @@ FEW = {
     *("ControlledShutdown", "Heartbeat", "LeaveGroup", "ListGroups", "ApiVersions"),
     *("InitProducerId", "DescribeClientQuotas", "AlterClientQuotas", "DescribeCluster"),
     *("AllocateProducerIds", "SaslHandshake", "SaslAuthenticate"),
+    *("DescribeAcls", "CreateAcls", "DeleteAcls"),
+    *("DescribeUserScramCredentials", "AlterUserScramCredentials"),
 }
 
 
