@@ -172,11 +172,11 @@ def by_confluent_kafka(secured: Secured, user: str, password: str, values: list[
 
     def look() -> bool:
         found.extend(each.value() for each in consumer.consume(100, 0.2) if not each.error())
-        return len(found) >= len(values)
+        return values[-1] in found
 
-    settled(look)
+    settled(look, WAIT_S)
     consumer.close()
-    assert found[: len(values)] == values
+    assert found[-len(values) :] == values
 
 
 def by_kafka_python(secured: Secured, user: str, password: str, values: list[bytes]) -> None:
@@ -203,9 +203,9 @@ def by_kafka_python(secured: Secured, user: str, password: str, values: list[byt
     def look() -> bool:
         for batch in consumer.poll(200).values():
             found.extend(each.value for each in batch)
-        return len(found) >= len(values)
+        return values[-1] in found
 
-    settled(look)
+    settled(look, WAIT_S)
     consumer.close()
     assert found[-len(values) :] == values
 
@@ -235,7 +235,7 @@ async def _by_aiokafka(secured: Secured, user: str, password: str, values: list[
     async with consumer:
         found: list[bytes] = []
         async with asyncio.timeout(WAIT_S):
-            while len(found) < len(values):
+            while values[-1] not in found:
                 found.append((await consumer.getone()).value)
     assert found[-len(values) :] == values
 
