@@ -5,7 +5,7 @@
 #   setup_packages.sh suites   what building librdkafka's own tests needs
 #   setup_packages.sh lab      what the lab needs to make its hosts
 #   setup_packages.sh vagrant  Vagrant with LXC, and what making its box needs
-#   setup_packages.sh peer     Java, Maven and kcat for the tests with peers; XFS for those on a loop disk
+#   setup_packages.sh peer     a JDK, Maven and kcat for the tests with peers; XFS for those on a loop disk
 # It looks for the program or header, not the package: a JDK from elsewhere serves as well as Debian's.
 set -eu
 cd "$(dirname "$0")/.."
@@ -23,7 +23,7 @@ missing_demo() {
 }
 
 missing_peer() {
-    missing_demo
+    command -v javac >/dev/null || echo default-jdk-headless
     command -v mvn >/dev/null || echo maven
     command -v kcat >/dev/null || echo kcat
     # A user who may not mount a loop disk does not need mkfs either.

@@ -26,15 +26,19 @@ from typing import TypeVar
 from kdist.broker.authorization import Authorizer
 from kdist.broker.context import BrokerContext
 from kdist.broker.controller_access import move_leaders
+from kdist.broker.disconnects import Disconnects
 from kdist.broker.gateway import Gateway
 from kdist.broker.http import Page
+from kdist.broker.listener_doors import Doors
 from kdist.broker.measures import Measures
 from kdist.broker.membership import Membership, find_cluster_id, make_starting_paths
 from kdist.broker.quotas import Quotas, StoredQuotas
-from kdist.broker.service import Clients, Service
+from kdist.broker.service import Followed, Service
 from kdist.broker.session_file import SessionFile
 from kdist.broker.settings.dynamic import DynamicSettings, TopicOverrides
 from kdist.broker.settings.stored import Follower, SettingsChanges
+from kdist.broker.stored_security import StoredAcls
+from kdist.broker.stored_users import StoredUsers
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.topic import TopicSettings
 from kdist.errors import DiskFailed, UserError
@@ -105,12 +109,20 @@ class Broker:
                 self._end_pauses,
             ),
         )
+        self._users = StoredUsers(context.zk, context.process.secrets)
+        followers: dict[str, Follower] = {
+            "topics": self._overrides,
+            "clients": self._quotas,
+            "users": self._users,
+        }
         self.authorizer = Authorizer(
             config.authorization, context.process.clock, self.measures.authorization
         )
-        followers: dict[str, Follower] = {"topics": self._overrides, "clients": self._quotas}
         self._changes = SettingsChanges(context.zk, context.process.clock, followers)
+        self._acls = self._make_acls()
+        self._doors = Doors(context, self._users, self.measures)
         self._gateway = Gateway(context, self.measures.network)
+        self._disconnects = Disconnects(context.zk, context.process.clock, self._gateway.disconnect)
         self._epoch = -1
         self._vetted: str | None = None  # the content id by which replicas were judged last
         self._membership = Membership(
@@ -122,6 +134,15 @@ class Broker:
             SessionFile(context.files, config.broker.directory, self.id, context.boot_id),
             context.process.blocking,
         )
+
+    def _make_acls(self) -> StoredAcls | None:
+        """None if everybody may do everything."""
+        if not self.authorizer.is_on:
+            return None
+        acls = StoredAcls(self.context.zk, self._process.clock, self.authorizer.table)
+        acls.on_change.append(self.authorizer.changed)
+        self.measures.watch_acls(acls)
+        return acls
 
     @property
     def service(self) -> Service:
@@ -171,15 +192,16 @@ class Broker:
         self._service = service = Service(
             context,
             self.measures,
-            self._overrides,
-            Clients(self._quotas, self.authorizer),
+            Followed(self._overrides, self._quotas, self._users, self._acls),
+            self.authorizer,
             cluster_id,
-            context.config.inter_broker_listener,
+            self._doors,
             self.fail,
         )
         await self._open_logs(service.directory)
         service.wire(offsets_partitions)
-        await self._gateway.open(service.dispatch)
+        await self._gateway.open(service.handler, self._doors.tls)
+        self._doors.begin()
         self._tell("registering")
         await self._join_cluster(service)
 
@@ -213,6 +235,9 @@ class Broker:
         cluster_id = await find_cluster_id(zk, self._process.rng)
         await self._dynamic.load()
         await self._changes.load_all()
+        await self._disconnects.load_all()
+        if self._acls is not None:
+            await self._acls.load_all()
         try:
             vetted = await znodes.VETTED_DISK.read(zk, self.id)
         except CorruptZnode as error:
@@ -262,6 +287,9 @@ class Broker:
             await self._patiently(register)
             self._dynamic.watch()
             self._changes.watch()
+            self._disconnects.watch()
+            if self._acls is not None:
+                self._acls.watch()
         except ZooKeeperError as error:
             raise UserError(f"ZooKeeper on {config.zookeeper.connect}: {error}") from error
         service.coordinator.start()
@@ -382,6 +410,10 @@ class Broker:
     async def _cancel_running(self) -> None:
         self._dynamic.stop()
         self._changes.stop()
+        self._doors.end()
+        self._disconnects.stop()
+        if self._acls is not None:
+            self._acls.stop()
         await self._process.cancel_started()
 
     async def abandon(self) -> None:

@@ -31,7 +31,6 @@ from kdist.errors import PoisonousRequest, ProtocolError
 from kdist.groups.coordinator import Caller
 from kdist.metrics.broker import RequestMetrics
 from kdist.metrics.declare import Family
-from kdist.model import ANONYMOUS
 from kdist.network.connection import Connection, ResponseSlot
 from kdist.network.connection_state import CHANGE, DECODING, HELD, PRODUCES, WORK
 from kdist.network.receiving import NotYet
@@ -257,8 +256,8 @@ class Dispatch:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_connect(self, connection: Connection) -> None:
-        """Nobody has authenticated yet."""
-        connection.subject = self._authorizer.subject(ANONYMOUS, connection.host)
+        """Whoever authenticates peers has done so before."""
+        connection.subject = self._authorizer.subject(connection.principal, connection.host)
 
     def on_disconnect(self, connection: Connection) -> None:
         """Cancel the connection's delayed operations; they are not answered."""

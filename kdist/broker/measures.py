@@ -16,17 +16,21 @@ from math import inf, nan
 
 from kdist.broker.controller_access import ConnectClient
 from kdist.broker.metadata_cache import MetadataCache
+from kdist.broker.stored_security import StoredAcls
 from kdist.client.cluster import in_topics
 from kdist.errors import ApiError
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.groups.lag import GroupLags, WorstLags
 from kdist.metrics.broker import (
+    AclMetrics,
+    AuthenticationMetrics,
     AuthorizationMetrics,
     BrokerMetrics,
     BuildMetrics,
     NetworkMetrics,
     QuotaMetrics,
     RequestMetrics,
+    TlsMetrics,
 )
 from kdist.metrics.controller import ControllerMetrics
 from kdist.metrics.declare import Family
@@ -76,6 +80,8 @@ class Measures:
         self.authorization = Family(AuthorizationMetrics, "operation", "resource")
         self.build = Family(BuildMetrics, "version", "release", "settings", "unit")
         self.network = NetworkMetrics()
+        self.tls = Family(TlsMetrics, "listener")
+        self.proofs = Family(AuthenticationMetrics, "listener", "mechanism")
         self.replication = ReplicationMetrics()
         self.groups = GroupMetrics()
         self.lags = Family(GroupLagMetrics, "group", "topic")
@@ -85,6 +91,8 @@ class Measures:
         self.cleaner = CleanerMetrics()
         self.exposition = Exposition()
         self.exposition.add_family(self.requests)
+        self.exposition.add_family(self.proofs)
+        self.exposition.add_family(self.tls)
         self.exposition.add_family(self.quotas)
         self.exposition.add_family(self.authorization)
         self.exposition.add_family(self.build)
@@ -112,6 +120,15 @@ class Measures:
             log.end_offset - log.recovery_point for log in logs.values()
         )
         storage.free_bytes = lambda: files.free_bytes(directory.path) - settings.reserved_bytes
+
+    def watch_acls(self, acls: StoredAcls) -> None:
+        """Add the metrics of the ACLs by which the broker decides."""
+        found = AclMetrics()
+        table = acls.table
+        found.patterns = lambda: len(table.patterns())
+        found.unreadable = lambda: len(table.unreadable)
+        found.are_current = lambda: acls.is_current
+        self.exposition.add(found)
 
     async def watch_lag(self) -> None:
         """Measure the event loop's lag and its longest turn periodically, until cancelled."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
+from kdist.broker import authentication
 from kdist.broker.dispatch import DirectHandler, GeneralCall, Routes, WaitingHandler
 from kdist.broker.handlers import (
     api_versions,
@@ -16,6 +17,7 @@ from kdist.broker.handlers import (
     log_dirs,
     offset_lookups,
 )
+from kdist.broker.handlers.acls import AclsHandler
 from kdist.broker.handlers.client_quotas import ClientQuotasHandler
 from kdist.broker.handlers.commands import CommandsHandler
 from kdist.broker.handlers.configs import ConfigsHandler
@@ -24,9 +26,11 @@ from kdist.broker.handlers.fetch import FetchHandler
 from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.handlers.metadata import MetadataHandler
 from kdist.broker.handlers.produce import ProduceHandler
+from kdist.broker.handlers.scram_users import ScramUsersHandler
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.protocol.versions import TABLE
 from kdist.replication.replicas import Replicas
+from kdist.security.principals import format_principal
 
 Handler = TypeVar("Handler")
 
@@ -44,6 +48,9 @@ _CHANGING = (
     "OffsetDelete",
     "DeleteGroups",
     "AlterClientQuotas",
+    "CreateAcls",
+    "DeleteAcls",
+    "AlterUserScramCredentials",
 )
 _LONG = ("ListOffsets", "ListGroups", "DescribeGroups")
 
@@ -61,6 +68,8 @@ class Handlers(NamedTuple):
     control: ControlHandler
     configs: ConfigsHandler
     client_quotas: ClientQuotasHandler
+    acls: AclsHandler
+    scram_users: ScramUsersHandler
 
 
 def routes_to(to: Handlers) -> Routes:
@@ -98,9 +107,11 @@ def _direct(to: Handlers) -> dict[str, DirectHandler]:
         "AlterReplicaLogDirs": lambda asked, call: call.answer(
             log_dirs.alter(asked, to.replicas.directory)
         ),
+        "SaslHandshake": authentication.handshake,
+        "SaslAuthenticate": authentication.authenticate,
         "ApiVersions": lambda asked, call: call.answer_with_error(
             api_versions.answer(
-                asked, call.version, to_brokers=to.control.is_for_brokers(call.listener)
+                asked, call.version, to_brokers=to.control.admission.lists(call.listener)
             )
         ),
     }
@@ -125,13 +136,28 @@ def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
         "AlterPartitionReassignments": lambda asked, _call: to.commands.reassign(asked),
         "ListPartitionReassignments": lambda asked, _call: to.commands.list_reassignments(asked),
         "DeleteRecords": lambda asked, _call: delete_records.answer(asked, to.replicas),
+        "DescribeAcls": lambda asked, _call: to.acls.describe(asked),
+        "CreateAcls": lambda asked, call: to.acls.create(asked, _who(call)),
+        "DeleteAcls": lambda asked, call: to.acls.delete(asked, _who(call)),
         "DescribeConfigs": lambda asked, _call: to.configs.describe(asked),
         "AlterConfigs": lambda asked, _call: to.configs.replace(asked),
         "IncrementalAlterConfigs": lambda asked, _call: to.configs.change(asked),
         "DescribeClientQuotas": lambda asked, _call: to.client_quotas.describe(asked),
         "AlterClientQuotas": lambda asked, _call: to.client_quotas.alter(asked),
+        "DescribeUserScramCredentials": lambda asked, _call: to.scram_users.describe(asked),
+        "AlterUserScramCredentials": lambda asked, call: to.scram_users.alter(
+            asked,
+            call.listener,
+            f"{call.connection.subject.principal.name} of {call.connection.peer}",
+        ),
         "DescribeCluster": lambda asked, call: to.metadata.describe_cluster(asked, call.listener),
     }
+
+
+def _who(call: GeneralCall) -> str:
+    """Who sends a request, and from where, as log lines say it."""
+    connection = call.connection
+    return f"{format_principal(connection.principal)!r} from {connection.host}"
 
 
 def _by_key(handlers: Mapping[str, Handler]) -> dict[int, Handler]:

@@ -61,12 +61,15 @@ SETTINGS = _read("""
         Python's logging has what clients say, under kdist
     compression_level sticky_partitioning_linger_ms enable_gapless_guarantee = none
     transactional_id transaction_timeout_ms = there are no transactions
-    security_protocol ssl_context ssl_cafile ssl_certfile ssl_keyfile ssl_password ssl_crlfile \
+    sasl_mechanisms = sasl_mechanism
+    sasl_plain_username = sasl_username
+    sasl_plain_password = sasl_password
+    sasl_oauth_token_provider sasl_oauthbearer_config oauth_cb = sasl_oauthbearer_token_endpoint_url
+    sasl_kerberos_name sasl_kerberos_service_name sasl_kerberos_domain_name = \
+        there is no Kerberos
+    ssl_context ssl_cafile ssl_certfile ssl_keyfile ssl_password ssl_crlfile \
         ssl_ciphers ssl_check_hostname ssl_ca_location ssl_certificate_location ssl_key_location \
-        ssl_key_password sasl_mechanism sasl_mechanisms sasl_username sasl_password \
-        sasl_plain_username sasl_plain_password sasl_oauth_token_provider sasl_oauthbearer_config \
-        sasl_kerberos_name sasl_kerberos_service_name sasl_kerberos_domain_name oauth_cb = \
-        there is no TLS, and no SASL
+        ssl_key_password = there is no TLS
     api_version bootstrap_timeout_ms client_dns_lookup connections_max_idle_ms kafka_client loop \
         metric_group_prefix metric_reporters metrics_enabled metrics_num_samples \
         metrics_sample_window_ms proxy_url socks5_proxy selector socket_options \

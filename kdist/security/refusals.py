@@ -23,13 +23,24 @@ from kdist.protocol.alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
+from kdist.protocol.alter_user_scram_credentials import (
+    AlteredUser,
+    AlterUserScramCredentialsResponse,
+)
+from kdist.protocol.create_acls import AclCreationResult, CreateAclsResponse
 from kdist.protocol.create_partitions import GrownTopicResult
 from kdist.protocol.create_topics import NewTopicResult
+from kdist.protocol.delete_acls import DeleteAclsFilterResult, DeleteAclsResponse
 from kdist.protocol.delete_groups import DeletedGroupResult
 from kdist.protocol.delete_records import TrimmedPartitionResult, TrimmedTopicResult
+from kdist.protocol.describe_acls import DescribeAclsResponse
 from kdist.protocol.describe_client_quotas import DescribeClientQuotasResponse
 from kdist.protocol.describe_configs import DescribedResourceResult
 from kdist.protocol.describe_groups import DescribedGroup
+from kdist.protocol.describe_user_scram_credentials import (
+    DescribedUser,
+    DescribeUserScramCredentialsResponse,
+)
 from kdist.protocol.elect_leaders import (
     ElectionPartitionResult,
     ElectionTopicResult,
@@ -207,6 +218,53 @@ def alter_client_quotas(request: Any, _version: int, error: Error) -> AlterClien
         entries=[
             AlteredQuotasResult(error_code=error, error_message=error.sentence, entity=each.entity)
             for each in request.entries
+        ]
+    )
+
+
+def describe_acls(_request: Any, _version: int, error: Error) -> DescribeAclsResponse:
+    """DescribeAcls."""
+    return DescribeAclsResponse(error_code=error, error_message=error.sentence, resources=[])
+
+
+def create_acls(request: Any, _version: int, error: Error) -> CreateAclsResponse:
+    """CreateAcls: each ACL."""
+    result = AclCreationResult(error_code=error, error_message=error.sentence)
+    return CreateAclsResponse(results=[result] * len(request.creations))
+
+
+def delete_acls(request: Any, _version: int, error: Error) -> DeleteAclsResponse:
+    """DeleteAcls: each filter."""
+    result = DeleteAclsFilterResult(
+        error_code=error, error_message=error.sentence, matching_acls=[]
+    )
+    return DeleteAclsResponse(filter_results=[result] * len(request.filters))
+
+
+def describe_user_scram_credentials(
+    request: Any, _version: int, error: Error
+) -> DescribeUserScramCredentialsResponse:
+    """DescribeUserScramCredentials."""
+    sentence = error.sentence
+    return DescribeUserScramCredentialsResponse(
+        error_code=error,
+        error_message=sentence,
+        results=[  # as Kafka's, without names
+            DescribedUser(user="", error_code=error, error_message=sentence, credential_infos=[])
+            for _ in request.users or ()
+        ],
+    )
+
+
+def alter_user_scram_credentials(
+    request: Any, _version: int, error: Error
+) -> AlterUserScramCredentialsResponse:
+    """AlterUserScramCredentials: each user."""
+    names = {each.name for each in (*request.deletions, *request.upsertions)}
+    return AlterUserScramCredentialsResponse(
+        results=[
+            AlteredUser(user=name, error_code=error, error_message=error.sentence)
+            for name in sorted(names)
         ]
     )
 

@@ -105,6 +105,8 @@ ROWS = {
     "DescribeGroups": Row("Describe on Group", _ENTRY, rules.describe_groups),
     "ListGroups": Row("Describe on Cluster, or on Group", _SILENT, rules.list_groups),
     "ApiVersions": Row("nothing", "", free),
+    "SaslHandshake": Row("nothing", "", free),
+    "SaslAuthenticate": Row("nothing", "", free),
     "CreateTopics": Row(
         "Create on Cluster or on Topic; for settings: DescribeConfigs on Topic",
         _ENTRY,
@@ -140,6 +142,9 @@ ROWS = {
         "whole; before version 3, by an empty answer",
         _DESCRIBE.whole(refusals.top(DescribeLogDirsResponse, "results")),
     ),
+    "DescribeAcls": _whole(_DESCRIBE, refusals.describe_acls),
+    "CreateAcls": Row(_of(_ALTER), _ENTRY, _ALTER.whole(refusals.create_acls)),
+    "DeleteAcls": Row(_of(_ALTER), _ENTRY, _ALTER.whole(refusals.delete_acls)),
     "CreatePartitions": Row(
         "Alter on Topic",
         _ENTRY,
@@ -177,6 +182,10 @@ ROWS = {
         "AlterConfigs on Cluster",
         _ENTRY,
         Right(Operation.ALTER_CONFIGS, _CLUSTER).whole(refusals.alter_client_quotas),
+    ),
+    "DescribeUserScramCredentials": _whole(_DESCRIBE, refusals.describe_user_scram_credentials),
+    "AlterUserScramCredentials": Row(
+        _of(_ALTER), _ENTRY, _ALTER.whole(refusals.alter_user_scram_credentials)
     ),
     "AlterPartition": _whole(_CLUSTER_ACTION, refusals.top(AlterPartitionResponse)),
     "DescribeCluster": Row(

@@ -40,6 +40,11 @@ class Subject:
         """As `may`, but nothing is noted."""
         return self.may(operation, resource_type, name)
 
+    def is_granted(self, operation: Operation, resource_type: ResourceType, name: str, /) -> bool:
+        """Whether somebody has given it this right; nothing is noted, and a dry run is none."""
+        del operation, resource_type, name
+        return False
+
     def may_any(self, operation: Operation, resource_type: ResourceType, /) -> bool:
         """Whether it may do this to some resource of the type; nothing is noted."""
         return self.may(operation, resource_type, "")
@@ -96,6 +101,10 @@ class LimitedSubject(Subject):
     def could(self, operation: Operation, resource_type: ResourceType, name: str, /) -> bool:
         """As of `Subject`."""
         return self._is_permitted((operation, resource_type, name)) or self._judge.is_dry_run
+
+    def is_granted(self, operation: Operation, resource_type: ResourceType, name: str, /) -> bool:
+        """As of `Subject`."""
+        return self._is_permitted((operation, resource_type, name))
 
     @property
     def rights_version(self) -> int:  # type: ignore[override]

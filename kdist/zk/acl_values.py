@@ -2,7 +2,7 @@
 
 /kafka-acl/<Type>/<name>, /kafka-acl-extended/prefixed/<Type>/<name>
     version 1               acls: [{"principal": "User:alice", "permissionType": "Allow",
-                            "operation": "Read", "host": "*"}, ...]
+                            "host": "*", "operation": "Read"}, ...]
 /kafka-acl-changes/acl_changes_<digits>
                             TOPIC:name, no JSON: a literal pattern
 /kafka-acl-extended-changes/acl_changes_<digits>
@@ -31,12 +31,12 @@ class StoredAclEntries(NamedTuple):
             {
                 "principal": acl.principal,
                 "permissionType": acl.permission.text,
-                "operation": acl.operation.text,
                 "host": acl.host,
+                "operation": acl.operation.text,
             }
             for acl in sorted(self.acls)
         ]
-        return to_json({"version": 1, "acls": acls})
+        return to_json({"acls": acls, "version": 1})
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> StoredAclEntries:

@@ -19,6 +19,7 @@ from kdist.client.coding import Coder
 from kdist.client.consumer import settings as consumer_settings
 from kdist.client.consumer.aio import Consumer, call_back
 from kdist.client.consumer.core import Core
+from kdist.client.security import security_of
 from kdist.network.network import Network
 from kdist.zk.client import ZooKeeper
 from kdist.zk.values import ConsumerRegistration
@@ -78,6 +79,7 @@ class Joined:
             ),
             lambda: self.rebalancer.look(),
             exclude_internal=settings.exclude_internal_topics,
+            protocol=settings.security_protocol,
         )
         self.rebalancer = Rebalancer(
             context.zk, registry, settings, self.streams, feed, context.tell, listener
@@ -106,5 +108,6 @@ def _feeding(settings: ConnectorSettings) -> consumer_settings.ConsumerSettings:
             "fetch_min_bytes": settings.fetch_min_bytes,
             "fetch_max_wait_ms": settings.fetch_wait_max_ms,
             "request_timeout_ms": settings.socket_timeout_ms,
+            **security_of(settings),
         }
     )

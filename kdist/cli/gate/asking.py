@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
-
 import click
 
 from kdist.cli.shared.options import print_json
-
-if TYPE_CHECKING:
-    from kdist.zk.client import ZooKeeper
-
-T = TypeVar("T")
 
 YES, NO, CANNOT_TELL = 0, 1, 2
 
@@ -32,19 +24,6 @@ lease_option = click.option(
     metavar="SECONDS",
     help="For how long the lock stays a run's that does not renew it.",
 )
-
-
-def ask(address: str, work: Callable[[ZooKeeper], Awaitable[T]]) -> T:
-    """Run `work` with a ZooKeeper session of its own, and return its result."""
-    import asyncio
-
-    from kdist.client.zookeeper_session import zookeeper_at
-
-    async def run() -> T:
-        async with zookeeper_at(address) as zookeeper:
-            return await work(zookeeper)
-
-    return asyncio.run(run())
 
 
 def say_unknown(sentence: str, as_json: bool) -> None:

@@ -17,7 +17,6 @@ from kdist.cli.gate.asking import (
     CANNOT_TELL,
     NO,
     YES,
-    ask,
     lease_option,
     say_unknown,
     zookeeper_option,
@@ -26,6 +25,7 @@ from kdist.cli.gate.lock import holder, lock, unlock
 from kdist.cli.gate.plan import plan
 from kdist.cli.gate.rollback import rollback
 from kdist.cli.shared.click_groups import CommandGroup
+from kdist.cli.shared.connecting import ask_zookeeper
 from kdist.cli.shared.files import complete_files, read_settings_file
 from kdist.cli.shared.options import json_option, not_empty, print_json
 from kdist.cli.shared.show import show_count, show_error, show_size
@@ -159,8 +159,12 @@ def gate(  # noqa: PLR0913 - a command's options
         subject = _subject(_ids("--broker", broker), host, zookeeper, path)
         ids, down = _ids("--expect", expected), _ids("--down", known_down)
         if run is not None:
-            ask(subject.zookeeper, lambda z: renew_lock(z, run, lease_s * 1000, SystemClock()))
-        found = ask(subject.zookeeper, lambda z: _look(z, subject, ids, is_after, is_measured))
+            ask_zookeeper(
+                subject.zookeeper, lambda z: renew_lock(z, run, lease_s * 1000, SystemClock())
+            )
+        found = ask_zookeeper(
+            subject.zookeeper, lambda z: _look(z, subject, ids, is_after, is_measured)
+        )
     except LockHeld:
         raise
     except (KdistError, OSError) as error:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from kdist.cli.gate.asking import CANNOT_TELL, YES, ask, lease_option, say_unknown, zookeeper_option
+from kdist.cli.gate.asking import CANNOT_TELL, YES, lease_option, say_unknown, zookeeper_option
+from kdist.cli.shared.connecting import ask_zookeeper
 from kdist.cli.shared.options import json_option, not_empty, say
 from kdist.cli.shared.show import show_error, show_time
 from kdist.errors import KdistError
@@ -105,7 +106,7 @@ def _ask_of_lock(zookeeper: str | None, work: Callable[[ZooKeeper], Awaitable[T]
     if not zookeeper:
         raise click.UsageError("Give the cluster's ZooKeeper by --zookeeper.")
     try:
-        return ask(zookeeper, work)
+        return ask_zookeeper(zookeeper, work)
     except LockHeld:
         raise
     except (KdistError, OSError) as error:

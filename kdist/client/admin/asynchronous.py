@@ -45,7 +45,9 @@ class AsyncAdmin(Operations):
         """Open the client; connections are made when needed. `UserError` if no broker is known."""
         network = self._network or AsyncioNetwork(asyncio.get_running_loop())
         settings = self.settings
-        brokers = await find_brokers(settings.bootstrap_servers, settings.zk_connect)
+        brokers = await find_brokers(
+            settings.bootstrap_servers, settings.zk_connect, settings.security_protocol
+        )
         connections = settings.connections._replace(metrics=self._meter.connections)
         self._cluster = Cluster(network, brokers, connections, settings.default_api_timeout_ms)
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kdist.client.admin import (
+    acls,
     brokers,
     disks,
     elections,
@@ -13,6 +14,7 @@ from kdist.client.admin import (
     records,
     settings,
     topics,
+    users,
 )
 from kdist.client.foreign import OtherNames
 from kdist.client.metrics import Measured
@@ -37,6 +39,13 @@ class Operations(Measured, OtherNames):
 
     describe_client_quotas = Operation(quotas.describe_client_quotas)
     alter_client_quotas = Operation(quotas.alter_client_quotas)
+
+    describe_user_scram_credentials = Operation(users.describe_user_scram_credentials)
+    upsert_user_scram_credentials = Operation(users.upsert_user_scram_credentials)
+    delete_user_scram_credentials = Operation(users.delete_user_scram_credentials)
+    describe_acls = Operation(acls.describe_acls)
+    create_acls = Operation(acls.create_acls)
+    delete_acls = Operation(acls.delete_acls)
 
     list_groups = Operation(groups.list_groups)
     describe_groups = Operation(groups.describe_groups)

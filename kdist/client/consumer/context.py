@@ -13,6 +13,7 @@ from kdist.client.committed import Offsets
 from kdist.client.consumer.meter import ConsumerMeter
 from kdist.client.consumer.settings import ConsumerSettings
 from kdist.client.consumer.wakeup import Wakeup
+from kdist.client.security import client_security
 from kdist.errors import ApiError, KdistError
 from kdist.network.client import ClientSettings
 from kdist.network.network import Network
@@ -41,6 +42,7 @@ class ConsumerContext:
             settings.client_id,
             request_timeout_ms=settings.request_timeout_ms,
             metrics=self.meter.connections,
+            security=client_security(settings),
         )
         self.cluster = Cluster(network, bootstrap, connections, settings.default_api_timeout_ms)
         self.fetching = Lane(network, self.cluster, connections)

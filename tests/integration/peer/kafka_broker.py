@@ -29,10 +29,11 @@ _OF_KRAFT = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "broker.session.timeout.ms": "2000",  # a killed broker may come back after this
     "broker.heartbeat.interval.ms": "400",
 }
+
+_PROTOCOLS = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
 
 # Small sizes and short intervals, so that rolling, cleaning and retention happen within a test.
 SETTINGS = {
@@ -65,6 +66,7 @@ class KafkaBroker:
         zookeeper: str = "",
         broker_id: int = 1,
         port: int | None = None,
+        sasl: bool = False,
         **settings: str,
     ) -> None:
         self.directory = directory
@@ -77,6 +79,8 @@ class KafkaBroker:
         self._settings = SETTINGS | {name.replace("_", "."): v for name, v in settings.items()}
         self._process: subprocess.Popen[bytes] | None = None
         self.address = ""
+        self.sasl_address = ""  # of a second listener, SASL, if it has one
+        self._has_sasl = sasl
         self._diagnostics_start = 0
 
     def __enter__(self) -> Self:
@@ -149,12 +153,21 @@ class KafkaBroker:
             raise
 
     def _write_properties(self) -> Path:
-        free_port, controller_port = _free_ports(2)
+        free_port, controller_port, sasl_port = _free_ports(3)
         self.address = (
             f"127.0.0.{self.id}:{self._port or free_port}"  # a host of its own, for placement
         )
         listener, controller = f"PLAINTEXT://{self.address}", f"127.0.0.1:{controller_port}"
-        settings = self._settings | {"log.dirs": str(self.data), "listeners": listener}
+        protocols = _PROTOCOLS
+        if self._has_sasl:
+            self.sasl_address = f"127.0.0.{self.id}:{sasl_port}"
+            listener = f"{listener},SASL://{self.sasl_address}"
+            protocols = f"{protocols},SASL:SASL_PLAINTEXT"
+        settings = self._settings | {
+            "log.dirs": str(self.data),
+            "listeners": listener,
+            "listener.security.protocol.map": protocols,
+        }
         if self._zookeeper:
             settings |= {"broker.id": str(self.id), "zookeeper.connect": self._zookeeper}
         else:

@@ -120,6 +120,7 @@ def test_the_first_producers_name_for_brokers_is_understood(home: Path) -> None:
         ("partitioner=murmur", "partitioner is 'murmur', and must be one of sticky, round_robin"),
         ("bootstrap.servers=b", "'b' is not a broker's address: give host:port."),
         ("group.id=g", "group.id is a consumer's setting, and this command has none."),
+        ("sasl.password=x", "sasl.password belongs in a file, --config: "),
         ("value_encoder=str", "no client has a setting value_encoder"),
     ],
 )

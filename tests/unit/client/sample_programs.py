@@ -77,6 +77,12 @@ def write() -> int:
         retry_backoff_ms=100,
         retry_backoff_max_ms=1_000,
         request_timeout_ms=30_000,
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="SCRAM-SHA-256",
+        sasl_username="reports",
+        sasl_password="secret",
+        sasl_jaas_config=None,
+        sasl_oauthbearer_token_endpoint_url=None,
         delivery_timeout_ms=120_000,
         metadata_max_idle_ms=300_000,
         partitioner=lambda key, count: 0 if key is None else key[0] % count,
@@ -129,6 +135,12 @@ def read() -> int | None:
         client_id="reports",
         metadata_max_age_ms=300_000,
         request_timeout_ms=30_000,
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="SCRAM-SHA-256",
+        sasl_username="reports",
+        sasl_password="secret",
+        sasl_jaas_config=None,
+        sasl_oauthbearer_token_endpoint_url=None,
         default_api_timeout_ms=60_000,
         retry_backoff_ms=100,
         retry_backoff_max_ms=1_000,
@@ -179,7 +191,16 @@ async def read_and_write() -> None:
 
 
 def administer() -> None:
-    settings: AdminKeywords = {"client_id": "ops", "request_timeout_ms": 30_000}
+    settings: AdminKeywords = {
+        "client_id": "ops",
+        "request_timeout_ms": 30_000,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_username": None,
+        "sasl_password": None,
+        "sasl_jaas_config": None,
+        "sasl_oauthbearer_token_endpoint_url": "file:///run/token",
+    }
     Admin("b1:9092", **settings).close()
     with Admin("b1:9092", default_api_timeout_ms=60_000) as admin:
         admin.create_topics([NewTopic("views", partitions=3)])

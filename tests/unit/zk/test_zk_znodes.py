@@ -59,8 +59,8 @@ KAFKA_BYTES = [
     (znodes.SETTINGS_CHANGE, SettingsChange("topics/clicks"),
      b'{"version":2,"entity_path":"topics/clicks"}'),
     (znodes.ACLS, StoredAclEntries(frozenset((ALICE_READS,))),
-     b'{"version":1,"acls":[{"principal":"User:alice","permissionType":"Allow",'
-     b'"operation":"Read","host":"*"}]}'),
+     b'{"acls":[{"principal":"User:alice","permissionType":"Allow","host":"*",'
+     b'"operation":"Read"}],"version":1}'),
     (znodes.ACL_CHANGE, AclChange(Pattern(ResourceType.TRANSACTIONAL_ID, "a:b", LITERAL)),
      b"TRANSACTIONAL_ID:a:b"),
     (znodes.EXTENDED_ACL_CHANGE,
