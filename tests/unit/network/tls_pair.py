@@ -13,6 +13,7 @@ from tests.certificates import client_context, server_context
 
 LOOP = VirtualLoop(VirtualClock())  # not run: the test carries the bytes
 TICK = Tick(LOOP)
+CLIENT = client_context()
 
 
 class Below(asyncio.Transport):
@@ -85,9 +86,7 @@ class Pair:
         self.server = TlsTransport(self.protocol, tls, TICK, LOOP)
         self.below.transport = self.server
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.client = client_context().wrap_bio(
-            self.incoming, self.outgoing, server_hostname="server"
-        )
+        self.client = CLIENT.wrap_bio(self.incoming, self.outgoing, server_hostname="server")
         self.server.connection_made(self.below)
 
     def shake_hands(self) -> Pair:
