@@ -29,6 +29,7 @@ from kdist.broker.controller_access import move_leaders
 from kdist.broker.disconnects import Disconnects
 from kdist.broker.gateway import Gateway
 from kdist.broker.http import Page
+from kdist.broker.listener_doors import Doors
 from kdist.broker.measures import Measures
 from kdist.broker.membership import Membership, find_cluster_id, make_starting_paths
 from kdist.broker.quotas import Quotas, StoredQuotas
@@ -108,7 +109,7 @@ class Broker:
                 self._end_pauses,
             ),
         )
-        self._users = StoredUsers(context.zk, context.process.rng)
+        self._users = StoredUsers(context.zk, context.process.secrets)
         followers: dict[str, Follower] = {
             "topics": self._overrides,
             "clients": self._quotas,
@@ -119,6 +120,7 @@ class Broker:
         )
         self._changes = SettingsChanges(context.zk, context.process.clock, followers)
         self._acls = self._make_acls()
+        self._doors = Doors(context, self._users, self.measures)
         self._gateway = Gateway(context, self.measures.network)
         self._disconnects = Disconnects(context.zk, context.process.clock, self._gateway.disconnect)
         self._epoch = -1
@@ -193,12 +195,13 @@ class Broker:
             Followed(self._overrides, self._quotas, self._users, self._acls),
             self.authorizer,
             cluster_id,
-            context.config.inter_broker_listener,
+            self._doors,
             self.fail,
         )
         await self._open_logs(service.directory)
         service.wire(offsets_partitions)
-        await self._gateway.open(service.dispatch)
+        await self._gateway.open(service.handler, self._doors.tls)
+        self._doors.begin()
         self._tell("registering")
         await self._join_cluster(service)
 
@@ -408,6 +411,7 @@ class Broker:
         self._dynamic.stop()
         self._changes.stop()
         self._disconnects.stop()
+        self._doors.end()
         if self._acls is not None:
             self._acls.stop()
         await self._process.cancel_started()

@@ -19,6 +19,8 @@ from kdist.model import Principal
 from kdist.network.connection import Handler
 from kdist.network.listener import Bounds, ConnectionQuotas, Listener
 from kdist.network.network import Server
+from kdist.network.tls import ServerTls
+from kdist.network.unproved import UnprovedLimits
 from kdist.zk.registration import Endpoint
 
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")
@@ -33,6 +35,12 @@ class Gateway:
         self._config = context.config.broker
         self._settings = context.config.network
         self._quotas = ConnectionQuotas(context.connections_max)
+        limits = context.config.authentication
+        self._limits = UnprovedLimits(
+            limits.unauthenticated_connections_max,
+            limits.unauthenticated_connections_max_per_ip,
+            limits.authentication_timeout_ms,
+        )
         self._network = context.network
         self._process = context.process
         self._metrics = metrics
@@ -42,15 +50,15 @@ class Gateway:
         self._http_server: Server | None = None
         self.endpoints: tuple[Endpoint, ...] = ()
 
-    async def open(self, handler_of: Callable[[str], Handler]) -> None:
+    async def open(
+        self, handler_of: Callable[[str], Handler], tls_of: Callable[[str], ServerTls | None]
+    ) -> None:
         """Open all listeners and set `endpoints`. `UserError` if an address is in use.
 
-        `handler_of` makes the handler for a listener, given its name.
+        `handler_of` makes the handler for a listener, given its name; `tls_of` says how its
+        connections begin TLS.
         """
         broker, config = self._config, self._context.config
-        for security in config.listeners.values():
-            if security.protocol != "PLAINTEXT":
-                raise UserError(f"{security.name}: {security.protocol} is not built yet")
         advertised = {each.name: each for each in map(parse_listener, broker.advertised_listeners)}
         has_several = len(broker.listeners) > 1
         for address in map(parse_listener, broker.listeners):
@@ -64,13 +72,23 @@ class Gateway:
                     self._quotas,
                     config.listener(address.name).limits,
                     is_spared=has_several and address.name == config.inter_broker_listener,
+                    unproved=self._unproved(address.name),
                 ),
             )
             self._listeners.append(listener)
-            port = await listener.listen(address.host, address.port)
+            tls = tls_of(address.name)
+            has_tls = config.listener(address.name).tls is not None
+            assert has_tls == (tls is not None), "no listener is opened in clear instead"
+            port = await listener.listen(address.host, address.port, tls)
             host = self._host if address.host in _EVERY_ADDRESS else address.host
             reached = advertised.get(address.name, Address(address.name, host, port))
             self.endpoints += (Endpoint(reached, config.listener(address.name).protocol),)
+
+    def _unproved(self, listener: str) -> UnprovedLimits | None:
+        """None for a listener whose peers prove nothing."""
+        security, limits = self._context.config.listener(listener), self._limits
+        is_any = security.sasl is None and security.tls is None
+        return None if is_any else limits
 
     def configure(self, settings: NetworkSettings) -> None:
         """Apply new values of dynamic settings, from the next connection on."""

@@ -30,6 +30,7 @@ from kdist.metrics.broker import (
     NetworkMetrics,
     QuotaMetrics,
     RequestMetrics,
+    TlsMetrics,
 )
 from kdist.metrics.controller import ControllerMetrics
 from kdist.metrics.declare import Family
@@ -79,6 +80,7 @@ class Measures:
         self.authorization = Family(AuthorizationMetrics, "operation", "resource")
         self.build = Family(BuildMetrics, "version", "release", "settings", "unit")
         self.network = NetworkMetrics()
+        self.tls = Family(TlsMetrics, "listener")
         self.proofs = Family(AuthenticationMetrics, "listener", "mechanism")
         self.replication = ReplicationMetrics()
         self.groups = GroupMetrics()
@@ -90,6 +92,7 @@ class Measures:
         self.exposition = Exposition()
         self.exposition.add_family(self.requests)
         self.exposition.add_family(self.proofs)
+        self.exposition.add_family(self.tls)
         self.exposition.add_family(self.quotas)
         self.exposition.add_family(self.authorization)
         self.exposition.add_family(self.build)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import NamedTuple
 
+from kdist.broker.authentication import GateShared
 from kdist.broker.authorization import Authorizer
 from kdist.broker.context import BrokerContext
 from kdist.broker.controller_access import AutoCreation, ControllerAccess
@@ -29,6 +30,7 @@ from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.handlers.metadata import MetadataHandler
 from kdist.broker.handlers.produce import ProduceHandler
 from kdist.broker.handlers.scram_users import ScramUsersHandler
+from kdist.broker.listener_doors import Doors
 from kdist.broker.measures import (
     Collector,
     LaggingGroups,
@@ -56,6 +58,7 @@ from kdist.groups.context import GroupsContext
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.network.client import Client, ClientSettings
+from kdist.network.connection import Handler
 from kdist.network.network import FETCHER_PATIENCE
 from kdist.protocol import fetch, produce
 from kdist.replication.alter_partition_manager import AlterPartitionManager
@@ -94,13 +97,10 @@ class Service:
         followed: Followed,
         authorizer: Authorizer,
         cluster_id: str,
-        listener: str,
+        doors: Doors,
         fail: Callable[[BaseException], None],
     ) -> None:
-        """Locks the log directory; the caller opens its logs next. Raises `UserError`.
-
-        `listener` is the inter-broker listener.
-        """
+        """Locks the log directory; the caller opens its logs next. Raises `UserError`."""
         self._context = context
         self._process = context.process
         self._measures = measures
@@ -109,10 +109,13 @@ class Service:
         self._dynamic = self._overrides.broker
         self._fail = fail
         self._cluster_id = cluster_id
-        self._listener = listener
+        self._doors = doors
+        self._listener = listener = context.config.inter_broker_listener
+        self._security = doors.security_of_brokers()
         self._id = context.config.broker.id
         self.cache = MetadataCache()
         self.registered = asyncio.Event()  # set once the broker's epoch is known
+        self._admission = Admission.of(context.config, self.registered)
         self.directory = self._open_directory()
         measures.watch(self.directory)
         self._tick = context.network.tick
@@ -191,6 +194,7 @@ class Service:
             *(f"broker-{self._id}-fetcher", self._context.version),
             *(timeout_ms, min(timeout_ms, 10_000)),
             patience=FETCHER_PATIENCE,
+            security=self._security,
         )
         return await Client.connect(self._context.network, host, port, settings)
 
@@ -219,7 +223,8 @@ class Service:
         """A connection to another broker, or to this one."""
         timeout_ms = self._context.config.broker.controller_socket_timeout_ms
         settings = ClientSettings(
-            f"broker-{self._id}", self._context.version, timeout_ms, min(timeout_ms, 10_000)
+            *(f"broker-{self._id}", self._context.version, timeout_ms, min(timeout_ms, 10_000)),
+            security=self._security,
         )
         return await Client.connect(self._context.network, host, port, settings)
 
@@ -324,7 +329,7 @@ class Service:
                 self._overrides,
                 self.controller,
                 producer_ids,
-                Admission.of(context.config, self.registered),
+                self._admission,
                 self._on_metadata_update,
             ),
             configs=ConfigsHandler(stored, resources, loggers, self.cache.loaded),
@@ -364,11 +369,14 @@ class Service:
         if topic is not None:
             self.coordinator.use_partitions(len(topic.partitions))
 
-    def dispatch(self, listener: str) -> Dispatch:
+    def handler(self, listener: str) -> Handler:
         """The handler of a listener's connections."""
         dispatch = Dispatch(listener, self._routes, self._shared)
         self._dispatches.append(dispatch)
-        return dispatch
+        measures, shared = self._measures, self._shared
+        gates = GateShared(shared.clock, shared.crashes, measures.proofs)
+        is_for_brokers = self._admission.lists(listener)
+        return self._doors.before(listener, dispatch, gates, is_for_brokers=is_for_brokers)
 
     def end_pauses(self) -> None:
         """The quotas have changed: each client's next request is charged by the new ones."""

@@ -22,7 +22,7 @@ _UNKNOWN_MAX = 16
 _ASK_AGAIN_S = 60.0
 
 Fetch = Callable[[str, int], bytes]
-"""The content of a URL of at most so many bytes, as `runtime.fetching.fetch`."""
+"""The content of a URL of at most so many bytes, as `network.documents.fetch`."""
 
 
 class TokenKeys:

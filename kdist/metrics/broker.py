@@ -104,6 +104,22 @@ class AuthorizationMetrics(Metrics):
 
 
 @metrics
+class TlsMetrics(Metrics):
+    """The certificates of one listener; the label is its name."""
+
+    PREFIX = "kdist_tls_"
+
+    certificate_seconds: Reading = reading("How long its certificate is valid yet.")
+    authority_seconds: Reading = reading(
+        "How long the first of the CAs is valid yet that it trusts, or that its chain has."
+    )
+    refused: int = gauge(
+        "1 while a changed certificate cannot be used, and the old one stays.",
+        name="kdist_tls_change_refused",
+    )
+
+
+@metrics
 class AuthenticationMetrics(Metrics):
     """Proofs of who clients and brokers are, by SASL; the labels are `listener` and `mechanism`.
 

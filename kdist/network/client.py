@@ -153,8 +153,9 @@ class Client(FrameReceiver):
         try:
             # Not `wait_for`: a cancellation as the connection completes would be swallowed.
             async with asyncio.timeout(settings.connect_timeout_ms / 1000):
+                tls = settings.security.tls if settings.security is not None else None
                 return await network.connect(
-                    lambda: cls(network, settings, name), host, port, settings.patience
+                    lambda: cls(network, settings, name), host, port, settings.patience, tls
                 )
         except UnicodeError as error:  # of a..b, for instance: no label may be empty
             why = "not a valid host name"

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from kdist.errors import ApiError, Error
+from kdist.network.tls import ClientTls
 from kdist.protocol.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from kdist.protocol.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from kdist.security.sasl import PLAIN, AuthenticationFailed, ClientExchange, PlainClient
@@ -40,6 +41,7 @@ class ClientSecurity(NamedTuple):
     """How connections are secured: in clear, and without a user, if both are None."""
 
     sasl: Sasl | None = None
+    tls: ClientTls | None = None
 
 
 def with_password(mechanism: str, name: str, password: str, rng: random.Random) -> Sasl:

@@ -15,6 +15,7 @@ from kdist.metrics.broker import NetworkMetrics
 from kdist.network.connection import Connection, Handler, Limits
 from kdist.network.network import Network, Server, SocketOptions
 from kdist.network.tls import ServerTls, TlsFailed
+from kdist.network.unproved import Unproved, UnprovedLimits
 from kdist.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
@@ -62,11 +63,12 @@ class ConnectionQuotas:
 class Bounds(NamedTuple):
     """What bounds a listener's connections: the quotas that it shares with the broker's others, and
     its own limits. `is_spared`: the broker's own limits of all connections do not apply here, since
-    clients have other listeners."""
+    clients have other listeners. `unproved`: of those whose peers have to prove who they are."""
 
     quotas: ConnectionQuotas
     own: ListenerLimits = ListenerLimits()
     is_spared: bool = False
+    unproved: UnprovedLimits | None = None
 
 
 class Listener:
@@ -95,7 +97,8 @@ class Listener:
         self.tasks = tasks
         self.limits = Limits(frame_bytes_max=settings.socket_request_max_bytes)
         self.connections: dict[Connection, int] = {}  # with the successive checks that were idle
-        self.quotas, self._own, self._is_spared = bounds or Bounds(ConnectionQuotas())
+        self.quotas, self._own, self._is_spared, unproved = bounds or Bounds(ConnectionQuotas())
+        self._unproved = Unproved(self.loop, unproved, metrics) if unproved else None
         self._rate = CreationRate()
         self._silent_until_s: dict[str, float] = {}  # by the host whose handshakes failed
         self._servers: list[Server] = []
@@ -124,8 +127,8 @@ class Listener:
                 send_buffer_bytes=settings.socket_send_buffer_bytes,
                 receive_buffer_bytes=settings.socket_receive_buffer_bytes,
             ),
-            tls,
             self._wait_s,
+            tls,
         )
         self._servers.append(server)
         if self._idle_timer is None:
@@ -166,13 +169,20 @@ class Listener:
         self._is_empty.clear()
         self.metrics.accepted_connections += 1
         self.metrics.open_connections += 1
+        if self._unproved is not None:
+            self._unproved.add(connection)
         return quotas.admitted
+
+    def prove(self, connection: Connection) -> None:
+        if self._unproved is not None:
+            self._unproved.remove(connection)
 
     def _most_of(self, host: str) -> int:
         most = self.settings.max_connections_per_ip
         return self._overrides.get(plain_address(host), most) if self._overrides else most
 
     def forget(self, connection: Connection) -> None:
+        self.prove(connection)
         del self.connections[connection]
         self.metrics.open_connections -= 1
         quotas, host = self.quotas, connection.host

@@ -97,13 +97,13 @@ class Network(Protocol):
         host: str,
         port: int,
         options: SocketOptions = SocketOptions(),  # noqa: B008 - a tuple
-        tls: ServerTls | None = None,
         wait_s: Callable[[], float] = float,
+        tls: ServerTls | None = None,
     ) -> Server:
         """Accept connections; an empty host is every address. `UserError` if it cannot listen.
 
-        What is made, and how it may be called before the handshake: see `TlsTransport`. `wait_s` is
-        asked before each connection how long it has to wait.
+        `wait_s` is asked before each how long it has to wait. What is made, and how it may be
+        called before the handshake: see `TlsTransport`.
         """
         ...
 
@@ -135,8 +135,8 @@ class AsyncioNetwork:
         host: str,
         port: int,
         options: SocketOptions = SocketOptions(),  # noqa: B008 - a tuple
-        tls: ServerTls | None = None,
         wait_s: Callable[[], float] = float,
+        tls: ServerTls | None = None,
     ) -> Server:
         sockets: list[socket.socket] = []
         try:

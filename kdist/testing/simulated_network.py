@@ -207,8 +207,8 @@ class SimulatedHost:
         host: str,  # noqa: ARG002 - a simulated host has one address, its name
         port: int,
         options: SocketOptions = SocketOptions(),  # noqa: ARG002, B008 - a tuple, of no meaning here
-        tls: ServerTls | None = None,
         wait_s: Callable[[], float] = float,
+        tls: ServerTls | None = None,
     ) -> Server:
         listening = _Listening(encrypting(make, tls, self), copy_context(), wait_s)
         return SimulatedServer(

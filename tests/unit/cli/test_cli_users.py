@@ -27,7 +27,7 @@ IN_ZOOKEEPER = ("--zookeeper", ZOOKEEPER)
 def trusting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliCluster]:
     """A cluster that takes salted passwords in clear."""
     path = tmp_path_factory.mktemp("trusting")
-    with cli_cluster(path, scram_alter_over_clear_enable="true") as running:
+    with cli_cluster(path, settings={"scram.alter.over.clear.enable": "true"}) as running:
         yield running
 
 

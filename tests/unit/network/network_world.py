@@ -99,11 +99,11 @@ class TlsNetwork:
         host: str,
         port: int,
         options: SocketOptions = SocketOptions(),  # noqa: B008 - a tuple
-        tls: ServerTls | None = None,
         wait_s: Callable[[], float] = float,
+        tls: ServerTls | None = None,
     ) -> Server:
         tls = ServerTls(lambda: self.server_context, self.now_ms)
-        return await self._below.listen(make, host, port, options, tls, wait_s)
+        return await self._below.listen(make, host, port, options, wait_s, tls)
 
     async def connect(
         self,
