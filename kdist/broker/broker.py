@@ -410,8 +410,8 @@ class Broker:
     async def _cancel_running(self) -> None:
         self._dynamic.stop()
         self._changes.stop()
-        self._disconnects.stop()
         self._doors.end()
+        self._disconnects.stop()
         if self._acls is not None:
             self._acls.stop()
         await self._process.cancel_started()

@@ -18,9 +18,10 @@ import aiokafka
 import confluent_kafka
 import kafka
 import pytest
+from kafka.errors import KafkaError
 
 from kdist.config.security import ACL_AUTHORIZER
-from tests.certificates import authority
+from tests.certificates import Authority, authority
 from tests.integration.broker_processes import BrokerProcess, settled
 from tests.integration.zookeeper_server import ZooKeeperHost, free_port
 
@@ -91,18 +92,17 @@ def make_files(directory: Path) -> Files:
 def make_users(connect: str) -> None:
     """Before there is a broker."""
     for user, password in (("broker", "of brokers"), *PASSWORDS.items()):
-        if MECHANISMS.get(user) != "PLAIN":
-            where = ("--zookeeper", connect, "--password-file", "-")
+        mechanism = MECHANISMS.get(user, "SCRAM-SHA-512")
+        if mechanism != "PLAIN":
+            where = ("--zookeeper", connect, "--password-file", "-", "--mechanism", mechanism)
             kdist("users", "create", user, *where, text=password + "\n")
 
 
 def make_acls(connect: str) -> None:
     for user in USERS:
-        for words in (
-            ("--operation", "All", "--topic", user),
-            ("--operation", "Read", "--group", user, "--pattern", "prefixed"),
-        ):
-            kdist("acls", "add", "--zookeeper", connect, "--allow", f"User:{user}", *words)
+        who = ("--zookeeper", connect, "--principal", f"User:{user}")
+        kdist("acls", "add", *who, "--operation", "all", "--topic", user)
+        kdist("acls", "add", *who, "--operation", "read", "--group", user, "--prefixed")
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +136,12 @@ def secured(
             broker.end()
 
 
+@pytest.fixture(scope="module")
+def secrets() -> tuple[str, ...]:
+    """What no file but those of the settings may have."""
+    return (*PASSWORDS.values(), "of brokers", "PRIVATE KEY")
+
+
 # Each library: produce and consume by a group
 
 
@@ -166,11 +172,11 @@ def by_confluent_kafka(secured: Secured, user: str, password: str, values: list[
 
     def look() -> bool:
         found.extend(each.value() for each in consumer.consume(100, 0.2) if not each.error())
-        return len(found) >= len(values)
+        return values[-1] in found
 
-    settled(look)
+    settled(look, WAIT_S)
     consumer.close()
-    assert found[: len(values)] == values
+    assert found[-len(values) :] == values
 
 
 def by_kafka_python(secured: Secured, user: str, password: str, values: list[bytes]) -> None:
@@ -197,9 +203,9 @@ def by_kafka_python(secured: Secured, user: str, password: str, values: list[byt
     def look() -> bool:
         for batch in consumer.poll(200).values():
             found.extend(each.value for each in batch)
-        return len(found) >= len(values)
+        return values[-1] in found
 
-    settled(look)
+    settled(look, WAIT_S)
     consumer.close()
     assert found[-len(values) :] == values
 
@@ -229,7 +235,7 @@ async def _by_aiokafka(secured: Secured, user: str, password: str, values: list[
     async with consumer:
         found: list[bytes] = []
         async with asyncio.timeout(WAIT_S):
-            while len(found) < len(values):
+            while values[-1] not in found:
                 found.append((await consumer.getone()).value)
     assert found[-len(values) :] == values
 
@@ -245,3 +251,64 @@ def test_a_foreign_client_produces_and_consumes_as_its_user(
 ) -> None:
     values = [f"{library.__name__} {number}".encode() for number in range(20)]
     library(secured, user, PASSWORDS.get(user, ""), values)
+
+
+def refused_by_confluent_kafka(secured: Secured, user: str, password: str, topic: str) -> None:
+    """Fails unless the user can neither see nor write the topic."""
+    config = {
+        "bootstrap.servers": f"127.0.0.1:{secured.port(user)}",
+        "ssl.ca.location": str(secured.files.trusted),
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": MECHANISMS[user],
+        "sasl.username": user,
+        "sasl.password": password,
+        "message.timeout.ms": 5_000,
+    }
+    failed: list[Any] = []
+    producer = confluent_kafka.Producer(config)
+    producer.produce(topic, b"x", on_delivery=lambda e, _: e and failed.append(e.code()))
+    producer.flush(WAIT_S)
+    assert failed == [confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED]
+
+
+def test_a_user_cannot_write_where_no_acl_allows_it(secured: Secured) -> None:
+    refused_by_confluent_kafka(secured, "sally", PASSWORDS["sally"], "paula")
+    refused_by_confluent_kafka(secured, "sally", PASSWORDS["sally"], "nobody's")
+
+
+@pytest.mark.parametrize("user", ["paula", "sally", "steve"])
+def test_a_wrong_password_gets_nobody_in(secured: Secured, user: str) -> None:
+    config = {
+        "bootstrap_servers": f"127.0.0.1:{secured.port(user)}",
+        "security_protocol": "SASL_SSL",
+        "ssl_cafile": str(secured.files.trusted),
+        "sasl_mechanism": MECHANISMS[user],
+        "sasl_plain_username": user,
+        "sasl_plain_password": "of nobody",
+    }
+    with pytest.raises(KafkaError):
+        kafka.KafkaProducer(**config, max_block_ms=5_000).send(user, b"x").get(10)
+
+
+def test_no_certificate_or_one_of_another_ca_gets_nobody_in(
+    secured: Secured, tmp_path: Path
+) -> None:
+    stranger = tmp_path / "stranger.pem"
+    stranger.write_bytes(Authority("another CA").issue("carol").pem)
+    for own in (None, str(stranger)):
+        config = {
+            "bootstrap_servers": f"127.0.0.1:{secured.port('carol')}",
+            "security_protocol": "SSL",
+            "ssl_cafile": str(secured.files.trusted),
+            "ssl_certfile": own,
+            "ssl_keyfile": own,
+        }
+        with pytest.raises(KafkaError):
+            kafka.KafkaProducer(**config, max_block_ms=5_000).send("carol", b"x").get(10)
+
+
+def test_no_secret_is_in_a_log(secured: Secured, secrets: tuple[str, ...]) -> None:
+    """Last: after all that has happened here."""
+    for broker in secured.brokers:
+        assert "no TLS connection with" in broker.text  # what was refused above is told
+        assert not [each for each in secrets if each in broker.text]
