@@ -13,9 +13,8 @@ Whatever a state does not take closes the connection, unread. Only in FRAMED it 
 ILLEGAL_SASL_STATE, by an API whose answer has one error for all: what it asks for is not decoded.
 
 A failure is answered, and its connection closed, after a delay that doubles with each one of its
-address. Who has not proved who it is some seconds after it connected (under TLS: after the
-handshake) is disconnected, and at a bound the oldest of them. A session ends on time: with requests
-that wait, and though a new proof is under way.
+address. A session ends on time: with requests that wait, and though a new proof is under way. How
+long the first proof may take, and of how many peers at a time, says the listener (`Unproved`).
 
 Source: Kafka's `SaslServerAuthenticator`, KIP-43, KIP-152, KIP-368. Kafka notices the end of a
 session at the next request, and its delay is always the same.
@@ -34,7 +33,7 @@ from kdist.broker.crashes import Crashes, error_response
 from kdist.broker.dispatch import GeneralCall
 from kdist.broker.handlers import api_versions
 from kdist.errors import Error, ProtocolError
-from kdist.metrics.broker import AuthenticationMetrics, NetworkMetrics
+from kdist.metrics.broker import AuthenticationMetrics
 from kdist.metrics.declare import Family
 from kdist.model import Principal
 from kdist.network.connection import Connection, Handler, ResponseSlot
@@ -104,17 +103,15 @@ class GateSettings(NamedTuple):
 
     `is_for_brokers`: on this listener ApiVersions lists brokers' APIs, too. `frame_bytes_max` is
     `sasl.server.max.receive.size`, and `failed_delay_ms`
-    `connection.failed.authentication.delay.ms`. `waiting_max` is of the listener,
-    `waiting_per_host_max` of an address on it.
+    `connection.failed.authentication.delay.ms`. `renewal_ms` is how long a session may take to be
+    renewed; how long the first proof may take says the listener (`network/unproved.py`).
     """
 
     mechanisms: Mapping[str, Mechanism]
     is_for_brokers: bool = False
     frame_bytes_max: int = 64 << 10
-    deadline_ms: int = 10_000
+    renewal_ms: int = 10_000
     failed_delay_ms: int = 100
-    waiting_max: int = 1000
-    waiting_per_host_max: int = 100
 
 
 class GateShared(NamedTuple):
@@ -122,7 +119,6 @@ class GateShared(NamedTuple):
 
     clock: Clock
     crashes: Crashes
-    network: NetworkMetrics
     proofs: Family[AuthenticationMetrics]
 
 
@@ -140,7 +136,7 @@ class Login:
         self.exchange: ServerExchange | None = None
         self.name: str | None = None
         self.begun_s = 0.0
-        self.deadline: asyncio.TimerHandle | None = None  # of the proof
+        self.deadline: asyncio.TimerHandle | None = None  # of a renewal, or of its answer
         self.end: asyncio.TimerHandle | None = None  # of the session
 
 
@@ -159,26 +155,14 @@ class Gate:
         self._shared = shared
         self._failures = Failures(settings.failed_delay_ms / 1000)
         self._logins: dict[Connection, Login] = {}
-        self._waiting: dict[Connection, None] = {}  # not authenticated yet, the oldest first
-        self._waiting_of: dict[str, dict[Connection, None]] = {}  # by address
         self._users: dict[tuple[str, str], set[Connection]] = {}  # by mechanism and name
 
     # Connections
 
     def on_connect(self, connection: Connection) -> None:
         """As of `Handler`; `inner` is told once the peer has authenticated."""
-        settings, host = self._settings, connection.host
-        of_host = self._waiting_of.get(host, {})
-        if len(of_host) >= settings.waiting_per_host_max:
-            self._end_waiting(next(iter(of_host)))
-        elif len(self._waiting) >= settings.waiting_max:
-            self._end_waiting(next(iter(self._waiting)))
-        self._waiting[connection] = None
-        self._waiting_of.setdefault(host, {})[connection] = None
-        self._shared.network.unauthenticated_connections += 1
-        login = self._logins[connection] = Login()
-        connection.take_frames(self.on_frame, settings.frame_bytes_max)
-        self._await_proof(connection, login)
+        self._logins[connection] = Login()
+        connection.take_frames(self.on_frame, self._settings.frame_bytes_max)
 
     def on_disconnect(self, connection: Connection) -> None:
         """As of `Handler`."""
@@ -186,7 +170,6 @@ class Gate:
         for timer in (login.deadline, login.end):
             if timer is not None:
                 timer.cancel()
-        self._end_wait(connection)
         if login.name is not None:
             self._forget_user(connection, login)
             self._inner.on_disconnect(connection)
@@ -196,31 +179,10 @@ class Gate:
         for connection in list(self._users.get((mechanism, name), ())):
             logger.info("closing the connection of %s: user %r is revoked", connection.peer, name)
             connection.abort()
-        for connection in list(self._waiting):  # an exchange may have read the credential before
-            login = self._logins[connection]
-            if login.exchange is not None and login.mechanism == mechanism:
-                self._end_waiting(connection)
-
-    def _end_waiting(self, connection: Connection) -> None:
-        """Disconnect a peer that has not authenticated."""
-        self._shared.network.unauthenticated_ended_connections += 1
-        self._end_wait(connection)
-        connection.abort()
-
-    def _end_wait(self, connection: Connection) -> None:
-        """It does not wait to be authenticated any more, if it did."""
-        if connection not in self._waiting:
-            return
-        del self._waiting[connection]
-        of_host = self._waiting_of[connection.host]
-        del of_host[connection]
-        if not of_host:
-            del self._waiting_of[connection.host]
-        self._shared.network.unauthenticated_connections -= 1
-
-    def _await_proof(self, connection: Connection, login: Login) -> None:
-        loop, deadline_ms = asyncio.get_running_loop(), self._settings.deadline_ms
-        login.deadline = loop.call_later(deadline_ms / 1000, self._end_waiting, connection)
+        for connection, login in self._logins.items():
+            # Its exchange may have read the credential before.
+            if login.name is None and login.exchange is not None and login.mechanism == mechanism:
+                connection.abort()
 
     # Frames
 
@@ -369,7 +331,6 @@ class Gate:
             metrics.renewed += 1
             return
         metrics.succeeded += 1
-        self._end_wait(connection)
         self._users.setdefault((login.mechanism, proved.name), set()).add(connection)
         connection.principal = Principal("User", proved.name)
         connection.context = None
@@ -435,7 +396,8 @@ class Gate:
             connection.finish_soon()
         else:
             connection.take_frames(self.on_frame)
-            self._await_proof(connection, login)
+            renewal_s = self._settings.renewal_ms / 1000
+            login.deadline = asyncio.get_running_loop().call_later(renewal_s, connection.abort)
             self._begin_exchange(login, request.mechanism, call.version)
             names = list(self._settings.mechanisms)
             call.answer(SaslHandshakeResponse(error_code=Error.NONE, mechanisms=names))

@@ -257,6 +257,7 @@ class Dispatch:
 
     def on_connect(self, connection: Connection) -> None:
         """Whoever authenticates peers has done so before."""
+        connection.prove()
         connection.subject = self._authorizer.subject(connection.principal, connection.host)
 
     def on_disconnect(self, connection: Connection) -> None:

@@ -20,6 +20,7 @@ from kdist.network.connection import Handler
 from kdist.network.listener import Bounds, ConnectionQuotas, Listener
 from kdist.network.network import Server
 from kdist.network.tls import ServerTls
+from kdist.network.unproved import UnprovedLimits
 from kdist.zk.registration import Endpoint
 
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")
@@ -34,6 +35,12 @@ class Gateway:
         self._config = context.config.broker
         self._settings = context.config.network
         self._quotas = ConnectionQuotas(context.connections_max)
+        limits = context.config.authentication
+        self._limits = UnprovedLimits(
+            limits.unauthenticated_connections_max,
+            limits.unauthenticated_connections_max_per_ip,
+            limits.authentication_timeout_ms,
+        )
         self._network = context.network
         self._process = context.process
         self._metrics = metrics
@@ -65,6 +72,7 @@ class Gateway:
                     self._quotas,
                     config.listener(address.name).limits,
                     is_spared=has_several and address.name == config.inter_broker_listener,
+                    unproved=self._unproved(address.name),
                 ),
             )
             self._listeners.append(listener)
@@ -75,6 +83,12 @@ class Gateway:
             host = self._host if address.host in _EVERY_ADDRESS else address.host
             reached = advertised.get(address.name, Address(address.name, host, port))
             self.endpoints += (Endpoint(reached, config.listener(address.name).protocol),)
+
+    def _unproved(self, listener: str) -> UnprovedLimits | None:
+        """None for a listener whose peers prove nothing."""
+        security, limits = self._context.config.listener(listener), self._limits
+        is_any = security.sasl is None and security.tls is None
+        return None if is_any else limits
 
     def configure(self, settings: NetworkSettings) -> None:
         """Apply new values of dynamic settings, from the next connection on."""

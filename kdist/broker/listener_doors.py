@@ -101,8 +101,6 @@ class Doors:
             limits.sasl_server_max_receive_size,
             limits.authentication_timeout_ms,
             limits.connection_failed_authentication_delay_ms,
-            limits.unauthenticated_connections_max,
-            limits.unauthenticated_connections_max_per_ip,
         )
         gate = Gate(listener.name, inner, settings, shared)
         self._users.on_removed.append(gate.disconnect)

@@ -374,7 +374,7 @@ class Service:
         dispatch = Dispatch(listener, self._routes, self._shared)
         self._dispatches.append(dispatch)
         measures, shared = self._measures, self._shared
-        gates = GateShared(shared.clock, shared.crashes, measures.network, measures.proofs)
+        gates = GateShared(shared.clock, shared.crashes, measures.proofs)
         is_for_brokers = self._admission.lists(listener)
         return self._doors.before(listener, dispatch, gates, is_for_brokers=is_for_brokers)
 

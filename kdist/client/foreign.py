@@ -92,7 +92,7 @@ METHODS = {
         partitions_for = Consumer.partitions_for
         list_topics = Admin.list_topics
         cluster_id = Admin.describe_cluster
-        set_sasl_credentials = there is no SASL
+        set_sasl_credentials = there is nothing to renew: a client is opened with its password
         bootstrap_connected purge max_usable_produce_magic DEFAULT_CONFIG \
             DEPRECATED_CONFIGS = none
         {_OF_TRANSACTIONS.strip()}
@@ -109,7 +109,7 @@ METHODS = {
         incremental_assign incremental_unassign = Consumer.assign
         topics list_topics = Admin.list_topics
         cluster_id = Admin.describe_cluster
-        set_sasl_credentials = there is no SASL
+        set_sasl_credentials = there is nothing to renew: a client is opened with its password
         bootstrap bootstrap_connected group_metadata DEFAULT_CONFIG \
             DEFAULT_SESSION_TIMEOUT_MS_PRE_KIP_735 memberid consumer_group_metadata \
             last_stable_offset last_poll_timestamp = none
@@ -130,8 +130,8 @@ METHODS = {
         find_coordinator = Admin.describe_groups
         cluster_id = Admin.describe_cluster
         poll = there is nothing to call: calls return results
-        create_acls delete_acls describe_acls alter_user_scram_credentials \
-            describe_user_scram_credentials set_sasl_credentials = there is no security
+        alter_user_scram_credentials = Admin.upsert_user_scram_credentials
+        set_sasl_credentials = there is nothing to renew: a client is opened with its password
         abort_transaction describe_producers describe_transactions find_hanging_transactions \
             list_transactions = there are no transactions
         wait_for_topics remove_group_members list_config_resources alter_replica_log_dirs \

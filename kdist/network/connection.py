@@ -109,6 +109,10 @@ class Connections(Protocol):
         """An admitted connection is gone."""
         ...
 
+    def prove(self, connection: Connection) -> None:
+        """It is known now who an admitted connection's peer is."""
+        ...
+
     def handshake_failed(self, connection: Connection, error: TlsFailed) -> None:
         """As `forget`, for one that ended in its TLS handshake."""
         ...
@@ -205,6 +209,10 @@ class Connection(RequestReceiver):
     def handshake_done(self) -> None:
         """As `tls.Admitted`: it may be served."""
         self._connections.handler.on_connect(self)
+
+    def prove(self) -> None:
+        """It is known who the peer is, or it need not be: what counts those who are not is told."""
+        self._connections.prove(self)
 
     def get_extra_info(self, name: str) -> Any:
         """What the transport knows, such as "peer_der"."""

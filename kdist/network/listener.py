@@ -16,6 +16,7 @@ from kdist.network.connection import Connection, Handler, Limits
 from kdist.network.network import Network, Server, SocketOptions
 from kdist.network.tls import ServerTls
 from kdist.network.tls_failed import TlsFailed
+from kdist.network.unproved import Unproved, UnprovedLimits
 from kdist.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
@@ -63,11 +64,12 @@ class ConnectionQuotas:
 class Bounds(NamedTuple):
     """What bounds a listener's connections: the quotas that it shares with the broker's others, and
     its own limits. `is_spared`: the broker's own limits of all connections do not apply here, since
-    clients have other listeners."""
+    clients have other listeners. `unproved`: of those whose peers have to prove who they are."""
 
     quotas: ConnectionQuotas
     own: ListenerLimits = ListenerLimits()
     is_spared: bool = False
+    unproved: UnprovedLimits | None = None
 
 
 class Listener:
@@ -96,7 +98,8 @@ class Listener:
         self.tasks = tasks
         self.limits = Limits(frame_bytes_max=settings.socket_request_max_bytes)
         self.connections: dict[Connection, int] = {}  # with the successive checks that were idle
-        self.quotas, self._own, self._is_spared = bounds or Bounds(ConnectionQuotas())
+        self.quotas, self._own, self._is_spared, unproved = bounds or Bounds(ConnectionQuotas())
+        self._unproved = Unproved(self.loop, unproved, metrics) if unproved else None
         self._rate = CreationRate()
         self._silent_until_s: dict[str, float] = {}  # by the host whose handshakes failed
         self._servers: list[Server] = []
@@ -167,13 +170,20 @@ class Listener:
         self._is_empty.clear()
         self.metrics.accepted_connections += 1
         self.metrics.open_connections += 1
+        if self._unproved is not None:
+            self._unproved.add(connection)
         return quotas.admitted
+
+    def prove(self, connection: Connection) -> None:
+        if self._unproved is not None:
+            self._unproved.remove(connection)
 
     def _most_of(self, host: str) -> int:
         most = self.settings.max_connections_per_ip
         return self._overrides.get(plain_address(host), most) if self._overrides else most
 
     def forget(self, connection: Connection) -> None:
+        self.prove(connection)
         del self.connections[connection]
         self.metrics.open_connections -= 1
         quotas, host = self.quotas, connection.host

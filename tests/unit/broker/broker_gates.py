@@ -11,10 +11,12 @@ from unittest import mock
 
 from kdist.broker.authentication import Gate, GateSettings, GateShared, Mechanism
 from kdist.broker.broker import Broker
-from kdist.broker.dispatch import Dispatch
+from kdist.broker.gateway import Gateway
 from kdist.broker.service import Service
 from kdist.errors import Error
 from kdist.metrics.broker import AuthenticationMetrics
+from kdist.network.connection import Handler
+from kdist.network.unproved import UnprovedLimits
 from kdist.protocol.frame import RequestHeader, decode_response, encode_request
 from kdist.protocol.heartbeat import HeartbeatRequest
 from kdist.protocol.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -49,19 +51,21 @@ class Gated(Cluster):
     """A broker; on its port SECURE_PORT peers have to authenticate."""
 
     gate: Gate
-    inner: Dispatch
+    inner: Handler
 
     def __init__(
         self,
         mechanisms: Mapping[str, Mechanism] = MappingProxyType({"WORD": Mechanism(Word)}),
+        unproved: UnprovedLimits = UnprovedLimits(),  # noqa: B008 - a tuple
         **settings: Any,
     ) -> None:
         super().__init__(settings=SETTINGS)
+        self.unproved = unproved
         self.gate_settings = GateSettings(mechanisms, **settings)
         self.peers = 0
 
     def handler_of(
-        self, serve: Callable[[Service, str], Dispatch], service: Service, name: str
+        self, serve: Callable[[Service, str], Handler], service: Service, name: str
     ) -> Any:
         inner = serve(service, name)
         if name != SECURE:
@@ -73,15 +77,21 @@ class Gated(Cluster):
             name,
             inner,
             self.gate_settings,
-            GateShared(shared.clock, shared.crashes, measures.network, measures.proofs),
+            GateShared(shared.clock, shared.crashes, measures.proofs),
         )
         return self.gate
 
     async def opened(self) -> Broker:
-        serve = Service.dispatch
+        serve = Service.handler
         handler_of = functools.partialmethod(_handler_of, self, serve)
-        with mock.patch.object(Service, "dispatch", handler_of):
+        with (
+            mock.patch.object(Service, "handler", handler_of),
+            mock.patch.object(Gateway, "_unproved", self._unproved),
+        ):
             return await self.started()
+
+    def _unproved(self, listener: str) -> UnprovedLimits | None:
+        return self.unproved if listener == SECURE else None
 
     def proofs(self, mechanism: str = "WORD") -> AuthenticationMetrics:
         return self.brokers[1].measures.proofs[(SECURE, mechanism)]
@@ -91,7 +101,7 @@ class Gated(Cluster):
 
 
 def _handler_of(
-    service: Service, cluster: Gated, serve: Callable[[Service, str], Dispatch], name: str
+    service: Service, cluster: Gated, serve: Callable[[Service, str], Handler], name: str
 ) -> Any:
     return cluster.handler_of(serve, service, name)
 

@@ -15,8 +15,10 @@ import pytest
 from kdist.broker.authentication import Gate, GateSettings, GateShared, Mechanism
 from kdist.broker.crashes import Crashes
 from kdist.errors import Error
-from kdist.metrics.broker import AuthenticationMetrics, NetworkMetrics, RequestMetrics
+from kdist.metrics.broker import AuthenticationMetrics, RequestMetrics
 from kdist.metrics.declare import Family
+from kdist.model import ANONYMOUS
+from kdist.network.unproved import UnprovedLimits
 from kdist.protocol.api_versions import ApiVersionsRequest
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -216,8 +218,9 @@ async def test_the_name_proved_is_the_principal_and_there_is_none_before(cluster
     await peers[1].prove("wrong")
     assert {name for _, name in cluster.gate._users} == {"alice"}
     (connection,) = cluster.gate._users["WORD", "alice"]
-    assert connection.principal == ("User", "alice")
-    assert [each.principal.name for each in cluster.gate._waiting] == ["ANONYMOUS"]
+    assert connection.principal == connection.subject.principal == ("User", "alice")
+    (waiting,) = (each for each, login in cluster.gate._logins.items() if login.name is None)
+    assert waiting.principal == waiting.subject.principal == ANONYMOUS
 
 
 # Failures
@@ -264,8 +267,8 @@ async def test_failures_leave_nothing_behind(cluster: Gated, /) -> None:
         peer.send_request(SaslAuthenticateRequest(auth_bytes=b"wrong"), 1)
         if number % 2:
             peer.transport.abort()
-    await cluster.until(lambda: not cluster.gate._waiting)
-    assert not cluster.gate._waiting_of
+    await cluster.until(lambda: not cluster.gate._logins)
+    assert cluster.brokers[1].measures.network.unauthenticated_connections == 0
     assert not cluster.gate._users
     assert len(cluster.gate._failures._of) == 3
 
@@ -290,7 +293,6 @@ async def test_a_connection_that_has_ended_is_freed_without_the_garbage_collecto
     shared = GateShared(
         SystemClock(),
         Crashes(Family(RequestMetrics, "api"), pytest.fail),
-        NetworkMetrics(),
         Family(AuthenticationMetrics, "listener", "mechanism"),
     )
     settings = GateSettings({"WORD": Mechanism(Word)}, failed_delay_ms=1)
@@ -392,7 +394,7 @@ async def test_who_takes_too_long_is_disconnected_however_slowly_it_sends(
     assert cluster.brokers[1].measures.network.unauthenticated_ended_connections == 1
 
 
-@pytest.mark.played(by=run, waiting_max=4, waiting_per_host_max=2)
+@pytest.mark.played(by=run, unproved=UnprovedLimits(most=4, most_per_host=2))
 async def test_at_a_bound_the_oldest_that_waits_is_disconnected(cluster: Gated, /) -> None:
     served = await cluster.peer()
     await served.prove()
