@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import random
+import ssl
 from collections.abc import Callable, Iterator
 
 import pytest
 from network_broker import Broker, heartbeat
-from network_world import Answering, Served, World, simulated_world, until
+from network_world import Answering, RawPeer, Served, World, simulated_world, until
 from sasl_broker import SaslBroker
 
 from kdist.errors import ApiError, Error
 from kdist.network.client import Client, ClientSettings, HeldBack
 from kdist.network.client_security import ClientSecurity, Sasl, with_password
 from kdist.network.connection import Connection
+from kdist.network.tls import ClientTls, ServerTls
 from kdist.protocol.frame import decode_request, encode_response
 from kdist.protocol.produce import ProduceRequest
 from kdist.protocol.sasl_handshake import SaslHandshakeResponse
@@ -27,6 +30,7 @@ from kdist.security.sasl import (
     ServerExchange,
 )
 from kdist.security.scram import ScramServer, new_credential
+from tests.certificates import Authority, client_context, server_context
 from tests.refusals import refused
 
 RNG = random.Random(1)
@@ -285,3 +289,45 @@ async def test_a_connection_that_is_closed_during_a_renewal_fails_what_waits(
         with pytest.raises(ApiError):
             await client.send(heartbeat(3), 1)
         assert broker.names == ["alice"]
+
+
+def security_of(context: ssl.SSLContext) -> ClientSecurity:
+    return ClientSecurity(tls=ClientTls(lambda: context, now_ms))
+
+
+def now_ms() -> int:
+    return int(datetime.datetime.now(datetime.UTC).timestamp() * 1000)
+
+
+async def told(world: World, port: int, security: ClientSecurity | None) -> str:
+    """What a client is told that cannot connect so."""
+    settings = ClientSettings("test", security=security)
+    with refused(Error.NETWORK_EXCEPTION, str(port)) as raised:
+        await Client.connect_negotiated(world.client, world.host, port, settings)
+    return str(raised.value)
+
+
+async def test_what_a_client_meets_in_place_of_what_it_expects_is_told(socket_world: World) -> None:
+    world = socket_world
+    served = await world.server.listen(
+        RawPeer, world.host, 0, tls=ServerTls(server_context, now_ms)
+    )
+    other = client_context(trusts=Authority("another CA").pem)
+    assert "TLS" in await told(world, served.port, None)
+    assert "its certificate is refused" in await told(world, served.port, security_of(other))
+    served.close()
+    async with Served(world, Broker()) as clear:
+        security = security_of(client_context())
+        assert "does it speak TLS?" in await told(world, clear.port, security)
+
+
+async def test_a_user_authenticates_over_tls(socket_world: World) -> None:
+    world, broker = socket_world, SaslBroker("PLAIN", MAKE["PLAIN"])
+    async with Served(world, broker) as served:
+        port = await served.listener.listen(world.host, 0, ServerTls(server_context, now_ms))
+        security = security_of(client_context())._replace(sasl=by_password(mechanism="PLAIN"))
+        settings = ClientSettings("test", security=security)
+        client = await Client.connect_negotiated(world.client, world.host, port, settings)
+        assert (await client.send(heartbeat(7), 1)).throttle_time_ms == 7
+        assert broker.names == ["alice"]
+        client.close()
