@@ -26,6 +26,7 @@ from typing import TypeVar
 from kdist.broker.authorization import Authorizer
 from kdist.broker.context import BrokerContext
 from kdist.broker.controller_access import move_leaders
+from kdist.broker.disconnects import Disconnects
 from kdist.broker.gateway import Gateway
 from kdist.broker.http import Page
 from kdist.broker.listener_doors import Doors
@@ -121,6 +122,7 @@ class Broker:
         self._acls = self._make_acls()
         self._doors = Doors(context, self._users, self.measures)
         self._gateway = Gateway(context, self.measures.network)
+        self._disconnects = Disconnects(context.zk, context.process.clock, self._gateway.disconnect)
         self._epoch = -1
         self._vetted: str | None = None  # the content id by which replicas were judged last
         self._membership = Membership(
@@ -233,6 +235,7 @@ class Broker:
         cluster_id = await find_cluster_id(zk, self._process.rng)
         await self._dynamic.load()
         await self._changes.load_all()
+        await self._disconnects.load_all()
         if self._acls is not None:
             await self._acls.load_all()
         try:
@@ -284,6 +287,7 @@ class Broker:
             await self._patiently(register)
             self._dynamic.watch()
             self._changes.watch()
+            self._disconnects.watch()
             if self._acls is not None:
                 self._acls.watch()
         except ZooKeeperError as error:
@@ -407,6 +411,7 @@ class Broker:
         self._dynamic.stop()
         self._changes.stop()
         self._doors.end()
+        self._disconnects.stop()
         if self._acls is not None:
             self._acls.stop()
         await self._process.cancel_started()

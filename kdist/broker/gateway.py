@@ -15,6 +15,7 @@ from kdist.config.addresses import parse_host_port, parse_listener
 from kdist.config.network import NetworkSettings
 from kdist.errors import UserError
 from kdist.metrics.broker import NetworkMetrics
+from kdist.model import Principal
 from kdist.network.connection import Handler
 from kdist.network.listener import Bounds, ConnectionQuotas, Listener
 from kdist.network.network import Server
@@ -80,6 +81,18 @@ class Gateway:
         self._settings = settings
         for listener in self._listeners:
             listener.configure(settings)
+
+    def disconnect(self, principal: Principal) -> int:
+        """End all connections of a principal; how many there were."""
+        ended = [
+            connection
+            for listener in self._listeners
+            for connection in listener.connections
+            if connection.subject.principal == principal
+        ]
+        for connection in ended:
+            connection.abort()
+        return len(ended)
 
     async def open_http(self, pages: Pages) -> int | None:
         """Serve pages on `http.address` and return the port; None if there is no such address.

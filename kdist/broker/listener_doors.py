@@ -65,8 +65,12 @@ class Doors:
         found = self._contexts.get(listener)
         if found is None:
             return None
-        limit_ms = self._config.authentication.authentication_timeout_ms
-        return found.server._replace(handshake_s=limit_ms / 1000)
+        limits = self._config.authentication
+        return found.server._replace(
+            handshake_s=limits.authentication_timeout_ms / 1000,
+            handshakes_max=limits.unauthenticated_connections_max,
+            handshakes_per_host_max=limits.unauthenticated_connections_max_per_ip,
+        )
 
     def before(
         self, listener: str, inner: Handler, shared: GateShared, *, is_for_brokers: bool

@@ -109,7 +109,6 @@ def _direct(to: Handlers) -> dict[str, DirectHandler]:
         ),
         "SaslHandshake": authentication.handshake,
         "SaslAuthenticate": authentication.authenticate,
-        "DescribeAcls": lambda asked, call: call.answer_with_error(to.acls.describe(asked)),
         "ApiVersions": lambda asked, call: call.answer_with_error(
             api_versions.answer(
                 asked, call.version, to_brokers=to.control.admission.lists(call.listener)
@@ -137,6 +136,7 @@ def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
         "AlterPartitionReassignments": lambda asked, _call: to.commands.reassign(asked),
         "ListPartitionReassignments": lambda asked, _call: to.commands.list_reassignments(asked),
         "DeleteRecords": lambda asked, _call: delete_records.answer(asked, to.replicas),
+        "DescribeAcls": lambda asked, _call: to.acls.describe(asked),
         "CreateAcls": lambda asked, call: to.acls.create(asked, _who(call)),
         "DeleteAcls": lambda asked, call: to.acls.delete(asked, _who(call)),
         "DescribeConfigs": lambda asked, _call: to.configs.describe(asked),

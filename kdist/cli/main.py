@@ -59,6 +59,7 @@ _COMMANDS = {
         "Show and alter settings of topics and brokers in a running cluster.",
     ),
     "users": ("kdist.cli.users:users", "List, create and delete users who log in by SCRAM."),
+    "acls": ("kdist.cli.acls:acls", "List, add and remove ACLs: who may do what."),
     "cluster": (
         "kdist.cli.cluster.cluster:cluster",
         "Describe the cluster, its health, its disks.",

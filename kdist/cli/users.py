@@ -299,3 +299,32 @@ def delete(
     gone = ask(clients, zookeeper, work)
     sentence = f"Deleted the credentials of user {printable(name)} for {', '.join(gone)}."
     say(sentence, as_json, user=name, mechanisms=gone, deleted=True)
+
+
+@users.command()
+@name_argument
+@yes_option
+@click.option(
+    "--zookeeper",
+    required=True,
+    metavar="HOST:PORT[/PATH]",
+    callback=not_empty,
+    help="The cluster's ZooKeeper, by which the brokers are told.",
+)
+@json_option
+def disconnect(name: str, yes: bool, zookeeper: str, as_json: bool) -> None:
+    """End all connections of a user, however it has logged in, on all brokers.
+
+    It may connect again if it still can: take that away first. Deleting a credential of SCRAM ends
+    the connections that were opened with it by itself.
+    """
+
+    async def work(keeper: ZooKeeper) -> None:
+        from kdist.broker.disconnects import order_disconnect
+        from kdist.model import Principal
+
+        await confirm(f"all connections of user {printable(name)} will end", yes=yes)
+        await order_disconnect(keeper, Principal("User", name))
+
+    ask_zookeeper(zookeeper, work)
+    say(f"Told all brokers to disconnect user {printable(name)}.", as_json, user=name)

@@ -37,7 +37,7 @@ from kdist.network.receiving import NotYet, RequestReceiver
 from kdist.network.sending import Sender, release, waiting_size
 from kdist.network.socket_transport import PeekingTransport
 from kdist.network.tick import Send, Tick
-from kdist.network.tls import TlsFailed
+from kdist.network.tls_failed import TlsFailed
 from kdist.protocol.frame import Chunk
 from kdist.protocol.versions import request_bytes_max
 from kdist.runtime.tasks import Tasks

@@ -14,7 +14,8 @@ from kdist.config.security import ListenerLimits
 from kdist.metrics.broker import NetworkMetrics
 from kdist.network.connection import Connection, Handler, Limits
 from kdist.network.network import Network, Server, SocketOptions
-from kdist.network.tls import ServerTls, TlsFailed
+from kdist.network.tls import ServerTls
+from kdist.network.tls_failed import TlsFailed
 from kdist.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)

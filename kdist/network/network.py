@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from kdist.errors import UserError
 from kdist.network.socket_transport import SocketTransport, begin_unpaced
 from kdist.network.tick import Tick
-from kdist.network.tls import ClientTls, ServerTls, TlsTransport
+from kdist.network.tls import ClientTls, Handshakes, ServerTls, TlsTransport
 from kdist.runtime.tick_loop import READABLE, watch
 
 logger = logging.getLogger(__name__)
@@ -177,7 +177,8 @@ def encrypting(
     """What makes the protocol of a connection that a listener accepts."""
     if tls is None:
         return make
-    return lambda: TlsTransport(make(), tls, network.tick, network.loop)
+    handshakes = Handshakes(tls)
+    return lambda: TlsTransport(make(), tls, network.tick, network.loop, handshakes=handshakes)
 
 
 class Accepting:

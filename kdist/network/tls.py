@@ -8,14 +8,13 @@ What is received goes into one buffer, is decrypted to where the protocol wants 
 its own buffer for a large frame), and is handed over as from a socket. What is sent is encrypted in
 pieces, of which the one below has at most one to send: a slow reader's answers wait as plaintext,
 once. A buffer of OpenSSL's never shrinks, so what enters one at a time is bounded.
-
-A session is never resumed: that would skip the check of the peer's certificate.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
@@ -27,6 +26,7 @@ from kdist.network.socket_transport import (
     receive_by,
 )
 from kdist.network.tick import ReceiveInto, Tick
+from kdist.network.tls_failed import TlsFailed, tls_failed
 from kdist.security.names_of_certificates import end_of_certificate
 from kdist.wire.primitives import Buffer
 
@@ -40,12 +40,15 @@ _EXPIRY_CHECK_S = 3600.0  # the wall clock may jump
 class ServerTls(NamedTuple):
     """How a listener's connections begin TLS.
 
-    `context` gives the one for the next connection, `now_ms` is a wall clock.
+    `context` gives the one for the next connection, `now_ms` is a wall clock. Of one listener, and
+    of one address there, at most so many handshakes are under way: the oldest is given up.
     """
 
     context: Callable[[], ssl.SSLContext]
     now_ms: Callable[[], int]
     handshake_s: float = 10.0
+    handshakes_max: int = 1000  # each takes 45 KiB
+    handshakes_per_host_max: int = 100
 
 
 class ClientTls(NamedTuple):
@@ -56,12 +59,34 @@ class ClientTls(NamedTuple):
     handshake_s: float = 10.0
 
 
-class TlsFailed(ConnectionError):
-    """The handshake failed, or a record later; the text says why. `reason` is OpenSSL's name."""
+class Handshakes:
+    """Those under way of one listener. Owner: the loop."""
 
-    def __init__(self, why: str, reason: str = "") -> None:
-        super().__init__(why)
-        self.reason = reason
+    def __init__(self, tls: ServerTls) -> None:
+        self._tls = tls
+        self._hosts: dict[TlsTransport, str] = {}  # oldest first
+        self._counts: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def begin(self, transport: TlsTransport) -> None:
+        """One more, for which another may have to go."""
+        host = str((transport.get_extra_info("peername") or ("",))[0])
+        self._hosts[transport] = host
+        self._counts[host] += 1
+        if self._counts[host] > self._tls.handshakes_per_host_max:
+            next(each for each, its in self._hosts.items() if its == host).give_up()
+        elif len(self._hosts) > self._tls.handshakes_max:
+            next(iter(self._hosts)).give_up()
+
+    def end(self, transport: TlsTransport) -> None:
+        """It is done, or was given up."""
+        host = self._hosts.pop(transport, None)
+        if host is not None:
+            self._counts[host] -= 1
+            if not self._counts[host]:
+                del self._counts[host]
 
 
 @runtime_checkable
@@ -74,7 +99,7 @@ class Admitted(Protocol):
 
 
 class TlsTransport(DirectTransport, asyncio.BufferedProtocol):
-    """Owner: the loop. `host`: whom a client means to reach; a server has none.
+    """Owner: the loop. `host`: whom a client means to reach; a server has `handshakes` instead.
 
     A protocol that is not `Admitted` is called as in asyncio: first when the handshake is done, and
     never if it fails. "peer_der" of `get_extra_info` is the peer's certificate, if it showed one.
@@ -87,6 +112,7 @@ class TlsTransport(DirectTransport, asyncio.BufferedProtocol):
         tick: Tick,
         loop: asyncio.AbstractEventLoop,
         host: str | None = None,
+        handshakes: Handshakes | None = None,
     ) -> None:
         super().__init__()
         assert isinstance(protocol, asyncio.BufferedProtocol), "kdist's protocols are"
@@ -94,6 +120,7 @@ class TlsTransport(DirectTransport, asyncio.BufferedProtocol):
         self._settings = tls
         self._tick = tick
         self._loop = loop
+        self._handshakes = handshakes
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = tls.context().wrap_bio(
             self._incoming,
@@ -147,6 +174,8 @@ class TlsTransport(DirectTransport, asyncio.BufferedProtocol):
             self._is_told = True
             self._protocol.connection_made(self)
         if not self._is_closing:
+            if self._handshakes is not None:
+                self._handshakes.begin(self)
             self._shake_hands()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - always -1
@@ -182,6 +211,8 @@ class TlsTransport(DirectTransport, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closing = True
+        if self._handshakes is not None:
+            self._handshakes.end(self)
         error = self._error or exc
         if self._timer is not None:
             self._timer.cancel()
@@ -205,7 +236,7 @@ class TlsTransport(DirectTransport, asyncio.BufferedProtocol):
         except ssl.SSLWantReadError:
             self._flush()
         except ssl.SSLError as error:
-            self._refuse(_failed(error, self._first))
+            self._refuse(tls_failed(error, self._first))
         else:
             self._flush()
             self._end_handshake()
@@ -230,6 +261,8 @@ class TlsTransport(DirectTransport, asyncio.BufferedProtocol):
         assert self._timer is not None
         self._timer.cancel()
         self._timer = None
+        if self._handshakes is not None:
+            self._handshakes.end(self)
         certificate = self._tls.getpeercert(binary_form=True)
         if certificate:
             try:
@@ -253,7 +286,12 @@ class TlsTransport(DirectTransport, asyncio.BufferedProtocol):
         self._hand_over()
 
     def _time_out(self) -> None:
-        self._error = self._error or TlsFailed("the TLS handshake was not completed in time")
+        self._error = TlsFailed("the TLS handshake was not completed in time")
+        self.abort()
+
+    def give_up(self) -> None:
+        """Others want to connect, too."""
+        self._error = self._error or TlsFailed("too many TLS handshakes are under way")
         self.abort()
 
     def _await_end(self, end_s: float) -> None:
@@ -481,7 +519,7 @@ class TlsTransport(DirectTransport, asyncio.BufferedProtocol):
 
     def _fail(self, error: OSError) -> None:
         """End it because of what the peer sent, once the alert that OpenSSL wrote has left."""
-        self._error = error if isinstance(error, TlsFailed) else _failed(error, self._first)
+        self._error = error if isinstance(error, TlsFailed) else tls_failed(error, self._first)
         self._is_closing = True
         self._unsent.clear()
         self._below.close()
@@ -489,41 +527,7 @@ class TlsTransport(DirectTransport, asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Close and send nothing more."""
         self._is_closing = True
+        if self._handshakes is not None:
+            self._handshakes.end(self)
         self._unsent.clear()
         self._below.abort()
-
-
-_SPEAKS_HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"HTTP")
-_REASONS = {
-    "HTTP_REQUEST": "it speaks HTTP without TLS",
-    "NO_SHARED_CIPHER": "it has no cipher suite in common with this side",
-    "UNSUPPORTED_PROTOCOL": "it has no version of TLS in common with this side",
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate",
-    "TLSV1_ALERT_PROTOCOL_VERSION": "it has no version of TLS in common with this side",
-    "SSLV3_ALERT_HANDSHAKE_FAILURE": "it refuses the handshake: no cipher suite in common, or it"
-    " wants a certificate",
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it wants a certificate",
-    "TLSV1_ALERT_UNKNOWN_CA": "it does not know the CA of this side's certificate",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "to it, this side's certificate has expired",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "it refuses this side's certificate",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it refuses this side's certificate",
-    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it refuses this side's certificate",
-    "TLSV1_ALERT_ACCESS_DENIED": "it refuses this side's certificate",
-}
-
-
-def _failed(error: OSError, first: bytes) -> TlsFailed:
-    """The sentence for an error of OpenSSL's, on a connection that began with these bytes."""
-    reason = getattr(error, "reason", None) or ""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return TlsFailed(f"its certificate is refused: {error.verify_message}", reason)
-    if (why := _REASONS.get(reason)) is None:
-        if first.startswith(_SPEAKS_HTTP):
-            why = "it speaks HTTP without TLS"
-        elif first[:1] == b"\0":
-            why = "it speaks Kafka's protocol without TLS"
-        elif first[:1] not in (b"\x16", b"\x15", b""):
-            why = "it does not speak TLS"
-        else:
-            why = f"TLS failed: {reason.replace('_', ' ').lower() or error}"
-    return TlsFailed(why, reason)

@@ -5,6 +5,8 @@ half new. What is read is looked at before it is used, and connections that are 
 a file that changed for the worse changes nothing, and a gauge tells.
 
 A context is never changed, but replaced: OpenSSL forgets no certificate that it was told to trust.
+A session that is resumed skips the check of the peer's certificate. There are no tickets, so that
+happens only in TLS 1.2, and within one context: what that has checked, it still trusts.
 """
 
 from __future__ import annotations
@@ -154,7 +156,6 @@ def server_context(settings: TlsSettings, material: Material) -> ssl.SSLContext:
     context.verify_mode = _CLIENT_AUTH[settings.client_auth]
     if context.verify_mode != ssl.CERT_NONE and not material.trusted:
         raise UserError("ssl.client.auth asks for certificates: set ssl.truststore.location")
-    # A session that is resumed skips the check of a certificate.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE

@@ -6,14 +6,13 @@ in each entry.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kdist.errors import Error
 from kdist.model import NO_OFFSET, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from kdist.protocol.allocate_producer_ids import AllocateProducerIdsResponse
 from kdist.protocol.alter_client_quotas import AlterClientQuotasResponse, AlteredQuotasResult
 from kdist.protocol.alter_configs import AlteredResourceResult
-from kdist.protocol.alter_partition import AlterPartitionResponse
 from kdist.protocol.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
     ReassignablePartitionResponse,
@@ -28,7 +27,6 @@ from kdist.protocol.alter_user_scram_credentials import (
     AlteredUser,
     AlterUserScramCredentialsResponse,
 )
-from kdist.protocol.controlled_shutdown import ControlledShutdownResponse
 from kdist.protocol.create_acls import AclCreationResult, CreateAclsResponse
 from kdist.protocol.create_partitions import GrownTopicResult
 from kdist.protocol.create_topics import NewTopicResult
@@ -39,7 +37,6 @@ from kdist.protocol.describe_acls import DescribeAclsResponse
 from kdist.protocol.describe_client_quotas import DescribeClientQuotasResponse
 from kdist.protocol.describe_configs import DescribedResourceResult
 from kdist.protocol.describe_groups import DescribedGroup
-from kdist.protocol.describe_log_dirs import DescribeLogDirsResponse
 from kdist.protocol.describe_user_scram_credentials import (
     DescribedUser,
     DescribeUserScramCredentialsResponse,
@@ -51,11 +48,8 @@ from kdist.protocol.elect_leaders import (
 )
 from kdist.protocol.fetch import FetchPartitionResult, FetchResponse, FetchTopicResult
 from kdist.protocol.find_coordinator import Coordinator
-from kdist.protocol.heartbeat import HeartbeatResponse
 from kdist.protocol.init_producer_id import InitProducerIdResponse
 from kdist.protocol.join_group import JoinGroupResponse
-from kdist.protocol.leader_and_isr import LeaderAndIsrResponse
-from kdist.protocol.leave_group import LeaveGroupResponse
 from kdist.protocol.list_offsets import ListOffsetsPartitionResult, ListOffsetsTopicResult
 from kdist.protocol.list_partition_reassignments import ListPartitionReassignmentsResponse
 from kdist.protocol.offset_commit import (
@@ -66,26 +60,36 @@ from kdist.protocol.offset_commit import (
 from kdist.protocol.offset_delete import (
     ForgottenPartitionResult,
     ForgottenTopicResult,
-    OffsetDeleteResponse,
 )
 from kdist.protocol.offset_fetch import OffsetFetchPartitionResult, OffsetFetchTopicResult
 from kdist.protocol.offset_for_leader_epoch import EpochEnd, EpochEndTopic
 from kdist.protocol.produce import ProducePartitionResult, ProduceResponse, ProduceTopicResult
-from kdist.protocol.stop_replica import StopReplicaResponse
 from kdist.protocol.sync_group import SyncGroupResponse
-from kdist.protocol.update_metadata import UpdateMetadataResponse
 
-# Whole requests, by the API's name.
+_FIRST_ELECTION_WITH_ERROR = 1
+
+Refuse = Callable[[Any, int, Error], Any]
+"""The answer to a request that is refused as a whole, in a version, with an error."""
+
+# Whole requests
+
+
+def top(response: type[Any], *lists: str) -> Refuse:
+    """Where the error stands at the top, beside these lists, which are empty."""
+    return lambda _request, _version, error: response(
+        error_code=error, **{name: [] for name in lists}
+    )
 
 
 def produce(request: Any, _version: int, error: Error) -> ProduceResponse | None:
-    """None if the request has acks=0, and so no answer."""
+    """Produce; None if it has acks=0, and so no answer."""
     if not request.acks:
         return None
     return ProduceResponse(responses=[produce_topic(each, error) for each in request.topic_data])
 
 
 def fetch(request: Any, _version: int, error: Error) -> FetchResponse:
+    """Fetch, with all that it names; no session is begun."""
     return FetchResponse(
         responses=[
             FetchTopicResult(
@@ -106,55 +110,25 @@ def fetch(request: Any, _version: int, error: Error) -> FetchResponse:
     )
 
 
-def leader_and_isr(_request: Any, _version: int, error: Error) -> LeaderAndIsrResponse:
-    return LeaderAndIsrResponse(error_code=error)
-
-
-def stop_replica(_request: Any, _version: int, error: Error) -> StopReplicaResponse:
-    return StopReplicaResponse(error_code=error, partition_errors=[])
-
-
-def update_metadata(_request: Any, _version: int, error: Error) -> UpdateMetadataResponse:
-    return UpdateMetadataResponse(error_code=error)
-
-
-def controlled_shutdown(_request: Any, _version: int, error: Error) -> ControlledShutdownResponse:
-    return ControlledShutdownResponse(error_code=error, remaining_partitions=[])
-
-
-def alter_partition(_request: Any, _version: int, error: Error) -> AlterPartitionResponse:
-    return AlterPartitionResponse(error_code=error)
-
-
-def allocate_producer_ids(
-    _request: Any, _version: int, error: Error
-) -> AllocateProducerIdsResponse:
-    return AllocateProducerIdsResponse(error_code=error)
-
-
 def offset_commit(request: Any, _version: int, error: Error) -> OffsetCommitResponse:
+    """OffsetCommit."""
     return OffsetCommitResponse(topics=[committed_topic(each, error) for each in request.topics])
 
 
 def join_group(_request: Any, _version: int, error: Error) -> JoinGroupResponse:
+    """JoinGroup."""
     return JoinGroupResponse(
         error_code=error, protocol_name="", leader="", member_id="", members=[]
     )
 
 
-def heartbeat(_request: Any, _version: int, error: Error) -> HeartbeatResponse:
-    return HeartbeatResponse(error_code=error)
-
-
-def leave_group(_request: Any, _version: int, error: Error) -> LeaveGroupResponse:
-    return LeaveGroupResponse(error_code=error)
-
-
 def sync_group(_request: Any, _version: int, error: Error) -> SyncGroupResponse:
+    """SyncGroup."""
     return SyncGroupResponse(error_code=error, assignment=b"")
 
 
 def init_producer_id(_request: Any, _version: int, error: Error) -> InitProducerIdResponse:
+    """InitProducerId."""
     return InitProducerIdResponse(
         error_code=error, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
     )
@@ -163,6 +137,7 @@ def init_producer_id(_request: Any, _version: int, error: Error) -> InitProducer
 def alter_replica_log_dirs(
     request: Any, _version: int, error: Error
 ) -> AlterReplicaLogDirsResponse:
+    """AlterReplicaLogDirs."""
     return AlterReplicaLogDirsResponse(
         results=[
             AlterReplicaLogDirTopicResult(
@@ -178,14 +153,10 @@ def alter_replica_log_dirs(
     )
 
 
-def describe_log_dirs(_request: Any, _version: int, error: Error) -> DescribeLogDirsResponse:
-    """Before version 3 there is no place for the error: it is empty."""
-    return DescribeLogDirsResponse(error_code=error, results=[])
-
-
-def elect_leaders(request: Any, _version: int, error: Error) -> ElectLeadersResponse:
+def elect_leaders(request: Any, version: int, error: Error) -> ElectLeadersResponse:
+    """ElectLeaders; the first version has no error but those of partitions."""
     return ElectLeadersResponse(
-        error_code=error,
+        error_code=error if version >= _FIRST_ELECTION_WITH_ERROR else Error.NONE,
         replica_election_results=[
             ElectionTopicResult(
                 topic=topic.topic,
@@ -204,6 +175,7 @@ def elect_leaders(request: Any, _version: int, error: Error) -> ElectLeadersResp
 def alter_partition_reassignments(
     request: Any, _version: int, error: Error
 ) -> AlterPartitionReassignmentsResponse:
+    """AlterPartitionReassignments."""
     return AlterPartitionReassignmentsResponse(
         error_code=error,
         error_message=error.sentence,
@@ -227,22 +199,21 @@ def alter_partition_reassignments(
 def list_partition_reassignments(
     _request: Any, _version: int, error: Error
 ) -> ListPartitionReassignmentsResponse:
+    """ListPartitionReassignments."""
     return ListPartitionReassignmentsResponse(
         error_code=error, error_message=error.sentence, topics=[]
     )
 
 
-def offset_delete(_request: Any, _version: int, error: Error) -> OffsetDeleteResponse:
-    return OffsetDeleteResponse(error_code=error, topics=[])
-
-
 def describe_client_quotas(
     _request: Any, _version: int, error: Error
 ) -> DescribeClientQuotasResponse:
+    """DescribeClientQuotas."""
     return DescribeClientQuotasResponse(error_code=error, error_message=error.sentence)
 
 
 def alter_client_quotas(request: Any, _version: int, error: Error) -> AlterClientQuotasResponse:
+    """AlterClientQuotas."""
     return AlterClientQuotasResponse(
         entries=[
             AlteredQuotasResult(error_code=error, error_message=error.sentence, entity=each.entity)
@@ -252,15 +223,18 @@ def alter_client_quotas(request: Any, _version: int, error: Error) -> AlterClien
 
 
 def describe_acls(_request: Any, _version: int, error: Error) -> DescribeAclsResponse:
+    """DescribeAcls."""
     return DescribeAclsResponse(error_code=error, error_message=error.sentence, resources=[])
 
 
 def create_acls(request: Any, _version: int, error: Error) -> CreateAclsResponse:
+    """CreateAcls: each ACL."""
     result = AclCreationResult(error_code=error, error_message=error.sentence)
     return CreateAclsResponse(results=[result] * len(request.creations))
 
 
 def delete_acls(request: Any, _version: int, error: Error) -> DeleteAclsResponse:
+    """DeleteAcls: each filter."""
     result = DeleteAclsFilterResult(
         error_code=error, error_message=error.sentence, matching_acls=[]
     )
@@ -270,6 +244,7 @@ def delete_acls(request: Any, _version: int, error: Error) -> DeleteAclsResponse
 def describe_user_scram_credentials(
     request: Any, _version: int, error: Error
 ) -> DescribeUserScramCredentialsResponse:
+    """DescribeUserScramCredentials."""
     sentence = error.sentence
     return DescribeUserScramCredentialsResponse(
         error_code=error,
@@ -284,6 +259,7 @@ def describe_user_scram_credentials(
 def alter_user_scram_credentials(
     request: Any, _version: int, error: Error
 ) -> AlterUserScramCredentialsResponse:
+    """AlterUserScramCredentials: each user."""
     names = {each.name for each in (*request.deletions, *request.upsertions)}
     return AlterUserScramCredentialsResponse(
         results=[
@@ -297,6 +273,7 @@ def alter_user_scram_credentials(
 
 
 def produce_topic(topic: Any, error: Error) -> ProduceTopicResult:
+    """Of Produce."""
     return ProduceTopicResult(
         name=topic.name,
         partition_responses=[
@@ -307,6 +284,7 @@ def produce_topic(topic: Any, error: Error) -> ProduceTopicResult:
 
 
 def listed_topic(topic: Any, error: Error) -> ListOffsetsTopicResult:
+    """Of ListOffsets."""
     return ListOffsetsTopicResult(
         name=topic.name,
         partitions=[
@@ -317,6 +295,7 @@ def listed_topic(topic: Any, error: Error) -> ListOffsetsTopicResult:
 
 
 def committed_topic(topic: Any, error: Error) -> OffsetCommitTopicResult:
+    """Of OffsetCommit."""
     return OffsetCommitTopicResult(
         name=topic.name,
         partitions=[
@@ -327,6 +306,7 @@ def committed_topic(topic: Any, error: Error) -> OffsetCommitTopicResult:
 
 
 def fetched_topic(topic: Any, error: Error) -> OffsetFetchTopicResult:
+    """Of OffsetFetch."""
     return OffsetFetchTopicResult(
         name=topic.name,
         partitions=[
@@ -339,12 +319,14 @@ def fetched_topic(topic: Any, error: Error) -> OffsetFetchTopicResult:
 
 
 def coordinator(key: str, error: Error) -> Coordinator:
+    """Of FindCoordinator."""
     return Coordinator(
         key=key, node_id=-1, host="", port=-1, error_code=error, error_message=error.sentence
     )
 
 
 def described_group(group_id: str, error: Error) -> DescribedGroup:
+    """Of DescribeGroups."""
     return DescribedGroup(
         error_code=error,
         group_id=group_id,
@@ -356,10 +338,12 @@ def described_group(group_id: str, error: Error) -> DescribedGroup:
 
 
 def new_topic(topic: Any, error: Error) -> NewTopicResult:
+    """Of CreateTopics."""
     return NewTopicResult(name=topic.name, error_code=error, error_message=error.sentence)
 
 
 def trimmed_topic(topic: Any, error: Error) -> TrimmedTopicResult:
+    """Of DeleteRecords."""
     return TrimmedTopicResult(
         name=topic.name,
         partitions=[
@@ -372,6 +356,7 @@ def trimmed_topic(topic: Any, error: Error) -> TrimmedTopicResult:
 
 
 def epoch_topic(topic: Any, error: Error) -> EpochEndTopic:
+    """Of OffsetForLeaderEpoch."""
     return EpochEndTopic(
         topic=topic.topic,
         partitions=[
@@ -381,6 +366,7 @@ def epoch_topic(topic: Any, error: Error) -> EpochEndTopic:
 
 
 def described_resource(resource: Any, error: Error) -> DescribedResourceResult:
+    """Of DescribeConfigs."""
     return DescribedResourceResult(
         error_code=error,
         error_message=error.sentence,
@@ -391,6 +377,7 @@ def described_resource(resource: Any, error: Error) -> DescribedResourceResult:
 
 
 def altered_resource(resource: Any, error: Error) -> AlteredResourceResult:
+    """Of AlterConfigs and IncrementalAlterConfigs."""
     return AlteredResourceResult(
         error_code=error,
         error_message=error.sentence,
@@ -400,14 +387,17 @@ def altered_resource(resource: Any, error: Error) -> AlteredResourceResult:
 
 
 def grown_topic(topic: Any, error: Error) -> GrownTopicResult:
+    """Of CreatePartitions."""
     return GrownTopicResult(name=topic.name, error_code=error, error_message=error.sentence)
 
 
 def deleted_group(group_id: str, error: Error) -> DeletedGroupResult:
+    """Of DeleteGroups."""
     return DeletedGroupResult(group_id=group_id, error_code=error)
 
 
 def forgotten_topic(topic: Any, error: Error) -> ForgottenTopicResult:
+    """Of OffsetDelete."""
     return ForgottenTopicResult(
         name=topic.name,
         partitions=[

@@ -8,9 +8,20 @@ Source: `KafkaApis` of Apache Kafka 3.9, and each request's error response.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from kdist.protocol.allocate_producer_ids import AllocateProducerIdsResponse
+from kdist.protocol.alter_partition import AlterPartitionResponse
+from kdist.protocol.controlled_shutdown import ControlledShutdownResponse
+from kdist.protocol.describe_log_dirs import DescribeLogDirsResponse
+from kdist.protocol.heartbeat import HeartbeatResponse
+from kdist.protocol.leader_and_isr import LeaderAndIsrResponse
+from kdist.protocol.leave_group import LeaveGroupResponse
+from kdist.protocol.offset_delete import OffsetDeleteResponse
+from kdist.protocol.stop_replica import StopReplicaResponse
+from kdist.protocol.update_metadata import UpdateMetadataResponse
 from kdist.protocol.versions import TABLE
 from kdist.security import refusals, rules
 from kdist.security.acls import Operation, ResourceType
@@ -40,22 +51,21 @@ def _of(right: Right) -> str:
     return f"{right.operation.text} on {right.resource_type.text}"
 
 
-_WHOLE, _ENTRY, _SILENT = "whole", "by entry", "left out"
-_BROKERS = _of(_CLUSTER_ACTION)
-_MEMBER = _of(_READ_GROUP)
+def _whole(
+    right: Right, refuse: refusals.Refuse, name_of: Callable[[Any], str] | None = None
+) -> Row:
+    return Row(_of(right), "whole", right.whole(refuse, name_of))
+
+
+_ENTRY, _SILENT = "by entry", "left out"
 
 ROWS = {
     "Produce": Row(
         "Write on Topic; Write on TransactionalId for transactional batches",
         _ENTRY,
-        in_turn(
-            rules.transactional,
-            Right(Operation.WRITE, _TOPIC).each(
-                "topic_data", _name, refusals.produce_topic, "responses"
-            ),
-        ),
+        rules.produce,
     ),
-    "Fetch": Row(f"Read on Topic; followers: {_BROKERS}", _ENTRY, rules.fetch),
+    "Fetch": Row(f"Read on Topic; followers: {_of(_CLUSTER_ACTION)}", _ENTRY, rules.fetch),
     "ListOffsets": Row(
         "Describe on Topic",
         _ENTRY,
@@ -66,11 +76,11 @@ ROWS = {
         "by entry; of all topics, left out",
         rules.metadata,
     ),
-    "LeaderAndIsr": Row(_BROKERS, _WHOLE, _CLUSTER_ACTION.whole(refusals.leader_and_isr)),
-    "StopReplica": Row(_BROKERS, _WHOLE, _CLUSTER_ACTION.whole(refusals.stop_replica)),
-    "UpdateMetadata": Row(_BROKERS, _WHOLE, _CLUSTER_ACTION.whole(refusals.update_metadata)),
-    "ControlledShutdown": Row(
-        _BROKERS, _WHOLE, _CLUSTER_ACTION.whole(refusals.controlled_shutdown)
+    "LeaderAndIsr": _whole(_CLUSTER_ACTION, refusals.top(LeaderAndIsrResponse)),
+    "StopReplica": _whole(_CLUSTER_ACTION, refusals.top(StopReplicaResponse, "partition_errors")),
+    "UpdateMetadata": _whole(_CLUSTER_ACTION, refusals.top(UpdateMetadataResponse)),
+    "ControlledShutdown": _whole(
+        _CLUSTER_ACTION, refusals.top(ControlledShutdownResponse, "remaining_partitions")
     ),
     "OffsetCommit": Row(
         "Read on Group; Read on Topic",
@@ -88,10 +98,10 @@ ROWS = {
     "FindCoordinator": Row(
         "Describe on Group or on TransactionalId", _ENTRY, rules.find_coordinator
     ),
-    "JoinGroup": Row(_MEMBER, _WHOLE, _READ_GROUP.whole(refusals.join_group, _group)),
-    "Heartbeat": Row(_MEMBER, _WHOLE, _READ_GROUP.whole(refusals.heartbeat, _group)),
-    "LeaveGroup": Row(_MEMBER, _WHOLE, _READ_GROUP.whole(refusals.leave_group, _group)),
-    "SyncGroup": Row(_MEMBER, _WHOLE, _READ_GROUP.whole(refusals.sync_group, _group)),
+    "JoinGroup": _whole(_READ_GROUP, refusals.join_group, _group),
+    "Heartbeat": _whole(_READ_GROUP, refusals.top(HeartbeatResponse), _group),
+    "LeaveGroup": _whole(_READ_GROUP, refusals.top(LeaveGroupResponse), _group),
+    "SyncGroup": _whole(_READ_GROUP, refusals.sync_group, _group),
     "DescribeGroups": Row("Describe on Group", _ENTRY, rules.describe_groups),
     "ListGroups": Row("Describe on Cluster, or on Group", _SILENT, rules.list_groups),
     "ApiVersions": Row("nothing", "", free),
@@ -110,11 +120,11 @@ ROWS = {
     ),
     "InitProducerId": Row(
         "Write on TransactionalId; without one: IdempotentWrite on Cluster, or Write on any Topic",
-        _WHOLE,
+        "whole",
         rules.init_producer_id,
     ),
     "OffsetForLeaderEpoch": Row(
-        f"{_BROKERS}, or Describe on Topic", _ENTRY, rules.offset_for_leader_epoch
+        f"{_of(_CLUSTER_ACTION)}, or Describe on Topic", _ENTRY, rules.offset_for_leader_epoch
     ),
     "DescribeConfigs": Row(
         "DescribeConfigs on Topic, or on Cluster",
@@ -130,9 +140,9 @@ ROWS = {
     "DescribeLogDirs": Row(
         _of(_DESCRIBE),
         "whole; before version 3, by an empty answer",
-        _DESCRIBE.whole(refusals.describe_log_dirs),
+        _DESCRIBE.whole(refusals.top(DescribeLogDirsResponse, "results")),
     ),
-    "DescribeAcls": Row(_of(_DESCRIBE), _WHOLE, _DESCRIBE.whole(refusals.describe_acls)),
+    "DescribeAcls": _whole(_DESCRIBE, refusals.describe_acls),
     "CreateAcls": Row(_of(_ALTER), _ENTRY, _ALTER.whole(refusals.create_acls)),
     "DeleteAcls": Row(_of(_ALTER), _ENTRY, _ALTER.whole(refusals.delete_acls)),
     "CreatePartitions": Row(
@@ -147,49 +157,41 @@ ROWS = {
             "groups_names", str, refusals.deleted_group, "results"
         ),
     ),
-    "ElectLeaders": Row(_of(_ALTER), _WHOLE, _ALTER.whole(refusals.elect_leaders)),
+    "ElectLeaders": _whole(_ALTER, refusals.elect_leaders),
     "IncrementalAlterConfigs": Row(
         "AlterConfigs on Topic, or on Cluster",
         _ENTRY,
         rules.on_settings(Operation.ALTER_CONFIGS, refusals.altered_resource, "responses"),
     ),
-    "AlterPartitionReassignments": Row(
-        _of(_ALTER), _WHOLE, _ALTER.whole(refusals.alter_partition_reassignments)
-    ),
-    "ListPartitionReassignments": Row(
-        _of(_DESCRIBE), _WHOLE, _DESCRIBE.whole(refusals.list_partition_reassignments)
-    ),
+    "AlterPartitionReassignments": _whole(_ALTER, refusals.alter_partition_reassignments),
+    "ListPartitionReassignments": _whole(_DESCRIBE, refusals.list_partition_reassignments),
     "OffsetDelete": Row(
         "Delete on Group; Read on Topic",
         "whole; topics by entry",
         in_turn(
-            Right(Operation.DELETE, _GROUP).whole(refusals.offset_delete, _group),
+            Right(Operation.DELETE, _GROUP).whole(
+                refusals.top(OffsetDeleteResponse, "topics"), _group
+            ),
             Right(Operation.READ, _TOPIC).each("topics", _name, refusals.forgotten_topic, "topics"),
         ),
     ),
-    "DescribeClientQuotas": Row(
-        "DescribeConfigs on Cluster",
-        _WHOLE,
-        Right(Operation.DESCRIBE_CONFIGS, _CLUSTER).whole(refusals.describe_client_quotas),
+    "DescribeClientQuotas": _whole(
+        Right(Operation.DESCRIBE_CONFIGS, _CLUSTER), refusals.describe_client_quotas
     ),
     "AlterClientQuotas": Row(
         "AlterConfigs on Cluster",
         _ENTRY,
         Right(Operation.ALTER_CONFIGS, _CLUSTER).whole(refusals.alter_client_quotas),
     ),
-    "DescribeUserScramCredentials": Row(
-        _of(_DESCRIBE), _WHOLE, _DESCRIBE.whole(refusals.describe_user_scram_credentials)
-    ),
+    "DescribeUserScramCredentials": _whole(_DESCRIBE, refusals.describe_user_scram_credentials),
     "AlterUserScramCredentials": Row(
         _of(_ALTER), _ENTRY, _ALTER.whole(refusals.alter_user_scram_credentials)
     ),
-    "AlterPartition": Row(_BROKERS, _WHOLE, _CLUSTER_ACTION.whole(refusals.alter_partition)),
+    "AlterPartition": _whole(_CLUSTER_ACTION, refusals.top(AlterPartitionResponse)),
     "DescribeCluster": Row(
         "nothing; for authorized operations: Describe on Cluster", _SILENT, rules.describe_cluster
     ),
-    "AllocateProducerIds": Row(
-        _BROKERS, _WHOLE, _CLUSTER_ACTION.whole(refusals.allocate_producer_ids)
-    ),
+    "AllocateProducerIds": _whole(_CLUSTER_ACTION, refusals.top(AllocateProducerIdsResponse)),
 }
 
 _RULES = {api.key: ROWS[api.name].rule for api in TABLE if api.name in ROWS}

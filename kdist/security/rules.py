@@ -47,6 +47,7 @@ from kdist.wire.primitives import Buffer
 _CREATE = Operation.CREATE
 _DELETE = Operation.DELETE
 _DESCRIBE = Operation.DESCRIBE
+_WRITE = Operation.WRITE
 _DESCRIBE_CONFIGS = Operation.DESCRIBE_CONFIGS
 _TOPIC = ResourceType.TOPIC
 _GROUP = ResourceType.GROUP
@@ -67,20 +68,25 @@ ON_CLUSTER_ACTION = Right(Operation.CLUSTER_ACTION, _CLUSTER)
 # Records
 
 
-def transactional(request: Any, version: int, asker: Asker) -> Decision:
-    """Of Produce: whoever sends a transaction's records must own its id.
+def produce(request: Any, version: int, asker: Asker) -> Decision:
+    """Whoever sends a transaction's records must own its id.
 
-    The records say so, and not the field, which a client may leave out (CVE-2018-17196).
+    The records say that they are, and not the field, which a client may leave out (CVE-2018-17196).
     """
     id_ = request.transactional_id
-    if not any(
+    has_transaction = any(
         _is_transactional(data.records or b"")
         for topic in request.topic_data
         for data in topic.partition_data
-    ) or (id_ is not None and asker.may(Operation.WRITE, _TRANSACTIONAL_ID, id_)):
-        return ALLOWED
-    error = Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return Refused(refusals.produce(request, version, error))
+    )
+    if has_transaction and (id_ is None or not asker.may(_WRITE, _TRANSACTIONAL_ID, id_)):
+        error = Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return Refused(refusals.produce(request, version, error))
+    kept, lost = sift(request.topic_data, lambda each: asker.may(_WRITE, _TOPIC, each.name))
+    if lost and not kept:
+        return Refused(refusals.produce(request, version, _T29))
+    refused = [refusals.produce_topic(each, _T29) for each in lost]
+    return split(request, "topic_data", kept, "responses", refused)
 
 
 def _is_transactional(records: Buffer) -> bool:
@@ -114,13 +120,13 @@ def init_producer_id(request: Any, version: int, asker: Asker) -> Decision:
     """A transactional id must be the client's; without one, whoever may write anywhere may do."""
     id_ = request.transactional_id
     if id_ is not None:
-        right = Right(Operation.WRITE, _TRANSACTIONAL_ID)
+        right = Right(_WRITE, _TRANSACTIONAL_ID)
         is_allowed = asker.may(*right, id_)
     else:
         right = Right(Operation.IDEMPOTENT_WRITE, _CLUSTER)
         is_allowed = (
             asker.could(*right, CLUSTER_NAME)
-            or asker.may_any(Operation.WRITE, _TOPIC)
+            or asker.may_any(_WRITE, _TOPIC)
             or asker.may(*right, CLUSTER_NAME)  # notes the denial
         )
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kdist.client.admin import (
+    acls,
     brokers,
     disks,
     elections,
@@ -42,6 +43,9 @@ class Operations(Measured, OtherNames):
     describe_user_scram_credentials = Operation(users.describe_user_scram_credentials)
     upsert_user_scram_credentials = Operation(users.upsert_user_scram_credentials)
     delete_user_scram_credentials = Operation(users.delete_user_scram_credentials)
+    describe_acls = Operation(acls.describe_acls)
+    create_acls = Operation(acls.create_acls)
+    delete_acls = Operation(acls.delete_acls)
 
     list_groups = Operation(groups.list_groups)
     describe_groups = Operation(groups.describe_groups)

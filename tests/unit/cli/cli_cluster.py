@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from types import MappingProxyType
 from unittest.mock import patch
 
 from click.testing import CliRunner, Result
@@ -42,8 +43,8 @@ class CliCluster:
 
     def __init__(self, directory: Path, brokers: int, settings: Mapping[str, str]) -> None:
         self._directory = directory
-        self._settings = {name.replace("_", "."): value for name, value in settings.items()}
         self._count = brokers
+        self._settings = settings
         self._starts = 0
         self._loop = TickLoop()
         self._ensemble = MemoryEnsemble(SystemClock(), random.Random(1))
@@ -166,8 +167,10 @@ class CliCluster:
 
 
 @contextlib.contextmanager
-def cli_cluster(directory: Path, brokers: int = 2, **settings: str) -> Iterator[CliCluster]:
-    """A running cluster, stopped in the end. `settings` are the brokers', with underscores."""
+def cli_cluster(
+    directory: Path, brokers: int = 2, settings: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[CliCluster]:
+    """A running cluster, stopped in the end; `settings` are all brokers'."""
     cluster = CliCluster(directory, brokers, settings)
     started: Future[None] = Future()
     ending = threading.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kdist import Admin
+from kdist.client import zookeeper_session
 from kdist.client.admin.users import alteration
 from kdist.errors import WrongType
 from kdist.security.scram import new_credential
@@ -25,7 +27,7 @@ IN_ZOOKEEPER = ("--zookeeper", ZOOKEEPER)
 def trusting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliCluster]:
     """A cluster that takes salted passwords in clear."""
     path = tmp_path_factory.mktemp("trusting")
-    with cli_cluster(path, scram_alter_over_clear_enable="true") as running:
+    with cli_cluster(path, settings={"scram.alter.over.clear.enable": "true"}) as running:
         yield running
 
 
@@ -103,6 +105,19 @@ def test_no_error_about_an_argument_shows_a_password(trusting: CliCluster) -> No
             with pytest.raises(WrongType) as raised:
                 admin.upsert_user_scram_credentials(wrong)  # type: ignore[arg-type]
             assert "hunter2" not in str(raised.value)
+
+
+def test_brokers_are_told_to_disconnect_a_user(trusting: CliCluster) -> None:
+    words = ("users", "disconnect", "CN=a,O=b", "--zookeeper", ZOOKEEPER)
+    assert trusting.refused(*words).startswith("all connections of user CN=a,O=b will end: con")
+    assert trusting.done(*words, "--yes") == "Told all brokers to disconnect user CN=a,O=b.\n"
+
+    async def orders() -> list[bytes]:
+        async with zookeeper_session.zookeeper_at(ZOOKEEPER) as zk:
+            names = await zk.children("/kdist/disconnects")
+            return [(await zk.get(f"/kdist/disconnects/{name}")).data for name in names]
+
+    assert asyncio.run(orders()) == [b"User:CN=a,O=b"]
 
 
 def test_each_credential_has_a_salt_of_its_own() -> None:

@@ -88,6 +88,7 @@ class TlsNetwork:
         self.tick = below.tick
         self.server_context = server or server_context()
         self.client_context = client or client_context()
+        self.bounds: dict[str, int] = {}  # of a server
         self.began_s = time.time() - below.loop.time()
 
     def now_ms(self) -> int:
@@ -102,7 +103,7 @@ class TlsNetwork:
         wait_s: Callable[[], float] = float,
         tls: ServerTls | None = None,
     ) -> Server:
-        tls = ServerTls(lambda: self.server_context, self.now_ms)
+        tls = ServerTls(lambda: self.server_context, self.now_ms, **self.bounds)
         return await self._below.listen(make, host, port, options, wait_s, tls)
 
     async def connect(

@@ -23,7 +23,7 @@ from network_world import (
 )
 
 from kdist.network.connection import Connection
-from kdist.network.tls import TlsFailed
+from kdist.network.tls_failed import TlsFailed
 from kdist.testing.simulated_transport import SimulatedTransport
 from tests.certificates import Authority, authority, client_context, server_context
 
@@ -183,6 +183,27 @@ async def test_a_peer_that_does_not_end_its_handshake_is_closed_in_time(simulate
         await asyncio.gather(silent.closed(), dripping.closed())
         assert simulated.loop.time() - began_s < 11
         dripping_task.cancel()
+
+
+@pytest.mark.parametrize("bound", ["handshakes_max", "handshakes_per_host_max"])
+async def test_of_too_many_handshakes_the_oldest_is_given_up(simulated: World, bound: str) -> None:
+    server_of(simulated).bounds = {bound: 3}
+    async with Served(simulated) as served:
+        good = await served.peer()  # whose handshake is done
+        waiting = [await clear_peer(served) for _ in range(4)]
+        await waiting[0].closed()
+        assert [each.is_closed for each in waiting] == [True, False, False, False]
+        late = await served.peer()
+        await waiting[1].closed()
+        for peer in (good, late):
+            peer.send(b"served")
+            assert await peer.answers(1) == [b"served"]
+        for peer in waiting[2:]:
+            peer.transport.abort()
+        await until(lambda: served.metrics.open_connections == 2)
+        again = [await clear_peer(served) for _ in range(3)]
+        await asyncio.sleep(1)
+        assert [each.is_closed for each in again] == [False] * 3
 
 
 async def refusal(world: World, host: str | None = None) -> str:

@@ -224,6 +224,19 @@ def test_suites_are_chosen_by_their_iana_names(settings: Settings, suite: str) -
     assert cipher[0] == suite
 
 
+def test_the_oldest_version_is_1_2_unless_the_settings_leave_only_1_3() -> None:
+    material = read_material(Settings(), Site().read)
+    for settings, oldest in (
+        (Settings(), ssl.TLSVersion.TLSv1_2),
+        (Settings(enabled_protocols=("TLSv1.3",)), ssl.TLSVersion.TLSv1_3),
+    ):
+        for context in (server_context(settings, material), client_context(settings, material)):
+            assert (context.minimum_version, context.maximum_version) == (
+                oldest,
+                ssl.TLSVersion.TLSv1_3,
+            )
+
+
 def test_no_session_is_resumed_by_a_ticket() -> None:
     context = server_context(Settings(), read_material(Settings(), Site().read))
     assert context.num_tickets == 0

@@ -289,6 +289,19 @@ def test_what_is_left_leaves_before_the_end() -> None:
     assert found == data  # and then the client has read `close_notify`, which is no error
 
 
+def test_a_peer_that_asks_for_ever_more_records_and_reads_none_is_given_up() -> None:
+    """OpenSSL answers each of its changes of keys."""
+    pair = Pair()
+    pair.below.room = 0
+    written = 0
+    while not pair.below.is_aborted:
+        assert written < 8 * PIECE_BYTES
+        pair.server._outgoing.write(bytes(1000))
+        written += 1000
+        pair.receive(b"\x17\x03\x03")  # the beginning of a record
+    assert len(pair.below.unsent) < 5 * PIECE_BYTES
+
+
 async def test_a_slow_readers_answers_wait_as_plaintext_and_are_counted(world: World) -> None:
     class Large(Answering):
         def on_frame(self, connection: Connection, frame: memoryview) -> None:
