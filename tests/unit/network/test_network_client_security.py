@@ -156,11 +156,23 @@ async def test_what_an_exchange_needs_is_prepared_each_time(virtual: World) -> N
     async def prepare() -> None:
         prepared.append(virtual.loop.time())
 
-    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=1000)
+    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=2000)
     async with Served(virtual, broker) as served:
         client = await connect(served, by_password()._replace(prepare=prepare))
         await until(lambda: len(broker.names) == 3)
         assert len(prepared) == 3
+        client.close()
+
+
+@pytest.mark.parametrize(("session_ms", "renewals"), [(-1, 0), (0, 0), (1, 5)])
+async def test_a_broker_cannot_have_a_client_authenticate_all_the_time(
+    virtual: World, session_ms: int, renewals: int
+) -> None:
+    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms)
+    async with Served(virtual, broker) as served:
+        client = await connect(served)
+        await asyncio.sleep(5.5)
+        assert len(broker.names) == 1 + renewals
         client.close()
 
 
@@ -177,7 +189,7 @@ async def test_a_session_is_renewed_before_it_ends(virtual: World) -> None:
 
 
 async def test_nothing_is_lost_or_out_of_order_while_a_session_is_renewed(virtual: World) -> None:
-    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=1000)
+    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=2000)
     async with Served(virtual, broker) as served:
         client = await connect(served)
         answered: list[int] = []
@@ -196,12 +208,12 @@ async def test_nothing_is_lost_or_out_of_order_while_a_session_is_renewed(virtua
 
 
 async def test_what_is_asked_at_once_during_a_renewal_is_sent_after_it(virtual: World) -> None:
-    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=1000)
+    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=2000)
     async with Served(virtual, broker) as served:
         client = await connect(served)
         early = client.ask(heartbeat(1, "later"), 1)
         await until(lambda: len(broker.waiting) == 1)
-        await asyncio.sleep(1)
+        await asyncio.sleep(2)
         assert [key for key, _ in broker.keys].count(17) == 2
         held = [client.ask(heartbeat(number), 1) for number in (2, 3)]
         frame = client.encode(heartbeat(4), 1, 0)
@@ -224,7 +236,7 @@ async def test_what_is_asked_at_once_during_a_renewal_is_sent_after_it(virtual: 
 async def test_a_renewal_waits_for_an_answer_that_takes_longer_than_connecting_may(
     virtual: World,
 ) -> None:
-    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=1000)
+    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=2000)
     async with Served(virtual, broker) as served:
         client = await connect(served, connect_timeout_ms=1_000)
         joining = client.ask(heartbeat(1, "later"), 1, 300_000)
@@ -239,12 +251,12 @@ async def test_a_refused_renewal_ends_the_connection_and_what_waits_may_be_tried
     virtual: World,
 ) -> None:
     passwords = {"alice": "secret"}
-    broker = SaslBroker("PLAIN", lambda: PlainServer(passwords.get), session_ms=1000)
+    broker = SaslBroker("PLAIN", lambda: PlainServer(passwords.get), session_ms=2000)
     async with Served(virtual, broker) as served:
         client = await connect(served, by_password(mechanism="PLAIN"))
         passwords["alice"] = "changed"
         early = client.ask(heartbeat(1, "later"), 1)
-        await asyncio.sleep(1)
+        await asyncio.sleep(2)
         held = client.ask(heartbeat(2), 1)
         broker.answer(*broker.waiting[0])
         assert (await early).throttle_time_ms == 1
@@ -276,11 +288,11 @@ async def test_a_port_with_tls_that_is_met_in_clear_is_told(world: World) -> Non
 async def test_a_connection_that_is_closed_during_a_renewal_fails_what_waits(
     virtual: World,
 ) -> None:
-    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=1000)
+    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=2000)
     async with Served(virtual, broker) as served:
         client = await connect(served)
         early = client.ask(heartbeat(1, "later"), 1)
-        await asyncio.sleep(1)
+        await asyncio.sleep(2)
         held = client.ask(heartbeat(2), 1)
         client.close()
         for each in (early, held):
