@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from kdist.broker.handlers.acls import AclsHandler
 from kdist.broker.stored_security import StoredAcls
 from kdist.errors import Error, UserError
 from kdist.model import Principal
 from kdist.network.client import Client
+from kdist.protocol.describe_acls import DescribeAclsRequest
 from kdist.security.acl_filters import AclFilter
 from kdist.security.acls import Operation, Pattern, PatternType, Permission, ResourceType
 from tests.simulator.cluster import Cluster
@@ -398,6 +400,32 @@ async def test_old_notifications_are_removed(cluster: Cluster, client: Client, /
             break
         await asyncio.sleep(0.1)
     assert await zk.children("/kafka-acl-changes") == ["acl_changes_0000000001"]
+
+
+async def test_other_work_goes_on_while_thousands_of_acls_are_described(
+    cluster: Cluster, client: Client, /
+) -> None:
+    """Of what changes meanwhile, either state may be told."""
+    table = acls_of(cluster).table
+    for number in range(3_000):
+        table.set(topic(f"t{number}"), [allow()])
+    handler = AclsHandler(acls_of(cluster))
+    everything = DescribeAclsRequest(
+        resource_type_filter=1,
+        resource_name_filter=None,
+        pattern_type_filter=1,
+        principal_filter=None,
+        host_filter=None,
+        operation=1,
+        permission_type=1,
+    )
+    describing = asyncio.ensure_future(handler.describe(everything))
+    for turn in range(4):
+        await asyncio.sleep(0)
+        assert not describing.done()
+        table.set(topic(f"t{2_999 - turn}"), ())
+    assert len((await describing).resources) == 2_996
+    assert len(await described(client)) == 2_996
 
 
 # Without an authorizer

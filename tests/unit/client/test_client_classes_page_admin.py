@@ -45,7 +45,8 @@ from tests.unit.client.classes_page import (
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliCluster]:
-    with cli_cluster(tmp_path_factory.mktemp("classes")) as running:
+    path = tmp_path_factory.mktemp("classes")
+    with cli_cluster(path, scram_alter_over_clear_enable="true") as running:
         yield running
 
 
@@ -164,6 +165,32 @@ def test_quotas_of_clients(admin: Admin) -> None:
     admin.alter_client_quotas("etl", unset=own)
     admin.alter_client_quotas(None, unset=["consumer_byte_rate"])
     assert admin.describe_client_quotas() == {}
+
+
+def test_scram_credentials_of_users(admin: Admin) -> None:
+    says("Set users' passwords for a mechanism; users succeed and fail one by one.")
+    sha_256 = "SCRAM-SHA-256"
+    admin.upsert_user_scram_credentials({"ann": "secret", "ben": "secret"}, sha_256, 5000)
+    with pytest.raises(UserError, match="4095 iterations are not allowed: 4096 to 16384 are"):
+        admin.upsert_user_scram_credentials({"ann": "secret"}, iterations=4095)
+    with pytest.raises(UserError, match="not a SCRAM mechanism"):
+        admin.upsert_user_scram_credentials({"ann": "secret"}, "PLAIN")
+    with pytest.raises(UserError, match="the password of user ann is empty"):
+        admin.upsert_user_scram_credentials({"ann": ""})
+    says("The iterations of each credential, by user and mechanism; without `names` of all users.")
+    ann, ben = {"ann": {sha_256: 5000}}, {"ben": {sha_256: 5000}}
+    assert admin.describe_user_scram_credentials() == ann | ben
+    assert admin.describe_user_scram_credentials(["ben"]) == ben
+    says("RESOURCE_NOT_FOUND for a name that has no credential.")
+    with refused(Error.RESOURCE_NOT_FOUND, "nobody"):
+        admin.describe_user_scram_credentials(["ben", "nobody"])
+    says("Delete users' credentials for a mechanism; users succeed and fail one by one.")
+    says("Brokers of kdist close the connections that were opened with them.")  # its gate's test
+    with refused(Error.RESOURCE_NOT_FOUND, "nobody"):
+        admin.delete_user_scram_credentials(["ann", "nobody"], sha_256)
+    assert admin.describe_user_scram_credentials() == ben
+    admin.delete_user_scram_credentials(["ben"], sha_256)
+    assert admin.describe_user_scram_credentials() == {}
 
 
 def test_partitions_move_to_other_brokers(cluster: CliCluster, admin: Admin) -> None:
