@@ -19,6 +19,7 @@ import confluent_kafka
 import kafka
 import pytest
 from kafka.errors import KafkaError
+from peer.kafka_peer import java_command
 
 from kdist import Consumer, Producer
 from kdist.config.security import ACL_AUTHORIZER
@@ -273,6 +274,31 @@ def test_a_client_produces_and_consumes_as_its_user(
 ) -> None:
     values = [f"{library.__name__} {number}".encode() for number in range(20)]
     library(secured, user, PASSWORDS.get(user, ""), values)
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_apache_kafkas_tools_see_what_their_user_may(
+    secured: Secured, user: str, tmp_path: Path
+) -> None:
+    given = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(secured.files.trusted)}
+    if user == "carol":
+        given |= {"security.protocol": "SSL", "ssl.keystore.type": "PEM"}
+        given["ssl.keystore.location"] = str(secured.files.own)
+    else:
+        module = "plain.Plain" if MECHANISMS[user] == "PLAIN" else "scram.Scram"
+        login = f'username="{user}" password="{PASSWORDS[user]}"'
+        given |= {"security.protocol": "SASL_SSL", "sasl.mechanism": MECHANISMS[user]}
+        given["sasl.jaas.config"] = f"{MODULES}.{module}LoginModule required {login};"
+    file = tmp_path / "client.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+    server = ("--bootstrap-server", f"127.0.0.1:{secured.port(user)}")
+    how = (*server, "--command-config", str(file))
+    create = ("--create", "--if-not-exists", "--topic", user)
+    for words in (create, ("--list",)):
+        command = java_command("org.apache.kafka.tools.TopicCommand", *how, *words)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split() == [user]
 
 
 def refused_by_confluent_kafka(secured: Secured, user: str, password: str, topic: str) -> None:
