@@ -67,9 +67,11 @@ SETTINGS = _read("""
     sasl_oauth_token_provider sasl_oauthbearer_config oauth_cb = sasl_oauthbearer_token_endpoint_url
     sasl_kerberos_name sasl_kerberos_service_name sasl_kerberos_domain_name = \
         there is no Kerberos
-    ssl_context ssl_cafile ssl_certfile ssl_keyfile ssl_password ssl_crlfile \
-        ssl_ciphers ssl_check_hostname ssl_ca_location ssl_certificate_location ssl_key_location \
-        ssl_key_password = there is no TLS
+    ssl_cafile ssl_ca_location = ssl_truststore_location
+    ssl_certfile ssl_keyfile ssl_certificate_location ssl_key_location = ssl_keystore_location
+    ssl_password = ssl_key_password
+    ssl_check_hostname = ssl_endpoint_identification_algorithm
+    ssl_context ssl_crlfile ssl_ciphers = none
     api_version bootstrap_timeout_ms client_dns_lookup connections_max_idle_ms kafka_client loop \
         metric_group_prefix metric_reporters metrics_enabled metrics_num_samples \
         metrics_sample_window_ms proxy_url socks5_proxy selector socket_options \

@@ -6,21 +6,24 @@ JAAS text with them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from kdist.client.tokens import Endpoint, TokenSource
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.jaas import parse_jaas
 from kdist.config.kinds import secret
-from kdist.config.security import Mechanism
+from kdist.config.security import Mechanism, TlsSettings
 from kdist.errors import UserError
 from kdist.network.client_security import ClientSecurity, Sasl, with_password
-from kdist.network.documents import check_url
+from kdist.network.tls import ClientTls
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.process import secure_rng
 from kdist.security.sasl import OAUTHBEARER
 
+if TYPE_CHECKING:
+    from kdist.client.tokens import Endpoint
+
+TlsVersion = Literal["TLSv1.2", "TLSv1.3"]
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 
 
@@ -53,6 +56,40 @@ class SecuritySettings(Settings):
         doc="Where the token of OAUTHBEARER comes from: a file: URL, or an https: URL of OAuth's "
         "client credentials grant.",
     )
+    ssl_truststore_location: str | None = setting(
+        default=None,
+        doc="A PEM file with the CAs whose certificates are trusted; by default those that the "
+        "machine trusts.",
+    )
+    ssl_truststore_certificates: str | None = setting(
+        default=None, doc="Those CAs as PEM, in place of a file."
+    )
+    ssl_truststore_type: str = setting(
+        default="PEM", doc="The format of that file (Kafka's default is JKS)."
+    )
+    ssl_keystore_location: str | None = setting(
+        default=None,
+        doc="A PEM file with the client's own private key, certificate and chain, if the brokers "
+        "ask for one.",
+    )
+    ssl_keystore_key: secret | None = setting(
+        default=None, doc="The private key as PEM, in place of a file."
+    )
+    ssl_keystore_certificate_chain: str | None = setting(
+        default=None, doc="The certificate and its chain as PEM, with that key."
+    )
+    ssl_keystore_type: str = setting(
+        default="PEM", doc="The format of the client's file (Kafka's default is JKS)."
+    )
+    ssl_key_password: secret | None = setting(
+        default=None, doc="The password of an encrypted private key."
+    )
+    ssl_endpoint_identification_algorithm: Literal["https"] | None = setting(
+        default="https", doc="Whether a broker's host name is checked; empty, it is not."
+    )
+    ssl_enabled_protocols: tuple[TlsVersion, ...] = setting(
+        default=("TLSv1.2", "TLSv1.3"), doc="The versions of TLS that are spoken."
+    )
 
 
 class SecurityKeywords(TypedDict, total=False):
@@ -64,6 +101,16 @@ class SecurityKeywords(TypedDict, total=False):
     sasl_password: str | None
     sasl_jaas_config: str | None
     sasl_oauthbearer_token_endpoint_url: str | None
+    ssl_truststore_location: str | None
+    ssl_truststore_certificates: str | None
+    ssl_truststore_type: str
+    ssl_keystore_location: str | None
+    ssl_keystore_key: str | None
+    ssl_keystore_certificate_chain: str | None
+    ssl_keystore_type: str
+    ssl_key_password: str | None
+    ssl_endpoint_identification_algorithm: Literal["https"] | None
+    ssl_enabled_protocols: TlsVersion | Sequence[TlsVersion]
 
 
 def security_of(given: SecuritySettings) -> dict[str, Any]:
@@ -86,18 +133,41 @@ def check_security(given: SecuritySettings) -> None:
 
 
 def client_security(given: SecuritySettings) -> ClientSecurity | None:
-    """What connections need to know; None if they are in clear and nobody authenticates."""
-    if given.security_protocol == "PLAINTEXT":
+    """What connections need to know; None if they are in clear and nobody authenticates.
+
+    `UserError` if a file cannot be used.
+    """
+    protocol = given.security_protocol
+    if protocol == "PLAINTEXT":
         return None
+    return ClientSecurity(
+        _sasl(given) if protocol.startswith("SASL_") else None,
+        _tls(given) if protocol.endswith("SSL") else None,
+    )
+
+
+def _tls(given: SecuritySettings) -> ClientTls:
+    from kdist.network.tls_contexts import client_tls  # late, as a client in clear needs neither
+    from kdist.runtime.disk import Disk
+
+    own = {
+        row.attribute.removeprefix("ssl_"): getattr(given, row.attribute)
+        for row in SecuritySettings.TABLE
+        if row.attribute.startswith("ssl_")
+    }
+    return client_tls(TlsSettings(**own), Disk().read, SystemClock().now_ms)
+
+
+def _sasl(given: SecuritySettings) -> Sasl:
     mechanism, options, rng = given.sasl_mechanism, _options(given), secure_rng()
     assert mechanism is not None, "checked when the settings were read"
     if mechanism != OAUTHBEARER:
-        return ClientSecurity(
-            sasl=with_password(mechanism, options["username"], options["password"], rng)
-        )
+        return with_password(mechanism, options["username"], options["password"], rng)
+    from kdist.client.tokens import TokenSource  # late, as it loads an HTTP client
+
     clock = SystemClock()
     source = TokenSource(_endpoint(given, options), lambda: clock.now_ms() / 1000)
-    return ClientSecurity(sasl=Sasl(mechanism, source.exchange, rng, source.prepare))
+    return Sasl(mechanism, source.exchange, rng, source.prepare)
 
 
 def _check_credentials(given: SecuritySettings) -> None:
@@ -133,6 +203,9 @@ def _options(given: SecuritySettings) -> Mapping[str, str]:
 
 def _endpoint(given: SecuritySettings, options: Mapping[str, str]) -> Endpoint:
     """Where the token comes from; `UserError` if that is not said."""
+    from kdist.client.tokens import Endpoint
+    from kdist.network.documents import check_url
+
     url = given.sasl_oauthbearer_token_endpoint_url
     if url is None:
         raise UserError("OAUTHBEARER needs sasl_oauthbearer_token_endpoint_url")

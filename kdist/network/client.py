@@ -149,11 +149,11 @@ class Client(FrameReceiver):
     async def _connect(
         cls, network: Network, host: str, port: int, settings: ClientSettings
     ) -> Self:
-        name = f"{host}:{port}"
+        name, security = f"{host}:{port}", settings.security
         try:
             # Not `wait_for`: a cancellation as the connection completes would be swallowed.
             async with asyncio.timeout(settings.connect_timeout_ms / 1000):
-                tls = settings.security.tls if settings.security is not None else None
+                tls = security.tls if security is not None else None
                 return await network.connect(
                     lambda: cls(network, settings, name), host, port, settings.patience, tls
                 )
@@ -380,6 +380,11 @@ class Client(FrameReceiver):
         """For what every broker answers at once: one that does not hangs, or is not a broker."""
         return min(self._settings.connect_timeout_ms, self._settings.request_timeout_ms)
 
+    @property
+    def _has_tls(self) -> bool:
+        security = self._settings.security
+        return security is not None and security.tls is not None
+
     # Who the client is
 
     async def _authenticate(self, sasl: Sasl) -> None:
@@ -456,7 +461,10 @@ class Client(FrameReceiver):
         self._room_made.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end(self._network_exception(str(exc) if exc else "it closed the connection"))
+        why = str(exc) if exc else "it closed the connection"
+        if self._in_flight and self._in_flight[0].api is api_versions.API and not self._has_tls:
+            why += " without an answer: does it speak TLS there (security.protocol)?"
+        self._end(self._network_exception(why))
 
     # Answers
 

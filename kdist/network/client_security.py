@@ -20,6 +20,7 @@ from kdist.security.scram import HASHES, ScramClient, ScramLogin
 
 # When to authenticate again, in parts of the session: as in Kafka, not all at the same time.
 _RENEW_FROM, _RENEW_TO = 0.85, 0.95
+_RENEW_MS_MIN = 1_000  # Kafka's brokers refuse to begin again sooner
 
 Ask = Callable[[Any], Awaitable[Any]]
 
@@ -71,7 +72,8 @@ async def authenticate(sasl: Sasl, ask: Ask, broker: str) -> float:
             challenge, session_ms = answer.auth_bytes, answer.session_lifetime_ms
     except AuthenticationFailed as error:
         raise ApiError(Error.SASL_AUTHENTICATION_FAILED, f"{broker}: {error}") from error
-    return session_ms * sasl.rng.uniform(_RENEW_FROM, _RENEW_TO)
+    share = sasl.rng.uniform(_RENEW_FROM, _RENEW_TO)
+    return max(session_ms * share, _RENEW_MS_MIN) if session_ms > 0 else 0
 
 
 def _check_handshake(answer: SaslHandshakeResponse, sasl: Sasl, broker: str) -> None:

@@ -33,7 +33,7 @@ from kdist.wire.primitives import BUFFERS, Buffer
 
 logger = logging.getLogger(__name__)
 
-PIECE_BYTES = 1 << 16
+PIECE_BYTES = 1 << 18
 COLD_PIECE_BYTES = 1 << 20
 RANGE_BYTES = 4 << 10  # what a waiting file range counts as: it takes no memory, but pins the file
 COPIED_BYTES_MAX = 8 << 10  # to copy so small a range saves 2 us; at 16 KiB sendfile costs the same

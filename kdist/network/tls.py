@@ -34,6 +34,7 @@ PIECE_BYTES = 1 << 16  # per encryption and per receive: the fastest, as measure
 _RECORD_BYTES_MAX = 1 << 14  # of plaintext
 _UNREAD_BYTES_MAX = 4 * PIECE_BYTES  # of records that wait below, if the peer asks for ever more
 _LINGER_S = 1.0
+_CUT = "it closed the connection in the TLS handshake"
 _EXPIRY_CHECK_S = 3600.0  # the wall clock may jump
 
 
@@ -183,9 +184,22 @@ class TlsTransport(DirectTransport, asyncio.BufferedProtocol):
         return self._tick.arena()[:PIECE_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._take(self._tick.arena()[:nbytes])
+
+    def receive(self, receive_into: ReceiveInto) -> int:
+        """As `Receiving.receive`: for sockets, with fewer calls."""
+        room = self._tick.arena()[:PIECE_BYTES]
+        try:
+            size = receive_into(room)
+        except OSError as error:
+            raise NotReceivedError(error) from error
+        if size:
+            self._take(room[:size])
+        return size
+
+    def _take(self, received: memoryview) -> None:
         if self._is_closing:
             return
-        received = self._tick.arena()[:nbytes]
         self._incoming.write(received)
         if self.is_handshaking:
             self._first = self._first or bytes(received[:8])
@@ -202,8 +216,7 @@ class TlsTransport(DirectTransport, asyncio.BufferedProtocol):
             self._below.close()
         elif self.is_handshaking:
             if self._first or self._ready is not None:
-                why = "it closed the connection in the TLS handshake"
-                self._error = TlsFailed(f"{why}{'' if self._first else ': does it speak TLS?'}")
+                self._error = TlsFailed(_CUT if self._first else f"{_CUT}: does it speak TLS?")
             self.close()
         elif not self._is_paused:
             self._end_reading()
@@ -214,6 +227,8 @@ class TlsTransport(DirectTransport, asyncio.BufferedProtocol):
         if self._handshakes is not None:
             self._handshakes.end(self)
         error = self._error or exc
+        if self._ready is not None and not self._first and isinstance(exc, ConnectionError):
+            error = TlsFailed(f"{_CUT}: does it speak TLS?")
         if self._timer is not None:
             self._timer.cancel()
         if self._ready is not None and not self._ready.done():

@@ -12,9 +12,9 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaException
@@ -66,7 +66,7 @@ class KafkaBroker:
         zookeeper: str = "",
         broker_id: int = 1,
         port: int | None = None,
-        sasl: bool = False,
+        listeners: Mapping[str, str] = MappingProxyType({}),
         **settings: str,
     ) -> None:
         self.directory = directory
@@ -79,8 +79,8 @@ class KafkaBroker:
         self._settings = SETTINGS | {name.replace("_", "."): v for name, v in settings.items()}
         self._process: subprocess.Popen[bytes] | None = None
         self.address = ""
-        self.sasl_address = ""  # of a second listener, SASL, if it has one
-        self._has_sasl = sasl
+        self._others = listeners  # beside PLAINTEXT: the security protocol by name
+        self.addresses: dict[str, str] = {}  # of those
         self._diagnostics_start = 0
 
     def __enter__(self) -> Self:
@@ -153,16 +153,16 @@ class KafkaBroker:
             raise
 
     def _write_properties(self) -> Path:
-        free_port, controller_port, sasl_port = _free_ports(3)
+        free_port, controller_port, *ports = _free_ports(2 + len(self._others))
         self.address = (
             f"127.0.0.{self.id}:{self._port or free_port}"  # a host of its own, for placement
         )
         listener, controller = f"PLAINTEXT://{self.address}", f"127.0.0.1:{controller_port}"
         protocols = _PROTOCOLS
-        if self._has_sasl:
-            self.sasl_address = f"127.0.0.{self.id}:{sasl_port}"
-            listener = f"{listener},SASL://{self.sasl_address}"
-            protocols = f"{protocols},SASL:SASL_PLAINTEXT"
+        for (name, protocol), port in zip(self._others.items(), ports, strict=True):
+            self.addresses[name] = f"127.0.0.{self.id}:{port}"
+            listener += f",{name}://{self.addresses[name]}"
+            protocols += f",{name}:{protocol}"
         settings = self._settings | {
             "log.dirs": str(self.data),
             "listeners": listener,

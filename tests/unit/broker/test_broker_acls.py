@@ -443,8 +443,8 @@ async def test_without_an_authorizer_there_are_no_acls(cluster: Cluster, client:
 
 @pytest.mark.played(by=plain)
 async def test_super_users_are_read_from_the_settings(cluster: Cluster, _: Client, /) -> None:
-    boss = "User:CN=b1,O=x; User:boss"
-    await cluster.started(2, **AUTHORIZER, **{"super.users": boss})
+    users = {"super.users": "User:CN=b1,O=x; User:boss;User:ANONYMOUS"}
+    await cluster.started(2, **AUTHORIZER | users)
     await add(await cluster.client(2), (topic("*"), allow()._replace(permission=Permission.DENY)))
     table = acls_of(cluster, 2).table
     for name, is_allowed in (("boss", True), ("CN=b1,O=x", True), ("alice", False)):
@@ -452,4 +452,4 @@ async def test_super_users_are_read_from_the_settings(cluster: Cluster, _: Clien
         asked = (who, "::1", Operation.READ, ResourceType.TOPIC, "t")
         assert table.permits(*asked) == is_allowed
     with pytest.raises(UserError, match=r"super\.users"):
-        cluster.broker(3, **AUTHORIZER, **{"super.users": "boss"})
+        cluster.broker(3, **AUTHORIZER | {"super.users": "boss"})

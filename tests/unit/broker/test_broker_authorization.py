@@ -17,6 +17,7 @@ from kdist.metrics.declare import Family
 from kdist.model import ANONYMOUS, OFFSETS_TOPIC, Principal
 from kdist.network.client import Client
 from kdist.protocol import list_groups, metadata, offset_fetch
+from kdist.protocol import produce as produce_api
 from kdist.protocol.describe_cluster import DescribeClusterRequest
 from kdist.protocol.describe_groups import DescribeGroupsRequest
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -32,6 +33,7 @@ from kdist.protocol.offset_commit import (
 from kdist.protocol.offset_fetch import OffsetFetchGroup, OffsetFetchRequest
 from kdist.protocol.versions import TABLE
 from kdist.replication.partition import Partition
+from kdist.security import rights
 from kdist.security.acls import Operation, ResourceType
 from kdist.security.subjects import ANYBODY
 from kdist.testing.virtual_clock import VirtualClock
@@ -316,6 +318,23 @@ async def test_a_refused_produce_without_an_answer_closes_the_connection(
     assert not way.received
     ends = {key.topic: p.log.end_offset for key, p in broker.service.replicas.partitions.items()}
     assert (ends["mine"], ends["clicks"]) == (len(topics) - 1, 0)
+
+
+async def test_a_bug_in_a_rule_costs_the_request_and_not_the_broker(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await with_topic(cluster)
+
+    def fail(*_: Any) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setitem(rights._RULES, produce_api.API.key, fail)
+    way = await raw_of(cluster)
+    header = RequestHeader(produce_api.API.key, 9, 1, "c")
+    way.transport.write(encode_request(header, produce_request("clicks", b"x")))
+    await cluster.until(lambda: way.is_closed)
+    assert not broker.failure.done()
+    assert broker.measures.requests["Produce",].crashed == 1
 
 
 # Topics that a broker would make

@@ -6,20 +6,25 @@ import datetime
 import functools
 import json
 import random
+import tempfile
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from kdist.broker.broker import Broker
 from kdist.config.security import ACL_AUTHORIZER
 from kdist.errors import Error, UserError
 from kdist.model import ANONYMOUS, Principal, TopicPartition
 from kdist.network.client import Client, ClientSettings
-from kdist.network.client_security import ClientSecurity, with_password
+from kdist.network.client_security import ClientSecurity, Sasl, with_password
 from kdist.network.tls import ClientTls
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic
 from kdist.protocol.metadata import MetadataRequest
+from kdist.security.sasl import OAuthClient
 from kdist.security.scram import format_credential, new_credential
 from tests.certificates import Authority, Issued, client_context
 from tests.refusals import refused
@@ -66,7 +71,7 @@ class Secured:
         self.cluster = Cluster(settings=given)
         self.until = self.cluster.until
         # Made before the loop runs: a callback of it must not take so long.
-        self.certificates = {each: issued("broker", f"m{each}").pem for each in (1, 2)}
+        self.certificates = {each: issued("broker", f"m{each}").pem for each in (1, 2, 3)}
         self.credentials = {
             user: format_credential(new_credential(SCRAM, password, b"salt"))
             for user, password in (("broker", "hunter1"), ("bob", "hunter3"))
@@ -94,6 +99,11 @@ class Secured:
     ) -> Client:
         """A connection to a broker. `user`: mechanism, name and password."""
         sasl = with_password(*user, random.Random(1)) if user is not None else None
+        return await self.client_by(port, sasl, own, broker)
+
+    async def client_by(
+        self, port: int, sasl: Sasl | None, own: Issued | None = None, broker: int = 1
+    ) -> Client:
         context = client_context(own, trusts=authority().pem)
         tls = ClientTls(lambda: context, self.cluster.clock.now_ms) if port != 9094 else None
         settings = ClientSettings("tests", security=ClientSecurity(sasl, tls))
@@ -120,8 +130,14 @@ async def may_see(client: Client) -> bool:
     return [each.name for each in answer.topics] == ["clicks"]
 
 
-async def create_on_both(client: Client, topic: str) -> None:
-    new = NewTopic(name=topic, num_partitions=1, replication_factor=2, assignments=[], configs=[])
+async def create_on_all(client: Client, topic: str, replicas: int = 2) -> None:
+    new = NewTopic(
+        name=topic,
+        num_partitions=1,
+        replication_factor=replicas,
+        assignments=[],
+        configs=[],
+    )
     answer = await client.send(CreateTopicsRequest(topics=[new], timeout_ms=10_000), 7)
     assert answer.topics[0].error_code == Error.NONE
 
@@ -144,7 +160,7 @@ async def test_brokers_log_in_to_each_other_and_clients_get_in_by_each_door(
 ) -> None:
     brokers = await secured.start(1, 2)
     alice = await secured.client(9092, ALICE)
-    await create_on_both(alice, "clicks")
+    await create_on_all(alice, "clicks")
     await secured.until(lambda: all(len(each.service.replicas.partitions) == 1 for each in brokers))
     bob = await secured.client(9092, BOB)
     shown = await secured.client(9093, own=issued("alice"))
@@ -158,7 +174,7 @@ async def test_brokers_log_in_to_each_other_and_clients_get_in_by_each_door(
 
 async def test_what_is_acknowledged_by_all_is_on_both_brokers(secured: Secured, /) -> None:
     brokers = await secured.start(1, 2)
-    await create_on_both(await secured.client(9092, ALICE), "clicks")
+    await create_on_all(await secured.client(9092, ALICE), "clicks")
     key = TopicPartition("clicks", 0)
     await secured.until(lambda: any(_leads(each, key) for each in brokers))
     leader = next(each for each in brokers if _leads(each, key))
@@ -239,3 +255,82 @@ async def test_a_broker_without_its_certificate_opens_no_listener(
 async def test_mapping_rules_that_cannot_be_read_are_a_sentence(secured: Secured, /) -> None:
     with pytest.raises(UserError, match=r"ssl\.principal\.mapping\.rules of IN: "):
         await secured.start(1)
+
+
+# Tokens
+
+TOKEN_KEY = ec.generate_private_key(ec.SECP256R1())
+WITH_TOKENS = {
+    "listener.name.out.sasl.enabled.mechanisms": "OAUTHBEARER",
+    "listener.name.out.plain.sasl.jaas.config": OF_PLAIN,
+    "sasl.oauthbearer.expected.issuer": "issuer",
+    "sasl.oauthbearer.expected.audience": "kdist",
+}
+
+
+def played_with_tokens(scenario: Callable[[Secured], Coroutine[Any, Any, None]]) -> None:
+    """With a listener that takes tokens, which are signed by TOKEN_KEY."""
+    reader: Any = jwt.get_algorithm_by_name("ES256")
+    jwk = {"kid": "1", **reader.to_jwk(TOKEN_KEY.public_key(), as_dict=True)}
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        file.write(json.dumps({"keys": [jwk]}).encode())
+        file.flush()
+        url = {"sasl.oauthbearer.jwks.endpoint.url": Path(file.name).as_uri()}
+        played_secured(scenario, **WITH_TOKENS, **url)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "error"),
+    [
+        ("carol", TOKEN_KEY, None),
+        ("carol", ec.generate_private_key(ec.SECP256R1()), Error.SASL_AUTHENTICATION_FAILED),
+        ("broker", TOKEN_KEY, Error.SASL_AUTHENTICATION_FAILED),  # a super user's name
+        ("alice", TOKEN_KEY, Error.SASL_AUTHENTICATION_FAILED),
+    ],
+)
+@pytest.mark.played(by=played_with_tokens)
+async def test_a_token_gets_in_whom_it_names_unless_that_is_a_super_user(
+    secured: Secured, /, name: str, key: ec.EllipticCurvePrivateKey, error: Error | None
+) -> None:
+    (broker,) = await secured.start(1)
+    now_s = secured.cluster.clock.now_ms() / 1000
+    claims = {"iss": "issuer", "aud": "kdist", "sub": name, "iat": now_s, "exp": now_s + 600}
+    token = jwt.encode(claims, key, "ES256", {"kid": "1"})
+    sasl = Sasl("OAUTHBEARER", lambda: OAuthClient(token), random.Random(1))
+    if error is not None:
+        with refused(error):
+            await secured.client_by(9092, sasl)
+    else:
+        await secured.client_by(9092, sasl)
+        assert user(name) in whom(broker)
+
+
+# Brokers move to another listener, one after the other
+
+OLD = {"inter_broker_listener_name": "CLEAR", "super_users": "User:broker;User:ANONYMOUS"}
+MOVED = {"inter_broker_listener_name": "IN", "inter_broker_listener_former": "CLEAR"}
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1)], ids=["controller first", "last"])
+@pytest.mark.played(by=played_secured, **OLD)
+async def test_brokers_move_to_a_secured_listener_one_by_one(
+    secured: Secured, /, order: tuple[int, ...]
+) -> None:
+    """After each restart all brokers follow their leaders, whichever broker is the controller."""
+    cluster = secured.cluster
+    await secured.start(1, 2, 3)
+    await create_on_all(await secured.client(9094), "clicks", replicas=3)
+    key = TopicPartition("clicks", 0)
+
+    def is_whole() -> bool:
+        found = [each.service.replicas.partitions.get(key) for each in cluster.brokers.values()]
+        return any(
+            each is not None and each.is_leader and len(each.state.isr) == 3 for each in found
+        )
+
+    await secured.until(is_whole)
+    for broker_id in order:
+        await cluster.brokers[broker_id].stop()
+        await cluster.started(broker_id, **MOVED)
+        await secured.until(is_whole)
+        assert not cluster.brokers[broker_id].failure.done()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from kdist.client.producer.asynchronous import AsyncProducer
 from kdist.client.producer.context import ProducerContext
 from kdist.client.security import client_security, security_of
 from kdist.errors import Error, UserError
+from kdist.network.tls_contexts import check_handshake
+from tests.certificates import authority, server_context
 from tests.refusals import refused
 from tests.simulator.cluster import PORT
 from tests.simulator.cluster import Cluster as BrokerCluster
@@ -139,6 +142,68 @@ def test_an_endpoint_that_cannot_be_asked_is_a_mistake(
             sasl_oauthbearer_token_endpoint_url=url,
             sasl_jaas_config=jaas,
         )
+
+
+@pytest.fixture
+def pems(tmp_path: Path) -> Path:
+    """A directory with a CA's certificate, and a client's own."""
+    (tmp_path / "ca.pem").write_bytes(authority().pem)
+    (tmp_path / "own.pem").write_bytes(authority().issue("alice").pem)
+    return tmp_path
+
+
+def test_tls_trusts_and_shows_what_the_files_hold(pems: Path) -> None:
+    given = {
+        "ssl_truststore_location": str(pems / "ca.pem"),
+        "ssl_keystore_location": str(pems / "own.pem"),
+    }
+    security = client_security(read(security_protocol="SSL", **given))
+    assert security is not None
+    assert security.sasl is None
+    assert security.tls is not None
+    context = security.tls.context()
+    assert context.check_hostname
+    assert len(context.get_ca_certs()) == 1
+    check_handshake(server_context(trusts=authority().pem), context)
+
+
+def test_a_user_may_authenticate_over_tls() -> None:
+    security = client_security(read(**SASL | {"security_protocol": "SASL_SSL"}))
+    assert security is not None
+    assert None not in security
+
+
+@pytest.mark.parametrize("none", ["", None])
+def test_host_names_are_checked_unless_that_is_switched_off(none: str | None) -> None:
+    given = {"security_protocol": "SSL", "ssl_endpoint_identification_algorithm": none}
+    security = client_security(read(**given))
+    assert security is not None
+    assert security.tls is not None
+    assert not security.tls.context().check_hostname
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"security_protocol": "PLAINTEXT"}, "and security_protocol is PLAINTEXT"),
+        ({"security_protocol": "SASL_PLAINTEXT"}, "and security_protocol is SASL_PLAINTEXT"),
+        ({"sasl_username": "alice"}, "and security_protocol is SSL"),
+        ({"ssl_truststore_type": "JKS"}, "keytool"),
+        ({"ssl_truststore_location": "/does/not/exist"}, "/does/not/exist"),
+        ({"ssl_truststore_certificates": "x"}, "both given"),
+        ({"ssl_keystore_key": "secret"}, "go together"),
+        ({"ssl_endpoint_identification_algorithm": "none"}, "must be one of https"),
+        ({"ssl_enabled_protocols": "TLSv1.1"}, "must be any of TLSv1.2, TLSv1.3"),
+        ({"ssl_enabled_protocols": ()}, "leave no version"),
+    ],
+)
+def test_a_mistake_about_tls_is_told_in_a_sentence(
+    pems: Path, wrong: dict[str, Any], sentence: str
+) -> None:
+    given = {"security_protocol": "SSL", "ssl_truststore_location": str(pems / "ca.pem")} | wrong
+    with pytest.raises(UserError, match=sentence) as raised:
+        client_security(read(**given))
+    assert "secret" not in str(raised.value)
 
 
 def test_a_simple_consumer_takes_them_too() -> None:

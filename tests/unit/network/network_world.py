@@ -126,8 +126,8 @@ def tls_world() -> Iterator[World]:
     yield from map(_with_tls, turning_world())
 
 
-def simulated_tls_world() -> Iterator[World]:
-    yield from map(_with_tls, simulated_world())
+def simulated_tls_world(seed: int = 1, conditions: Conditions | None = None) -> Iterator[World]:
+    yield from map(_with_tls, simulated_world(seed, conditions))
 
 
 def _with_tls(world: World) -> World:

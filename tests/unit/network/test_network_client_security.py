@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import random
+import ssl
 from collections.abc import Callable, Iterator
 
 import pytest
 from network_broker import Broker, heartbeat
-from network_world import Answering, Served, World, simulated_world, until
+from network_world import Answering, RawPeer, Served, World, simulated_world, until
 from sasl_broker import SaslBroker
 
 from kdist.errors import ApiError, Error
 from kdist.network.client import Client, ClientSettings, HeldBack
 from kdist.network.client_security import ClientSecurity, Sasl, with_password
 from kdist.network.connection import Connection
+from kdist.network.tls import ClientTls, ServerTls
 from kdist.protocol.frame import decode_request, encode_response
 from kdist.protocol.produce import ProduceRequest
 from kdist.protocol.sasl_handshake import SaslHandshakeResponse
@@ -27,6 +30,7 @@ from kdist.security.sasl import (
     ServerExchange,
 )
 from kdist.security.scram import ScramServer, new_credential
+from tests.certificates import Authority, client_context, server_context
 from tests.refusals import refused
 
 RNG = random.Random(1)
@@ -152,11 +156,23 @@ async def test_what_an_exchange_needs_is_prepared_each_time(virtual: World) -> N
     async def prepare() -> None:
         prepared.append(virtual.loop.time())
 
-    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=1000)
+    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=2000)
     async with Served(virtual, broker) as served:
         client = await connect(served, by_password()._replace(prepare=prepare))
         await until(lambda: len(broker.names) == 3)
         assert len(prepared) == 3
+        client.close()
+
+
+@pytest.mark.parametrize(("session_ms", "renewals"), [(-1, 0), (0, 0), (1, 5)])
+async def test_a_broker_cannot_have_a_client_authenticate_all_the_time(
+    virtual: World, session_ms: int, renewals: int
+) -> None:
+    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms)
+    async with Served(virtual, broker) as served:
+        client = await connect(served)
+        await asyncio.sleep(5.5)
+        assert len(broker.names) == 1 + renewals
         client.close()
 
 
@@ -173,7 +189,7 @@ async def test_a_session_is_renewed_before_it_ends(virtual: World) -> None:
 
 
 async def test_nothing_is_lost_or_out_of_order_while_a_session_is_renewed(virtual: World) -> None:
-    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=1000)
+    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=2000)
     async with Served(virtual, broker) as served:
         client = await connect(served)
         answered: list[int] = []
@@ -192,12 +208,12 @@ async def test_nothing_is_lost_or_out_of_order_while_a_session_is_renewed(virtua
 
 
 async def test_what_is_asked_at_once_during_a_renewal_is_sent_after_it(virtual: World) -> None:
-    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=1000)
+    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=2000)
     async with Served(virtual, broker) as served:
         client = await connect(served)
         early = client.ask(heartbeat(1, "later"), 1)
         await until(lambda: len(broker.waiting) == 1)
-        await asyncio.sleep(1)
+        await asyncio.sleep(2)
         assert [key for key, _ in broker.keys].count(17) == 2
         held = [client.ask(heartbeat(number), 1) for number in (2, 3)]
         frame = client.encode(heartbeat(4), 1, 0)
@@ -220,7 +236,7 @@ async def test_what_is_asked_at_once_during_a_renewal_is_sent_after_it(virtual: 
 async def test_a_renewal_waits_for_an_answer_that_takes_longer_than_connecting_may(
     virtual: World,
 ) -> None:
-    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=1000)
+    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=2000)
     async with Served(virtual, broker) as served:
         client = await connect(served, connect_timeout_ms=1_000)
         joining = client.ask(heartbeat(1, "later"), 1, 300_000)
@@ -235,12 +251,12 @@ async def test_a_refused_renewal_ends_the_connection_and_what_waits_may_be_tried
     virtual: World,
 ) -> None:
     passwords = {"alice": "secret"}
-    broker = SaslBroker("PLAIN", lambda: PlainServer(passwords.get), session_ms=1000)
+    broker = SaslBroker("PLAIN", lambda: PlainServer(passwords.get), session_ms=2000)
     async with Served(virtual, broker) as served:
         client = await connect(served, by_password(mechanism="PLAIN"))
         passwords["alice"] = "changed"
         early = client.ask(heartbeat(1, "later"), 1)
-        await asyncio.sleep(1)
+        await asyncio.sleep(2)
         held = client.ask(heartbeat(2), 1)
         broker.answer(*broker.waiting[0])
         assert (await early).throttle_time_ms == 1
@@ -272,11 +288,11 @@ async def test_a_port_with_tls_that_is_met_in_clear_is_told(world: World) -> Non
 async def test_a_connection_that_is_closed_during_a_renewal_fails_what_waits(
     virtual: World,
 ) -> None:
-    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=1000)
+    broker = SaslBroker(SCRAM, MAKE[SCRAM], session_ms=2000)
     async with Served(virtual, broker) as served:
         client = await connect(served)
         early = client.ask(heartbeat(1, "later"), 1)
-        await asyncio.sleep(1)
+        await asyncio.sleep(2)
         held = client.ask(heartbeat(2), 1)
         client.close()
         for each in (early, held):
@@ -285,3 +301,45 @@ async def test_a_connection_that_is_closed_during_a_renewal_fails_what_waits(
         with pytest.raises(ApiError):
             await client.send(heartbeat(3), 1)
         assert broker.names == ["alice"]
+
+
+def security_of(context: ssl.SSLContext) -> ClientSecurity:
+    return ClientSecurity(tls=ClientTls(lambda: context, now_ms))
+
+
+def now_ms() -> int:
+    return int(datetime.datetime.now(datetime.UTC).timestamp() * 1000)
+
+
+async def told(world: World, port: int, security: ClientSecurity | None) -> str:
+    """What a client is told that cannot connect so."""
+    settings = ClientSettings("test", security=security)
+    with refused(Error.NETWORK_EXCEPTION, str(port)) as raised:
+        await Client.connect_negotiated(world.client, world.host, port, settings)
+    return str(raised.value)
+
+
+async def test_what_a_client_meets_in_place_of_what_it_expects_is_told(socket_world: World) -> None:
+    world = socket_world
+    served = await world.server.listen(
+        RawPeer, world.host, 0, tls=ServerTls(server_context, now_ms)
+    )
+    other = client_context(trusts=Authority("another CA").pem)
+    assert "TLS" in await told(world, served.port, None)
+    assert "its certificate is refused" in await told(world, served.port, security_of(other))
+    served.close()
+    async with Served(world, Broker()) as clear:
+        security = security_of(client_context())
+        assert "does it speak TLS?" in await told(world, clear.port, security)
+
+
+async def test_a_user_authenticates_over_tls(socket_world: World) -> None:
+    world, broker = socket_world, SaslBroker("PLAIN", MAKE["PLAIN"])
+    async with Served(world, broker) as served:
+        port = await served.listener.listen(world.host, 0, ServerTls(server_context, now_ms))
+        security = security_of(client_context())._replace(sasl=by_password(mechanism="PLAIN"))
+        settings = ClientSettings("test", security=security)
+        client = await Client.connect_negotiated(world.client, world.host, port, settings)
+        assert (await client.send(heartbeat(7), 1)).throttle_time_ms == 7
+        assert broker.names == ["alice"]
+        client.close()

@@ -10,6 +10,7 @@ import ssl
 import weakref
 from collections.abc import Iterator
 
+import psutil
 import pytest
 from network_world import (
     RawPeer,
@@ -21,6 +22,7 @@ from network_world import (
     tls_world,
     until,
 )
+from tls_pair import Pair
 
 from kdist.network.connection import Connection
 from kdist.network.tls_failed import TlsFailed
@@ -255,14 +257,30 @@ async def test_the_dot_at_the_end_of_a_host_name_is_not_part_of_it(simulated: Wo
         assert await peer.answers(1) == [b"hello"]
 
 
-async def test_a_server_that_does_not_speak_tls_gets_a_sentence(world: World) -> None:
-    class Silent(RawPeer):
+@pytest.mark.parametrize("end", ["close", "abort"])
+async def test_a_server_that_does_not_speak_tls_gets_a_sentence(world: World, end: str) -> None:
+    class Ending(RawPeer):
         def buffer_updated(self, nbytes: int) -> None:
-            self.transport.close()
+            getattr(self.transport, end)()
 
-    server = await server_of(world)._below.listen(Silent, world.host, 0)
+    server = await server_of(world)._below.listen(Ending, world.host, 0)
     with pytest.raises(TlsFailed, match="does it speak TLS"):
         await world.client.connect(RawPeer, world.host, server.port)
+    server.close()
+
+
+async def test_a_client_that_waits_no_longer_leaves_no_connection(world: World) -> None:
+    silent: list[RawPeer] = []
+
+    def make() -> RawPeer:
+        silent.append(RawPeer())
+        return silent[-1]
+
+    server = await server_of(world)._below.listen(make, world.host, 0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await world.client.connect(RawPeer, world.host, server.port)
+    await silent[0].closed()
     server.close()
 
 
@@ -443,6 +461,69 @@ async def test_no_byte_of_a_file_or_an_answer_leaves_in_clear(simulated: World) 
         assert await peer.answers(1) == [b"a secret in a request"]
     assert len(wire) > 1000
     assert b"a secret" not in wire
+
+
+async def test_whatever_is_changed_on_the_way_others_are_served(simulated: World) -> None:
+    """In a handshake, and in the records after it."""
+    rng = random.Random(4)
+    async with Served(simulated) as served:
+        good = await served.peer()
+        for n in range(1, 151):
+            client = InMemory(client_of(simulated).client_context, "server")
+            peer, hello = await clear_peer(served), bytearray(client.shake_hands())
+            is_early = rng.random() < 0.5
+            if is_early:
+                change(rng, hello)
+                peer.transport.write(hello)
+                await asyncio.sleep(0.02)
+            else:
+                last = bytearray(await answered_handshake(peer, client, hello))
+                last += client.encrypt(framed(b"first")) + client.encrypt(framed(b"second"))
+                change(rng, last)
+                peer.transport.write(last)
+                await asyncio.sleep(0.02)
+            good.send(b"%d" % n)
+            assert await good.answers(n)
+            peer.transport.abort()
+        sent = {b"first", b"second", *(b"%d" % n for n in range(1, 151))}
+        assert set(served.handler.seen) <= sent
+        await until(lambda: served.metrics.open_connections == 1)
+        assert simulated.server.tick.buffers.taken_bytes == 0
+
+
+def change(rng: random.Random, data: bytearray) -> None:
+    """Change, cut or repeat a part of it."""
+    at = rng.randrange(len(data))
+    match rng.randrange(3):
+        case 0:
+            data[at] ^= rng.randint(1, 255)
+        case 1:
+            del data[at : at + rng.randint(1, 100)]
+        case _:
+            data[at:at] = data[at : at + rng.randint(1, 100)]
+
+
+def test_thousands_of_failed_handshakes_leave_no_memory_behind(without_collector: None) -> None:
+    """Each holds 45 KiB, most of it where Python does not look."""
+    context = server_context()
+
+    def fail() -> None:
+        pair = Pair(context)
+        with pytest.raises(ssl.SSLWantReadError):
+            pair.client.do_handshake()
+        pair.receive(pair.outgoing.read())
+        pair.receive(b"\x17\x03\x03\x00\x10" + bytes(16))
+        assert pair.server.is_closing()
+        pair.server.connection_lost(None)
+        del pair.below.transport  # as the transport of a socket forgets its protocol
+
+    process = psutil.Process()
+    for _ in range(300):
+        fail()
+    before = process.memory_info().rss
+    for _ in range(1000):
+        fail()
+    assert process.memory_info().rss - before < 8 << 20
 
 
 @pytest.mark.parametrize("world", [tls_world], indirect=True)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from network_files import CONTENT, File, Part
 from network_world import Answering, RawPeer, Served, World, tls_world, until
+from tls_pair import Pair
 
 from kdist.network.connection import Connection
 from kdist.network.socket_transport import FileTransport
-from kdist.network.tick import Tick
-from kdist.network.tls import PIECE_BYTES, ServerTls, TlsTransport
-from kdist.testing.virtual_clock import VirtualClock
-from kdist.testing.virtual_loop import VirtualLoop
-from tests.certificates import client_context, server_context
+from kdist.network.tls import PIECE_BYTES, TlsTransport
 
 RECORD_OVERHEAD_BYTES = 22
-LOOP = VirtualLoop(VirtualClock())  # not run: the test carries the bytes
 
 
 @pytest.fixture
@@ -137,114 +132,16 @@ def test_a_transport_that_encrypts_cannot_send_files() -> None:
 # The contract of `direct_send`
 
 
-class Below(asyncio.Transport):
-    """What encrypted bytes are written to; takes `room` of them, the rest waits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.room = 1 << 30
-        self.wire = bytearray()
-        self.unsent = bytearray()
-        self.is_full = self.is_aborted = False
-        self.transport: TlsTransport
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        assert high == 0
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:  # type: ignore[type-arg]
-        self.unsent += data
-        self.take(0)
-        if self.unsent and not self.is_full:
-            self.is_full = True
-            self.transport.pause_writing()
-
-    def take(self, more: int) -> None:
-        self.room += more
-        size = min(self.room, len(self.unsent))
-        self.wire += self.unsent[:size]
-        del self.unsent[:size]
-        self.room -= size
-        if self.is_full and not self.unsent:
-            self.is_full = False
-            self.transport.resume_writing()
-
-    def get_write_buffer_size(self) -> int:
-        return len(self.unsent)
-
-    def pause_reading(self) -> None:
-        """Nothing is read here."""
-
-    def close(self) -> None:
-        """What is left stays."""
-
-    def abort(self) -> None:
-        self.is_aborted = True
-
-
-class Told(asyncio.BufferedProtocol):
-    """Notes when it is told to stop and to go on."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return bytearray(1 << 16)
-
-    def pause_writing(self) -> None:
-        self.told.append("pause")
-
-    def resume_writing(self) -> None:
-        self.told.append("resume")
-
-
-class Pair:
-    """A server's transport over a `Below`, and a client that decrypts what reaches the wire."""
-
-    def __init__(self) -> None:
-        self.protocol, self.below = Told(), Below()
-        context = server_context()
-        tls = ServerTls(lambda: context, lambda: 0)
-        self.server = TlsTransport(self.protocol, tls, Tick(LOOP), LOOP)
-        self.below.transport = self.server
-        self.incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.client = client_context().wrap_bio(self.incoming, outgoing, server_hostname="server")
-        self.server.connection_made(self.below)
-        while self.server.is_handshaking:
-            try:
-                self.client.do_handshake()
-            except ssl.SSLWantReadError:
-                pass
-            self.receive(outgoing.read())
-            self.incoming.write(bytes(self.below.wire))
-            self.below.wire.clear()
-
-    def receive(self, data: bytes) -> None:
-        self.server.get_buffer(-1)[: len(data)] = data
-        self.server.buffer_updated(len(data))
-
-    def decrypted(self) -> bytes:
-        """All that the client can read."""
-        self.incoming.write(bytes(self.below.wire))
-        self.below.wire.clear()
-        found = bytearray()
-        try:
-            while data := self.client.read(1 << 16):
-                found += data
-        except ssl.SSLWantReadError:
-            pass
-        return bytes(found)
-
-
 @pytest.mark.parametrize("size", [1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES])
 def test_what_a_direct_send_takes_has_left(size: int) -> None:
-    pair, data = Pair(), CONTENT[:size]
+    pair, data = Pair().shake_hands(), CONTENT[:size]
     assert pair.server.direct_send(data) == size
     assert (pair.decrypted(), pair.protocol.told) == (data, [])
 
 
 @pytest.mark.parametrize("room", [0, 1, 30_000, PIECE_BYTES, 2 * PIECE_BYTES, 3 * PIECE_BYTES])
 def test_a_direct_send_that_is_not_taken_whole_goes_on_in_order(room: int) -> None:
-    pair, data = Pair(), CONTENT[: 4 * PIECE_BYTES + 5]
+    pair, data = Pair().shake_hands(), CONTENT[: 4 * PIECE_BYTES + 5]
     pair.below.room = room
     sent = pair.server.direct_send(data)
     assert sent < len(data)
@@ -252,7 +149,7 @@ def test_a_direct_send_that_is_not_taken_whole_goes_on_in_order(room: int) -> No
     assert pair.protocol.told == ["pause"]
     with pytest.raises(BlockingIOError):  # as a socket's
         pair.server.direct_send(b"too early")
-    pair, found = Pair(), b""
+    pair, found = Pair().shake_hands(), b""
     pair.below.room = room
     pair.server.go_on(data, pair.server.direct_send(data))
     for _ in range(20):
@@ -266,7 +163,7 @@ def test_a_direct_send_that_is_not_taken_whole_goes_on_in_order(room: int) -> No
 
 
 def test_a_direct_send_that_was_refused_is_sent_later() -> None:
-    pair = Pair()
+    pair = Pair().shake_hands()
     pair.below.room = 0
     pair.server.write(b"first")
     with pytest.raises(BlockingIOError) as refused:
@@ -277,7 +174,7 @@ def test_a_direct_send_that_was_refused_is_sent_later() -> None:
 
 
 def test_what_is_left_leaves_before_the_end() -> None:
-    pair, data = Pair(), CONTENT[: 2 * PIECE_BYTES]
+    pair, data = Pair().shake_hands(), CONTENT[: 2 * PIECE_BYTES]
     pair.below.room = 0
     pair.server.write(data)
     pair.server.close()
@@ -291,7 +188,7 @@ def test_what_is_left_leaves_before_the_end() -> None:
 
 def test_a_peer_that_asks_for_ever_more_records_and_reads_none_is_given_up() -> None:
     """OpenSSL answers each of its changes of keys."""
-    pair = Pair()
+    pair = Pair().shake_hands()
     pair.below.room = 0
     written = 0
     while not pair.below.is_aborted:
