@@ -179,7 +179,7 @@ class Gate:
         for connection in list(self._users.get((mechanism, name), ())):
             logger.info("closing the connection of %s: user %r is revoked", connection.peer, name)
             connection.abort()
-        for connection, login in self._logins.items():
+        for connection, login in list(self._logins.items()):
             # Its exchange may have read the credential before.
             if login.name is None and login.exchange is not None and login.mechanism == mechanism:
                 connection.abort()

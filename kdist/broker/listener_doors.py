@@ -44,12 +44,16 @@ class Doors:
         self._rules: dict[str, MappingRules] = {}
         self._contexts: dict[str, TlsContexts] = {}
         for name, listener in self._config.listeners.items():
-            if listener.tls is not None:
-                self._rules[name] = _rules_of(name, listener.tls.principal_mapping_rules)
+            if listener.tls is None:
+                continue
+            try:
+                self._rules[name] = _rules_of(listener.tls.principal_mapping_rules)
                 self._contexts[name] = TlsContexts(
                     *(name, listener.tls, context.files.read, now_ms, measures.tls[name,]),
                     is_between_brokers=name == brokers,
                 )
+            except UserError as fault:
+                raise UserError(f"listener {name}: {fault}") from fault
 
     def begin(self) -> None:
         """Look for renewed certificates, as long as the broker runs."""
@@ -197,8 +201,8 @@ class CertificateReader:
             return None
 
 
-def _rules_of(listener: str, text: str) -> MappingRules:
+def _rules_of(text: str) -> MappingRules:
     try:
         return MappingRules(text)
     except ValueError as fault:
-        raise UserError(f"ssl.principal.mapping.rules of {listener}: {fault}") from fault
+        raise UserError(f"ssl.principal.mapping.rules: {fault}") from fault

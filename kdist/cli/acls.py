@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import wraps
@@ -15,7 +14,7 @@ from kdist.cli.shared.click_groups import CommandGroup
 from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.completing import complete_groups, complete_topics
 from kdist.cli.shared.confirming import confirm, yes_option
-from kdist.cli.shared.connecting import ask_cluster
+from kdist.cli.shared.connecting import ask_cluster, ask_zookeeper
 from kdist.cli.shared.options import json_option, not_empty, say
 from kdist.cli.shared.show import show_count
 from kdist.cli.shared.table import Field, json_row, print_rows
@@ -36,6 +35,7 @@ from kdist.security.principals import host_text
 if TYPE_CHECKING:
     from kdist.client.admin.acls import AclBinding, Send
     from kdist.client.cluster import Cluster
+    from kdist.zk.client import ZooKeeper
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -208,7 +208,7 @@ class Through(NamedTuple):
     def ask(self, work: Callable[[Send], Awaitable[T]]) -> T:
         """The result of `work`, which gets a way to send requests."""
         if self.zookeeper is not None:
-            return asyncio.run(_in_zookeeper(self.zookeeper, work))
+            return ask_zookeeper(self.zookeeper, lambda zk: _in_zookeeper(zk, work))
 
         async def by_broker(cluster: Cluster) -> T:
             from kdist.client.admin.acls import sending
@@ -218,29 +218,27 @@ class Through(NamedTuple):
         return ask_cluster(self.clients, by_broker)
 
 
-async def _in_zookeeper(address: str, work: Callable[[Send], Awaitable[T]]) -> T:
-    """A broker's handlers of these requests, without the broker."""
+async def _in_zookeeper(zk: ZooKeeper, work: Callable[[Send], Awaitable[T]]) -> T:
+    """By a broker's handlers of these requests, without the broker."""
     from kdist.broker.handlers.acls import AclsHandler
     from kdist.broker.stored_security import StoredAcls
-    from kdist.client import zookeeper_session
     from kdist.protocol.create_acls import CreateAclsRequest
     from kdist.protocol.describe_acls import DescribeAclsRequest
     from kdist.runtime.clock import SystemClock
     from kdist.security.acls import AclTable
 
-    async with zookeeper_session.zookeeper_at(address) as zk:
-        acls = StoredAcls(zk, SystemClock(), AclTable())
-        await acls.load_all()
-        handler = AclsHandler(acls)
+    acls = StoredAcls(zk, SystemClock(), AclTable())
+    await acls.load_all()
+    handler = AclsHandler(acls)
 
-        async def send(request: Any) -> Any:
-            if isinstance(request, DescribeAclsRequest):
-                return await handler.describe(request)
-            if isinstance(request, CreateAclsRequest):
-                return await handler.create(request, "kdist acls")
-            return await handler.delete(request, "kdist acls")
+    async def send(request: Any) -> Any:
+        if isinstance(request, DescribeAclsRequest):
+            return await handler.describe(request)
+        if isinstance(request, CreateAclsRequest):
+            return await handler.create(request, "kdist acls")
+        return await handler.delete(request, "kdist acls")
 
-        return await work(send)
+    return await work(send)
 
 
 @click.group(cls=CommandGroup)

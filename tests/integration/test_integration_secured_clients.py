@@ -1,4 +1,4 @@
-"""Foreign clients on secured listeners: each library by PLAIN, SCRAM and its certificate.
+"""Clients on secured listeners: each library by PLAIN, SCRAM and its certificate.
 
 Two brokers, which log in to each other by SCRAM over TLS, with ACLs. Who may do what is the ACLs'
 matter, so each way in has a user of its own, who may use a topic of his own.
@@ -19,7 +19,9 @@ import confluent_kafka
 import kafka
 import pytest
 from kafka.errors import KafkaError
+from peer.kafka_peer import java_command
 
+from kdist import Consumer, Producer
 from kdist.config.security import ACL_AUTHORIZER
 from tests.certificates import Authority, authority
 from tests.integration.broker_processes import BrokerProcess, settled
@@ -240,17 +242,63 @@ async def _by_aiokafka(secured: Secured, user: str, password: str, values: list[
     assert found[-len(values) :] == values
 
 
+def by_kdist(secured: Secured, user: str, password: str, values: list[bytes]) -> None:
+    config: dict[str, Any] = {"ssl_truststore_location": str(secured.files.trusted)}
+    if user == "carol":
+        config |= {"security_protocol": "SSL", "ssl_keystore_location": str(secured.files.own)}
+    else:
+        config |= {"security_protocol": "SASL_SSL", "sasl_mechanism": MECHANISMS[user]}
+        config |= {"sasl_username": user, "sasl_password": password}
+    server = f"127.0.0.1:{secured.port(user)}"
+    with Producer(server, **config) as producer:
+        for sent in [producer.send(user, value) for value in values]:
+            sent.result(WAIT_S)
+    found: list[bytes] = []
+    with Consumer(server, group_id=f"{user}-4", auto_offset_reset="earliest", **config) as consumer:
+        consumer.subscribe([user])
+        for record in consumer:
+            found.append(record.value)
+            if record.value == values[-1]:
+                break
+    assert found[-len(values) :] == values
+
+
 Library = Callable[[Secured, str, str, list[bytes]], None]
-LIBRARIES: tuple[Library, ...] = (by_confluent_kafka, by_kafka_python, by_aiokafka)
+LIBRARIES: tuple[Library, ...] = (by_confluent_kafka, by_kafka_python, by_aiokafka, by_kdist)
 
 
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_foreign_client_produces_and_consumes_as_its_user(
+def test_a_client_produces_and_consumes_as_its_user(
     secured: Secured, library: Library, user: str
 ) -> None:
     values = [f"{library.__name__} {number}".encode() for number in range(20)]
     library(secured, user, PASSWORDS.get(user, ""), values)
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_apache_kafkas_tools_see_what_their_user_may(
+    secured: Secured, user: str, tmp_path: Path
+) -> None:
+    given = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(secured.files.trusted)}
+    if user == "carol":
+        given |= {"security.protocol": "SSL", "ssl.keystore.type": "PEM"}
+        given["ssl.keystore.location"] = str(secured.files.own)
+    else:
+        module = "plain.Plain" if MECHANISMS[user] == "PLAIN" else "scram.Scram"
+        login = f'username="{user}" password="{PASSWORDS[user]}"'
+        given |= {"security.protocol": "SASL_SSL", "sasl.mechanism": MECHANISMS[user]}
+        given["sasl.jaas.config"] = f"{MODULES}.{module}LoginModule required {login};"
+    file = tmp_path / "client.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+    server = ("--bootstrap-server", f"127.0.0.1:{secured.port(user)}")
+    how = (*server, "--command-config", str(file))
+    create = ("--create", "--if-not-exists", "--topic", user)
+    for words in (create, ("--list",)):
+        command = java_command("org.apache.kafka.tools.TopicCommand", *how, *words)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split() == [user]
 
 
 def refused_by_confluent_kafka(secured: Secured, user: str, password: str, topic: str) -> None:

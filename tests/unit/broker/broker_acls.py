@@ -15,7 +15,7 @@ from kdist.security.acls import Acl, Operation, Pattern, PatternType, Permission
 
 AUTHORIZER = {
     "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
-    "super.users": "User:ANONYMOUS",  # the brokers, and those who ask here
+    "super.users": "User:ANONYMOUS",
 }
 NEWEST = 3
 EVERYTHING = AclFilter()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +18,8 @@ from kdist.network.client import Client
 from kdist.protocol.describe_acls import DescribeAclsRequest
 from kdist.security.acl_filters import AclFilter
 from kdist.security.acls import Operation, Pattern, PatternType, Permission, ResourceType
+from kdist.zk.client import Znode
+from kdist.zk.errors import ConnectionLoss
 from tests.simulator.cluster import Cluster
 from tests.unit.broker.broker_acls import (
     AUTHORIZER,
@@ -341,6 +343,29 @@ async def test_a_change_while_zookeeper_is_lost_times_out(
     assert await described(client) == {(CLICKS, allow())}
 
 
+@of_two
+async def test_a_change_that_could_not_be_read_is_read_later_and_the_metric_says_so(
+    cluster: Cluster, _: Client, other: Client, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zk, failures = cluster.zks[1], 1
+
+    async def get_many(paths: Sequence[str]) -> list[Znode | None]:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise ConnectionLoss
+        return await type(zk).get_many(zk, paths)
+
+    monkeypatch.setattr(zk, "get_many", get_many)
+    await add(other, (CLICKS, allow()))
+    await cluster.until(lambda: not failures)
+    await asyncio.sleep(1)
+    assert not may_read(cluster, "clicks")
+    assert metrics(cluster)["kdist_acl_current"] == 0
+    await cluster.until(lambda: may_read(cluster, "clicks"))
+    await cluster.until(lambda: metrics(cluster)["kdist_acl_current"] == 1)
+
+
 async def test_acls_that_cannot_be_read_close_what_they_are_of(
     cluster: Cluster, client: Client, /
 ) -> None:
@@ -443,8 +468,8 @@ async def test_without_an_authorizer_there_are_no_acls(cluster: Cluster, client:
 
 @pytest.mark.played(by=plain)
 async def test_super_users_are_read_from_the_settings(cluster: Cluster, _: Client, /) -> None:
-    boss = "User:CN=b1,O=x; User:boss"
-    await cluster.started(2, **(AUTHORIZER | {"super.users": f"{boss};User:ANONYMOUS"}))
+    users = {"super.users": "User:CN=b1,O=x; User:boss;User:ANONYMOUS"}
+    await cluster.started(2, **AUTHORIZER | users)
     await add(await cluster.client(2), (topic("*"), allow()._replace(permission=Permission.DENY)))
     table = acls_of(cluster, 2).table
     for name, is_allowed in (("boss", True), ("CN=b1,O=x", True), ("alice", False)):
@@ -452,4 +477,4 @@ async def test_super_users_are_read_from_the_settings(cluster: Cluster, _: Clien
         asked = (who, "::1", Operation.READ, ResourceType.TOPIC, "t")
         assert table.permits(*asked) == is_allowed
     with pytest.raises(UserError, match=r"super\.users"):
-        cluster.broker(3, **(AUTHORIZER | {"super.users": "boss"}))
+        cluster.broker(3, **AUTHORIZER | {"super.users": "boss"})

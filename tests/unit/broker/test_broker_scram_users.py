@@ -337,6 +337,20 @@ async def test_a_credential_that_cannot_be_read_is_ignored_and_not_logged(
     assert "hunter2" not in caplog.text
 
 
+async def test_a_user_whose_znode_is_gone_has_no_credential(
+    cluster: Cluster, client: Client, /
+) -> None:
+    heard: list[tuple[str, str]] = []
+    users = users_of(cluster)
+    users.on_removed.append(lambda mechanism, name: heard.append((mechanism, name)))
+    await alter(client, upsert("bob"), upsert("alice"))
+    await cluster.zks[1].delete("/config/users/bob")
+    await users.reload_all()
+    assert heard == [(SHA_256, "bob")]
+    assert users.credential(SHA_256, "bob") is None
+    assert users.credential(SHA_256, "alice")
+
+
 async def test_notifications_of_other_entities_of_a_user_are_no_users(
     cluster: Cluster, _: Client, /
 ) -> None:
