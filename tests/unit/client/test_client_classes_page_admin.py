@@ -46,7 +46,7 @@ from tests.unit.client.classes_page import (
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliCluster]:
     path = tmp_path_factory.mktemp("classes")
-    with cli_cluster(path, scram_alter_over_clear_enable="true") as running:
+    with cli_cluster(path, settings={"scram.alter.over.clear.enable": "true"}) as running:
         yield running
 
 

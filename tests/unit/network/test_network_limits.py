@@ -259,7 +259,9 @@ def test_random_bytes_end_their_connection_and_others_are_served(world: World) -
     assert buffers.free_bytes <= 1 << 20
 
 
-def test_thousands_of_connects_leave_nothing_behind(world: World) -> None:
+def test_thousands_of_connects_leave_nothing_behind(clear_world: World) -> None:
+    world = clear_world
+
     async def scenario() -> None:
         async with Served(world) as served:
             good = await served.peer()
