@@ -23,6 +23,7 @@ from kdist import (
     OffsetAndTimestamp,
     OffsetRange,
     Producer,
+    QuotaOwner,
     SomeFailed,
     UserError,
     WakenUp,
@@ -152,8 +153,8 @@ def test_settings_are_administered(cluster: CliCluster, admin: Admin) -> None:
 
 
 def test_quotas_of_clients(admin: Admin) -> None:
-    says("All quotas that are set, by client id and name; the default's under None.")
-    says("Set some quotas of a client, or with None of all")
+    says("The quotas of client ids alone, by client id and name; the default's under None.")
+    says("As `alter_quotas`, of a client id alone, or with None of all without their own.")
     says("Either all of them are changed, at once, or none.")
     admin.alter_client_quotas("etl", {"producer_byte_rate": 1000, "request_percentage": 12.5})
     admin.alter_client_quotas(None, {"consumer_byte_rate": 2000})
@@ -165,6 +166,23 @@ def test_quotas_of_clients(admin: Admin) -> None:
     admin.alter_client_quotas("etl", unset=own)
     admin.alter_client_quotas(None, unset=["consumer_byte_rate"])
     assert admin.describe_client_quotas() == {}
+
+
+def test_quotas_of_users(admin: Admin) -> None:
+    says("All quotas that are set, by owner and name.", "Set some quotas, and unset others.")
+    says("Whose quotas: a user's, a client id's, or those of a user's clients with that id.")
+    says("None is no part of it.", '"<default>" stands for each that has none of its own.')
+    alice, all_of_alice = QuotaOwner("alice"), QuotaOwner("alice", "<default>")
+    admin.alter_quotas(alice, {"producer_byte_rate": 1000})
+    admin.alter_quotas(all_of_alice, {"request_percentage": 12.5})
+    assert admin.describe_client_quotas() == {}
+    assert admin.describe_quotas() == {
+        alice: {"producer_byte_rate": 1000.0},
+        all_of_alice: {"request_percentage": 12.5},
+    }
+    admin.alter_quotas(alice, unset=["producer_byte_rate"])
+    admin.alter_quotas(all_of_alice, unset=["request_percentage"])
+    assert admin.describe_quotas() == {}
 
 
 def test_scram_credentials_of_users(admin: Admin) -> None:
