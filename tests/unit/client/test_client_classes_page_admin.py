@@ -170,8 +170,6 @@ def test_quotas_of_clients(admin: Admin) -> None:
 
 def test_quotas_of_users(admin: Admin) -> None:
     says("All quotas that are set, by owner and name.", "Set some quotas, and unset others.")
-    says("Whose quotas: a user's, a client id's, or those of a user's clients with that id.")
-    says("None is no part of it.", '"<default>" stands for each that has none of its own.')
     alice, all_of_alice = QuotaOwner("alice"), QuotaOwner("alice", "<default>")
     admin.alter_quotas(alice, {"producer_byte_rate": 1000})
     admin.alter_quotas(all_of_alice, {"request_percentage": 12.5})
